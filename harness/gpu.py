@@ -1,0 +1,259 @@
+"""The one GPU that this process uses, as NVML sees it: energy, power, clocks, memory, who else is on it.
+
+NVML reads counters of the driver; it launches nothing on the GPU and makes no CUDA context. What it refuses
+(a consumer card without an energy counter, a MIG slice) is None, never zero: `describe()["absent"]` says why.
+A machine without a GPU or a driver gets `NoGpu`, which answers the same questions.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from harness.record import GpuState
+
+T = TypeVar("T")
+
+THROTTLE_REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*)."""
+
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+"""nvmlComputeMode_t."""
+
+
+class NoGpu:
+    """There is no GPU to ask: the same methods, and no numbers."""
+
+    def __init__(self, absent: str) -> None:
+        self.absent: str = absent
+
+    def energy_joules(self) -> None:
+        return None
+
+    def power_watts(self) -> None:
+        return None
+
+    def state(self) -> None:
+        return None
+
+    def process_bytes(self, pid: int | None = None) -> None:
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        return {"absent": self.absent}
+
+
+class Gpu:
+    """One GPU, or one MIG slice of it. Opened by `open_gpu`."""
+
+    absent: None = None
+    """As in NoGpu; single quantities that are missing stand in `describe()["absent"]`."""
+
+    def __init__(self, nvml: ModuleType, handle: Any, *, warnings: Sequence[str] = ()) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._refused: dict[str, str] = {}
+        self._warnings = tuple(warnings)
+        self._is_mig_handle = bool(self._ask("mig", lambda: _number(nvml.nvmlDeviceIsMigDeviceHandle(handle))))
+        # Clocks, temperature and power exist for the whole board only.
+        self._board = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if self._is_mig_handle else handle
+        modes = self._ask("mig", lambda: nvml.nvmlDeviceGetMigMode(self._board))
+        self._is_sliced = self._is_mig_handle or bool(modes and modes[0])
+
+    def energy_joules(self) -> float | None:
+        """Since the driver was loaded; ticks about every 0.1 s. None for MIG: only the board has one."""
+        if self._is_sliced:
+            self._refused["energy_joules"] = "MIG: the counter is that of the whole board, with all its slices"
+            return None
+        millijoules = self._ask("energy_joules", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._board))
+        return None if millijoules is None else millijoules / 1000
+
+    def power_watts(self) -> float | None:
+        """Of the whole board: the mean over one second on most cards since Ampere, an instant on others."""
+        milliwatts = self._ask("power_watts", lambda: self._nvml.nvmlDeviceGetPowerUsage(self._board))
+        return None if milliwatts is None else milliwatts / 1000
+
+    def state(self) -> GpuState | None:
+        """Of the whole board; None if any part of it is refused."""
+        nvml, board = self._nvml, self._board
+        sm_clock = self._ask("sm_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(board, nvml.NVML_CLOCK_SM))
+        memory_clock = self._ask("memory_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(board, nvml.NVML_CLOCK_MEM))
+        temperature = self._ask("temperature_c", self._temperature)
+        power = self.power_watts()
+        reasons = self._ask("throttle_reasons", self._throttle_reasons)
+        others = self.other_processes()
+        if (
+            sm_clock is None
+            or memory_clock is None
+            or temperature is None
+            or power is None
+            or reasons is None
+            or others is None
+        ):
+            return None
+        return GpuState(
+            sm_clock_mhz=sm_clock,
+            memory_clock_mhz=memory_clock,
+            temperature_c=temperature,
+            power_watts=power,
+            throttle_reasons=reasons,
+            other_processes=others,
+        )
+
+    def other_processes(self) -> int | None:
+        """Processes with a CUDA context on this GPU besides this one."""
+        processes = self._processes()
+        if processes is None:
+            return None
+        pids = {process.pid for process in processes}
+        if os.getpid() in pids or any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return len(pids - {os.getpid()})
+        # In a container with its own process numbers NVML answers with the host's: one is this process.
+        return max(0, len(pids) - 1)
+
+    def process_bytes(self, pid: int | None = None) -> int | None:
+        """GPU memory that the driver charges to a process (default: this one): context, kernels and pool.
+
+        None where it is not listed: no context yet, or a container with its own process numbers.
+        """
+        wanted = os.getpid() if pid is None else pid
+        for process in self._processes() or ():
+            if process.pid == wanted:
+                return None if process.usedGpuMemory is None else int(process.usedGpuMemory)
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """What stays the same for the process's life, and under "absent" what this GPU refuses and why."""
+        nvml, handle, board = self._nvml, self._handle, self._board
+        major_minor = self._ask("compute_capability", lambda: nvml.nvmlDeviceGetCudaComputeCapability(board))
+        ecc = self._ask("ecc", lambda: nvml.nvmlDeviceGetEccMode(board))
+        limit_milliwatts = self._ask("power_limit_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board))
+        mode = self._ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(board))
+        self.energy_joules()
+        self.state()
+        description: dict[str, Any] = {
+            "name": self._ask("name", lambda: nvml.nvmlDeviceGetName(board)),
+            "uuid": self._ask("uuid", lambda: nvml.nvmlDeviceGetUUID(handle)),
+            "index": self._ask("index", lambda: nvml.nvmlDeviceGetIndex(board)),
+            "mig": self._is_sliced,
+            "driver_version": self._ask("driver_version", nvml.nvmlSystemGetDriverVersion),
+            "cuda_driver_version": self._ask("cuda_driver_version", self._cuda_driver_version),
+            "compute_capability": None if major_minor is None else f"{major_minor[0]}.{major_minor[1]}",
+            "memory_total_bytes": self._ask("memory_total_bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            "power_limit_watts": None if limit_milliwatts is None else limit_milliwatts / 1000,
+            "max_sm_clock_mhz": self._ask(
+                "max_sm_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_SM)
+            ),
+            "max_memory_clock_mhz": self._ask(
+                "max_memory_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_MEM)
+            ),
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "compute_mode": None if mode is None else COMPUTE_MODES.get(mode, str(mode)),
+            "warnings": list(self._warnings),
+        }
+        return {**description, "absent": dict(self._refused)}
+
+    def _ask(self, quantity: str, read: Callable[[], T]) -> T | None:
+        """None, and the reason kept, where NVML (or the installed driver's older NVML) refuses."""
+        try:
+            value = read()
+        except (self._nvml.NVMLError, self._nvml.NVMLLibraryMismatchError) as error:
+            self._refused[quantity] = str(error)
+            return None
+        self._refused.pop(quantity, None)
+        return value
+
+    def _processes(self) -> list[Any] | None:
+        return self._ask("processes", lambda: list(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)))
+
+    def _temperature(self) -> int:
+        # nvmlDeviceGetTemperature goes with CUDA 14; drivers before 570 have nothing else.
+        try:
+            return int(self._nvml.nvmlDeviceGetTemperatureV(self._board, self._nvml.NVML_TEMPERATURE_GPU))
+        except (AttributeError, self._nvml.NVMLError):
+            return int(self._nvml.nvmlDeviceGetTemperature(self._board, self._nvml.NVML_TEMPERATURE_GPU))
+
+    def _throttle_reasons(self) -> tuple[str, ...]:
+        # The name with "Throttle" goes with CUDA 14; drivers before 535 have nothing else.
+        try:
+            bits = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._board)
+        except (AttributeError, self._nvml.NVMLError):
+            bits = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._board)
+        return decode_throttle_reasons(bits)
+
+    def _cuda_driver_version(self) -> str:
+        version = self._nvml.nvmlSystemGetCudaDriverVersion_v2()
+        return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
+    """Names of the set bits, lowest first; a bit that is newer than this table stands as its number."""
+    single = (1 << position for position in range(bits.bit_length()))
+    return tuple(THROTTLE_REASONS.get(bit, hex(bit)) for bit in single if bits & bit)
+
+
+def open_gpu() -> Gpu | NoGpu:
+    """The first GPU of CUDA_VISIBLE_DEVICES (an index, a GPU-UUID or a MIG-UUID), GPU 0 without it.
+
+    NVML counts in the order of the PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID. Where a node's
+    GPUs differ in kind and the variable holds an index, `describe()["warnings"]` says so.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wanted = "0" if visible is None else visible.split(",")[0].strip()
+    if wanted in ("", "-1", "NoDevFiles"):  # the last is what Slurm sets for a job without a GPU
+        return NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU")
+    try:
+        import pynvml as nvml
+    except ImportError as error:
+        return NoGpu(f"nvidia-ml-py is not installed ({error})")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return NoGpu(f"NVML does not start: {error}")
+    try:
+        handle = _find(nvml, wanted)
+        if handle is None:
+            return NoGpu(f"NVML has no GPU {wanted!r} (from CUDA_VISIBLE_DEVICES={visible!r})")
+        return Gpu(nvml, handle, warnings=_order_warnings(nvml, wanted))
+    except nvml.NVMLError as error:
+        return NoGpu(f"NVML does not open GPU {wanted!r}: {error}")
+
+
+def _find(nvml: ModuleType, wanted: str) -> Any:
+    """A handle, or None. CUDA takes the beginning of a GPU's UUID too, NVML only the whole."""
+    if wanted.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(wanted)) if int(wanted) < nvml.nvmlDeviceGetCount() else None
+    if wanted.startswith("MIG-"):
+        return nvml.nvmlDeviceGetHandleByUUID(wanted)
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(wanted)), None)
+
+
+def _order_warnings(nvml: ModuleType, wanted: str) -> list[str]:
+    if not wanted.isdecimal() or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return []
+    names = {nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())}
+    if len(names) < 2:
+        return []
+    return [
+        f"this node has GPUs of several kinds ({', '.join(sorted(names))}): CUDA's GPU {wanted} may be "
+        "another one than NVML's. Set CUDA_DEVICE_ORDER=PCI_BUS_ID."
+    ]
+
+
+def _number(value: Any) -> int:
+    """nvidia-ml-py gives some answers as ctypes objects."""
+    return int(getattr(value, "value", value))

@@ -1,0 +1,457 @@
+"""The job: works through a plan, each measurement in a fresh child process, one record each. Imports no framework.
+
+    python jax_runner/run.py --benchmark cifar10 --use_case 3          by hand, or from a rendered script
+    python jax_runner/run.py ... --job-folder DIR                      from main.py: DIR/plan.json is what runs
+
+What has a good record already is skipped, so a requeued or repeated job goes on where it was. On SIGINT, SIGTERM or
+SIGUSR2 the measurement at hand is given up, everything recorded stays, and the exit status is 75 (to be resumed).
+"""
+
+import argparse
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from pydantic import ValidationError
+
+from harness import data
+from harness.environment import describe_environment
+from harness.errors import ProjectError, RecordError
+from harness.files import write_atomically
+from harness.heartbeat import Heartbeat, write_heartbeat
+from harness.paths import REPOSITORY, JobFolder, Results
+from harness.plan import JobPlan, Measurement
+from harness.record import Outcome, Record, Result, find_settled_record, write_record
+from harness.session import ChildTask, run_child
+from harness.settings import Framework
+from harness.statistics import quality_flags, summary_numbers
+from harness.tracking import Tracker, open_tracker
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
+BEAT_EVERY_S = 3.0
+PRINT_EVERY_S = 10.0
+LOG_TAIL_LINES = 15
+
+
+class Stopped(BaseException):
+    """A signal asked the job to end early."""
+
+
+def main(framework: Framework, arguments: list[str] | None = None) -> int:
+    """Entry of both runners' run.py. Returns the exit status: 0, 1 a measurement failed, 2 usage, 75 stopped early."""
+    parsed = _parse_arguments(framework, arguments)
+    if parsed.child is not None:
+        return run_child(parsed.child, framework)
+    try:
+        plan, folder, results = _plan_of(framework, parsed)
+        data.load(plan.cell.benchmark, plan.data, Path(plan.data_dir))  # fail now, not in every child
+        return Job(plan=plan, folder=folder, results=results).run()
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"{framework}_runner/run.py",
+        description=f"Measure one cell of experiments.yaml with {framework}, here and now.",
+        epilog="Example: %(prog)s --benchmark cifar10 --use_case 3 --data sample --quick",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--benchmark", help="a name under `benchmarks` in experiments.yaml")
+    parser.add_argument("--use_case", "--use-case", type=int, help="a number under `use_cases`")
+    parser.add_argument(
+        "--gpu", default="any", help="a name under `gpus` (default: any); only a label when run by hand"
+    )
+    parser.add_argument("--data", choices=("real", "sample"), default="real", help="sample needs no download")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
+    parser.add_argument("--force", action="store_true", help="measure again what has a good record")
+    parser.add_argument("--config", type=Path, default=REPOSITORY / "experiments.yaml", metavar="FILE")
+    parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
+    parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
+    parser.add_argument("--child", type=int, metavar="FD", help=argparse.SUPPRESS)
+    parsed = parser.parse_args(arguments)
+    given = (parsed.benchmark is not None and parsed.use_case is not None) or parsed.job_folder or parsed.child
+    if not given:
+        parser.error("--benchmark and --use_case are needed, such as --benchmark cifar10 --use_case 3")
+    return parsed
+
+
+def _plan_of(framework: Framework, parsed: argparse.Namespace) -> tuple[JobPlan, JobFolder, Results]:
+    """The frozen plan of a submitted job, or one made now from experiments.yaml, in a job folder of its own."""
+    results = Results(root=parsed.results.resolve())
+    if parsed.job_folder:
+        folder = JobFolder(root=parsed.job_folder.resolve())
+        return read_plan(folder.plan), folder, results
+    from harness.config import load_config
+    from harness.matrix import Selection, expand
+
+    selection = Selection(
+        gpus=(parsed.gpu,),
+        benchmarks=(parsed.benchmark,),
+        use_cases=(parsed.use_case,),
+        frameworks=(framework,),
+        data=parsed.data,
+        quick=parsed.quick,
+        force=parsed.force,
+    )
+    pairs = expand(load_config(parsed.config), selection)
+    plan = pairs[0].jobs[0]
+    folder = results.new_job_folder(plan)
+    write_plan(plan, folder)
+    return plan, folder, results
+
+
+def write_plan(plan: JobPlan, folder: JobFolder) -> None:
+    try:
+        write_atomically(folder.plan, plan.model_dump_json(indent=1), replace=False)
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {folder.plan}: {error.strerror or error}. "
+            f"Free space, or choose another folder with --results DIR."
+        ) from error
+
+
+def read_plan(path: Path) -> JobPlan:
+    """Raises RecordError that names the file when it is missing, truncated or of another schema."""
+    try:
+        return JobPlan.model_validate_json(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise RecordError(f"{path}: not a job plan: {where}: {first['msg']}. Submit the job again.") from error
+
+
+@dataclass
+class Progress:
+    """What the heartbeat and the plain lines tell."""
+
+    total: int
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    measured_s: float = 0.0
+    current: str | None = None
+    phase: str | None = None
+    phase_done: float | None = None
+    phase_total: float | None = None
+    last_error: str | None = None
+    started_at_unix_s: float = field(default_factory=time.time)
+
+    @property
+    def eta_s(self) -> float | None:
+        measured = self.done - self.skipped
+        return (self.total - self.done) * self.measured_s / measured if measured else None
+
+
+@dataclass(kw_only=True)
+class ChildReport:
+    """What came over the channel from one measurement's process, and how the process ended."""
+
+    outcome: Outcome
+    reason: str | None = None
+    result: Result | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+
+
+class Job:
+    """One run of one plan."""
+
+    def __init__(self, *, plan: JobPlan, folder: JobFolder, results: Results) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.results = results
+        self.environment = describe_environment()
+        measurements = list(plan.measurements())
+        self.measurements = measurements
+        self.progress = Progress(total=len(measurements))
+        self._last_beat = self._last_line = 0.0
+        self._printed: set[str] = set()
+
+    def run(self) -> int:
+        self._print(f"{self.plan.name}: {self.progress.total} measurements, records in {self.results.records()}")
+        tracker = open_tracker(self.plan.wandb, self.results)
+        try:
+            with _stop_on_signal():
+                self._beat("running")
+                for measurement in self.measurements:
+                    self._measure_unless_settled(measurement, tracker)
+        except Stopped:
+            self._beat("stopped")
+            self._print(
+                f"stopped by a signal after {self.progress.done} of {self.progress.total}; a later run goes on here"
+            )
+            return EXIT_STOPPED
+        finally:
+            tracker.close()
+        self._beat("done")
+        progress = self.progress
+        self._print(
+            f"done: {progress.done - progress.skipped} measured, {progress.skipped} had a record, "
+            f"{progress.failed} failed"
+        )
+        return EXIT_FAILED if progress.failed else 0
+
+    def _measure_unless_settled(self, measurement: Measurement, tracker: Tracker) -> None:
+        progress = self.progress
+        progress.current = measurement.key
+        settled = find_settled_record(measurement, self.results, self.environment["scheduler"])
+        if settled and not self.plan.force:
+            progress.skipped += 1
+            progress.done += 1
+            return
+        start = time.monotonic()
+        record = self._measure(measurement, tracker)
+        progress.measured_s += time.monotonic() - start
+        progress.done += 1
+        if record.outcome in ("failed", "timeout"):
+            progress.failed += 1
+            progress.last_error = f"{measurement.key}: {record.reason}"
+        self._print(f"[{progress.done}/{progress.total}] {_describe_outcome(record)}")
+        self._beat("running")
+
+    def _measure(self, measurement: Measurement, tracker: Tracker) -> Record:
+        """Run the child, and leave a record whatever becomes of it."""
+        path = self.results.new_record(measurement)
+        started_at = _now()
+        tracker.begin(measurement, self.environment)
+        report = self._run_child(measurement, self.results.log_of(path), tracker)
+        environment = self.environment | report.environment
+        record = Record(
+            measurement_id=measurement.id,
+            measurement=measurement,
+            outcome=report.outcome,
+            reason=report.reason,
+            flags=quality_flags(report.result, environment) if report.result else {},
+            started_at=started_at,
+            ended_at=_now(),
+            environment=environment | {"wandb_url": tracker.url},
+            result=report.result,
+        )
+        write_record(record, path)
+        tracker.end(record, summary_numbers(report.result) if report.result else {})
+        if tracker.message:
+            self._print(tracker.message, once=True)
+        return record
+
+    def _run_child(self, measurement: Measurement, log: Path, tracker: Tracker) -> ChildReport:
+        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
+        reading, writing = os.pipe()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="cold-caches-") as caches, log.open("w") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-u", f"{self.plan.framework}_runner/run.py", "--child", str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                cwd=REPOSITORY,
+                env=os.environ | cold_cache_variables(caches),
+                start_new_session=True,  # its signals come from here alone
+            )
+            os.close(writing)
+            events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+            threading.Thread(target=_read_events, args=(os.fdopen(reading), events), daemon=True).start()
+            try:
+                _feed(child, task)
+                report = self._listen(child, events, tracker, log, measurement.protocol.timeout_s)
+            finally:
+                _end(child)
+        return report
+
+    def _listen(
+        self,
+        child: subprocess.Popen[bytes],
+        events: "queue.SimpleQueue[dict[str, Any] | None]",
+        tracker: Tracker,
+        log: Path,
+        timeout_s: float,
+    ) -> ChildReport:
+        """Until the child closes its end of the pipe."""
+        report: ChildReport | None = None
+        environment: dict[str, Any] = {}
+        deadline = time.monotonic() + timeout_s
+        self._set_phase("start", 0, 1)
+        while True:
+            if time.monotonic() > deadline:
+                return ChildReport(
+                    outcome="timeout",
+                    reason=f"not done after {timeout_s:g} s; log: {log}",
+                    environment=environment,
+                )
+            self._beat_when_due()
+            try:
+                event = events.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            if event is None:
+                break
+            content = event["content"]
+            if event["kind"] == "environment":
+                environment = content
+            elif event["kind"] == "progress":
+                self._set_phase(content["phase"], content["done"], content["total"])
+            elif event["kind"] == "metrics":
+                tracker.log(content)
+            elif event["kind"] == "result":
+                report = ChildReport(outcome="ok", result=Result.model_validate(content))
+            elif event["kind"] == "error":
+                report = ChildReport(outcome=content["outcome"], reason=content["reason"])
+        code = child.wait()
+        if report is None or (report.outcome == "ok" and code != 0):
+            report = ChildReport(outcome="failed", reason=f"{_explain_exit(code)}; log: {log}\n{_tail(log)}".rstrip())
+        report.environment = environment
+        return report
+
+    def _set_phase(self, phase: str, done: float, total: float) -> None:
+        self.progress.phase, self.progress.phase_done, self.progress.phase_total = phase, done, total
+
+    def _beat_when_due(self) -> None:
+        now = time.monotonic()
+        if now - self._last_beat >= BEAT_EVERY_S:
+            self._beat("running")
+        if now - self._last_line >= PRINT_EVERY_S:
+            progress = self.progress
+            eta = "" if progress.eta_s is None else f", about {progress.eta_s / 60:.0f} min left"
+            self._print(f"[{progress.done + 1}/{progress.total}] {progress.current}: {progress.phase}{eta}")
+
+    def _beat(self, state: str) -> None:
+        """A heartbeat that cannot be written costs the display, not the measurement."""
+        self._last_beat = time.monotonic()
+        progress = self.progress
+        slurm = self.environment.get("slurm") or {}
+        heartbeat = Heartbeat.model_validate(
+            {
+                "state": state,
+                "measurements_total": progress.total,
+                "measurements_done": progress.done,
+                "measurements_failed": progress.failed,
+                "measurements_skipped": progress.skipped,
+                "current": progress.current,
+                "phase": progress.phase,
+                "phase_done": progress.phase_done,
+                "phase_total": progress.phase_total,
+                "eta_s": progress.eta_s,
+                "last_error": progress.last_error,
+                "node": self.environment.get("node") or socket.gethostname(),
+                "pid": os.getpid(),
+                "slurm_job_id": slurm.get("job_id"),
+                "restart_count": int(slurm.get("restart_count") or 0),
+                "started_at_unix_s": progress.started_at_unix_s,
+                "updated_at_unix_s": time.time(),
+            }
+        )
+        try:
+            write_heartbeat(heartbeat, self.folder.heartbeat)
+        except OSError as error:
+            self._print(f"warning: cannot write {self.folder.heartbeat}: {error.strerror or error}", once=True)
+
+    def _print(self, line: str, *, once: bool = False) -> None:
+        self._last_line = time.monotonic()
+        if once and line in self._printed:
+            return
+        self._printed.add(line)
+        print(f"{datetime.now(UTC):%H:%M:%S} {self.plan.framework} | {line}", flush=True)
+
+
+def cold_cache_variables(folder: str) -> dict[str, str]:
+    """Every measurement compiles from nothing, so that compile times are cold ones in both frameworks."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+        "TRITON_CACHE_DIR": f"{folder}/triton",
+        "CUDA_CACHE_PATH": f"{folder}/cuda",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+    }
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[None]:
+    """Raise Stopped on the signals that end a job; a signal that the caller ignores stays ignored (submitit's
+    worker)."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        for number in handled:
+            signal.signal(number, signal.SIG_IGN)  # once is enough; cleaning up is not to be interrupted
+        raise Stopped
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
+    handled = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
+
+
+def _feed(child: subprocess.Popen[bytes], task: ChildTask) -> None:
+    assert child.stdin is not None
+    try:
+        child.stdin.write(task.model_dump_json().encode())
+        child.stdin.close()
+    except BrokenPipeError:
+        return  # it died at once; its exit status tells why
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the child's session; a compiler's worker pool may outlive the child itself."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _read_events(pipe: IO[str], events: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
+    with pipe:
+        for line in pipe:
+            if line.endswith("\n"):  # a killed child may leave half a line
+                events.put(json.loads(line))
+    events.put(None)
+
+
+def _explain_exit(code: int) -> str:
+    if code >= 0:
+        return f"the measurement's process ended with status {code} and no result"
+    name = signal.Signals(-code).name
+    hint = " (often the host's or Slurm's out-of-memory killer)" if code == -signal.SIGKILL else ""
+    return f"the measurement's process was killed by {name}{hint}"
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _describe_outcome(record: Record) -> str:
+    key = record.measurement.key
+    if record.outcome != "ok" or record.result is None:
+        return f"{key}: {record.outcome}: {record.reason}"
+    numbers = summary_numbers(record.result)
+    flags = f"  flags: {', '.join(record.flags)}" if record.flags else ""
+    return (
+        f"{key}: {numbers['throughput_samples_per_s']:,.0f} samples/s, "
+        f"p50 {numbers['step_time_p50_s'] * 1e3:.3g} ms, compile {numbers['compile_time_s']:.3g} s{flags}"
+    )

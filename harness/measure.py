@@ -1,0 +1,218 @@
+"""The clock. Both frameworks are timed here and nowhere else.
+
+A runner hands over `step`, which enqueues one call's work and returns its outputs, and `wait`, which returns when
+all of the given outputs are ready. Each call of a step must depend on the one before it (through donated state or a
+counter), so that waiting for the last call of a block means waiting for the whole block.
+
+Protocol (docs/measurement.md): cold calls, warm-up, calibration, throughput in blocks of back-to-back calls with one
+wait at the end, latency with a wait per call. Nothing is logged, printed, copied or collected inside a timed window.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import Any
+
+from harness.channel import Channel
+from harness.gpu import Gpu, NoGpu
+from harness.record import Blocks, Energy, GpuState, Latency
+from harness.settings import MeasurementSettings
+from harness.statistics import median, relative_half_width
+
+Step = Callable[[], Any]
+Wait = Callable[[Any], None]
+
+COLD_CALLS = 3
+"""Compilation is over after these: tracing on the first, CUDA graph capture or a changed layout of donated state on
+the next."""
+REPORT_EVERY_S = 2.0
+
+
+def time_call(step: Step, wait: Wait) -> float:
+    """Seconds from the start of one call until its outputs are ready."""
+    start = perf_counter()
+    wait(step())
+    return perf_counter() - start
+
+
+def time_block(step: Step, wait: Wait, calls: int) -> float:
+    """Seconds for `calls` back-to-back calls and one wait at the end.
+
+    Outputs of all calls but the last are dropped at once, so that at most one call's outputs are kept alive.
+    """
+    start = perf_counter()
+    for _ in range(calls - 1):
+        step()
+    wait(step())
+    return perf_counter() - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steady:
+    """What `measure_steady` returns."""
+
+    blocks: Blocks
+    latency: Latency
+    energy: Energy
+    gpu_states: list[GpuState]
+    recompiles: int
+    """Compilations inside the timed windows; more than none makes the times worthless."""
+
+    @property
+    def warm_call_s(self) -> float:
+        return median(self.latency.call_times_s)
+
+
+def measure_cold(step: Step, wait: Wait) -> list[float]:
+    """Times of the very first calls, compilation included."""
+    return [time_call(step, wait) for _ in range(COLD_CALLS)]
+
+
+def compile_time_s(cold_call_times_s: list[float], warm_call_s: float) -> float:
+    """What the first calls cost more than the same number of warm calls."""
+    return max(0.0, sum(cold_call_times_s) - len(cold_call_times_s) * warm_call_s)
+
+
+def measure_steady(
+    step: Step,
+    wait: Wait,
+    *,
+    protocol: MeasurementSettings,
+    steps_per_call: int,
+    samples_per_step: int,
+    gpu: Gpu | NoGpu,
+    channel: Channel,
+    compilations: Callable[[], int],
+    after_warmup: Callable[[], None] = lambda: None,
+) -> Steady:
+    """Warm up, then measure throughput, latency and energy of a step that is compiled already.
+
+    Args:
+        compilations: how many programs the framework has compiled so far.
+        after_warmup: called once between warm-up and the first block (torch resets its memory peak there).
+    """
+    idle_watts = _idle_watts(gpu, protocol.idle_s)
+    with _no_garbage_collection():
+        warmup_times_s = _warm_up(step, wait, protocol, channel)
+        calls = _calibrate(step, wait, protocol.block_min_s, median(warmup_times_s[-3:]))
+        after_warmup()
+        compiled_before = compilations()
+        block_times_s, gpu_states, energy = _measure_blocks(
+            step, wait, calls, protocol, steps_per_call * samples_per_step, gpu, idle_watts, channel
+        )
+        call_times_s = _measure_latency(step, wait, protocol, channel)
+    return Steady(
+        blocks=Blocks(
+            calls_per_block=calls,
+            steps_per_call=steps_per_call,
+            samples_per_step=samples_per_step,
+            block_times_s=block_times_s,
+            warmup_times_s=warmup_times_s,
+        ),
+        latency=Latency(steps_per_call=steps_per_call, call_times_s=call_times_s),
+        energy=energy,
+        gpu_states=gpu_states,
+        recompiles=compilations() - compiled_before,
+    )
+
+
+def _warm_up(step: Step, wait: Wait, protocol: MeasurementSettings, channel: Channel) -> list[float]:
+    channel.progress("warm-up", 0, protocol.warmup_s)
+    times_s: list[float] = []
+    start = perf_counter()
+    while len(times_s) < protocol.warmup_min_calls or perf_counter() - start < protocol.warmup_s:
+        times_s.append(time_call(step, wait))
+    return times_s
+
+
+def _calibrate(step: Step, wait: Wait, block_min_s: float, warm_call_s: float) -> int:
+    """How many back-to-back calls fill a block.
+
+    Back-to-back calls are faster than waited ones, so the first guess is checked with real blocks.
+    """
+    calls = max(2, math.ceil(block_min_s / warm_call_s))
+    while (block_s := time_block(step, wait, calls)) < block_min_s:
+        calls = max(calls + 1, math.ceil(1.1 * calls * block_min_s / block_s))
+    return calls
+
+
+def _measure_blocks(
+    step: Step,
+    wait: Wait,
+    calls: int,
+    protocol: MeasurementSettings,
+    samples_per_call: int,
+    gpu: Gpu | NoGpu,
+    idle_watts: float | None,
+    channel: Channel,
+) -> tuple[list[float], list[GpuState], Energy]:
+    window_min_s = 0.0 if isinstance(gpu, NoGpu) else protocol.energy_window_s
+    times_s: list[float] = []
+    gpu_states: list[GpuState] = []
+    gc.collect()
+    joules_before = gpu.energy_joules()
+    start = reported = perf_counter()
+    while True:
+        times_s.append(time_block(step, wait, calls))
+        now = perf_counter()
+        if (state := gpu.state()) is not None:
+            gpu_states.append(state)
+        if len(times_s) >= protocol.min_blocks and now - start >= window_min_s:
+            quiet = relative_half_width(times_s) <= protocol.target_noise
+            if quiet or len(times_s) >= protocol.max_blocks or now - start >= protocol.max_time_s:
+                break
+        elif now - start >= protocol.max_time_s and len(times_s) >= 3:
+            break
+        if now - reported >= REPORT_EVERY_S:
+            reported = now
+            channel.progress("throughput", len(times_s), protocol.min_blocks)
+            channel.metrics({"throughput_samples_per_s": calls * samples_per_call / times_s[-1]})
+    joules_after = gpu.energy_joules()
+    window_s = perf_counter() - start
+    if joules_before is None or joules_after is None:
+        return times_s, gpu_states, Energy(absent=gpu.absent or "the GPU has no energy counter")
+    energy = Energy(
+        gross_joules=joules_after - joules_before,
+        window_s=window_s,
+        samples=len(times_s) * calls * samples_per_call,
+        idle_watts=idle_watts,
+    )
+    return times_s, gpu_states, energy
+
+
+def _measure_latency(step: Step, wait: Wait, protocol: MeasurementSettings, channel: Channel) -> list[float]:
+    channel.progress("latency", 0, protocol.latency_calls)
+    times_s: list[float] = []
+    start = perf_counter()
+    while len(times_s) < protocol.latency_calls and (
+        len(times_s) < 3 or perf_counter() - start < protocol.latency_max_time_s
+    ):
+        times_s.append(time_call(step, wait))
+    return times_s
+
+
+def _idle_watts(gpu: Gpu | NoGpu, seconds: float) -> float | None:
+    """Mean power while nothing runs, from the energy counter."""
+    before = gpu.energy_joules()
+    if before is None or seconds == 0:
+        return None
+    start = perf_counter()
+    sleep(seconds)
+    after = gpu.energy_joules()
+    return None if after is None else (after - before) / (perf_counter() - start)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """As timeit does: a collection would hit one framework's blocks at random."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,114 @@
+"""Every file name of the project, in one place."""
+
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.plan import Cell, JobPlan, Measurement
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def timestamp() -> str:
+    """`20261121T101502Z-3fa9`: sorts by time; the random end keeps two starts in one second apart."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The results folder: records, the logs of measurements, the folders of jobs, W&B's files."""
+
+    root: Path
+
+    @property
+    def wandb(self) -> Path:
+        """W&B makes its own `wandb` folder below this."""
+        return self.root
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    @property
+    def local_queue_lock(self) -> Path:
+        return self.root / "local_queue.lock"
+
+    @property
+    def local_queue_log(self) -> Path:
+        return self.root / "local_queue.log"
+
+    def records(self, cell: Cell | None = None, framework: str | None = None) -> Path:
+        folder = self.root / "records"
+        if cell is not None:
+            folder = folder / cell.name
+        return folder / framework if framework else folder
+
+    def new_record(self, measurement: Measurement) -> Path:
+        """A name that no other measurement, attempt or node uses."""
+        name = f"{measurement.key}-{measurement.id}-{timestamp()}.json"
+        return self.records(measurement.cell, measurement.framework) / name
+
+    def record_files(self, measurement: Measurement) -> list[Path]:
+        """The records of this measurement, of all attempts, oldest first."""
+        folder = self.records(measurement.cell, measurement.framework)
+        return sorted(folder.glob(f"*-{measurement.id}-*.json"))
+
+    def log_of(self, record: Path) -> Path:
+        """The output of the measurement's process, beside its record."""
+        return record.with_suffix(".log")
+
+    def new_job_folder(self, plan: JobPlan) -> "JobFolder":
+        return JobFolder(root=self.jobs / f"{plan.name}-{timestamp()}")
+
+    def job_folders(self) -> list["JobFolder"]:
+        """All jobs ever submitted or started by hand, oldest first."""
+        plans = self.jobs.glob("*/*/plan.json")
+        return sorted((JobFolder(root=p.parent) for p in plans), key=lambda folder: folder.stamp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFolder:
+    """One job: its frozen plan, what the scheduler said, its heartbeat, and submitit's files."""
+
+    root: Path
+
+    @property
+    def stamp(self) -> str:
+        """The timestamp() at the end of the name."""
+        match = re.search(r"\d{8}T\d{6}Z-[0-9a-f]{4}$", self.root.name)
+        return match.group() if match else self.root.name
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def submission(self) -> Path:
+        return self.root / "submission.json"
+
+    @property
+    def heartbeat(self) -> Path:
+        return self.root / "heartbeat.json"
+
+    @property
+    def local_script(self) -> Path:
+        """The script as it was when it was submitted on this machine; sbatch keeps such a copy by itself."""
+        return self.root / "script.sh"
+
+    @property
+    def local_end(self) -> Path:
+        """How the local queue saw the job end; Slurm has an answer of its own."""
+        return self.root / "ended.json"
+
+    @property
+    def cancelled(self) -> Path:
+        """There from the moment that `main.py cancel` meant this job."""
+        return self.root / "cancelled"
+
+
+def script_path(plan: JobPlan, folder: Path = REPOSITORY / "slurm_scripts") -> Path:
+    """`slurm_scripts/jax_cifar10_3.sh`, or `slurm_scripts/a100/jax_cifar10_3.sh` for a named GPU."""
+    gpu, _, script = plan.name.partition("/")
+    return (folder if gpu == "any" else folder / gpu) / f"{script}.sh"

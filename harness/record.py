@@ -1,0 +1,193 @@
+"""The record: the one JSON file that a measurement leaves, whatever became of it.
+
+Raw samples only; every statistic is derived on reading (harness/statistics.py).
+
+History of the schema:
+    1  2026-11  first version
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from harness.errors import RecordError
+from harness.files import write_atomically
+from harness.paths import Results
+from harness.plan import Measurement
+from harness.settings import Frozen
+
+SCHEMA_VERSION = 1
+
+Outcome = Literal["ok", "failed", "out_of_memory", "timeout", "refused"]
+SETTLED: frozenset[Outcome] = frozenset({"ok", "out_of_memory", "refused"})
+"""Outcomes that a second run would only repeat. `failed` and `timeout` are tried again."""
+
+
+class Blocks(Frozen):
+    """Throughput: back-to-back calls with one wait at the end of each block."""
+
+    calls_per_block: int
+    steps_per_call: int
+    """More than one where a call runs several steps (JAX `scan`)."""
+    samples_per_step: int
+    """Over all devices."""
+    block_times_s: list[float]
+    warmup_times_s: list[float]
+    """One per call of the warm-up, each waited for; the compiling call is not among them."""
+
+
+class Latency(Frozen):
+    """One wait per call: what a single step costs when somebody waits for it."""
+
+    steps_per_call: int
+    call_times_s: list[float]
+
+
+class Memory(Frozen):
+    """Peak over the life of the measurement's process, per device; `absent` says why a number is None."""
+
+    allocator_peak_bytes: int | None = None
+    """Bytes that tensors held (torch max_memory_allocated, JAX peak_bytes_in_use), compilation and autotuning
+    included."""
+    step_peak_bytes: int | None = None
+    """The same for steady steps only: torch after reset_peak_memory_stats, JAX by the executable's memory analysis."""
+    pool_peak_bytes: int | None = None
+    """Bytes that the framework's allocator took from the driver (reserved)."""
+    process_bytes: int | None = None
+    """What NVML charges this process with at the end: context, kernels and pool."""
+    host_peak_bytes: int | None = None
+    """Peak resident set of the process in the host's memory."""
+    absent: str | None = None
+
+
+class Energy(Frozen):
+    """Of the GPU's own counter over the throughput blocks; the whole board, so only the GPU's sole user can be
+    charged."""
+
+    gross_joules: float | None = None
+    window_s: float | None = None
+    samples: int | None = None
+    """Samples processed in the window."""
+    idle_watts: float | None = None
+    """Mean power with the framework's context loaded and nothing running."""
+    absent: str | None = None
+
+
+class GpuState(Frozen):
+    """Read between two blocks, never inside one."""
+
+    sm_clock_mhz: int
+    memory_clock_mhz: int
+    temperature_c: int
+    power_watts: float
+    throttle_reasons: tuple[str, ...]
+    other_processes: int = 0
+    """Processes on this GPU besides the measurement's own."""
+
+
+class EpochPoint(Frozen):
+    """One epoch of training; evaluation runs outside the clock."""
+
+    epoch: int
+    train_time_s: float
+    """Of this epoch's steps, waited for at its end."""
+    train_loss: float
+    """Mean over the epoch's steps."""
+    test_loss: float
+    test_accuracy: float
+
+
+class Check(Frozen):
+    """A numerical check that ran before the clock: relative L2 error against a reference."""
+
+    name: str
+    error: float
+    tolerance: float
+    passed: bool
+
+
+class Result(Frozen):
+    """What the measurement's process found."""
+
+    compile_time_s: float | None = None
+    """What the first calls of the step took more than as many warm calls; all caches were empty (cold)."""
+    cold_call_times_s: list[float] = []
+    blocks: Blocks | None = None
+    latency: Latency | None = None
+    recompiles: int = 0
+    """Compilations inside the timed windows; more than none makes the times worthless."""
+    memory: Memory = Memory(absent="not measured")
+    energy: Energy = Energy(absent="not measured")
+    gpu_states: list[GpuState] = []
+    gpu_states_absent: str | None = None
+    epochs: list[EpochPoint] = []
+    time_to_target_s: float | None = None
+    """Training time (evaluation excluded) until test accuracy first reached settings["target_accuracy"]."""
+    checks: list[Check] = []
+    parameter_count: int | None = None
+    details: dict[str, Any] = {}
+    """What only this use case has."""
+
+
+class Record(Frozen):
+    schema_version: int = SCHEMA_VERSION
+    measurement_id: str
+    measurement: Measurement
+    outcome: Outcome
+    reason: str | None = None
+    """Why the outcome is not `ok`, in one or a few lines."""
+    flags: dict[str, str] = {}
+    """Quality flags: name to sentence. To be read before the number."""
+    started_at: str
+    ended_at: str
+    """ISO 8601, UTC."""
+    environment: dict[str, Any]
+    result: Result | None = None
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
+    try:
+        write_atomically(path, record.model_dump_json(indent=1), replace=False)
+    except OSError as error:
+        raise RecordError(
+            f"cannot write the record {path}: {error.strerror or error}. "
+            f"Free space or choose another folder with --results DIR; nothing was overwritten."
+        ) from error
+
+
+def read_record(path: Path) -> Record:
+    """Raises RecordError that names the file and what is wrong: truncated, not a record, or of another schema."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    try:
+        record = Record.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise RecordError(
+            f"{path}: not a record of schema {SCHEMA_VERSION}: {where}: {first['msg']}. "
+            f"It is left alone and counts as not measured."
+        ) from error
+    if record.schema_version != SCHEMA_VERSION:
+        raise RecordError(f"{path}: schema version {record.schema_version}; this code reads {SCHEMA_VERSION}.")
+    return record
+
+
+def find_settled_record(measurement: Measurement, results: Results, scheduler: str) -> Path | None:
+    """The newest record that makes a second run pointless, or None.
+
+    A record made by hand on a laptop (`local`) never stands for one that a cluster job (`slurm`) should make.
+    Corrupt records count as not measured; they are left in place.
+    """
+    for path in reversed(results.record_files(measurement)):
+        try:
+            record = read_record(path)
+        except RecordError:
+            continue
+        if record.outcome in SETTLED and record.environment.get("scheduler") == scheduler:
+            return path
+    return None

@@ -1,0 +1,142 @@
+"""The measurement's process: a fresh child that imports one framework, measures one variant, and ends.
+
+A crash, an out-of-memory error or an autotuner's choice in here touches no other measurement. Started by harness/job.py
+through `<framework>_runner/run.py --child FD`; the measurement comes in on stdin, events go out over the channel.
+"""
+
+import ctypes
+import importlib
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness import data
+from harness.channel import Channel
+from harness.errors import ProjectError, Refused
+from harness.gpu import Gpu, NoGpu, open_gpu
+from harness.measure import Steady, Step, Wait, compile_time_s, measure_steady
+from harness.plan import Measurement
+from harness.record import EpochPoint, Memory, Outcome, Result
+from harness.settings import Frozen
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class ChildTask(Frozen):
+    """What the parent writes to the child's stdin."""
+
+    measurement: Measurement
+    data_dir: str
+
+
+class DeviceProtocol(Protocol):
+    """What each runner's device.py offers to the harness, under the same names."""
+
+    def set_up(self, precision: str) -> None:
+        """Choose the device, set the precision of matrix products and convolutions. Raises Refused."""
+
+    def describe(self) -> dict[str, Any]: ...
+    def wait(self, outputs: Any) -> None: ...
+    def compilations(self) -> int: ...
+    def reset_memory_peak(self) -> None: ...
+    def memory(self) -> Memory: ...
+    def is_out_of_memory(self, error: BaseException) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What a use case gets to do its work with."""
+
+    measurement: Measurement
+    dataset: data.Dataset
+    gpu: Gpu | NoGpu
+    channel: Channel
+    device: DeviceProtocol
+
+    def measure_steady(self, step: Step, wait: Wait, *, steps_per_call: int, samples_per_step: int) -> Steady:
+        """The steady state of a step that went through `measure_cold` already; streams its numbers."""
+        return measure_steady(
+            step,
+            wait,
+            protocol=self.measurement.protocol,
+            steps_per_call=steps_per_call,
+            samples_per_step=samples_per_step,
+            gpu=self.gpu,
+            channel=self.channel,
+            compilations=self.device.compilations,
+            after_warmup=self.device.reset_memory_peak,
+        )
+
+    def result(self, steady: Steady, cold_call_times_s: list[float], **fields: Any) -> Result:
+        """The Result of a use case: the timed part as measured, and what the use case adds."""
+        return Result(
+            compile_time_s=compile_time_s(cold_call_times_s, steady.warm_call_s),
+            cold_call_times_s=cold_call_times_s,
+            blocks=steady.blocks,
+            latency=steady.latency,
+            recompiles=steady.recompiles,
+            memory=self.memory(),
+            energy=steady.energy,
+            gpu_states=steady.gpu_states,
+            gpu_states_absent=self.gpu.absent,
+            **fields,
+        )
+
+    def report_epoch(self, point: EpochPoint, epochs: int) -> None:
+        """Between two epochs, so outside the clock."""
+        self.channel.progress("train", point.epoch, epochs)
+        self.channel.metrics(
+            {
+                "epoch": point.epoch,
+                "train/loss": point.train_loss,
+                "train/time_s": point.train_time_s,
+                "test/loss": point.test_loss,
+                "test/accuracy": point.test_accuracy,
+            }
+        )
+
+    def memory(self) -> Memory:
+        """The framework's numbers, NVML's, and the host's peak (ru_maxrss is in KiB on Linux)."""
+        host_peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return self.device.memory().model_copy(
+            update={"process_bytes": self.gpu.process_bytes(), "host_peak_bytes": host_peak_bytes}
+        )
+
+
+def run_child(file_descriptor: int, framework: str) -> int:
+    """Measure what stdin asks for; every end, good or bad, is told over the channel."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
+    channel = Channel(file_descriptor)
+    task = ChildTask.model_validate_json(sys.stdin.read())
+    measurement = task.measurement
+    device: DeviceProtocol = importlib.import_module(f"{framework}_runner.device").Device()
+    try:
+        device.set_up(measurement.variant.precision)
+        gpu = open_gpu()
+        channel.environment({"framework": device.describe(), "gpu": gpu.describe()})
+        dataset = data.load(measurement.cell.benchmark, measurement.data, Path(task.data_dir))
+        use_case = importlib.import_module(f"{framework}_runner.use_cases.{measurement.cell.use_case_name}")
+        run: Callable[[Session], Result] = use_case.run
+        channel.result(run(Session(measurement=measurement, dataset=dataset, gpu=gpu, channel=channel, device=device)))
+    except Exception as error:
+        traceback.print_exc()
+        outcome, reason = _explain(error, device)
+        channel.error(outcome, reason)
+    return 0
+
+
+def _explain(error: Exception, device: DeviceProtocol) -> tuple[Outcome, str]:
+    text = str(error).strip() or "no message"
+    if isinstance(error, Refused):
+        return "refused", text
+    if isinstance(error, ProjectError):
+        return "failed", text
+    first_line = text.splitlines()[0][:500]
+    if isinstance(error, MemoryError) or device.is_out_of_memory(error):
+        return "out_of_memory", first_line
+    return "failed", f"{type(error).__name__}: {first_line}"

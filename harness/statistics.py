@@ -1,0 +1,279 @@
+"""Numbers from raw samples: what a record means. Pure; the same samples give the same numbers everywhere.
+
+Each function's docstring gives its formula and where it comes from. A record keeps raw samples only: a better
+formula here improves old records too.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from harness.record import Blocks, GpuState, Latency, Result
+
+NOISY_SPREAD = 0.10
+UNSTABLE_SPREAD = 0.25
+"""Interquartile range over median. Both are torch.utils.benchmark's (_IQR_WARN_THRESHOLD, _IQR_GROSS_...)."""
+DRIFT = 0.05
+SHORT_BLOCK_S = 0.08
+"""Blocks aim at 0.1 s; calibration may miss that by a fifth before the record says so."""
+LOW_CLOCK_SHARE = 0.75
+"""Of the card's highest SM clock. nvbench throws a sample away below 75 % of the default clock."""
+ENERGY_COUNTER_TICK_S = 0.1
+ENERGY_WINDOW_MIN_S = 40 * ENERGY_COUNTER_TICK_S
+"""The counter can be one tick late at either end; over 40 ticks that is at most 5 % of the energy."""
+HARMLESS_CLOCK_REASONS = frozenset({"gpu_idle", "applications_clocks_setting"})
+"""Waiting between two blocks, or clocks that an administrator has set: neither slows a block by surprise."""
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class StepLatency(NamedTuple):
+    """What one step costs when somebody waits for it, in seconds."""
+
+    p50_s: float
+    p95_s: float
+    mean_s: float
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value, or the mean of the two middle ones. Raises ValueError without values."""
+    if not values:
+        raise ValueError("the median of no values is not defined")
+    return float(statistics.median(values))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0 to 1) of the samples lie, linear between two samples.
+
+    With x sorted, counted from 0, and h = (n - 1) * share, i = floor(h): x[i] + (h - i) * (x[i + 1] - x[i]).
+    Type 7 of Hyndman and Fan (1996), "Sample Quantiles in Statistical Packages"; the default of numpy.
+
+    Raises:
+        ValueError: no values, or `share` is not within 0 and 1.
+    """
+    if not values:
+        raise ValueError("a percentile of no values is not defined")
+    if not 0 <= share <= 1:
+        raise ValueError(f"the share {share} must lie within 0 and 1; the 95th percentile is 0.95")
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * share
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def relative_interquartile_range(values: Sequence[float]) -> float:
+    """(75th - 25th percentile) / median: the spread of the middle half, blind to a few outliers."""
+    return (percentile(values, 0.75) - percentile(values, 0.25)) / median(values)
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Interval of the median, whatever the distribution; the whole line for too few values (under 6 at 95 %).
+
+    From the k-th smallest to the k-th largest of n, with the largest k for which the coverage
+    1 - 2 * P(Binomial(n, 1/2) <= k - 1) is at least `confidence`. Source: David and Nagaraja, "Order
+    Statistics", 3rd edition, section 7.1. It takes the values for independent;
+    block times are so only roughly.
+    """
+    rank = _median_rank(len(values), confidence)
+    if rank == 0:
+        return Interval(-math.inf, math.inf)
+    ordered = sorted(values)
+    return Interval(ordered[rank - 1], ordered[-rank])
+
+
+@cache
+def _median_rank(count: int, confidence: float) -> int:
+    """The largest k of median_interval; 0 where even the full range covers too little."""
+    below = 0
+    for rank in range(1, count // 2 + 1):
+        below += math.comb(count, rank - 1)  # 2**count * P(Binomial(count, 1/2) <= rank - 1), exactly
+        if 1 - 2 * below / 2**count < confidence:
+            return rank - 1
+    return count // 2
+
+
+def relative_half_width(values: Sequence[float], confidence: float = 0.95) -> float:
+    """How far median_interval reaches on its wider side, over the median; infinite for too few values."""
+    low, high = median_interval(values, confidence)
+    middle = median(values)
+    return max(high - middle, middle - low) / middle
+
+
+def throughput_samples_per_s(blocks: Blocks) -> float:
+    """Median over blocks of (samples of the block) / (time of the block).
+
+    samples of a block = calls_per_block * steps_per_call * samples_per_step. Both are of the same block:
+    never the samples of many steps over the time of one.
+    """
+    samples = blocks.calls_per_block * blocks.steps_per_call * blocks.samples_per_step
+    return median([samples / time_s for time_s in blocks.block_times_s])
+
+
+def step_time_s(blocks: Blocks) -> float:
+    """Median over blocks of (time of the block) / (steps of the block), of back-to-back steps."""
+    steps = blocks.calls_per_block * blocks.steps_per_call
+    return median([time_s / steps for time_s in blocks.block_times_s])
+
+
+def step_latency(latency: Latency) -> StepLatency:
+    """Over the calls, each waited for; a call's time is divided by its steps.
+
+    Where a call holds several steps this is their mean within the call: a single slow step is diluted.
+    """
+    times_s = [time_s / latency.steps_per_call for time_s in latency.call_times_s]
+    return StepLatency(p50_s=median(times_s), p95_s=percentile(times_s, 0.95), mean_s=math.fsum(times_s) / len(times_s))
+
+
+def calls_needed(share: float, confidence: float = 0.95) -> int:
+    """Fewest samples that can bound the `share` percentile from above: 72 for the 95th percentile at 95 %.
+
+    The smallest n with share**n <= (1 - confidence) / 2: with fewer, even the largest sample lies below that
+    percentile too often. The same order statistics as median_interval.
+    """
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(share))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """exp(mean(log x)): the mean for ratios, as 2 and 1/2 give 1. ValueError unless all are above 0."""
+    if not values or min(values) <= 0:
+        raise ValueError(f"a geometric mean needs positive values, at least one: {list(values)}")
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+
+
+# Two-sided 95 % quantiles of Student's t, 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
+# fmt: off
+STUDENT_T_95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)
+# fmt: on
+
+
+def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval | None:
+    """95 % interval of the ratio of two sides, paired by replicate; None under 3 replicates.
+
+    Student's t on d = log(numerator / denominator) of each replicate: exp(mean(d) +- t[n - 1] * s / sqrt(n)),
+    with s the standard deviation of d. Its centre is the geometric mean of the replicates' ratios.
+
+    Not a bootstrap: with 3 replicates a percentile bootstrap that claims 95 % covers 74 % (simulated, normal
+    data); t covers 95 %. Over 30 degrees of freedom the value for 30 is kept, which is a little too wide.
+
+    Raises:
+        ValueError: the sides have different lengths, or a value is not positive.
+    """
+    if len(numerators) != len(denominators):
+        raise ValueError(f"{len(numerators)} replicates cannot be paired with {len(denominators)}")
+    if any(value <= 0 for value in (*numerators, *denominators)):
+        raise ValueError("a ratio's interval needs positive values on both sides")
+    count = len(numerators)
+    if count < 3:
+        return None
+    differences = [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
+    centre = statistics.fmean(differences)
+    quantile = STUDENT_T_95[min(count - 2, len(STUDENT_T_95) - 1)]
+    reach = quantile * statistics.stdev(differences) / math.sqrt(count)
+    return Interval(math.exp(centre - reach), math.exp(centre + reach))
+
+
+def quality_flags(result: Result, environment: Mapping[str, Any]) -> dict[str, str]:
+    """What a reader must know before the numbers of a record: name to sentence. Empty if it is clean."""
+    flags = _restart_flags(environment)
+    if result.blocks is not None:
+        flags |= _block_flags(result.blocks)
+    if result.latency is not None:
+        flags |= _latency_flags(result.latency)
+    flags |= _gpu_flags(result.gpu_states, environment)
+    window_s = result.energy.window_s
+    if result.energy.gross_joules is not None and window_s is not None and window_s < ENERGY_WINDOW_MIN_S:
+        flags["energy_window_short"] = (
+            f"energy was counted over {window_s:.2f} s; under {ENERGY_WINDOW_MIN_S:.0f} s "
+            f"the counter's {ENERGY_COUNTER_TICK_S} s tick shows"
+        )
+    return flags
+
+
+def _block_flags(blocks: Blocks) -> dict[str, str]:
+    flags = {}
+    times_s = blocks.block_times_s
+    spread = relative_interquartile_range(times_s)
+    if spread > UNSTABLE_SPREAD:
+        flags["unstable"] = f"block times spread by {spread:.0%} (interquartile range over median): not to be relied on"
+    elif spread > NOISY_SPREAD:
+        flags["noisy"] = f"block times spread by {spread:.0%} (interquartile range over median)"
+    third = len(times_s) // 3
+    if third >= 2:
+        change = median(times_s[-third:]) / median(times_s[:third]) - 1
+        if abs(change) > DRIFT:
+            flags["drift"] = f"the last third of the blocks took {change:+.0%} against the first third"
+    if median(times_s) < SHORT_BLOCK_S:
+        flags["short_blocks"] = (
+            f"blocks of {median(times_s) * 1e3:.3g} ms: the wait at a block's end weighs on the throughput"
+        )
+    return flags
+
+
+def _latency_flags(latency: Latency) -> dict[str, str]:
+    calls, needed = len(latency.call_times_s), calls_needed(0.95)
+    if calls >= needed:
+        return {}
+    return {"too_few_latency_calls": f"{calls} latency calls: the 95th percentile needs at least {needed}"}
+
+
+def _gpu_flags(states: Sequence[GpuState], environment: Mapping[str, Any]) -> dict[str, str]:
+    flags = {}
+    reasons = {reason for state in states for reason in state.throttle_reasons} - HARMLESS_CLOCK_REASONS
+    if reasons:
+        flags["throttled"] = f"the GPU held its clock back: {', '.join(sorted(reasons))}"
+    highest_mhz = (environment.get("gpu") or {}).get("max_sm_clock_mhz")
+    lowest_mhz = min((state.sm_clock_mhz for state in states), default=None)
+    if highest_mhz and lowest_mhz is not None and lowest_mhz < LOW_CLOCK_SHARE * highest_mhz:
+        flags["low_clocks"] = f"the SM clock fell to {lowest_mhz} MHz; the card reaches {highest_mhz} MHz"
+    others = max((state.other_processes for state in states), default=0)
+    if others:
+        flags["other_processes"] = f"up to {others} other process(es) used the same GPU"
+    return flags
+
+
+def _restart_flags(environment: Mapping[str, Any]) -> dict[str, str]:
+    count = int((environment.get("slurm") or {}).get("restart_count") or 0)
+    if count == 0:
+        return {}
+    return {"restarted": f"the job was requeued {count} time(s) before this measurement"}
+
+
+def summary_numbers(result: Result) -> dict[str, float]:
+    """The derived numbers of one record, by the names that W&B and the job's log show, with units."""
+    numbers: dict[str, float | None] = {
+        "compile_time_s": result.compile_time_s,
+        "time_to_target_s": result.time_to_target_s,
+        "memory_allocator_peak_bytes": result.memory.allocator_peak_bytes,
+        "memory_step_peak_bytes": result.memory.step_peak_bytes,
+        "memory_pool_peak_bytes": result.memory.pool_peak_bytes,
+        "memory_process_bytes": result.memory.process_bytes,
+        "memory_host_peak_bytes": result.memory.host_peak_bytes,
+    }
+    if result.blocks:
+        numbers["throughput_samples_per_s"] = throughput_samples_per_s(result.blocks)
+        numbers["step_time_s"] = step_time_s(result.blocks)
+    if result.latency:
+        latency = step_latency(result.latency)
+        numbers |= {
+            "step_time_p50_s": latency.p50_s,
+            "step_time_p95_s": latency.p95_s,
+            "step_time_mean_s": latency.mean_s,
+        }
+    if result.energy.gross_joules is not None and result.energy.samples:
+        numbers["energy_gross_joules_per_sample"] = result.energy.gross_joules / result.energy.samples
+    if result.epochs:
+        numbers |= {
+            "test_accuracy": result.epochs[-1].test_accuracy,
+            "test_loss": result.epochs[-1].test_loss,
+        }
+    return {name: float(value) for name, value in numbers.items() if value is not None}

@@ -1,0 +1,51 @@
+"""The initial weights, the same for both frameworks: drawn by numpy from the seed, the parameter's name and shape.
+
+Names and shapes are neutral: PyTorch's names (`conv1.weight`, `bn1.bias`) and layouts (convolutions out x in x height x
+width, dense layers out x in, features flattened in the order channels, height, width). Each runner's weights.py
+converts.
+"""
+
+import math
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+RUNNING_STATISTICS = ("running_mean", "running_var")
+
+
+def initial_weight(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Kaiming uniform for kernels (He et al. 2015, fan in, gain of ReLU), ones for BatchNorm's scale, zeros for biases.
+
+    Kernels: U(-b, b) with b = sqrt(6 / fan_in), fan_in = product of all dimensions but the first.
+    """
+    kind = name.rpartition(".")[2]
+    if kind in ("bias", "running_mean"):
+        return np.zeros(shape, np.float32)
+    if kind == "running_var" or (kind == "weight" and len(shape) == 1):
+        return np.ones(shape, np.float32)
+    if kind != "weight":
+        raise ValueError(
+            f"parameter {name!r}: no rule to draw it; known: weight, bias, {', '.join(RUNNING_STATISTICS)}"
+        )
+    bound = math.sqrt(6 / math.prod(shape[1:]))
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return generator.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def batch_order(seed: int, sample_count: int, batch_size: int, epochs: int) -> NDArray[np.int32]:
+    """Which samples each training step sees: shape [epochs * steps_per_epoch, batch_size].
+
+    Every epoch is a fresh permutation; the last incomplete batch is dropped. Both frameworks gather by it on the
+    device.
+
+    Raises:
+        ValueError: a batch does not fit into the data set.
+    """
+    steps_per_epoch = sample_count // batch_size
+    if steps_per_epoch == 0:
+        raise ValueError(f"batch size {batch_size} is larger than the training set ({sample_count} samples)")
+    generator = np.random.default_rng([seed, zlib.crc32(b"batch order")])
+    kept = steps_per_epoch * batch_size
+    epochs_order = [generator.permutation(sample_count)[:kept] for _ in range(epochs)]
+    return np.concatenate(epochs_order).reshape(-1, batch_size).astype(np.int32)

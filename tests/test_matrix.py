@@ -1,0 +1,139 @@
+"""From experiments.yaml and a selection to pairs of jobs."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.config import Config, load_config
+from harness.errors import ConfigError
+from harness.matrix import Selection, expand
+from harness.paths import script_path
+from tests.config_text import MINIMAL
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    path = tmp_path / "experiments.yaml"
+    path.write_text(MINIMAL + "measurement: {replicates: 2}\nquick: {use_cases: {3: {batch_sizes: [8]}}}\n")
+    return load_config(path)
+
+
+def names(config: Config, selection: Selection) -> list[str]:
+    return [job.name for pair in expand(config, selection) for job in pair.jobs]
+
+
+def test_the_matrix_is_the_default(config: Config) -> None:
+    assert names(config, Selection()) == ["any/jax_mnist_1", "any/torch_mnist_1"]
+
+
+def test_names_outside_the_matrix_can_be_asked_for(config: Config) -> None:
+    selection = Selection(gpus=("a100",), benchmarks=("cifar10",), use_cases=(3,))
+    assert names(config, selection) == ["a100/jax_cifar10_3", "a100/torch_cifar10_3"]
+
+
+def test_several_names_in_the_files_order_and_once(config: Config) -> None:
+    selection = Selection(benchmarks=("cifar10", "mnist", "cifar10"), frameworks=("torch",))
+    assert names(config, selection) == ["any/torch_mnist_1", "any/torch_cifar10_1"]
+
+
+def test_what_a_job_is_given(config: Config) -> None:
+    (pair,) = expand(config, Selection(use_cases=(3,), data="sample", force=True))
+    jax, torch = pair.jobs
+    assert (jax.framework, torch.framework) == ("jax", "torch")
+    assert jax.cell == torch.cell == pair.cell
+    assert (pair.cell.name, pair.cell.use_case_name, pair.cell.devices) == (
+        *("any/mnist_3", "per_sample_gradients"),
+        1,
+    )
+    assert jax.settings == {"chunk_size": 8, "clip_norm": 1.0}
+    assert (jax.data, jax.force, jax.quick) == ("sample", True, False)
+    assert (jax.wandb, jax.data_dir) == (config.wandb, config.data_dir)
+    # 1 model x 2 outputs x 2 batch sizes x 2 precisions x 1 mode; two replicates of each
+    assert len(jax.variants) == 8
+    assert len(list(jax.measurements())) == 16
+
+
+def test_variants_without_the_excluded(config: Config) -> None:
+    (pair,) = expand(config, Selection(benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",)))
+    assert [variant.key for variant in pair.jobs[0].variants] == [
+        "cnn-b16-fp32-norms-eager",
+        "cnn-b16-fp32-norms-loop",
+        "cnn-b16-bf16-norms-eager",
+        "cnn-b16-bf16-norms-loop",
+        "cnn-b32-fp32-norms-eager",
+        "cnn-b32-bf16-norms-eager",
+        "cnn-b16-fp32-full-eager",
+        "cnn-b16-fp32-full-loop",
+        "cnn-b16-bf16-full-eager",
+        "cnn-b16-bf16-full-loop",
+        "cnn-b32-fp32-full-eager",
+        "cnn-b32-bf16-full-eager",
+    ]
+
+
+def test_quick_replaces_axes(config: Config) -> None:
+    (pair,) = expand(config, Selection(use_cases=(3,), frameworks=("jax",), quick=True))
+    assert pair.jobs[0].quick
+    assert {variant.batch_size for variant in pair.jobs[0].variants} == {8}
+    assert {variant.precision for variant in pair.jobs[0].variants} == {"fp32", "bf16"}
+
+
+def test_excluded_cells(tmp_path: Path) -> None:
+    path = tmp_path / "experiments.yaml"
+    exclude = "  use_cases: [1]\n  exclude: [{gpu: any, benchmark: [mnist]}, {use_case: 3}]\n"
+    path.write_text(MINIMAL.replace("  use_cases: [1]\n", exclude))
+    config = load_config(path)
+    asked = Selection(gpus=("any", "a100"), benchmarks=("mnist", "cifar10"), use_cases=(1, 3), frameworks=("jax",))
+    assert names(config, asked) == ["any/jax_cifar10_1", "a100/jax_mnist_1", "a100/jax_cifar10_1"]
+    with pytest.raises(ConfigError, match=r"nothing to measure: matrix\.exclude"):
+        expand(config, Selection(use_cases=(3,)))
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        (
+            Selection(gpus=("a10",)),
+            "--gpu a10: not defined in experiments.yaml; valid: any, a100; did you mean a100?",
+        ),
+        (
+            Selection(benchmarks=("mnist", "cifar100")),
+            "--benchmark cifar100: not defined in experiments.yaml; valid: mnist, cifar10; did you mean cifar10?",
+        ),
+        (Selection(use_cases=(2,)), "--use_case 2: not defined in experiments.yaml; valid: 1, 3"),
+        (
+            Selection(frameworks=("pytorch",)),
+            "--framework pytorch: no such framework; valid: jax, torch; did you mean torch?",
+        ),
+    ],
+)
+def test_unknown_names(config: Config, selection: Selection, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        expand(config, selection)
+    assert str(caught.value) == message
+
+
+def test_the_measurements_of_a_pair_have_ids_of_their_own_and_keep_them(config: Config) -> None:
+    def ids() -> list[str]:
+        (pair,) = expand(config, Selection(use_cases=(3,)))
+        return [each.id for job in pair.jobs for each in job.measurements()]
+
+    first = ids()
+    assert len(first) == len(set(first)) == 16 + 24
+    assert ids() == first
+
+
+def test_ten_thousand_cells(config: Config) -> None:
+    """10 GPUs x 100 benchmarks x 10 use cases: all cells are there, and no two jobs share a script."""
+    many = config.model_copy(
+        update={
+            "gpus": {f"gpu{n}": config.gpus["any"] for n in range(10)},
+            "benchmarks": {f"task{n}": config.benchmarks["cifar10"] for n in range(100)},
+            "use_cases": {n: config.use_cases[1 if n % 2 else 3] for n in range(1, 11)},
+        }
+    )
+    everything = Selection(gpus=tuple(many.gpus), benchmarks=tuple(many.benchmarks), use_cases=tuple(many.use_cases))
+    pairs = expand(many, everything)
+    assert len(pairs) == 10_000
+    assert len({pair.cell.name for pair in pairs}) == 10_000
+    assert len({script_path(job) for pair in pairs for job in pair.jobs}) == 20_000
