@@ -1,0 +1,200 @@
+"""Use case 1: train a model on one GPU.
+
+The data set lies on the device as uint8; a step gathers its batch there, by an order that numpy drew from the seed,
+so both frameworks see the same batches. First the step's speed is measured; then the weights are drawn anew and the
+model trains for the configured epochs, evaluated after each, outside the clock.
+
+Execution modes:
+    jit    one jitted call per step, state donated
+    scan   one jitted call per epoch: lax.scan over its steps
+"""
+
+import importlib
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax import numpy as jnp
+
+from harness.measure import measure_cold
+from harness.record import EpochPoint, Result
+from harness.session import Session
+from harness.training import require_finite, time_to_target_s
+from harness.weights import batch_order
+from jax_runner.device import model_dtypes
+from jax_runner.weights import load_initial_weights, parameter_count
+
+EXECUTION_MODES = ("jit", "scan")
+OPTIONS = {}
+SETTINGS = {
+    "epochs": "positive integer",
+    "learning_rate": "positive number",
+    "momentum": "fraction",
+    "weight_decay": "non-negative number",
+    "target_accuracy": "fraction",
+}
+REFUSED_MODELS = {}
+
+EVALUATION_BATCH = 1000
+
+
+class TrainState(NamedTuple):
+    params: nnx.State
+    batch_stats: nnx.State
+    opt_state: optax.OptState
+    step: jax.Array
+    """How many steps were made; the row of the order that comes next."""
+
+
+class Data(NamedTuple):
+    images: jax.Array
+    """uint8 [samples, height, width, channels]"""
+    labels: jax.Array
+    order: jax.Array
+    """int32 [steps, batch]"""
+
+
+TrainStep = Callable[[TrainState, Data], tuple[TrainState, jax.Array]]
+
+
+def run(session: Session) -> Result:
+    measurement = session.measurement
+    variant, settings = measurement.variant, measurement.settings
+    epochs = int(settings["epochs"])
+    dataset = session.dataset
+    order = batch_order(measurement.protocol.seed, len(dataset.train_labels), variant.batch_size, epochs)
+    steps_per_epoch = len(order) // epochs
+    steps_per_call = steps_per_epoch if variant.execution_mode == "scan" else 1
+
+    training = Training(session)
+    data = jax.device_put(Data(dataset.train_images, dataset.train_labels, order))
+    train_step = make_train_step(training, steps_per_call)
+    state = training.initial_state()
+
+    def step() -> tuple[TrainState, jax.Array]:
+        nonlocal state
+        state, loss = train_step(state, data)
+        return state, loss
+
+    wait = session.device.wait
+    cold_call_times_s = measure_cold(step, wait)
+    steady = session.measure_steady(step, wait, steps_per_call=steps_per_call, samples_per_step=variant.batch_size)
+
+    state = training.initial_state()
+    points: list[EpochPoint] = []
+    for epoch in range(1, epochs + 1):
+        wait(state)
+        start = perf_counter()
+        outputs = [step()[1] for _ in range(steps_per_epoch // steps_per_call)]
+        wait((state, outputs))
+        train_time_s = perf_counter() - start
+        losses = np.concatenate([np.atleast_1d(loss) for loss in outputs])
+        require_finite(losses, epoch)
+        test_loss, test_accuracy = training.evaluate(state)
+        points.append(
+            EpochPoint(
+                epoch=epoch,
+                train_time_s=train_time_s,
+                train_loss=float(losses.mean()),
+                test_loss=test_loss,
+                test_accuracy=test_accuracy,
+            )
+        )
+        session.report_epoch(points[-1], epochs)
+
+    if session.device.on_gpu:
+        session.device.set_step_peak(train_step.lower(state, data).compile())
+    return session.result(
+        steady,
+        cold_call_times_s,
+        epochs=points,
+        time_to_target_s=time_to_target_s(points, float(settings["target_accuracy"])),
+        parameter_count=parameter_count(training.model),
+    )
+
+
+class Training:
+    """The model, its loss and its optimizer, as pure functions of a TrainState."""
+
+    def __init__(self, session: Session) -> None:
+        measurement = session.measurement
+        settings = measurement.settings
+        self.dataset = session.dataset
+        self.seed = measurement.protocol.seed
+        self.benchmark = importlib.import_module(f"jax_runner.benchmarks.{measurement.cell.benchmark}")
+        self.model = self.benchmark.make_model(measurement.variant.model, model_dtypes(measurement.variant.precision))
+        self.graphdefs = {
+            training: nnx.graphdef(nnx.view(self.model, use_running_average=not training, raise_if_not_found=False))
+            for training in (True, False)
+        }
+        self.optimizer = optax.chain(
+            optax.add_decayed_weights(float(settings["weight_decay"])),
+            optax.sgd(float(settings["learning_rate"]), momentum=float(settings["momentum"])),
+        )
+        self._evaluate_batch = jax.jit(self.evaluate_batch)
+
+    def initial_state(self) -> TrainState:
+        load_initial_weights(self.model, self.seed, self.benchmark.FLATTENED)
+        _, params, batch_stats = nnx.split(self.model, nnx.Param, nnx.BatchStat)
+        params, batch_stats = jax.tree.map(jnp.copy, (params, batch_stats))  # the step donates them
+        return TrainState(params, batch_stats, self.optimizer.init(params), jnp.zeros((), jnp.int32))
+
+    def normalise(self, images: jax.Array) -> jax.Array:
+        """uint8 [batch, height, width, channels] to float32 of mean 0 and standard deviation 1 per channel."""
+        return (images.astype(jnp.float32) / 255 - self.dataset.mean) / self.dataset.std
+
+    def logits(
+        self, params: nnx.State, batch_stats: nnx.State, images: jax.Array, *, training: bool
+    ) -> tuple[jax.Array, nnx.State]:
+        model = nnx.merge(self.graphdefs[training], params, batch_stats, copy=True)  # it updates its own statistics
+        logits = model(self.normalise(images)).astype(jnp.float32)
+        return logits, nnx.state(model, nnx.BatchStat)
+
+    def loss(
+        self, params: nnx.State, batch_stats: nnx.State, images: jax.Array, labels: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        logits, batch_stats = self.logits(params, batch_stats, images, training=True)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), batch_stats
+
+    def step(self, state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
+        """One optimizer step on the batch that the order has next; returns the new state and the batch's mean loss."""
+        rows = data.order[state.step % len(data.order)]
+        gradient = jax.value_and_grad(self.loss, has_aux=True)
+        (loss, batch_stats), grads = gradient(state.params, state.batch_stats, data.images[rows], data.labels[rows])
+        updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(params, batch_stats, opt_state, state.step + 1), loss
+
+    def evaluate_batch(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Sum of the losses and number of right answers."""
+        logits, _ = self.logits(state.params, state.batch_stats, images, training=False)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return losses.sum(), (logits.argmax(1) == labels).sum()
+
+    def evaluate(self, state: TrainState) -> tuple[float, float]:
+        """Mean loss and accuracy over the test set."""
+        count = len(self.dataset.test_labels)
+        loss_sum = right = 0.0
+        for first in range(0, count, EVALUATION_BATCH):
+            batch = slice(first, first + EVALUATION_BATCH)
+            batch_loss, batch_right = self._evaluate_batch(
+                state, self.dataset.test_images[batch], self.dataset.test_labels[batch]
+            )
+            loss_sum += float(batch_loss)
+            right += float(batch_right)
+        return loss_sum / count, right / count
+
+
+def make_train_step(training: Training, steps_per_call: int) -> Any:
+    """(state, data) -> (state, loss), jitted; the loss is [steps_per_call] where a call holds several steps."""
+
+    def train_steps(state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
+        if steps_per_call == 1:
+            return training.step(state, data)
+        return jax.lax.scan(lambda carry, _: training.step(carry, data), state, None, length=steps_per_call)
+
+    return jax.jit(train_steps, donate_argnums=0)

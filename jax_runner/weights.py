@@ -1,0 +1,88 @@
+"""Between Flax NNX's parameters and the neutral layout of harness/weights.py.
+
+    neutral (PyTorch)                       Flax NNX
+    conv.weight   [out, in, h, w]           conv.kernel   [h, w, in, out]
+    fc.weight     [out, in]                 fc.kernel     [in, out]
+    fc.weight     [out, channels * h * w]   fc.kernel     [h * w * channels, out]     where FLATTENED names fc
+    bn.weight, bn.bias                      bn.scale, bn.bias
+    bn.running_mean, bn.running_var         bn.mean, bn.var
+
+A benchmark's FLATTENED gives, for each dense layer behind a flattened image, that image's (channels, height, width).
+"""
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from harness.weights import initial_weight
+
+Neutral = dict[str, NDArray[np.float64]]
+Flattened = Mapping[str, tuple[int, int, int]]
+
+NEUTRAL_NAMES = {
+    "kernel": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+}
+
+
+def load_initial_weights(model: nnx.Module, seed: int, flattened: Flattened) -> None:
+    """Overwrite all parameters and running statistics."""
+    state = nnx.state(model)
+    drawn = {}
+    for path, variable in nnx.to_flat_state(state):
+        name = neutral_name(path)
+        shape = to_neutral_layout(path, np.empty(variable.shape, np.float32), flattened).shape
+        value = from_neutral_layout(path, initial_weight(seed, name, shape), flattened)
+        drawn[path] = variable.replace(jax.numpy.asarray(value, variable.dtype))
+    nnx.update(model, nnx.from_flat_state(drawn))
+
+
+def to_neutral(state: nnx.State, flattened: Flattened, leading_axes: int = 0) -> Neutral:
+    """Parameters or gradients by neutral name; `leading_axes` counts axes before the parameter's own (samples)."""
+    return {
+        neutral_name(path): to_neutral_layout(path, np.asarray(variable[...], np.float64), flattened, leading_axes)
+        for path, variable in nnx.to_flat_state(state)
+    }
+
+
+def neutral_name(path: tuple[str | int, ...]) -> str:
+    """('layer1', 0, 'conv1', 'kernel') -> 'layer1.0.conv1.weight'."""
+    *modules, leaf = path
+    return ".".join([*map(str, modules), NEUTRAL_NAMES[str(leaf)]])
+
+
+def to_neutral_layout(
+    path: tuple[str | int, ...], value: NDArray, flattened: Flattened, leading_axes: int = 0
+) -> NDArray:
+    own_axes = value.ndim - leading_axes
+    if path[-1] != "kernel":
+        return value
+    lead = tuple(range(leading_axes))
+    if own_axes == 4:
+        return value.transpose(*lead, *(leading_axes + axis for axis in (3, 2, 0, 1)))
+    if image := flattened.get(str(path[-2])):
+        channels, height, width = image
+        unflattened = value.reshape(*value.shape[:leading_axes], height, width, channels, -1)
+        in_neutral_order = unflattened.transpose(*lead, *(leading_axes + axis for axis in (3, 2, 0, 1)))
+        return in_neutral_order.reshape(*value.shape[:leading_axes], value.shape[-1], -1)
+    return value.swapaxes(-1, -2)
+
+
+def from_neutral_layout(path: tuple[str | int, ...], value: NDArray, flattened: Flattened) -> NDArray:
+    if path[-1] != "kernel":
+        return value
+    if value.ndim == 4:
+        return value.transpose(2, 3, 1, 0)
+    if image := flattened.get(str(path[-2])):
+        return value.reshape(-1, *image).transpose(2, 3, 1, 0).reshape(-1, value.shape[0])
+    return value.T
+
+
+def parameter_count(model: nnx.Module) -> int:
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

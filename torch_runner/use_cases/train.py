@@ -1,0 +1,192 @@
+"""Use case 1: train a model on one GPU.
+
+The data set lies on the device as uint8; a step gathers its batch there, by an order that numpy drew from the seed,
+so both frameworks see the same batches. First the step's speed is measured; then the weights are drawn anew and the
+model trains for the configured epochs, evaluated after each, outside the clock.
+
+Execution modes:
+    eager         model, loss and gather run operator by operator
+    compiled      gather, model and loss are one torch.compile graph, forward and backward
+    cuda_graphs   the same with mode="reduce-overhead": the graph's kernels are replayed as CUDA graphs (GPU only)
+The optimizer is PyTorch's fused SGD in all of them; the model is channels_last.
+"""
+
+import importlib
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from harness.errors import Refused
+from harness.measure import measure_cold
+from harness.record import EpochPoint, Result
+from harness.session import Session
+from harness.training import require_finite, time_to_target_s
+from harness.weights import batch_order
+from torch_runner.weights import load_initial_weights, parameter_count
+
+EXECUTION_MODES = ("eager", "compiled", "cuda_graphs")
+OPTIONS = {}
+SETTINGS = {
+    "epochs": "positive integer",
+    "learning_rate": "positive number",
+    "momentum": "fraction",
+    "weight_decay": "non-negative number",
+    "target_accuracy": "fraction",
+}
+REFUSED_MODELS = {}
+
+EVALUATION_BATCH = 1000
+
+
+def run(session: Session) -> Result:
+    measurement = session.measurement
+    variant, settings = measurement.variant, measurement.settings
+    epochs = int(settings["epochs"])
+    dataset = session.dataset
+    order = batch_order(measurement.protocol.seed, len(dataset.train_labels), variant.batch_size, epochs)
+    steps_per_epoch = len(order) // epochs
+    if variant.execution_mode == "cuda_graphs" and not session.device.on_gpu:
+        raise Refused("execution mode cuda_graphs needs an NVIDIA GPU; PyTorch sees none here")
+
+    training = Training(session)
+    order = torch.from_numpy(order).to(session.device.device)
+    train_step = make_train_step(training, variant.execution_mode)
+    training.reset()
+    steps_done = 0
+
+    def step() -> Tensor:
+        nonlocal steps_done
+        loss = train_step(order[steps_done % len(order)])
+        steps_done += 1
+        return loss
+
+    wait = session.device.wait
+    cold_call_times_s = measure_cold(step, wait)
+    steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
+
+    training.reset()
+    steps_done = 0
+    points: list[EpochPoint] = []
+    for epoch in range(1, epochs + 1):
+        wait(None)
+        start = perf_counter()
+        outputs = [training.keep(step()) for _ in range(steps_per_epoch)]
+        wait(outputs)
+        train_time_s = perf_counter() - start
+        losses = torch.stack(outputs).cpu().numpy()
+        require_finite(losses, epoch)
+        test_loss, test_accuracy = training.evaluate()
+        points.append(
+            EpochPoint(
+                epoch=epoch,
+                train_time_s=train_time_s,
+                train_loss=float(losses.mean()),
+                test_loss=test_loss,
+                test_accuracy=test_accuracy,
+            )
+        )
+        session.report_epoch(points[-1], epochs)
+
+    return session.result(
+        steady,
+        cold_call_times_s,
+        epochs=points,
+        time_to_target_s=time_to_target_s(points, float(settings["target_accuracy"])),
+        parameter_count=parameter_count(training.objective.model),
+    )
+
+
+class Objective(nn.Module):
+    """Mean loss of the batch that `rows` names. The data set is a buffer, so that a compiled graph does not copy it."""
+
+    def __init__(self, session: Session, model: nn.Module) -> None:
+        super().__init__()
+        dataset = session.dataset
+        self.model = model
+        self.device_type = session.device.device.type
+        self.bf16 = session.measurement.variant.precision == "bf16"
+        self.register_buffer("images", torch.from_numpy(dataset.train_images))
+        self.register_buffer("labels", torch.from_numpy(dataset.train_labels).long())
+        self.register_buffer("mean", torch.from_numpy(dataset.mean))
+        self.register_buffer("std", torch.from_numpy(dataset.std))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return F.cross_entropy(self.logits(self.images[rows]), self.labels[rows])
+
+    def logits(self, images: Tensor) -> Tensor:
+        """uint8 [batch, height, width, channels] to float32 [batch, classes]."""
+        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.bf16):
+            return self.model(self.normalise(images)).float()
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 [batch, height, width, channels] to float32 of mean 0 and standard deviation 1 per channel,
+        channels_last."""
+        return ((images.float() / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
+
+
+class Training:
+    """The model, its loss and its optimizer, with their state."""
+
+    def __init__(self, session: Session) -> None:
+        measurement = session.measurement
+        settings = measurement.settings
+        self.dataset = session.dataset
+        self.seed = measurement.protocol.seed
+        self.device = session.device.device
+        benchmark = importlib.import_module(f"torch_runner.benchmarks.{measurement.cell.benchmark}")
+        model = benchmark.make_model(measurement.variant.model)
+        self.objective = Objective(session, model).to(self.device)
+        model.to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(
+            model.parameters(),
+            lr=float(settings["learning_rate"]),
+            momentum=float(settings["momentum"]),
+            weight_decay=float(settings["weight_decay"]),
+            fused=True,
+        )
+        # A replayed CUDA graph overwrites the loss of the step before.
+        self.keep = torch.clone if measurement.variant.execution_mode == "cuda_graphs" else Tensor.detach
+
+    def reset(self) -> None:
+        """Initial weights, and an optimizer that has seen nothing, in place."""
+        load_initial_weights(self.objective.model, self.seed)
+        self.objective.train()
+        self.optimizer.state.clear()
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float]:
+        """Mean loss and accuracy over the test set."""
+        self.objective.eval()
+        count = len(self.dataset.test_labels)
+        loss_sum = right = 0.0
+        for first in range(0, count, EVALUATION_BATCH):
+            batch = slice(first, first + EVALUATION_BATCH)
+            images = torch.from_numpy(self.dataset.test_images[batch]).to(self.device)
+            labels = torch.from_numpy(self.dataset.test_labels[batch]).long().to(self.device)
+            logits = self.objective.logits(images)
+            loss_sum += float(F.cross_entropy(logits, labels, reduction="sum"))
+            right += int((logits.argmax(1) == labels).sum())
+        self.objective.train()
+        return loss_sum / count, right / count
+
+
+def make_train_step(training: Training, execution_mode: str):
+    """rows [batch] -> mean loss of the batch, after one optimizer step."""
+    objective, optimizer = training.objective, training.optimizer
+    if execution_mode == "compiled":
+        objective.compile(fullgraph=True, dynamic=False)
+    elif execution_mode == "cuda_graphs":
+        objective.compile(fullgraph=True, dynamic=False, mode="reduce-overhead")
+
+    def train_step(rows: Tensor) -> Tensor:
+        if execution_mode == "cuda_graphs":
+            torch.compiler.cudagraph_mark_step_begin()
+        optimizer.zero_grad(set_to_none=True)
+        loss = objective(rows)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return train_step

@@ -1,0 +1,31 @@
+"""Between PyTorch's parameters and the neutral layout of harness/weights.py, which is PyTorch's own."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from harness.weights import initial_weight
+
+Neutral = dict[str, NDArray[np.float64]]
+
+
+def load_initial_weights(model: nn.Module, seed: int) -> None:
+    """Overwrite all parameters and buffers in place, so that compiled code and optimizers keep pointing at them."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name.endswith("num_batches_tracked"):
+                tensor.zero_()
+            else:
+                tensor.copy_(torch.from_numpy(initial_weight(seed, name, tuple(tensor.shape))))
+
+
+def to_neutral(tensors: Mapping[str, torch.Tensor], leading_axes: int = 0) -> Neutral:
+    """Parameters or gradients by neutral name; `leading_axes` counts axes before the parameter's own (samples)."""
+    return {name: tensor.detach().cpu().double().numpy() for name, tensor in tensors.items()}
+
+
+def parameter_count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
