@@ -1,0 +1,396 @@
+"""`main.py doctor`: what works here, and the way out of what does not.
+
+Each framework is asked in a process of its own, by the interpreter that jobs use; this one imports neither.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from harness.config import Config
+from harness.errors import DataError
+from harness.gpu import Gpu, open_gpu
+from harness.paths import REPOSITORY, Results
+from harness.settings import FRAMEWORKS
+from harness.suggest import valid_names
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OLDEST_PYTHON = (3, 11)
+PROBE_TIMEOUT_S = 120.0
+"""The first import of a framework from a cold network file system takes a minute or more."""
+SLURM_TIMEOUT_S = 15.0
+
+JOB_PACKAGES = ("numpy", "pydantic", "pynvml", "submitit", "wandb", "yaml")
+"""What the harness imports in a job, so what each framework's interpreter needs besides the framework."""
+
+COMMON_PROBE = f"""
+import importlib.util, json, platform
+missing = [name for name in {JOB_PACKAGES!r} if importlib.util.find_spec(name) is None]
+def answer(**found):
+    print(json.dumps({{"python": platform.python_version(), "missing": missing, **found}}))
+"""
+PROBES = {
+    "jax": COMMON_PROBE
+    + """
+import jax, flax, optax
+devices = jax.devices()
+is_gpu = devices[0].platform == "gpu"
+built = is_gpu or any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13, 14))
+answer(version=jax.__version__, gpus=[d.device_kind for d in devices if is_gpu], built_for_gpu=bool(built))
+""",
+    "torch": COMMON_PROBE
+    + """
+import torch
+count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+gpus = [torch.cuda.get_device_name(i) for i in range(count)]
+answer(version=torch.__version__, gpus=gpus, built_for_gpu=torch.version.cuda is not None)
+""",
+}
+INSTALL = {
+    "jax": "pip install -e '.[cuda13]' (or cuda12; jax for the CPU)",
+    "torch": "pip install -e '.[torch]'",
+}
+GPU_BUILD = {
+    "jax": "pip install -e '.[cuda13]' (or cuda12)",
+    "torch": "pip install --force-reinstall torch torchvision (from PyPI, where they are built for CUDA)",
+}
+WANDB_PROBE = """
+import json, wandb
+from wandb.sdk.lib import wbauth
+url = wandb.setup().settings.base_url
+found = wbauth.authenticate_session(host=url, source="doctor", prompt=False, update_session=False)
+print(json.dumps({"version": wandb.__version__, "url": url, "key": found is not None}))
+"""
+"""Reads the key where the client would (variable, netrc, settings); asks no server."""
+
+Verdict = Literal["ok", "warning", "problem"]
+STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the table."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    way_out: str = ""
+
+
+def doctor(config: Config, results: Results | None = None, *, console: "Console | None" = None) -> int:
+    """Prints the table. 1 if a job could not run as experiments.yaml stands, else 0."""
+    from rich.console import Console
+
+    findings = examine(config, results or Results(root=REPOSITORY / "results"))
+    _print_table(findings, console or Console())
+    return exit_status(findings)
+
+
+def examine(config: Config, results: Results) -> list[Finding]:
+    answers = {name: _ask_framework(config, name) for name in FRAMEWORKS}
+    gpu = open_gpu()
+    nvml_sees = gpu.describe()["name"] if isinstance(gpu, Gpu) else None
+    return [
+        judge_python(),
+        *(judge_framework(name, answers[name], nvml_sees) for name in FRAMEWORKS),
+        judge_nvml(gpu.describe()),
+        *examine_slurm(config),
+        examine_wandb(config),
+        *(examine_data(benchmark, Path(config.data_dir)) for benchmark in config.benchmarks),
+        examine_results(results),
+    ]
+
+
+def exit_status(findings: Iterable[Finding]) -> int:
+    """One framework alone can still be measured, so a missing one is no failure; both missing are."""
+    problems = {finding.name for finding in findings if finding.verdict == "problem"}
+    only_one_framework = len(problems & set(FRAMEWORKS)) < len(FRAMEWORKS)
+    return 1 if problems - set(FRAMEWORKS) or not only_one_framework else 0
+
+
+# ---- Python and the frameworks
+
+
+def judge_python() -> Finding:
+    found = f"{platform.python_version()}, {sys.executable}"
+    if sys.version_info >= OLDEST_PYTHON:
+        return Finding(name="python", verdict="ok", found=found)
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    return Finding(name="python", verdict="problem", found=found, way_out=f"Run main.py with Python {wanted} or newer.")
+
+
+def judge_framework(name: str, answer: Mapping[str, Any], nvml_sees: str | None) -> Finding:
+    """`answer` is that of a probe: what was found, or {"error": why not}."""
+    if "error" in answer:
+        return Finding(
+            name=name,
+            verdict="problem",
+            found=answer["error"],
+            way_out=f"{INSTALL[name]}, or name its interpreter under cluster.frameworks.{name}.python.",
+        )
+    gpus = answer["gpus"]
+    devices = ", ".join(f"{gpus.count(kind)} x {kind}" for kind in dict.fromkeys(gpus)) or "CPU only"
+    found = f"{answer['version']} on Python {answer['python']}: {devices}"
+    if answer["missing"]:
+        return Finding(
+            name=name,
+            verdict="problem",
+            found=f"{found}; without {', '.join(answer['missing'])}",
+            way_out="Install this project in the same environment: pip install -e .",
+        )
+    if gpus:
+        return Finding(name=name, verdict="ok", found=found)
+    if not answer["built_for_gpu"]:
+        return Finding(
+            name=name,
+            verdict="warning",
+            found=f"{found}; this build cannot use a GPU",
+            way_out=f"For GPUs: {GPU_BUILD[name]}.",
+        )
+    if nvml_sees:
+        return Finding(
+            name=name,
+            verdict="warning",
+            found=f"{found}, though NVML sees {nvml_sees}",
+            way_out="Its CUDA libraries want a newer driver, or CUDA_VISIBLE_DEVICES or JAX_PLATFORMS hides the GPU.",
+        )
+    return Finding(name=name, verdict="ok", found=f"{found} here; this build can use a GPU")
+
+
+def _ask_framework(config: Config, name: Any) -> dict[str, Any]:
+    framework = config.cluster.frameworks[name]
+    return ask(framework.python, PROBES[name], setup=framework.setup)
+
+
+def ask(python: str, code: str, *, setup: Iterable[str] = (), timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
+    """The JSON object that `code` prints as its last line, or {"error": why there is none}.
+
+    Args:
+        setup: shell lines that come first, as in the rendered script.
+    """
+    script = "\n".join([*setup, 'exec "$@"'])
+    environment = os.environ | {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # leaves the GPU's memory to those who work there
+        "WANDB_SILENT": "true",
+        "WANDB_ERROR_REPORTING": "false",
+    }
+    try:
+        done = subprocess.run(
+            ["bash", "-c", script, "bash", python, "-c", code],
+            cwd=REPOSITORY,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer from {python} in {timeout_s:g} s"}
+    if done.returncode == 0 and done.stdout.strip():
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return answer
+    last_line = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return {"error": f"{python}: {last_line}"}
+
+
+def judge_nvml(description: Mapping[str, Any]) -> Finding:
+    """`description` is Gpu.describe() or NoGpu.describe()."""
+    if "name" not in description:
+        return Finding(
+            name="nvml",
+            verdict="warning",
+            found=description["absent"],
+            way_out="Normal on a login node. In a job, energy, clocks and process memory would be missing.",
+        )
+    found = f"{description['name']}, driver {description['driver_version']}"
+    refused = ", ".join(sorted(description["absent"]))
+    if refused:
+        return Finding(name="nvml", verdict="warning", found=f"{found}; refused: {refused}")
+    return Finding(name="nvml", verdict="ok", found=found)
+
+
+# ---- Slurm
+
+
+def examine_slurm(config: Config) -> list[Finding]:
+    if shutil.which("sbatch") is None:
+        way_out = "Jobs run here, one after the other (--executor local)."
+        return [Finding(name="slurm", verdict="warning", found="sbatch is not on PATH", way_out=way_out)]
+    missing = [name for name in ("squeue", "scancel", "sinfo", "scontrol") if shutil.which(name) is None]
+    if missing:
+        way_out = "Load the module, or install the package, that has all of Slurm's commands."
+        return [Finding(name="slurm", verdict="problem", found=f"without {', '.join(missing)}", way_out=way_out)]
+    ping = _slurm("scontrol", "ping")
+    if ping.returncode != 0 or "is UP" not in ping.stdout:
+        answer = " ".join((ping.stdout + ping.stderr).split())[:200] or "no answer"
+        way_out = "Check SLURM_CONF and the network, ask the cluster's people, or measure here: --executor local."
+        return [Finding(name="slurm", verdict="problem", found=f"the controller is not up: {answer}", way_out=way_out)]
+    version = _slurm("sinfo", "--version").stdout.strip()
+    gres = _slurm("sinfo", "--noheader", "--format=%G").stdout
+    partitions = _slurm("sinfo", "--noheader", "--format=%R").stdout.split()
+    return [
+        Finding(name="slurm", verdict="ok", found=f"{version}, the controller is up"),
+        _examine_accounting(),
+        judge_partitions(config, partitions),
+        judge_gpu_types(config, parse_gpu_types(gres)),
+    ]
+
+
+def _examine_accounting() -> Finding:
+    if shutil.which("sacct") is not None and _slurm("sacct", "--allocations", "--noheader").returncode == 0:
+        return Finding(name="slurm accounting", verdict="ok", found="sacct answers")
+    found = "sacct does not answer: states come from squeue and from the records, and that is enough"
+    return Finding(name="slurm accounting", verdict="ok", found=found)
+
+
+def judge_partitions(config: Config, partitions: Iterable[str]) -> Finding:
+    known = sorted(set(partitions))
+    wanted = {"cluster.partition": config.cluster.partition} | {
+        f"gpus.{name}.partition": gpu.partition for name, gpu in config.gpus.items() if name in config.matrix.gpus
+    }
+    wrong = {key: name for key, name in wanted.items() if name is not None and name not in known}
+    if not wrong:
+        return Finding(name="slurm partitions", verdict="ok", found=", ".join(known))
+    return Finding(
+        name="slurm partitions",
+        verdict="problem",
+        found="; ".join(f"{key} is {name!r}, which Slurm does not have" for key, name in wrong.items()),
+        way_out=f"{valid_names(next(iter(wrong.values())), known)}.",
+    )
+
+
+def parse_gpu_types(gres: str) -> dict[str, int]:
+    """Most GPUs of each type in one node, from `sinfo --format=%G`; "" is the type of GPUs without one.
+
+    `gpu:a100:4(S:0-1),gpu:h100:2` and `gpu:8` are such lines, and `(null)`.
+    """
+    types: dict[str, int] = {}
+    for entry in re.findall(r"\bgpu:(?:[^,()\s]+)", gres):
+        *kind, count = entry.split(":")[1:]
+        name = kind[0] if kind else ""
+        if count.isdecimal():
+            types[name] = max(types.get(name, 0), int(count))
+    return types
+
+
+def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
+    """Of the GPUs in the matrix; those that `gpus` only defines are nobody's problem yet."""
+    offered = ", ".join(f"{count} x {name or 'GPUs without a type'}" for name, count in sorted(types.items()))
+    if not types:
+        return Finding(
+            name="slurm GPUs",
+            verdict="problem",
+            found="Slurm knows of no GPU (sinfo -o %G)",
+            way_out="Ask the cluster's people for gres.conf, or measure here: --executor local.",
+        )
+    typed = sorted(name for name in types if name)
+    wanted = {
+        name: config.gpus[name].gres or name
+        for name in config.matrix.gpus
+        if name != "any" or config.gpus[name].gres is not None
+    }
+    wrong = {name: gres for name, gres in wanted.items() if gres not in typed}
+    if not wrong:
+        return Finding(name="slurm GPUs", verdict="ok", found=f"in one node: {offered}")
+    name, gres = next(iter(wrong.items()))
+    return Finding(
+        name="slurm GPUs",
+        verdict="problem",
+        found=f"no node has gpu:{', gpu:'.join(wrong.values())}; in one node: {offered}",
+        way_out=f"Set gpus.{name}.gres ({_likely_types(gres, typed)}), or leave {name} out of matrix.gpus.",
+    )
+
+
+def _likely_types(gres: str, typed: list[str]) -> str:
+    """`a100` means `nvidia_a100_80gb`, though `h100` is spelled more like it."""
+    containing = [name for name in typed if gres.lower() in name.lower()]
+    return f"valid: {', '.join(typed)}; did you mean {containing[0]}?" if containing else valid_names(gres, typed)
+
+
+def _slurm(*command: str) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, returncode=1, stdout="", stderr=str(error))
+
+
+# ---- W&B, data, results
+
+
+def examine_wandb(config: Config) -> Finding:
+    if config.wandb.mode == "disabled":
+        return Finding(name="wandb", verdict="ok", found="disabled in experiments.yaml")
+    return judge_wandb(config, ask(sys.executable, WANDB_PROBE, timeout_s=60))
+
+
+def judge_wandb(config: Config, answer: Mapping[str, Any]) -> Finding:
+    if "error" in answer:
+        way_out = "Jobs run without it. pip install -e . brings it; wandb.mode: disabled silences this."
+        return Finding(name="wandb", verdict="warning", found=answer["error"], way_out=way_out)
+    found = f"{answer['version']}, mode {config.wandb.mode}, project {config.wandb.project}"
+    if config.wandb.mode == "offline":
+        return Finding(name="wandb", verdict="ok", found=found)
+    if answer["key"]:
+        return Finding(name="wandb", verdict="ok", found=f"{found}, a key for {answer['url']} is configured")
+    return Finding(
+        name="wandb",
+        verdict="warning" if config.wandb.mode == "online" else "ok",
+        found=f"{found}, no key for {answer['url']}: runs are kept offline",
+        way_out="To stream: wandb login. To see them here: wandb leet results/wandb",
+    )
+
+
+def examine_data(benchmark: str, data_dir: Path) -> Finding:
+    from harness.data import DataFiles, load
+
+    name = f"data {benchmark}"
+    try:
+        dataset = load(benchmark, "real", data_dir)
+    except DataError as error:
+        is_missing = not DataFiles(data_dir=data_dir, benchmark=benchmark).manifest.exists()
+        return Finding(name=name, verdict="warning" if is_missing else "problem", found=str(error))
+    found = f"{len(dataset.train_images):,} + {len(dataset.test_images):,} images, verified, in {data_dir}"
+    return Finding(name=name, verdict="ok", found=found)
+
+
+def examine_results(results: Results) -> Finding:
+    try:
+        results.root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=results.root):
+            free_gb = shutil.disk_usage(results.root).free / 1e9
+    except OSError as error:
+        found = f"{results.root} cannot be written: {error.strerror or error}"
+        way_out = "Choose another folder with --results DIR."
+        return Finding(name="results", verdict="problem", found=found, way_out=way_out)
+    found = f"{results.root} can be written, {free_gb:,.0f} GB free"
+    if free_gb < 1:
+        return Finding(name="results", verdict="warning", found=found, way_out="Free some space: records are small.")
+    return Finding(name="results", verdict="ok", found=found)
+
+
+def _print_table(findings: Iterable[Finding], console: "Console") -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title="What works here", title_justify="left")
+    for column in ("", "", "found"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        # Text, not markup: an error message may hold brackets.
+        found = Text(finding.found)
+        if finding.way_out:
+            found.append(f"\n{finding.way_out}", style="dim")
+        table.add_row(finding.name, Text(finding.verdict, style=STYLES[finding.verdict]), found)
+    console.print(table)

@@ -1,0 +1,208 @@
+"""From a job's plan to the text of its Slurm script. Rendering is pure; write_scripts touches the disk."""
+
+import os
+import shlex
+import traceback
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.config import Config
+from harness.errors import ProjectError
+from harness.paths import REPOSITORY, script_path
+from harness.plan import JobPlan, Pair
+
+if TYPE_CHECKING:
+    import jinja2
+
+PLAIN_IN_A_HEADER = frozenset("%+,-./:=@_|&*[]()")
+"""What sbatch takes without quotes, besides letters and digits."""
+
+FILES_AT_ONCE = 16
+
+
+def render_script(
+    plan: JobPlan,
+    config: Config,
+    *,
+    config_path: Path,
+    results: Path,
+    repository: Path = REPOSITORY,
+    templates: Path = REPOSITORY / "templates",
+) -> str:
+    """The script of one job, ready for `sbatch`, for `bash` and for submitit.
+
+    Raises:
+        ProjectError: a template is missing, is not valid, or uses a variable that it is not given.
+    """
+    variables = script_variables(plan, config, config_path=config_path, results=results, repository=repository)
+    return _render(templates, f"{plan.framework}.sh.j2", variables)
+
+
+def script_variables(
+    plan: JobPlan, config: Config, *, config_path: Path, results: Path, repository: Path
+) -> dict[str, Any]:
+    """All that a template may use."""
+    cell, cluster, gpu = plan.cell, config.cluster, config.gpus[plan.cell.gpu]
+    tasks_per_node = cell.devices // cell.nodes
+    gres_type = "" if cell.gpu == "any" and gpu.gres is None else f"{gpu.gres or cell.gpu}:"
+    return {
+        "framework": plan.framework,
+        "job_name": job_name(plan),
+        "partition": gpu.partition or cluster.partition,
+        "account": cluster.account,
+        "constraint": gpu.constraint,
+        "nodes": cell.nodes,
+        "tasks_per_node": tasks_per_node,
+        "cpus_per_task": cluster.cpus_per_task,
+        "gres": f"gpu:{gres_type}{tasks_per_node}",
+        "memory_gb": cluster.memory_gb,
+        "time_limit_minutes": cluster.time_limit_minutes,
+        "sbatch_options": cluster.sbatch_options + gpu.sbatch_options,
+        # `%` is Slurm's own; `%x` and `%j` are the name and number of the job.
+        "output": str(by_hand_logs(results)).replace("%", "%%") + "/%x-%j.out",
+        "repository": str(repository),
+        "setup": cluster.frameworks[plan.framework].setup,
+        "python": cluster.frameworks[plan.framework].python,
+        "arguments": run_arguments(plan, config_path=config_path, results=results, repository=repository),
+    }
+
+
+def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository: Path) -> list[str]:
+    """The flags of run.py; a flag that would only say the default is left out."""
+    arguments = ["--benchmark", plan.cell.benchmark, "--use_case", str(plan.cell.use_case)]
+    if plan.cell.gpu != "any":
+        arguments += ["--gpu", plan.cell.gpu]
+    if plan.data != "real":
+        arguments += ["--data", plan.data]
+    if plan.quick:
+        arguments += ["--quick"]
+    if plan.force:
+        arguments += ["--force"]
+    if config_path.absolute() != repository / "experiments.yaml":
+        arguments += ["--config", str(config_path.absolute())]
+    if results.absolute() != repository / "results":
+        arguments += ["--results", str(results.absolute())]
+    return arguments
+
+
+def job_name(plan: JobPlan) -> str:
+    """`jax_cifar10_3`, or `jax_cifar10_3_a100`: what squeue shows."""
+    gpu, _, name = plan.name.partition("/")
+    return name if gpu == "any" else f"{name}_{gpu}"
+
+
+def by_hand_logs(results: Path) -> Path:
+    """Where the output of a script goes that somebody submits with `sbatch`. Slurm makes no folders."""
+    return results.absolute() / "slurm"
+
+
+def write_scripts(
+    pairs: Iterable[Pair],
+    config: Config,
+    *,
+    config_path: Path,
+    results: Path,
+    repository: Path = REPOSITORY,
+    templates: Path = REPOSITORY / "templates",
+) -> dict[str, Path]:
+    """Writes the script of every job and returns them by the name of the plan.
+
+    Raises:
+        ProjectError: as render_script, or a folder that cannot be written.
+    """
+    plans = [plan for pair in pairs for plan in pair.jobs]
+    scripts = {plan.name: script_path(plan, repository / "slurm_scripts") for plan in plans}
+    texts = [
+        render_script(
+            plan,
+            config,
+            config_path=config_path,
+            results=results,
+            repository=repository,
+            templates=templates,
+        )
+        for plan in plans
+    ]
+    try:
+        by_hand_logs(results).mkdir(parents=True, exist_ok=True)
+        for folder in {path.parent for path in scripts.values()}:
+            folder.mkdir(parents=True, exist_ok=True)
+        # Each file costs a round trip where the repository is on a network file system.
+        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+            list(pool.map(_replace, scripts.values(), texts))
+    except OSError as error:
+        raise ProjectError(
+            f"{error.filename}: cannot be written: {error.strerror}; "
+            f"scripts go to {repository / 'slurm_scripts'}, results to {results} (another with --results DIR)"
+        ) from error
+    return scripts
+
+
+def _replace(path: Path, text: str) -> None:
+    """A new file under the old name: bash reads a script while it runs it, so one in use is never changed."""
+    try:
+        old = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        _write_executable(path, text)
+        return
+    if old == text:
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        _write_executable(temporary, text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _write_executable(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+@cache
+def _environment(templates: Path) -> "jinja2.Environment":
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # shell, not HTML; values are quoted by the filters below
+    )
+    environment.filters["shell"] = shlex.quote
+    environment.filters["sbatch"] = quote_for_sbatch
+    return environment
+
+
+def _render(templates: Path, name: str, variables: dict[str, Any]) -> str:
+    import jinja2
+
+    try:
+        return _environment(templates).get_template(name).render(variables)
+    except jinja2.UndefinedError as error:
+        # Jinja names the variable only; the traceback's last frame in a template has its file and line.
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".j2")]
+        where = f"{Path(frames[-1].filename)}:{frames[-1].lineno}" if frames else name
+        raise ProjectError(f"{where}: {error.message}; a template may use {', '.join(variables)}") from error
+    except jinja2.TemplateSyntaxError as error:
+        where = error.filename or error.name or name
+        raise ProjectError(f"{where}:{error.lineno}: not a valid template: {error.message}") from error
+    except jinja2.TemplateNotFound as error:
+        raise ProjectError(f"{templates}: there is no template {error.name}") from error
+
+
+def quote_for_sbatch(option: str) -> str:
+    """A value, or `--name=value`, for an #SBATCH line, which sbatch splits at blanks and cuts at `#`."""
+    name, equals, value = option.partition("=") if option.startswith("--") else ("", "", option)
+    if not equals and option.startswith("--"):
+        return option
+    if not all(character.isalnum() or character in PLAIN_IN_A_HEADER for character in value):
+        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"{name}{equals}{value}"

@@ -1,0 +1,43 @@
+#!/bin/bash
+# Rendered by main.py from experiments.yaml and templates/jax.sh.j2: change those, not this file.
+# By hand: `sbatch` it from anywhere, or `bash` it on a machine without Slurm.
+
+#SBATCH --job-name=jax_cifar10_3
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=4
+#SBATCH --gres=gpu:1
+#SBATCH --time=30
+
+# 90 s before its time limit, or when it is preempted, a job of main.py stops and goes back into the queue; started again,
+# it goes on where it was, and its output with it.
+#SBATCH --signal=USR2@90
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output="/home/me/jax vs torch/results/slurm/%x-%j.out"
+
+set -euo pipefail
+cd '/home/me/jax vs torch'
+
+# Take GPU memory as it is needed, as PyTorch does. By default JAX takes 75 % at once, whatever it needs.
+export XLA_PYTHON_CLIENT_PREALLOCATE=false
+
+# Slurm 22.05 to 23.02 does not hand --cpus-per-task on from sbatch to srun.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-4}
+
+run=(/opt/jax/bin/python -u jax_runner/run.py --benchmark cifar10 --use_case 3)
+
+# By hand, the line above is what runs. main.py adds two arguments, `slurm FOLDER` or `local FOLDER`: submitit's worker
+# then starts that same line and leaves in FOLDER what main.py needs to follow the job.
+srun=(srun)
+if [[ $# -eq 2 ]]; then
+    export SUBMITIT_EXECUTOR=$1
+    run=(/opt/jax/bin/python -u -m submitit.core._submit "$2")
+    srun+=(--output="${2//%/%%}/%j_%t_log.out" --error="${2//%/%%}/%j_%t_log.err")
+fi
+
+# `exec` leaves no shell between the scheduler's signals and the program.
+if [[ -n ${SLURM_JOB_ID:-} && ${1:-slurm} == slurm ]]; then
+    exec "${srun[@]}" "${run[@]}"
+fi
+exec "${run[@]}"

@@ -1,0 +1,256 @@
+"""A real Slurm on this one machine: a controller and two nodes of two fake A100s each, without an
+accounting database.
+
+The tests start it (conftest.py). By hand, from the repository:
+
+    python -m tests.slurm.cluster
+
+It prints a line `export SLURM_CONF=...` and runs until Ctrl-C. In another shell, paste that line; then
+sbatch, squeue and `python main.py` work against this cluster and no other.
+
+Everything lives in one temporary directory with free ports and its own munge daemon, so that it disturbs
+neither a Slurm that this machine may belong to nor a second test cluster. It needs Slurm's and munge's
+programs, here Debian's `apt-get install slurm-wlm munge`, and a Slurm that was built with multiple slurmd
+support, as Debian's is. The devices of the GPUs are /dev/null and its siblings: nothing opens them, they
+only have to exist.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NODES = ("n1", "n2")
+GPU_FILES = {"n1": "/dev/null,/dev/zero", "n2": "/dev/full,/dev/random"}
+PROGRAMS = (
+    "munged",
+    "mungekey",
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "srun",
+    "squeue",
+    "scancel",
+    "scontrol",
+    "sinfo",
+)
+START_TIMEOUT_S = 40.0
+REQUEUE_DELAY_S = 5
+"""Slurm holds a requeued job back for the life of a credential, 120 s by default; 5 s is the least it
+accepts."""
+
+SLURM_CONF = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge.socket,cred_expire={requeue_delay_s}
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SlurmctldParameters=preempt_send_user_signal
+SchedulerParameters=sched_interval=2,bf_interval=2
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=2
+KillWait=5
+MinJobAge=300
+GresTypes=gpu
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool-%n
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd-%n.pid
+SlurmctldLogFile={directory}/slurmctld.log
+SlurmdLogFile={directory}/slurmd-%n.log
+{nodes}
+PartitionName=DEFAULT Nodes=n1,n2 State=UP
+PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=high PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def missing_programs() -> list[str]:
+    """The programs that are not on PATH, so that a test can say what it lacks."""
+    return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+
+
+def _path() -> str:
+    """Daemons live in sbin, which is not on an ordinary user's PATH."""
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def _free_ports(count: int) -> list[int]:
+    """Held open together, so that no port comes twice."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    directory: Path
+    """Short, because the socket's path must fit in 107 bytes."""
+    _daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def conf(self) -> Path:
+        return self.directory / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.directory / "munge.socket"
+
+    def environment(self) -> dict[str, str]:
+        """This process's environment, pointed at this cluster."""
+        mine = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SRUN_", "SBATCH_"))}
+        return mine | {"SLURM_CONF": str(self.conf), "PATH": _path()}
+
+    def run(self, *command: str) -> str:
+        """Standard output of a Slurm program. Raises CalledProcessError."""
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout
+
+    def start(self) -> None:
+        """Raises RuntimeError with the end of the logs when the nodes do not come up."""
+        self._write_configuration()
+        munge = [f"--{name}-file={self.directory / f'munge.{name}'}" for name in ("key", "pid", "log", "seed")]
+        self._daemon("munged", "munged", "--foreground", "--force", f"--socket={self.munge_socket}", *munge)
+        self._wait_until(self.munge_socket.exists, "munged to listen")
+        self._daemon("slurmctld", "slurmctld", "-D", "-c")
+        for node in NODES:
+            self._daemon(f"slurmd-{node}", "slurmd", "-D", "-N", node)
+        self._wait_until(lambda: self._idle_nodes() == len(NODES), "both nodes to be idle")
+
+    def cancel_all(self) -> None:
+        """Raises RuntimeError when jobs do not end."""
+        subprocess.run(["scancel", "--me", "--signal=KILL"], env=self.environment(), capture_output=True)
+        subprocess.run(["scancel", "--me"], env=self.environment(), capture_output=True)
+        self._wait_until(lambda: not self.run("squeue", "-h"), "the jobs to end")
+
+    def stop(self) -> None:
+        """Ends the jobs first: with linuxproc tracking a node that dies leaves its jobs' processes behind."""
+        if len(self._daemons) == 2 + len(NODES):
+            try:
+                self.cancel_all()
+            except (RuntimeError, subprocess.SubprocessError) as error:
+                print(f"the test cluster's jobs did not end: {error}", file=sys.stderr)
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in reversed(self._daemons):
+            try:
+                daemon.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self._daemons.clear()
+
+    def _daemon(self, name: str, *command: str) -> None:
+        """In the foreground and as our child, so that stop() ends exactly what start() began."""
+        with (self.directory / f"{name}.out").open("wb") as out:
+            self._daemons.append(
+                subprocess.Popen(command, env=self.environment(), stdout=out, stderr=out, start_new_session=True)
+            )
+
+    def _idle_nodes(self) -> int:
+        states = subprocess.run(
+            ["sinfo", "-h", "-N", "-p", "main", "-o", "%T"],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+        )
+        return states.stdout.split().count("idle")
+
+    def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not condition():
+            dead = [daemon.args for daemon in self._daemons if daemon.poll() is not None]
+            if dead or time.monotonic() > deadline:
+                raise RuntimeError(f"waited in vain for {what}; ended already: {dead}\n{self._ends_of_logs()}")
+            time.sleep(0.1)
+
+    def _ends_of_logs(self) -> str:
+        logs = sorted([*self.directory.glob("*.log"), *self.directory.glob("*.out")])
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+    def _write_configuration(self) -> None:
+        self.directory.chmod(0o755)  # munged refuses a socket that others may not reach
+        (self.directory / "state").mkdir()
+        key = self.directory / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        host = socket.gethostname().split(".")[0]
+        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        controller_port, *node_ports = _free_ports(1 + len(NODES))
+        nodes = "\n".join(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+            f"CPUs=4 RealMemory=8000 Gres=gpu:a100:2 State=UNKNOWN"
+            for node, port in zip(NODES, node_ports, strict=True)
+        )
+        self.conf.write_text(
+            SLURM_CONF.format(
+                host=host,
+                user=user,
+                directory=self.directory,
+                controller_port=controller_port,
+                nodes=nodes,
+                requeue_delay_s=REQUEUE_DELAY_S,
+            )
+        )
+        gpus = [f"NodeName={node} Name=gpu Type=a100 File={GPU_FILES[node]}" for node in NODES]
+        (self.directory / "gres.conf").write_text("\n".join(["AutoDetect=off", *gpus]) + "\n")
+        # Slurm 22.05 always loads a cgroup plugin; without systemd's bus it must not ask for a scope.
+        (self.directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n")
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """Started on entering; every daemon and the directory gone on leaving, also after an error."""
+    directory = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    cluster = Cluster(directory=directory)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def main() -> int:
+    missing = missing_programs()
+    if missing:
+        print(f"not on PATH: {', '.join(missing)}. On Debian: apt-get install slurm-wlm munge", file=sys.stderr)
+        return 2
+    with running_cluster() as cluster:
+        print(f"export SLURM_CONF={cluster.conf}", flush=True)
+        print("# Runs until Ctrl-C.", flush=True)
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

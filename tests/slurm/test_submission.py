@@ -1,0 +1,241 @@
+"""Jobs through a real Slurm that has no accounting: submitted, failing, preempted, cancelled, refused."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.errors import SubmissionError
+from harness.paths import JobFolder
+from pipeline import slurm_states
+from pipeline.cancel import cancel
+from pipeline.follow import follow
+from pipeline.jobs import JobState, job_states
+from tests.fake_project import FakeProject
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+
+
+def wait_for(condition: Callable[[], bool], what: str, patience_s: float = 40) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.2)
+
+
+def state_of(project: FakeProject, folder: JobFolder) -> JobState:
+    [state] = job_states(project.results, [folder])
+    return state
+
+
+def job_id(folder: JobFolder) -> str:
+    return str(json.loads(folder.submission.read_text())["job_id"])
+
+
+def test_a_pair_runs_and_is_not_submitted_again(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    jax, torch = project.plan("jax", gpu="a100"), project.plan("torch", gpu="a100")
+    folders = project.submit(jax, torch, executor="slurm")
+    assert [json.loads(folder.plan.read_text())["framework"] for folder in folders] == ["jax", "torch"]
+    assert follow(folders, project.results) == 0
+
+    # Two measurements each, on a node's GPU, by submitit's worker.
+    seen = [record.environment["seen"] for record in project.records()]
+    assert len(seen) == 4
+    assert {each["SLURM_JOB_ID"] for each in seen} == {job_id(folder) for folder in folders}
+    assert {each["SUBMITIT_EXECUTOR"] for each in seen} == {"slurm"}
+    assert {each["CUDA_VISIBLE_DEVICES"] for each in seen} <= {"0", "1"}
+
+    # What Slurm got is the rendered script, byte for byte.
+    kept = folders[0].root / f"{job_id(folders[0])}_submission.sh"
+    assert kept.read_text() == (project.root / "slurm_scripts/a100/jax_mnist_3.sh").read_text()
+    states = job_states(project.results, folders)
+    assert [(state.name, state.state) for state in states] == [
+        ("a100/jax_mnist_3", "done"),
+        ("a100/torch_mnist_3", "done"),
+    ]
+    assert {state.node for state in states} <= {"n1", "n2"}
+
+    capsys.readouterr()
+    assert project.submit(jax, torch, executor="slurm") == []
+    assert capsys.readouterr().out.splitlines() == [
+        "a100/jax_mnist_3: every measurement has a record (measure again with --force)",
+        "a100/torch_mnist_3: every measurement has a record (measure again with --force)",
+    ]
+    [again] = project.submit(project.plan("jax", gpu="a100", force=True), executor="slurm")
+    assert follow([again], project.results) == 0
+    assert len(project.records()) == 6
+
+
+def test_what_is_frozen_at_submission_stays(project: FakeProject, slurm: Cluster) -> None:
+    """The job is held back; the plan's script is rendered anew meanwhile, and does not change the job."""
+    slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        plan = project.plan()
+        [folder] = project.submit(plan, executor="slurm")
+        wait_for(lambda: state_of(project, folder).state == "queued", "the job in the queue")
+        (project.root / "slurm_scripts/torch_mnist_3.sh").write_text("#!/bin/bash\nexit 3\n")
+        assert project.submit(plan, executor="slurm") == [folder]  # queued already: followed, not submitted again
+    finally:
+        slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    assert follow([folder], project.results) == 0
+
+
+def test_a_job_does_not_inherit_the_job_that_it_is_submitted_from(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CPU_BIND", "quiet,mask_cpu:0x1")
+    monkeypatch.setenv("SLURM_JOB_ID", "987654")
+    monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
+    [folder] = project.submit(project.plan(), executor="slurm")
+    assert follow([folder], project.results) == 0
+    for record in project.records():
+        assert record.environment["seen"]["SLURM_JOB_ID"] == job_id(folder)
+        assert "0x1" not in (record.environment["seen"]["SLURM_CPU_BIND"] or "")
+
+
+def test_a_failed_measurement_fails_the_job(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    [folder] = project.submit(project.plan(fail=True), executor="slurm")
+    assert follow([folder], project.results) == 1
+    assert state_of(project, folder).reason == "measurement 1: no such kernel"
+    assert f"log: {folder.root / job_id(folder)}_0_log.err" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_start_fails_with_its_own_words(project: FakeProject) -> None:
+    [folder] = project.submit(project.plan(crash=True), executor="slurm")
+    assert follow([folder], project.results) == 1
+    state = state_of(project, folder)
+    assert (state.state, state.reason) == (
+        "failed",
+        "Slurm: FAILED: ImportError: No module named 'framework'",
+    )
+
+
+def test_a_preempted_job_goes_on_where_it_was(project: FakeProject, slurm: Cluster) -> None:
+    """Jobs of the partition `high` push it out; it stops in order, is requeued, and resumes with the same
+    id."""
+    [folder] = project.submit(project.plan(measurements=6, sleep_s=1.5), executor="slurm")
+    wait_for(lambda: len(project.records()) >= 2, "two records")
+    slurm.run("sbatch", "-p", "high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
+    wait_for(lambda: state_of(project, folder).state == "requeued", "the job back in the queue")
+    beat = state_of(project, folder).heartbeat
+    assert beat is not None
+    before = len(project.records())
+    assert (beat.state, before) == ("stopped", beat.measurements_done)
+    assert before < 6
+
+    assert follow([folder], project.results) == 0
+    records = project.records()
+    assert len({record.measurement_id for record in records}) == len(records) == 6  # none twice
+    counts = [record.environment["seen"]["SLURM_RESTART_COUNT"] for record in records]
+    assert counts == [None] * before + ["1"] * (6 - before)
+    assert {record.environment["seen"]["SLURM_JOB_ID"] for record in records} == {job_id(folder)}
+
+
+def test_a_job_at_its_time_limit_goes_on_where_it_was(project: FakeProject, slurm: Cluster) -> None:
+    """The signal that Slurm sends 90 s before the limit, sent by hand as the same signal to the same step."""
+    [folder] = project.submit(project.plan("jax", measurements=4, sleep_s=1.0), executor="slurm")
+    wait_for(lambda: len(project.records()) >= 1, "a record")
+    slurm.run("scancel", "--signal=USR2", job_id(folder))
+    assert follow([folder], project.results) == 0
+    assert sorted(record.measurement.variant.batch_size for record in project.records()) == [1, 2, 3, 4]
+    assert project.records()[-1].environment["seen"]["SLURM_RESTART_COUNT"] == "1"
+
+
+def test_cancel_ends_these_jobs_and_no_other(
+    project: FakeProject, slurm: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 60").strip()
+    done, running, waiting = (project.plan(use_case=n, sleep_s=0.1 if n == 1 else 60) for n in (1, 2, 3))
+    [first] = project.submit(done, executor="slurm")
+    assert follow([first], project.results) == 0
+    second, third = project.with_cluster(max_parallel_jobs=1).submit(running, waiting, executor="slurm")
+    wait_for(lambda: state_of(project, second).heartbeat is not None, "the first heartbeat")
+    assert state_of(project, third).reason == "Dependency"
+
+    start = time.monotonic()
+    assert cancel(project.results) == 0
+    wait_for(lambda: set(slurm.run("squeue", "-h", "-o", "%i").split()) == {stranger}, "the two jobs to be gone")
+    assert time.monotonic() - start < 10  # Slurm alone would wait for KillWait
+    states = job_states(project.results, [first, second, third])
+    assert [state.state for state in states] == ["done", "cancelled", "cancelled"]
+    beat = state_of(project, second).heartbeat
+    assert beat is not None and not Path(f"/proc/{beat.pid}").exists()
+    out = capsys.readouterr().out
+    assert f"any/torch_mnist_2: cancelled job {job_id(second)} (running until now)" in out
+    assert f"any/torch_mnist_3: cancelled job {job_id(third)} (queued until now)" in out
+    assert "mnist_1: cancelled" not in out
+    assert cancel(project.results) == 0
+    assert "no job of" in capsys.readouterr().out
+
+
+def test_scancel_by_somebody_else_is_seen(project: FakeProject, slurm: Cluster) -> None:
+    [folder] = project.submit(project.plan(sleep_s=60), executor="slurm")
+    wait_for(lambda: state_of(project, folder).state == "running", "the start")
+    slurm.run("scancel", "--signal=KILL", job_id(folder))
+    slurm.run("scancel", job_id(folder))
+    assert follow([folder], project.results) == 1
+    assert state_of(project, folder).state in ("cancelled", "failed")
+
+
+def test_a_refused_job_stops_no_other(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    plans = [project.plan(gpu="h100"), project.plan(gpu="a100"), project.plan(gpu="h200")]
+    with pytest.raises(SubmissionError) as refusal:
+        project.submit(*plans, executor="slurm")
+    assert capsys.readouterr().err == ""  # said once, in the error
+    [submitted] = project.results.job_folders()
+    words = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+    assert str(refusal.value).splitlines() == [
+        "Slurm refused 2 of 3 jobs.",
+        f"  h100/torch_mnist_3: {words}",
+        f"  h200/torch_mnist_3: {words}",
+        f"Submitted: a100/torch_mnist_3 (job {job_id(submitted)}).",
+        "Correct `cluster` or `gpus` in experiments.yaml and run the same command again.",
+    ]
+    assert follow([submitted], project.results) == 0
+
+
+def test_parallel_jobs_are_counted_over_submissions(project: FakeProject) -> None:
+    two_lanes = project.with_cluster(max_parallel_jobs=2)
+    first, _ = two_lanes.submit(
+        project.plan(use_case=1, sleep_s=60), project.plan(use_case=2, sleep_s=60), executor="slurm"
+    )
+    [third] = two_lanes.submit(project.plan(use_case=3), executor="slurm")
+    command = json.loads(third.submission.read_text())["command"]
+    assert [word for word in command if "dependency" in word] == [f"--dependency=afterany:{job_id(first)}"]
+    assert state_of(project, third).reason == "Dependency"
+
+
+def test_the_same_refusal_for_all_is_not_asked_for_again(project: FakeProject) -> None:
+    broken = project.with_cluster(partition="nowhere")
+    with pytest.raises(SubmissionError) as refusal:
+        broken.submit(*(project.plan(use_case=number) for number in range(1, 6)), executor="slurm")
+    message = str(refusal.value)
+    assert message.startswith("Slurm refused 3 of 5 jobs.")
+    assert message.count("invalid partition specified: nowhere") == 3
+    assert "not tried after the same answer 3 times: any/torch_mnist_4, any/torch_mnist_5" in message
+    assert "Nothing was submitted." in message
+    assert project.results.job_folders() == []
+
+
+def test_states_of_known_and_unknown_jobs(project: FakeProject, slurm: Cluster) -> None:
+    done = slurm.run("sbatch", "--parsable", "--wait", "--output=/dev/null", "--wrap", "true").strip()
+    assert subprocess.run(["sacct"], capture_output=True).returncode == 1  # there is no accounting here
+    states = slurm_states.query([done, "4000000"])
+    assert {job: state.name for job, state in states.items()} == {done: "COMPLETED"}
+    assert slurm_states.query(["4000000"]) == {}
+
+
+def test_the_watcher_gives_up_on_a_job_that_slurm_does_not_know(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline import executors
+
+    monkeypatch.setattr(executors, "LOST_AFTER_S", 1.0)
+    job = executors.Job(folder=tmp_path, job_id="4000001")
+    assert (job.done(force_check=True), job.state) == (False, "UNKNOWN")
+    time.sleep(1.1)
+    assert (job.done(force_check=True), job.state) == (True, "LOST")

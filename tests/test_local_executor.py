@@ -1,0 +1,152 @@
+"""Jobs on this machine: one at a time, in a process that outlives main.py, ended in order by cancel."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.paths import JobFolder
+from pipeline.cancel import cancel
+from pipeline.follow import follow
+from pipeline.jobs import is_local_queue, job_states
+from pipeline.submit import submit
+from tests.fake_project import FakeProject, make_project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[FakeProject]:
+    project = make_project(tmp_path)
+    yield project
+    cancel(project.results)
+
+
+def queue_of(folder: JobFolder) -> int:
+    return int(json.loads(folder.submission.read_text())["job_id"])
+
+
+def wait_until_running(project: FakeProject, folder: JobFolder) -> None:
+    deadline = time.monotonic() + 30
+    while not folder.heartbeat.exists():
+        assert time.monotonic() < deadline, project.results.local_queue_log.read_text()
+        time.sleep(0.1)
+
+
+def test_two_submissions_never_run_at_the_same_time(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    """As two main.py would: the second queue waits for the first one."""
+    plans = [project.plan("jax", sleep_s=0.5), project.plan("torch", sleep_s=0.3)]
+    folders = project.submit(*plans, executor="local")
+    wait_until_running(project, folders[0])
+    folders += project.submit(project.plan("torch", use_case=1, sleep_s=0.3), executor="local")
+    assert len({queue_of(folder) for folder in folders}) == 2
+    assert [state.state for state in job_states(project.results, folders)][1:] == ["queued", "queued"]
+    assert follow(folders, project.results) == 0
+
+    records = project.records()
+    assert len(records) == 6
+    for earlier, later in zip(records, records[1:], strict=False):
+        assert earlier.ended_at <= later.started_at
+    jobs = [(record.measurement.framework, record.measurement.cell.use_case) for record in records]
+    assert jobs == [("jax", 3)] * 2 + [("torch", 3)] * 2 + [("torch", 1)] * 2
+    capsys.readouterr()
+    assert project.submit(plans[0], executor="local") == []
+    assert "any/jax_mnist_3: every measurement has a record" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("visible", [None, "", "GPU-8f2d"])
+def test_a_job_sees_the_gpus_of_the_shell_that_submitted_it(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch, visible: str | None
+) -> None:
+    """submitit's local executor alone would hide them all. And a Slurm job that the shell is in is no
+    business of it."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert follow(project.submit(project.plan(measurements=1), executor="local"), project.results) == 0
+    [record] = project.records()
+    assert record.environment["seen"] == {
+        "CUDA_VISIBLE_DEVICES": visible,
+        "SLURM_CPU_BIND": None,
+        "SLURM_JOB_ID": None,
+        "SLURM_RESTART_COUNT": None,
+        "SUBMITIT_EXECUTOR": "local",
+    }
+
+
+def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) -> None:
+    broken, crashing, good = (
+        project.plan(use_case=1),
+        project.plan(use_case=2, crash=True),
+        project.plan(use_case=3),
+    )
+    pairs = project.pairs(broken, crashing, good)
+    scripts = project.scripts(pairs)
+    scripts[broken.name].write_text("#!/bin/bash\necho 'module: command not found' >&2\nexit 127\n")
+    folders = submit(pairs, project.config, scripts, executor="local", results=project.results)
+    assert follow(folders, project.results) == 1
+    assert [(state.state, state.reason) for state in job_states(project.results, folders)] == [
+        ("failed", "module: command not found"),
+        ("failed", "ImportError: No module named 'framework'"),
+        ("done", None),
+    ]
+
+
+def test_editing_the_script_does_not_change_a_waiting_job(project: FakeProject) -> None:
+    first, second = project.plan(use_case=1, sleep_s=0.5), project.plan(use_case=2)
+    folders = project.submit(first, second, executor="local")
+    (project.root / "slurm_scripts/torch_mnist_2.sh").write_text("#!/bin/bash\nexit 3\n")
+    assert follow(folders, project.results) == 0
+
+
+def test_cancel_stops_the_running_job_in_order_and_starts_no_other(
+    project: FakeProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running, waiting = project.plan(use_case=1, sleep_s=60), project.plan(use_case=2)
+    first, second = project.submit(running, waiting, executor="local")
+    wait_until_running(project, first)
+    [third] = project.submit(project.plan(use_case=3), executor="local")
+    start = time.monotonic()
+    assert cancel(project.results) == 0
+    assert time.monotonic() - start < 15
+    states = job_states(project.results, [first, second, third])
+    assert [state.state for state in states] == ["cancelled"] * 3
+    beat = states[0].heartbeat
+    assert beat is not None and beat.state == "stopped"  # run.py had the time to end in order
+    assert not Path(f"/proc/{beat.pid}").exists()
+    assert not any(is_local_queue(queue_of(folder)) for folder in (first, second, third))
+    assert not second.heartbeat.exists() and not third.heartbeat.exists()
+    assert "mnist_1: cancelled in the local queue" in capsys.readouterr().out
+
+    # Cancelled is not measured: the same command submits it again.
+    assert len(project.submit(project.plan(use_case=2), executor="local")) == 1
+
+
+def test_the_queue_outlives_the_process_that_started_it(project: FakeProject) -> None:
+    script = (
+        "import sys; from pathlib import Path; from tests.fake_project import *; "
+        "config = load_config(REPOSITORY / 'experiments.yaml'); "
+        "project = FakeProject(root=Path(sys.argv[1]), config=config); "
+        "project.submit(project.plan(sleep_s=1), executor='local')"
+    )
+    subprocess.run([sys.executable, "-c", script, str(project.root)], check=True, capture_output=True)
+    [state] = job_states(project.results)
+    assert state.is_active
+    assert follow([state.folder], project.results) == 0
+
+
+def test_a_killed_queue_is_told_from_a_running_one(project: FakeProject) -> None:
+    first, second = project.submit(project.plan(use_case=1, sleep_s=60), project.plan(use_case=2), executor="local")
+    wait_until_running(project, first)
+    os.kill(queue_of(first), signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while is_local_queue(queue_of(first)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    waiting = job_states(project.results, [second])[0]
+    assert (waiting.state, waiting.reason) == ("lost", f"its queue (process {queue_of(second)}) is gone")
+    os.killpg(queue_of(first), signal.SIGINT)  # the rest of its session: controller and worker, which stop run.py

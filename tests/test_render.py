@@ -1,0 +1,262 @@
+"""The Slurm scripts: their text (golden files), and how they run by hand, under Slurm and for submitit."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.config import Config, load_config
+from harness.errors import ProjectError
+from harness.matrix import Selection, expand
+from harness.paths import REPOSITORY
+from harness.plan import JobPlan
+from pipeline.render import quote_for_sbatch, render_script, write_scripts
+from tests.config_text import MINIMAL
+
+GOLDEN = Path(__file__).parent / "golden"
+PROJECT = Path("/home/me/jax vs torch")
+
+FULL = (
+    MINIMAL.replace("{per_node: 4}", "{gres: nvidia_a100, partition: big, constraint: nvlink, per_node: 4}")
+    .replace("    name: train\n", "    name: train\n    devices: 8\n    nodes: 2\n")
+    .replace("  a100:", "  h100: {per_node: 8, sbatch_options: [--exclusive]}\n  a100:")
+    .replace("torch/bin/python}", "torch/bin/python, setup: [module purge, module load cuda/12.4]}")
+    .replace(
+        "  time_limit_minutes: 30\n",
+        "  time_limit_minutes: 90\n  partition: gpu\n  account: lab 7\n  memory_gb: 64\n"
+        "  sbatch_options: [--qos=short, '--comment=two words #1']\n",
+    )
+)
+
+
+def config_of(text: str, folder: Path) -> Config:
+    path = folder / "experiments.yaml"
+    path.write_text(text)
+    return load_config(path)
+
+
+def plans(config: Config, selection: Selection) -> dict[str, JobPlan]:
+    return {job.name: job for pair in expand(config, selection) for job in pair.jobs}
+
+
+def render(config: Config, plan: JobPlan, **paths: Path) -> str:
+    defaults = {"config_path": PROJECT / "experiments.yaml", "results": PROJECT / "results"}
+    return render_script(plan, config, **{**defaults, **paths}, repository=PROJECT)
+
+
+def assert_golden(name: str, text: str) -> None:
+    """Compares with tests/golden/; UPDATE_GOLDEN=1 writes it instead."""
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.write_text(text)
+    expected = path.read_text() if path.exists() else ""
+    assert text == expected, (
+        f"tests/golden/{name} differs from what is rendered now. If the change is meant, accept it with\n"
+        f"    UPDATE_GOLDEN=1 python -m pytest tests/test_render.py\nand read `git diff tests/golden` first."
+    )
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_golden_smallest(framework: str, tmp_path: Path) -> None:
+    config = config_of(MINIMAL, tmp_path)
+    plan = plans(config, Selection(benchmarks=("cifar10",), use_cases=(3,)))[f"any/{framework}_cifar10_3"]
+    assert_golden(f"{framework}_cifar10_3.sh", render(config, plan))
+
+
+def test_golden_with_everything(tmp_path: Path) -> None:
+    config = config_of(FULL, tmp_path)
+    selection = Selection(gpus=("a100",), data="sample", quick=True, force=True)
+    text = render(
+        config,
+        plans(config, selection)["a100/torch_mnist_1"],
+        config_path=Path("/home/me/my experiments.yaml"),
+        results=Path("/scratch/50% full"),
+    )
+    assert_golden("a100_torch_mnist_1_everything.sh", text)
+
+
+def header(script: str) -> list[str]:
+    return [line for line in script.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_the_headers_of_a_pair_differ_only_in_the_jobs_name(tmp_path: Path) -> None:
+    config = config_of(FULL, tmp_path)
+    both = plans(config, Selection(gpus=("h100",)))
+    jax, torch = (header(render(config, both[f"h100/{name}_mnist_1"])) for name in ("jax", "torch"))
+    assert jax[0] == "#SBATCH --job-name=jax_mnist_1_h100"
+    assert torch[0] == "#SBATCH --job-name=torch_mnist_1_h100"
+    assert jax[1:] == torch[1:]
+    assert "#SBATCH --gres=gpu:h100:4" in jax
+    assert "#SBATCH --partition=gpu" in jax
+    assert "#SBATCH --exclusive" in jax
+    assert not any("--gpus-per-task" in line for line in jax)
+
+
+def test_every_header_line_stands_before_the_first_command(tmp_path: Path) -> None:
+    """sbatch stops reading options at the first line that is neither blank nor a comment."""
+    config = config_of(FULL, tmp_path)
+    (lines,) = (render(config, plan).splitlines() for name, plan in plans(config, Selection()).items() if "jax" in name)
+    first_command = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
+    last_option = max(n for n, line in enumerate(lines) if line.startswith("#SBATCH"))
+    assert last_option < first_command
+    assert lines[first_command] == "set -euo pipefail"
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--qos=short", "--qos=short"),
+        ("--exclusive", "--exclusive"),
+        ("--comment=two words", '--comment="two words"'),
+        ("a#b", '"a#b"'),
+        ('--comment=say "hi"', '--comment="say \\"hi\\""'),
+        ("/scratch/results/slurm/%x-%j.out", "/scratch/results/slurm/%x-%j.out"),
+    ],
+)
+def test_quotes_of_the_header(option: str, expected: str) -> None:
+    assert quote_for_sbatch(option) == expected
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository with a blank in its path, whose run.py and submitit only tell how they were called."""
+    root = tmp_path / "jax vs torch"
+    tell = "import os, sys\nprint(os.getcwd(), sys.argv, os.environ.get('SUBMITIT_EXECUTOR'))\n"
+    for path in ("jax_runner/run.py", "submitit/core/_submit.py"):
+        (root / path).parent.mkdir(parents=True)
+        (root / path).write_text(tell)
+    for package in ("submitit", "submitit/core"):
+        (root / package / "__init__.py").touch()
+    tools = root / "tools"
+    tools.mkdir()
+    srun = tools / "srun"
+    srun.write_text('#!/bin/bash\necho "srun $SRUN_CPUS_PER_TASK"\nfor word; do echo "[$word]"; done\n')
+    srun.chmod(0o755)
+    return root
+
+
+def script_of(project: Path, folder: Path) -> Path:
+    text = MINIMAL.replace("/opt/jax/bin/python", f"'{sys.executable}', setup: ['echo \"set up by $USER_UNSET.\"']")
+    config = config_of(text, folder)
+    scripts = write_scripts(
+        expand(config, Selection()),
+        config,
+        config_path=folder / "experiments.yaml",
+        results=project / "results",
+        repository=project,
+    )
+    return scripts["any/jax_mnist_1"]
+
+
+def run(project: Path, *words: str | Path, **environment: str) -> list[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SUBMITIT"))}
+    kept["PATH"] = f"{project / 'tools'}:{kept['PATH']}"
+    done = subprocess.run(
+        ["bash", *map(str, words)],
+        env=kept | environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_by_hand_without_slurm(project: Path, tmp_path: Path) -> None:
+    arguments = ["jax_runner/run.py", "--benchmark", "mnist", "--use_case", "1"]
+    arguments += ["--config", str(tmp_path / "experiments.yaml")]
+    assert run(project, script_of(project, tmp_path)) == ["set up by .", f"{project} {arguments} None"]
+
+
+def test_by_hand_under_slurm(project: Path, tmp_path: Path) -> None:
+    lines = run(project, script_of(project, tmp_path), SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="3")
+    assert lines == [
+        *("set up by .", "srun 3"),
+        *(
+            f"[{sys.executable}]",
+            "[-u]",
+            "[jax_runner/run.py]",
+            "[--benchmark]",
+            "[mnist]",
+            "[--use_case]",
+            "[1]",
+        ),
+        *("[--config]", f"[{tmp_path}/experiments.yaml]"),
+    ]
+
+
+def test_submitit_under_slurm(project: Path, tmp_path: Path) -> None:
+    folder = "/results/50% jobs"
+    lines = run(project, script_of(project, tmp_path), "slurm", folder, SLURM_JOB_ID="7")
+    assert lines == [
+        *("set up by .", "srun 4"),
+        *("[--output=/results/50%% jobs/%j_%t_log.out]", "[--error=/results/50%% jobs/%j_%t_log.err]"),
+        *(f"[{sys.executable}]", "[-u]", "[-m]", "[submitit.core._submit]", f"[{folder}]"),
+    ]
+
+
+def test_submitit_on_this_machine_even_inside_a_slurm_job(project: Path, tmp_path: Path) -> None:
+    lines = run(project, script_of(project, tmp_path), "local", "/results/a job", SLURM_JOB_ID="7")
+    assert lines[-1].endswith("_submit.py', '/results/a job'] local")
+    assert not any(line.startswith("srun") for line in lines)
+
+
+def test_what_is_written(project: Path, tmp_path: Path) -> None:
+    script = script_of(project, tmp_path)
+    assert script == project / "slurm_scripts" / "jax_mnist_1.sh"
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755
+    assert (project / "results" / "slurm").is_dir()
+    before = script.stat()
+    script_of(project, tmp_path)
+    assert script.stat() == before, "an unchanged script is left alone"
+    script.write_text("old")
+    running = script.open()  # as bash holds it
+    script_of(project, tmp_path)
+    assert running.read() == "old"
+    assert script.read_text().startswith("#!/bin/bash\n")
+    assert [path.name for path in script.parent.iterdir() if path.suffix == ".tmp"] == []
+    running.close()
+
+
+def test_scripts_that_cannot_be_written(project: Path, tmp_path: Path) -> None:
+    (project / "slurm_scripts").write_text("in the way")
+    with pytest.raises(ProjectError, match=r"slurm_scripts: cannot be written: File exists"):
+        script_of(project, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "a\n{{ partitoin }}\n",
+            "torch.sh.j2:2: 'partitoin' is undefined; a template may use framework, job_name,",
+        ),
+        (
+            "a\n{% if %}\n",
+            "torch.sh.j2:2: not a valid template: Expected an expression, got 'end of statement block'",
+        ),
+        ("{% extends 'base.j2' %}\n", "there is no template base.j2"),
+    ],
+)
+def test_a_wrong_template(template: str, message: str, tmp_path: Path) -> None:
+    config = config_of(MINIMAL, tmp_path)
+    (tmp_path / "torch.sh.j2").write_text(template)
+    with pytest.raises(ProjectError) as caught:
+        render_script(
+            plans(config, Selection())["any/torch_mnist_1"],
+            config,
+            config_path=PROJECT / "experiments.yaml",
+            results=PROJECT / "results",
+            templates=tmp_path,
+        )
+    assert message in str(caught.value)
+
+
+def test_scripts_are_valid_bash(tmp_path: Path) -> None:
+    config = load_config(REPOSITORY / "experiments.yaml")
+    for plan in plans(config, Selection()).values():
+        subprocess.run(["bash", "-n"], input=render(config, plan), text=True, check=True)

@@ -1,0 +1,310 @@
+"""The comparison, from hand-made records whose every number can be worked out."""
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.paths import Results
+from harness.plan import Cell, JobPlan, Measurement, Variant
+from harness.record import Blocks, EpochPoint, Latency, Record, Result, write_record
+from harness.settings import DataKind, Framework, MeasurementSettings, WandbSettings
+from pipeline.summary import csv_text, headline, print_summary, report_command, sections
+
+H200 = {"gpu": {"name": "NVIDIA H200"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
+A100 = {"gpu": {"name": "NVIDIA A100"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
+CPU = {"cpu_model": "Xeon", "scheduler": "local", "framework": {"platform": "cpu"}}
+CELL = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train")
+
+
+def record(
+    framework: Framework,
+    mode: str,
+    throughput: float = 1000.0,
+    *,
+    replicate: int = 0,
+    environment: dict[str, Any] = H200,
+    data: DataKind = "real",
+    quick: bool = False,
+    settings: dict[str, Any] | None = None,
+    epochs: list[EpochPoint] | None = None,
+    precision: Any = "fp32",
+    **changes: Any,
+) -> Record:
+    """`throughput` samples/s from 20 blocks of 0.1 s; a step of 100 samples."""
+    measurement = Measurement(
+        framework=framework,
+        cell=CELL,
+        variant=Variant(model="cnn", batch_size=100, precision=precision, execution_mode=mode),
+        replicate=replicate,
+        settings=settings or {"epochs": 2},
+        protocol=MeasurementSettings(),
+        data=data,
+        quick=quick,
+    )
+    # calls * 100 samples / time = throughput, with 10 calls a block.
+    time_s = 1000 / throughput
+    result = Result(
+        compile_time_s=2.5,
+        blocks=Blocks(
+            calls_per_block=10,
+            steps_per_call=1,
+            samples_per_step=100,
+            block_times_s=[time_s] * 20,
+            warmup_times_s=[],
+        ),
+        latency=Latency(steps_per_call=1, call_times_s=[0.012] * 95 + [0.05] * 105),
+        epochs=epochs or [],
+        time_to_target_s=1.25 if epochs else None,
+    )
+    fields = {
+        "measurement_id": measurement.id,
+        "measurement": measurement,
+        "outcome": "ok",
+        "started_at": "2026-11-21T10:00:00+00:00",
+        "ended_at": "2026-11-21T10:01:00+00:00",
+        "environment": environment,
+        "result": result,
+    }
+    return Record.model_validate(fields | changes)
+
+
+def save(record: Record, results: Results) -> Path:
+    path = results.new_record(record.measurement)
+    write_record(record, path)
+    return path
+
+
+def plain(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), width=width, color_system=None)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_fastest_modes_are_compared_with_an_interval() -> None:
+    records = []
+    # Log ratios of jit to cuda_graphs: log 1.25 + (-0.01, 0, 0.01).
+    for replicate, noise in enumerate((-0.01, 0.0, 0.01)):
+        records += [
+            record("jax", "jit", 5000 * math.exp(noise), replicate=replicate),
+            record("jax", "scan", 3000, replicate=replicate),
+            record("torch", "eager", 2000, replicate=replicate),
+            record("torch", "cuda_graphs", 4000, replicate=replicate),
+        ]
+    (section,) = sections(records)
+    (row,) = section.rows
+    assert [(mode.framework, mode.execution_mode) for mode in row.modes] == [
+        ("jax", "jit"),
+        ("jax", "scan"),
+        ("torch", "cuda_graphs"),
+        ("torch", "eager"),
+    ]
+    assert [mode.throughput_samples_per_s for mode in row.modes] == pytest.approx([5000, 3000, 4000, 2000])
+    ratio = row.ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1.25)
+    assert ratio.interval is not None
+    # 4.303 * 0.01 / sqrt(3) = 0.0248434.
+    assert ratio.interval.low == pytest.approx(1.25 * math.exp(-0.0248434), rel=1e-6)
+    assert ratio.interval.high == pytest.approx(1.25 * math.exp(0.0248434), rel=1e-6)
+    assert (ratio.verdict, ratio.replicates) == ("JAX faster", 3)
+    # Latency: 95 calls of 12 ms, 105 of 50 ms: the median and the 95th percentile are 50 ms.
+    assert row.modes[0].numbers["step_time_p50_s"] == pytest.approx(0.05)
+    assert row.modes[0].numbers["compile_time_s"] == 2.5
+    assert row.modes[0].flags == {}
+
+
+def test_an_interval_that_holds_1_is_no_difference() -> None:
+    records = [
+        record(framework, "jit" if framework == "jax" else "eager", throughput, replicate=replicate)
+        for framework, throughputs in (("jax", (1000, 1100, 1200)), ("torch", (1100, 1000, 1150)))
+        for replicate, throughput in enumerate(throughputs)
+    ]
+    ratio = sections(records)[0].rows[0].ratio
+    assert ratio is not None
+    assert ratio.verdict == "no clear difference"
+
+
+def test_one_replicate_has_a_ratio_and_no_interval() -> None:
+    (section,) = sections([record("jax", "jit", 2000), record("torch", "loop", 4000)])
+    ratio = section.rows[0].ratio
+    assert ratio is not None
+    assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "PyTorch faster")
+    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 3"}
+
+
+def test_only_common_replicates_are_paired() -> None:
+    records = [record("jax", "jit", 1000 * (r + 1), replicate=r) for r in range(3)]
+    records += [record("torch", "eager", 500 * (r + 1), replicate=r) for r in (1, 2, 3)]
+    ratio = sections(records)[0].rows[0].ratio
+    assert ratio is not None
+    # Replicates 1 and 2: 2000/1000 and 3000/1500.
+    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, None)
+
+
+def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
+    records = [
+        record("jax", "jit", 1000),
+        record("torch", "eager", 2000, environment=A100),
+        record("torch", "eager", 3000, quick=True),
+        record("torch", "eager", 4000, data="sample"),
+        record("torch", "eager", 5000, environment=CPU),
+    ]
+    compared = sections(records)
+    assert [(s.setup.device, s.setup.data, s.setup.quick) for s in compared] == [
+        ("CPU: Xeon", "real", False),
+        ("NVIDIA A100", "real", False),
+        ("NVIDIA H200", "real", False),
+        ("NVIDIA H200", "sample", False),
+        ("NVIDIA H200", "real", True),
+    ]
+    assert all(row.ratio is None for section in compared for row in section.rows)
+
+
+def test_a_jax_for_the_cpu_beside_a_gpu_is_not_compared_with_the_gpu() -> None:
+    on_cpu = H200 | {"framework": {"platform": "cpu"}, "cpu_model": "Xeon"}
+    compared = sections([record("jax", "jit", environment=on_cpu), record("torch", "eager")])
+    assert [section.setup.device for section in compared] == ["CPU: Xeon", "NVIDIA H200"]
+
+
+def test_other_settings_and_precisions_have_rows_of_their_own() -> None:
+    records = [
+        record("jax", "jit", 1000, settings={"epochs": 2}),
+        record("torch", "eager", 2000, settings={"epochs": 3}),
+        record("torch", "eager", 3000, precision="bf16"),
+    ]
+    (section,) = sections(records)
+    labels = [row.label for row in section.rows]
+    assert labels[0] == "cnn-b100-bf16"
+    assert all(label.startswith("cnn-b100-fp32 (settings ") for label in labels[1:])
+    assert len(set(labels)) == 3
+    assert all(row.ratio is None for row in section.rows)
+
+
+def test_the_newest_settled_record_counts() -> None:
+    records = [
+        record("jax", "jit", 1000, ended_at="2026-11-21T10:00:00+00:00"),
+        record("jax", "jit", 2000, ended_at="2026-11-21T11:00:00+00:00"),
+        record(
+            "jax",
+            "jit",
+            ended_at="2026-11-21T12:00:00+00:00",
+            outcome="failed",
+            reason="node died",
+            result=None,
+        ),
+    ]
+    (section,) = sections(records)
+    assert section.rows[0].modes[0].throughputs == {0: pytest.approx(2000)}
+    assert section.without_number == ()
+
+
+def test_flags_are_recorded_ones_and_those_of_todays_rules() -> None:
+    (section,) = sections([record("jax", "jit", 100_000, flags={"other_processes": "up to 2"})])
+    # 1000 samples at 100,000 samples/s: blocks of 10 ms.
+    assert set(section.rows[0].modes[0].flags) == {"few_replicates", "other_processes", "short_blocks"}
+
+
+def test_a_failure_before_the_device_was_known_stands_beside_its_cell() -> None:
+    failed = record("torch", "compiled", environment={"scheduler": "slurm"}, outcome="failed", reason="no", result=None)
+    (section,) = sections([record("jax", "jit"), failed])
+    assert section.setup.device == "NVIDIA H200"
+    assert section.without_number == (failed,)
+
+
+def test_the_headline_says_what_may_not_be_quoted() -> None:
+    def of(**changes: Any) -> str:
+        return headline(sections([record("jax", "jit", **changes)])[0].setup)
+
+    assert of() == "mnist, use case 1 (train), on NVIDIA H200."
+    assert of(quick=True, data="sample", environment=CPU) == (
+        "mnist, use case 1 (train), on CPU: Xeon. Quick run on sample data: not a result to quote."
+    )
+    assert of(data="sample").endswith("Sample data: not a result to quote.")
+
+
+def plan(framework: Framework, *modes: str) -> JobPlan:
+    return JobPlan(
+        framework=framework,
+        cell=CELL,
+        variants=tuple(Variant(model="cnn", batch_size=100, precision="fp32", execution_mode=mode) for mode in modes),
+        settings={"epochs": 2},
+        protocol=MeasurementSettings(),
+        wandb=WandbSettings(mode="disabled"),
+    )
+
+
+def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    epochs = [EpochPoint(epoch=1, train_time_s=1, train_loss=0.4, test_loss=0.3, test_accuracy=0.9876)]
+    for replicate in range(3):
+        save(record("jax", "jit", 12345, replicate=replicate, epochs=epochs), results)
+        save(record("torch", "eager", 10000, replicate=replicate, epochs=epochs), results)
+        save(
+            record(
+                "torch",
+                "cuda_graphs",
+                replicate=replicate,
+                outcome="refused",
+                reason="[CPU] has no CUDA graphs",
+                result=None,
+            ),
+            results,
+        )
+    save(record("jax", "jit", 1, quick=True), results)  # of no plan, so left out
+    console = plain()
+    print_summary(results, [plan("jax", "jit", "scan"), plan("torch", "eager", "cuda_graphs")], console)
+    output = text(console)
+    assert max(len(line) for line in output.splitlines()) <= 80
+    assert "mnist, use case 1 (train), on NVIDIA H200." in output
+    assert "12,345" in output
+    assert "1.23 [1.23, 1.23]" in output  # 12,345 / 10,000, without spread
+    assert "JAX faster" in output
+    assert "98.8%" in output
+    assert "1.25" in output
+    joined = " ".join(output.split())
+    assert "No number: PyTorch cnn-b100-fp32-cuda_graphs: refused (3 replicates): [CPU] has no CUDA graphs" in joined
+    assert "Not measured yet: 3 of 12 (JAX cnn-b100-fp32-scan-r0," in joined
+    assert "quick" not in output
+
+
+def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None:
+    results = Results(root=tmp_path / "results")
+    for replicate in range(3):
+        save(record("jax", "jit", 3000, replicate=replicate), results)
+        save(record("torch", "eager", 1500, replicate=replicate), results)
+        save(record("torch", "compiled", 2000, replicate=replicate), results)
+    corrupt = save(record("jax", "scan"), results)
+    corrupt.write_text(corrupt.read_text()[:100])
+    target = tmp_path / "tables" / "all.csv"
+    console = plain()
+    assert report_command(results, target, console) == 0
+    assert f"Warning: {corrupt}: not a record" in text(console)
+    assert corrupt.exists()
+    lines = list(csv.DictReader(target.read_text().splitlines()))
+    assert [(line["framework"], line["execution_mode"], line["fastest"]) for line in lines] == [
+        ("jax", "jit", "True"),
+        ("torch", "compiled", "True"),
+        ("torch", "eager", "False"),
+    ]
+    assert [float(line["throughput_samples_per_s"]) for line in lines] == pytest.approx([3000, 2000, 1500])
+    assert float(lines[0]["ratio_jax_over_torch"]) == pytest.approx(1.5)
+    assert float(lines[1]["ratio_low"]) == pytest.approx(1.5)
+    assert lines[2]["ratio_jax_over_torch"] == ""
+    assert (lines[0]["device"], lines[0]["batch_size"], lines[0]["replicates"]) == ("NVIDIA H200", "100", "3")
+    assert lines[0]["quick"] == "False"
+    report_command(results, target, plain())  # a second report replaces the file
+    assert csv_text(sections([])).count("\n") == 1
+
+
+def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
+    console = plain()
+    assert report_command(Results(root=tmp_path), None, console) == 1
+    assert f"No records under {tmp_path / 'records'}. Measure first: python main.py" in text(console)
