@@ -30,11 +30,11 @@ from pydantic import ValidationError
 
 from harness import data
 from harness.environment import describe_environment
-from harness.errors import ProjectError, RecordError
+from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
 from harness.heartbeat import Heartbeat, write_heartbeat
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import JobPlan, Measurement
+from harness.plan import PLAN_SCHEMA_VERSION, JobPlan, Measurement
 from harness.record import Outcome, Record, Result, find_settled_record, write_record
 from harness.session import ChildTask, run_child
 from harness.settings import Framework
@@ -47,6 +47,8 @@ EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
 BEAT_EVERY_S = 3.0
 PRINT_EVERY_S = 10.0
 LOG_TAIL_LINES = 15
+EXIT_GRACE_S = 20.0
+"""How long a measurement's process may take to end once its result is here; then it is killed and the result stands."""
 
 
 class Stopped(BaseException):
@@ -98,7 +100,12 @@ def _plan_of(framework: Framework, parsed: argparse.Namespace) -> tuple[JobPlan,
     results = Results(root=parsed.results.resolve())
     if parsed.job_folder:
         folder = JobFolder(root=parsed.job_folder.resolve())
-        return read_plan(folder.plan), folder, results
+        plan = read_plan(folder.plan)
+        if plan.framework != framework:
+            raise ConfigError(
+                f"{folder.plan}: is a plan for {plan.framework}. Run it with {plan.framework}_runner/run.py."
+            )
+        return plan, folder, results
     from harness.config import load_config
     from harness.matrix import Selection, expand
 
@@ -131,13 +138,19 @@ def write_plan(plan: JobPlan, folder: JobFolder) -> None:
 def read_plan(path: Path) -> JobPlan:
     """Raises RecordError that names the file when it is missing, truncated or of another schema."""
     try:
-        return JobPlan.model_validate_json(path.read_text())
+        plan = JobPlan.model_validate_json(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise RecordError(f"{path}: not a job plan: {where}: {first['msg']}. Submit the job again.") from error
+    if plan.schema_version != PLAN_SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: a job plan of schema version {plan.schema_version}; this code reads {PLAN_SCHEMA_VERSION}. "
+            f"Submit the job again."
+        )
+    return plan
 
 
 @dataclass
@@ -154,6 +167,7 @@ class Progress:
     phase_done: float | None = None
     phase_total: float | None = None
     last_error: str | None = None
+    wandb_url: str | None = None
     started_at_unix_s: float = field(default_factory=time.time)
 
     @property
@@ -202,6 +216,7 @@ class Job:
             return EXIT_STOPPED
         finally:
             tracker.close()
+            self._tell(tracker)
         self._beat("done")
         progress = self.progress
         self._print(
@@ -240,7 +255,7 @@ class Job:
             measurement=measurement,
             outcome=report.outcome,
             reason=report.reason,
-            flags=quality_flags(report.result, environment) if report.result else {},
+            flags=quality_flags(report.result, environment, measurement.protocol.target_noise) if report.result else {},
             started_at=started_at,
             ended_at=_now(),
             environment=environment | {"wandb_url": tracker.url},
@@ -248,15 +263,13 @@ class Job:
         )
         write_record(record, path)
         tracker.end(record, summary_numbers(report.result) if report.result else {})
-        if tracker.message:
-            self._print(tracker.message, once=True)
+        self._tell(tracker)
         return record
 
     def _run_child(self, measurement: Measurement, log: Path, tracker: Tracker) -> ChildReport:
         task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
-        reading, writing = os.pipe()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="cold-caches-") as caches, log.open("w") as output:
+        with tempfile.TemporaryDirectory(prefix="cold-caches-") as caches, _open_log(log) as output:
+            reading, writing = os.pipe()
             child = subprocess.Popen(
                 [sys.executable, "-u", f"{self.plan.framework}_runner/run.py", "--child", str(writing)],
                 stdin=subprocess.PIPE,
@@ -264,7 +277,7 @@ class Job:
                 stderr=subprocess.STDOUT,
                 pass_fds=(writing,),
                 cwd=REPOSITORY,
-                env=os.environ | cold_cache_variables(caches),
+                env=child_environment(caches),
                 start_new_session=True,  # its signals come from here alone
             )
             os.close(writing)
@@ -285,7 +298,7 @@ class Job:
         log: Path,
         timeout_s: float,
     ) -> ChildReport:
-        """Until the child closes its end of the pipe."""
+        """Until the child's result or error is here, or it ends without one."""
         report: ChildReport | None = None
         environment: dict[str, Any] = {}
         deadline = time.monotonic() + timeout_s
@@ -298,9 +311,12 @@ class Job:
                     environment=environment,
                 )
             self._beat_when_due()
+            has_ended = child.poll() is not None
             try:
                 event = events.get(timeout=1.0)
             except queue.Empty:
+                if has_ended:
+                    break  # and some process that it left behind keeps the pipe open
                 continue
             if event is None:
                 break
@@ -313,13 +329,21 @@ class Job:
                 tracker.log(content)
             elif event["kind"] == "result":
                 report = ChildReport(outcome="ok", result=Result.model_validate(content))
+                break
             elif event["kind"] == "error":
                 report = ChildReport(outcome=content["outcome"], reason=content["reason"])
-        code = child.wait()
+                break
+        code = _wait_for_end(child, has_reported=report is not None)
         if report is None or (report.outcome == "ok" and code != 0):
             report = ChildReport(outcome="failed", reason=f"{_explain_exit(code)}; log: {log}\n{_tail(log)}".rstrip())
         report.environment = environment
         return report
+
+    def _tell(self, tracker: Tracker) -> None:
+        """What W&B has to say: where the run is, or why it is offline."""
+        self.progress.wandb_url = tracker.url
+        if tracker.message:
+            self._print(tracker.message, once=True)
 
     def _set_phase(self, phase: str, done: float, total: float) -> None:
         self.progress.phase, self.progress.phase_done, self.progress.phase_total = phase, done, total
@@ -354,6 +378,7 @@ class Job:
                 "node": self.environment.get("node") or socket.gethostname(),
                 "pid": os.getpid(),
                 "slurm_job_id": slurm.get("job_id"),
+                "wandb_url": progress.wandb_url,
                 "restart_count": int(slurm.get("restart_count") or 0),
                 "started_at_unix_s": progress.started_at_unix_s,
                 "updated_at_unix_s": time.time(),
@@ -372,14 +397,19 @@ class Job:
         print(f"{datetime.now(UTC):%H:%M:%S} {self.plan.framework} | {line}", flush=True)
 
 
-def cold_cache_variables(folder: str) -> dict[str, str]:
-    """Every measurement compiles from nothing, so that compile times are cold ones in both frameworks."""
-    return {
-        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-        "TRITON_CACHE_DIR": f"{folder}/triton",
-        "CUDA_CACHE_PATH": f"{folder}/cuda",
+def child_environment(caches: str) -> dict[str, str]:
+    """Empty caches, so that compile times are cold in both frameworks; and defaults that the caller may override."""
+    defaults = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # CUDA's index is then NVML's on a node with different cards
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # take memory as it is needed, as PyTorch does
+    }
+    cold = {
+        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
+        "TRITON_CACHE_DIR": f"{caches}/triton",
+        "CUDA_CACHE_PATH": f"{caches}/cuda",
         "JAX_ENABLE_COMPILATION_CACHE": "false",
     }
+    return defaults | os.environ | cold
 
 
 @contextmanager
@@ -404,6 +434,17 @@ def _stop_on_signal() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
+def _open_log(log: Path) -> IO[str]:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("w")
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {log}: {error.strerror or error}. "
+            f"Free space or choose another folder with --results DIR; nothing was overwritten."
+        ) from error
+
+
 def _feed(child: subprocess.Popen[bytes], task: ChildTask) -> None:
     assert child.stdin is not None
     try:
@@ -411,6 +452,17 @@ def _feed(child: subprocess.Popen[bytes], task: ChildTask) -> None:
         child.stdin.close()
     except BrokenPipeError:
         return  # it died at once; its exit status tells why
+
+
+def _wait_for_end(child: subprocess.Popen[bytes], *, has_reported: bool) -> int:
+    """The exit status; 0 for a child that has told all it knows and is stuck on its way out."""
+    try:
+        return child.wait(EXIT_GRACE_S)
+    except subprocess.TimeoutExpired:
+        if has_reported:
+            return 0
+        child.kill()
+        return child.wait()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -421,11 +473,13 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _read_events(pipe: IO[str], events: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
-    with pipe:
-        for line in pipe:
-            if line.endswith("\n"):  # a killed child may leave half a line
-                events.put(json.loads(line))
-    events.put(None)
+    try:
+        with pipe:
+            for line in pipe:
+                if line.endswith("\n"):  # a killed child may leave half a line
+                    events.put(json.loads(line))
+    finally:
+        events.put(None)  # even after nonsense: whoever listens must not wait for ever
 
 
 def _explain_exit(code: int) -> str:

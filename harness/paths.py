@@ -12,8 +12,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def timestamp() -> str:
-    """`20261121T101502Z-3fa9`: sorts by time; the random end keeps two starts in one second apart."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    """`20261121T101502.123456Z-3fa9`: sorts by time; the random end keeps two nodes' starts apart."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class JobFolder:
     @property
     def stamp(self) -> str:
         """The timestamp() at the end of the name."""
-        match = re.search(r"\d{8}T\d{6}Z-[0-9a-f]{4}$", self.root.name)
+        match = re.search(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{4}$", self.root.name)
         return match.group() if match else self.root.name
 
     @property

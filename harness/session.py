@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from harness import data
 from harness.channel import Channel
-from harness.errors import ProjectError, Refused
+from harness.errors import DataError, ProjectError, Refused
 from harness.gpu import Gpu, NoGpu, open_gpu
 from harness.measure import Steady, Step, Wait, compile_time_s, measure_steady
 from harness.plan import Measurement
@@ -43,7 +43,12 @@ class DeviceProtocol(Protocol):
     def describe(self) -> dict[str, Any]: ...
     def wait(self, outputs: Any) -> None: ...
     def compilations(self) -> int: ...
-    def reset_memory_peak(self) -> None: ...
+    def begin_timing(self) -> None:
+        """After the warm-up, before the first timed block: torch resets its memory peak."""
+
+    def end_timing(self) -> None:
+        """After the last timed call, before evaluation or anything else: torch reads its memory peak."""
+
     def memory(self) -> Memory: ...
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
@@ -60,7 +65,7 @@ class Session:
 
     def measure_steady(self, step: Step, wait: Wait, *, steps_per_call: int, samples_per_step: int) -> Steady:
         """The steady state of a step that went through `measure_cold` already; streams its numbers."""
-        return measure_steady(
+        steady = measure_steady(
             step,
             wait,
             protocol=self.measurement.protocol,
@@ -69,8 +74,10 @@ class Session:
             gpu=self.gpu,
             channel=self.channel,
             compilations=self.device.compilations,
-            after_warmup=self.device.reset_memory_peak,
+            after_warmup=self.device.begin_timing,
         )
+        self.device.end_timing()
+        return steady
 
     def result(self, steady: Steady, cold_call_times_s: list[float], **fields: Any) -> Result:
         """The Result of a use case: the timed part as measured, and what the use case adds."""
@@ -120,6 +127,7 @@ def run_child(file_descriptor: int, framework: str) -> int:
         gpu = open_gpu()
         channel.environment({"framework": device.describe(), "gpu": gpu.describe()})
         dataset = data.load(measurement.cell.benchmark, measurement.data, Path(task.data_dir))
+        _require_whole_batch(measurement.variant.batch_size, dataset)
         use_case = importlib.import_module(f"{framework}_runner.use_cases.{measurement.cell.use_case_name}")
         run: Callable[[Session], Result] = use_case.run
         channel.result(run(Session(measurement=measurement, dataset=dataset, gpu=gpu, channel=channel, device=device)))
@@ -128,6 +136,15 @@ def run_child(file_descriptor: int, framework: str) -> int:
         outcome, reason = _explain(error, device)
         channel.error(outcome, reason)
     return 0
+
+
+def _require_whole_batch(batch_size: int, dataset: data.Dataset) -> None:
+    count = len(dataset.train_labels)
+    if batch_size > count:
+        raise DataError(
+            f"batch size {batch_size} is larger than the training set of {dataset.benchmark} ({dataset.kind} data: "
+            f"{count} samples). Lower batch_sizes in experiments.yaml, or measure on the real data."
+        )
 
 
 def _explain(error: Exception, device: DeviceProtocol) -> tuple[Outcome, str]:

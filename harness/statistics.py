@@ -182,11 +182,17 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     return Interval(math.exp(centre - reach), math.exp(centre + reach))
 
 
-def quality_flags(result: Result, environment: Mapping[str, Any]) -> dict[str, str]:
-    """What a reader must know before the numbers of a record: name to sentence. Empty if it is clean."""
+def quality_flags(result: Result, environment: Mapping[str, Any], target_noise: float) -> dict[str, str]:
+    """What a reader must know before the numbers of a record: name to sentence. Empty if it is clean.
+
+    Args:
+        target_noise: the protocol's; blocks that ended without reaching it ran out of time or number.
+    """
     flags = _restart_flags(environment)
+    if result.recompiles:
+        flags["recompiled"] = f"{result.recompiles} compilation(s) inside the timed windows: the times are worthless"
     if result.blocks is not None:
-        flags |= _block_flags(result.blocks)
+        flags |= _block_flags(result.blocks, target_noise)
     if result.latency is not None:
         flags |= _latency_flags(result.latency)
     flags |= _gpu_flags(result.gpu_states, environment)
@@ -199,9 +205,13 @@ def quality_flags(result: Result, environment: Mapping[str, Any]) -> dict[str, s
     return flags
 
 
-def _block_flags(blocks: Blocks) -> dict[str, str]:
+def _block_flags(blocks: Blocks, target_noise: float) -> dict[str, str]:
     flags = {}
     times_s = blocks.block_times_s
+    reached = relative_half_width(times_s)
+    if reached > target_noise:
+        known = f"to {reached:.1%}" if math.isfinite(reached) else "from too few blocks for an interval"
+        flags["imprecise"] = f"the block time is known {known}; the goal was {target_noise:.1%}, and time ran out"
     spread = relative_interquartile_range(times_s)
     if spread > UNSTABLE_SPREAD:
         flags["unstable"] = f"block times spread by {spread:.0%} (interquartile range over median): not to be relied on"
@@ -269,8 +279,12 @@ def summary_numbers(result: Result) -> dict[str, float]:
             "step_time_p95_s": latency.p95_s,
             "step_time_mean_s": latency.mean_s,
         }
-    if result.energy.gross_joules is not None and result.energy.samples:
-        numbers["energy_gross_joules_per_sample"] = result.energy.gross_joules / result.energy.samples
+    energy = result.energy
+    if energy.gross_joules is not None and energy.samples:
+        numbers["energy_gross_joules_per_sample"] = energy.gross_joules / energy.samples
+        if energy.idle_watts is not None and energy.window_s is not None:
+            net_joules = energy.gross_joules - energy.idle_watts * energy.window_s
+            numbers["energy_net_joules_per_sample"] = net_joules / energy.samples
     if result.epochs:
         numbers |= {
             "test_accuracy": result.epochs[-1].test_accuracy,

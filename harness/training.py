@@ -1,5 +1,6 @@
 """What training means, whatever the framework: losses must be finite, and how long the target took."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,15 @@ def require_finite(losses: NDArray[np.floating], epoch: int) -> None:
         step = int(bad[0])
         raise CheckFailed(
             f"the loss of epoch {epoch}, step {step + 1} of {losses.size}, is {losses[step]}: training diverged. "
+            f"Lower settings.learning_rate in experiments.yaml."
+        )
+
+
+def require_finite_evaluation(test_loss: float, epoch: int, step: int) -> None:
+    """Raises CheckFailed that names the step; the last update of an epoch shows in no training loss."""
+    if not math.isfinite(test_loss):
+        raise CheckFailed(
+            f"the test loss after epoch {epoch}, step {step} of {step}, is {test_loss}: training diverged. "
             f"Lower settings.learning_rate in experiments.yaml."
         )
 

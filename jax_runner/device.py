@@ -38,8 +38,8 @@ class Device:
         """
         if precision != "fp32" and not self.on_gpu:
             raise Refused(f"precision {precision} needs an NVIDIA GPU; JAX sees none here and it is not run as fp32")
-        if precision == "tf32" and float(self.device.compute_capability) < 8.0:
-            raise Refused(f"precision tf32 needs compute capability 8.0; {self.device.device_kind} has none")
+        if precision != "fp32" and float(self.device.compute_capability) < 8.0:
+            raise Refused(f"precision {precision} needs compute capability 8.0, which {self.device.device_kind} lacks")
         jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
 
     def describe(self) -> dict[str, Any]:
@@ -65,8 +65,11 @@ class Device:
         """Programs that XLA has compiled so far."""
         return self._compilations
 
-    def reset_memory_peak(self) -> None:
+    def begin_timing(self) -> None:
         """JAX has no way to reset the peak; `set_step_peak` gives the steady state's instead."""
+
+    def end_timing(self) -> None:
+        """See begin_timing."""
 
     def set_step_peak(self, compiled: jax.stages.Compiled) -> None:
         """XLA's own account of one execution of the step: arguments, outputs and temporaries, less what is aliased."""

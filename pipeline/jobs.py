@@ -211,7 +211,7 @@ def _scheduler_by_hand(beat: Heartbeat | None) -> str:
 
 def _stamp(record: Path) -> str:
     """The timestamp() at the end of its name, which sorts by time."""
-    return record.stem[-len("20261121T101502Z-3fa9") :]
+    return record.stem[-len("20261121T101502.123456Z-3fa9") :]
 
 
 Verdict = tuple[State, str | None]

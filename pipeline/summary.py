@@ -211,7 +211,7 @@ def device_name(record: Record) -> str:
         return str(gpu)
     if platform is None and record.outcome != "ok":
         return UNKNOWN_DEVICE
-    return f"CPU: {environment.get('cpu_model') or 'of unknown model'}"
+    return f"CPU: {(environment.get('cpu') or {}).get('model') or 'of unknown model'}"
 
 
 def newest(records: Iterable[Record]) -> list[Record]:
@@ -274,8 +274,9 @@ def _section(setup: Setup, records: Sequence[Record]) -> Section:
 
 
 def _settings_digest(measurement: Measurement) -> str:
-    """Of the use case's settings and the seed: with others it is other work, and has a row of its own."""
-    content = json.dumps([measurement.settings, measurement.protocol.seed], sort_keys=True)
+    """Of the use case's settings and the protocol: with others it is another measurement, and has a row of its own."""
+    protocol = measurement.protocol.model_dump(mode="json", exclude={"replicates", "timeout_s"})
+    content = json.dumps([measurement.settings, protocol], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:4]
 
 
@@ -300,7 +301,11 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
         for name, value in numbers.items():
             values[name].append(value)
         # Today's rules over yesterday's samples; what only the job could see was recorded.
-        flags = quality_flags(record.result, record.environment) | record.flags | flags
+        flags = (
+            quality_flags(record.result, record.environment, record.measurement.protocol.target_noise)
+            | record.flags
+            | flags
+        )
     if len(throughputs) < REPLICATES_FOR_AN_INTERVAL:
         count = len(throughputs)
         flags["few_replicates"] = f"{count} replicate{'s' if count > 1 else ''}: an interval takes 3"

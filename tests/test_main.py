@@ -133,7 +133,7 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 3 replicates; torch adds loop at batch 16
     assert lines[0] == "# any/jax_cifar10_3: 24 measurements"
     assert lines[2] == "# any/torch_cifar10_3: 36 measurements"
-    folder = rf"{re.escape(str(results))}/jobs/any/jax_cifar10_3-\d{{8}}T\d{{6}}Z-[0-9a-f]{{4}}"
+    folder = rf"{re.escape(str(results))}/jobs/any/jax_cifar10_3-\d{{8}}T\d{{6}}\.\d{{6}}Z-[0-9a-f]{{4}}"
     script = re.escape(str(copy / "slurm_scripts" / "jax_cifar10_3.sh"))
     assert re.fullmatch(
         rf"sbatch '--output={folder}/%j_0_log\.out' '--error={folder}/%j_0_log\.err' "

@@ -28,7 +28,7 @@ def project(tmp_path: Path) -> FakeProject:
     return make_project(tmp_path)
 
 
-def make_folder(project: FakeProject, name: str = "torch_mnist_3-20261121T100000Z-aaaa", **plan: Any) -> JobFolder:
+def make_folder(project: FakeProject, name: str = "torch_mnist_3-20261121T100000.000000Z-aaaa", **plan: Any) -> JobFolder:
     folder = JobFolder(root=project.results.jobs / "any" / name)
     write_atomically(folder.plan, project.plan(**plan).model_dump_json(), replace=False)
     return folder
@@ -223,8 +223,8 @@ def test_records_win(project: FakeProject) -> None:
 
 def test_with_force_only_new_records_count(project: FakeProject) -> None:
     record_all(project)
-    old = make_folder(project, "torch_mnist_3-20200101T000000Z-aaaa", force=True)
-    new = make_folder(project, "torch_mnist_3-20990101T000000Z-aaaa", force=True)
+    old = make_folder(project, "torch_mnist_3-20200101T000000.000000Z-aaaa", force=True)
+    new = make_folder(project, "torch_mnist_3-20990101T000000.000000Z-aaaa", force=True)
     for folder in (old, new):
         submitted(folder)
     assert verdict(project, old, in_slurm("FAILED"))[0] == "done"
@@ -314,7 +314,7 @@ def test_a_corrupt_file_is_named_and_breaks_nothing(
     project: FakeProject, capsys: pytest.CaptureFixture[str], broken: str, content: str
 ) -> None:
     folder = make_folder(project)
-    good = make_folder(project, "jax_mnist_3-20261121T100000Z-bbbb", framework="jax")
+    good = make_folder(project, "jax_mnist_3-20261121T100000.000000Z-bbbb", framework="jax")
     for each in (folder, good):
         submitted(each, "local", node="elsewhere")
         beat(each, "done", measurements_done=2)
@@ -336,10 +336,10 @@ def state(project: FakeProject, name: str, verdict: jobs.State, **plan: Any) -> 
 
 
 def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProject) -> None:
-    first = state(project, "torch-20261121T100000Z-aaaa", "failed")
-    second = state(project, "torch-20261121T110000Z-aaaa", "running")
-    third = state(project, "torch-20261121T120000Z-aaaa", "done")
-    jax = state(project, "jax-20261121T100000Z-aaaa", "done", framework="jax")
+    first = state(project, "torch-20261121T100000.000000Z-aaaa", "failed")
+    second = state(project, "torch-20261121T110000.000000Z-aaaa", "running")
+    third = state(project, "torch-20261121T120000.000000Z-aaaa", "done")
+    jax = state(project, "jax-20261121T100000.000000Z-aaaa", "done", framework="jax")
     assert newest([first, jax, second, third]) == [jax, second, third]
     assert newest([first]) == [first]
 

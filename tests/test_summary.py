@@ -17,7 +17,7 @@ from pipeline.summary import csv_text, headline, print_summary, report_command, 
 
 H200 = {"gpu": {"name": "NVIDIA H200"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
 A100 = {"gpu": {"name": "NVIDIA A100"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
-CPU = {"cpu_model": "Xeon", "scheduler": "local", "framework": {"platform": "cpu"}}
+CPU = {"cpu": {"model": "Xeon"}, "scheduler": "local", "framework": {"platform": "cpu"}}
 CELL = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train")
 
 
@@ -169,7 +169,7 @@ def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
 
 
 def test_a_jax_for_the_cpu_beside_a_gpu_is_not_compared_with_the_gpu() -> None:
-    on_cpu = H200 | {"framework": {"platform": "cpu"}, "cpu_model": "Xeon"}
+    on_cpu = H200 | {"framework": {"platform": "cpu"}, "cpu": {"model": "Xeon"}}
     compared = sections([record("jax", "jit", environment=on_cpu), record("torch", "eager")])
     assert [section.setup.device for section in compared] == ["CPU: Xeon", "NVIDIA H200"]
 

@@ -16,6 +16,7 @@ class Device:
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._peak_before_reset = 0
+        self._step_peak_bytes: int | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -34,8 +35,10 @@ class Device:
             raise Refused(
                 f"precision {precision} needs an NVIDIA GPU; PyTorch sees none here and it is not run as fp32"
             )
-        if precision == "tf32" and torch.cuda.get_device_capability() < (8, 0):
-            raise Refused(f"precision tf32 needs compute capability 8.0; {torch.cuda.get_device_name()} has none")
+        if precision != "fp32" and torch.cuda.get_device_capability() < (8, 0):
+            raise Refused(
+                f"precision {precision} needs compute capability 8.0, which {torch.cuda.get_device_name()} lacks"
+            )
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.benchmark = True  # autotune, as XLA does
@@ -71,20 +74,24 @@ class Device:
 
         return int(counters["stats"]["unique_graphs"])
 
-    def reset_memory_peak(self) -> None:
+    def begin_timing(self) -> None:
         if self.on_gpu:
             self._peak_before_reset = torch.cuda.max_memory_allocated()
             torch.cuda.reset_peak_memory_stats()
 
+    def end_timing(self) -> None:
+        if self.on_gpu:
+            self._step_peak_bytes = torch.cuda.max_memory_allocated()
+
     def memory(self) -> Memory:
         if not self.on_gpu:
             return Memory(absent=ON_CPU)
-        steady_peak = torch.cuda.max_memory_allocated()
         return Memory(
-            allocator_peak_bytes=max(self._peak_before_reset, steady_peak),
-            step_peak_bytes=steady_peak,
+            allocator_peak_bytes=max(self._peak_before_reset, torch.cuda.max_memory_allocated()),
+            step_peak_bytes=self._step_peak_bytes,
             pool_peak_bytes=torch.cuda.max_memory_reserved(),
         )
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        return isinstance(error, torch.OutOfMemoryError)
+        """On a GPU by the error's class; the CPU's allocator raises a RuntimeError (c10/core/impl/alloc_cpu.cpp)."""
+        return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)

@@ -23,7 +23,7 @@ from jax import numpy as jnp
 from harness.measure import measure_cold
 from harness.record import EpochPoint, Result
 from harness.session import Session
-from harness.training import require_finite, time_to_target_s
+from harness.training import require_finite, require_finite_evaluation, time_to_target_s
 from harness.weights import batch_order
 from jax_runner.device import model_dtypes
 from jax_runner.weights import load_initial_weights, parameter_count
@@ -81,6 +81,7 @@ def run(session: Session) -> Result:
         return state, loss
 
     wait = session.device.wait
+    wait((state, data))  # copied before the clock starts
     cold_call_times_s = measure_cold(step, wait)
     steady = session.measure_steady(step, wait, steps_per_call=steps_per_call, samples_per_step=variant.batch_size)
 
@@ -95,6 +96,7 @@ def run(session: Session) -> Result:
         losses = np.concatenate([np.atleast_1d(loss) for loss in outputs])
         require_finite(losses, epoch)
         test_loss, test_accuracy = training.evaluate(state)
+        require_finite_evaluation(test_loss, epoch, losses.size)
         points.append(
             EpochPoint(
                 epoch=epoch,

@@ -19,8 +19,7 @@
 set -euo pipefail
 cd '/home/me/jax vs torch'
 
-# Take GPU memory as it is needed, as PyTorch does. By default JAX takes 75 % at once, whatever it needs.
-export XLA_PYTHON_CLIENT_PREALLOCATE=false
+# Variables that only JAX needs go here. What measurements rely on is set where they start (harness/job.py).
 
 # Slurm 22.05 to 23.02 does not hand --cpus-per-task on from sbatch to srun.
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-4}

@@ -19,7 +19,7 @@
 set -euo pipefail
 cd '/home/me/jax vs torch'
 
-# PyTorch needs no variable: its runner sets precision, layout and compilation itself.
+# Variables that only PyTorch needs go here. What measurements rely on is set where they start (harness/job.py).
 
 # Slurm 22.05 to 23.02 does not hand --cpus-per-task on from sbatch to srun.
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-4}

@@ -37,6 +37,10 @@ OPTIONS = {"output": ("norms", "full", "clipped_sum", "batch_gradient")}
 SETTINGS = {"chunk_size": "positive integer", "clip_norm": "positive number"}
 REFUSED_MODELS = {"resnet18": "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined"}
 
+PATCH_BYTES = {"cpu": 2**24, "cuda": 2**30}
+"""Memory for the patches of outer_product. On a CPU a larger piece would come from the system anew, page by page, in
+every step (glibc's M_MMAP_THRESHOLD); on a GPU this only bounds the memory."""
+
 Tensors = dict[str, Tensor]
 Function = Callable[[Tensor, Tensor], Tensors]
 """(normalised images [batch, channels, height, width], labels [batch]) -> tensors by name."""
@@ -56,6 +60,7 @@ def run(session: Session) -> Result:
         return compute(*batch)
 
     wait = session.device.wait
+    wait(batch)  # copied before the clock starts
     cold_call_times_s = measure_cold(step, wait)
     checks = problem.check(to_neutral(step()), output, clip_norm)
     batch = problem.batch(range(variant.batch_size))
@@ -82,7 +87,9 @@ class Problem:
         """Normalised float32 images and their labels."""
         images = torch.from_numpy(self.dataset.train_images[list(rows)]).to(self.device)
         mean, std = (torch.from_numpy(value).to(self.device) for value in (self.dataset.mean, self.dataset.std))
-        normalised = ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2).contiguous()
+        normalised = ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+        # Not .contiguous(): of one channel it may keep strides that convolutions take for channels_last.
+        normalised = normalised.clone(memory_format=torch.contiguous_format)
         return normalised, torch.from_numpy(self.dataset.train_labels[list(rows)]).long().to(self.device)
 
     def losses(self, logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
@@ -252,14 +259,23 @@ def layer_gradients(name: str, module: nn.Module, layer_input: Tensor, output_gr
         bias = output_gradient
     else:
         assert isinstance(module, nn.Conv2d)
-        patches = F.unfold(
-            layer_input,
-            module.kernel_size,
-            dilation=module.dilation,
-            padding=module.padding,
-            stride=module.stride,
-        )
         by_position = output_gradient.flatten(2)
-        weight = torch.bmm(by_position, patches.transpose(1, 2)).view(-1, *module.weight.shape)
+        weight = convolution_gradients(module, layer_input, by_position)
         bias = by_position.sum(2)
     return {f"{name}.weight": weight.float(), f"{name}.bias": bias.float()}
+
+
+def convolution_gradients(module: nn.Conv2d, layer_input: Tensor, output_gradient: Tensor) -> Tensor:
+    """[batch, *weight] from the layer's input and its output's gradient [batch, features, positions].
+
+    The patches are made for a slice of the batch at a time, so that their memory is used again and stays small.
+    """
+    batch_size, features, positions = output_gradient.shape
+    patch_size = module.weight[0].numel()
+    slice_size = max(1, PATCH_BYTES[layer_input.device.type] // (patch_size * positions * layer_input.element_size()))
+    weight = layer_input.new_empty(batch_size, features, patch_size)
+    for first in range(0, batch_size, slice_size):
+        rows = slice(first, first + slice_size)
+        patches = F.unfold(layer_input[rows], module.kernel_size, module.dilation, module.padding, module.stride)
+        torch.bmm(output_gradient[rows], patches.transpose(1, 2), out=weight[rows])
+    return weight.view(-1, *module.weight.shape)

@@ -22,7 +22,7 @@ from harness.errors import Refused
 from harness.measure import measure_cold
 from harness.record import EpochPoint, Result
 from harness.session import Session
-from harness.training import require_finite, time_to_target_s
+from harness.training import require_finite, require_finite_evaluation, time_to_target_s
 from harness.weights import batch_order
 from torch_runner.weights import load_initial_weights, parameter_count
 
@@ -63,6 +63,7 @@ def run(session: Session) -> Result:
         return loss
 
     wait = session.device.wait
+    wait(training)  # copied before the clock starts
     cold_call_times_s = measure_cold(step, wait)
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
 
@@ -78,6 +79,7 @@ def run(session: Session) -> Result:
         losses = torch.stack(outputs).cpu().numpy()
         require_finite(losses, epoch)
         test_loss, test_accuracy = training.evaluate()
+        require_finite_evaluation(test_loss, epoch, losses.size)
         points.append(
             EpochPoint(
                 epoch=epoch,
