@@ -1,0 +1,31 @@
+"""`python -m bench [timed_loop] [opacus] [planning]`: each part in a process of its own; all of them without a name."""
+
+import subprocess
+import sys
+
+PARTS = {
+    "timed_loop": (["-m", "bench.timed_loop", "jax"], ["-m", "bench.timed_loop", "torch"]),
+    "opacus": tuple(
+        ["-m", "bench.opacus_comparison", benchmark, batch_size]
+        for benchmark in ("mnist", "cifar10")
+        for batch_size in ("64", "256")
+    ),
+    "planning": (["-m", "bench.planning"],),
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = sorted(set(names) - set(PARTS))
+    if unknown:
+        print(f"{', '.join(unknown)}: no such part; valid: {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    codes = [
+        subprocess.run([sys.executable, *arguments], check=False).returncode
+        for name in names or PARTS
+        for arguments in PARTS[name]
+    ]
+    return int(any(codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
