@@ -214,6 +214,10 @@ class Job:
                 f"stopped by a signal after {self.progress.done} of {self.progress.total}; a later run goes on here"
             )
             return EXIT_STOPPED
+        except ProjectError as error:
+            self.progress.last_error = str(error)
+            self._beat("stopped")
+            raise
         finally:
             tracker.close()
             self._tell(tracker)

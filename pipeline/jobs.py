@@ -242,6 +242,8 @@ def _verdict_of_slurm(files: Files, submission: Submission, known: SlurmState | 
             return "stopped", STOPPED
         return "lost", f"Slurm no longer knows the job, and its last sign of life was {_age(silent_s)} ago"
     if known.phase == "queued":
+        if beat and beat.state == "running" and now_s - beat.updated_at_unix_s < 2 * ASK_SLURM_EVERY_S:
+            return "running", None  # it has started since Slurm was asked
         return ("requeued" if beat else "queued"), known.reason
     if known.phase == "requeued":
         return "requeued", known.reason

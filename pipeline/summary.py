@@ -55,6 +55,8 @@ CSV_NUMBERS = (
     "time_to_target_s",
 )
 """Of harness.statistics.summary_numbers; each is the median over replicates."""
+FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})
+"""What its section's heading says already."""
 CSV_COLUMNS = (
     "device",
     "gpu",
@@ -309,6 +311,8 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
     if len(throughputs) < REPLICATES_FOR_AN_INTERVAL:
         count = len(throughputs)
         flags["few_replicates"] = f"{count} replicate{'s' if count > 1 else ''}: an interval takes 3"
+    if records[0].measurement.quick:
+        flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}
     return Mode(
         framework=framework,
         execution_mode=execution_mode,

@@ -28,7 +28,9 @@ def project(tmp_path: Path) -> FakeProject:
     return make_project(tmp_path)
 
 
-def make_folder(project: FakeProject, name: str = "torch_mnist_3-20261121T100000.000000Z-aaaa", **plan: Any) -> JobFolder:
+def make_folder(
+    project: FakeProject, name: str = "torch_mnist_3-20261121T100000.000000Z-aaaa", **plan: Any
+) -> JobFolder:
     folder = JobFolder(root=project.results.jobs / "any" / name)
     write_atomically(folder.plan, project.plan(**plan).model_dump_json(), replace=False)
     return folder

@@ -1,0 +1,116 @@
+"""A use case that behaves as its variant's execution mode says: well, or with one of the faults a job must survive."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from harness.errors import CheckFailed
+from harness.measure import measure_cold
+from harness.record import Result
+from harness.session import Session
+from harness.training import require_finite
+
+LONG_S = 120.0
+
+
+def run(session: Session) -> Result:
+    session.channel.progress("begun", 1, 2)
+    return globals()[session.measurement.variant.execution_mode](session)
+
+
+def well(session: Session) -> Result:
+    def step() -> None:
+        time.sleep(1e-4)
+
+    wait = session.device.wait
+    cold = measure_cold(step, wait)
+    return session.result(session.measure_steady(step, wait, steps_per_call=1, samples_per_step=8), cold)
+
+
+def gated(session: Session) -> Result:
+    """Waits for the file that settings.gate names; meanwhile settings.pid has this process's id."""
+    settings = session.measurement.settings
+    pid_file = Path(str(settings["pid"]))
+    pid_file.with_suffix(".part").write_text(str(os.getpid()))
+    pid_file.with_suffix(".part").rename(pid_file)
+    end = time.monotonic() + LONG_S
+    while not Path(str(settings["gate"])).exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return well(session)
+
+
+def sleeps(session: Session) -> Result:
+    time.sleep(LONG_S)
+    return well(session)
+
+
+def is_killed(session: Session) -> Result:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return well(session)
+
+
+def is_killed_and_leaves_a_worker(session: Session) -> Result:
+    """The worker holds the pipe's end that the parent reads, as a forked compiler worker does."""
+    descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    subprocess.Popen(["sleep", str(LONG_S)], close_fds=False, pass_fds=[fd for fd in descriptors if fd > 2])
+    return is_killed(session)
+
+
+def segfaults(session: Session) -> Result:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return well(session)
+
+
+def exits(session: Session) -> Result:
+    print("the framework's last words")
+    os._exit(3)
+
+
+def is_stuck_at_exit(session: Session) -> Result:
+    """A thread that never ends keeps the interpreter from ending after the result was sent."""
+    threading.Thread(target=time.sleep, args=(LONG_S,)).start()
+    return well(session)
+
+
+def fills_the_host(session: Session) -> Result:
+    """The kernel refuses an allocation, really."""
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+    bytearray(4 << 30)
+    return well(session)
+
+
+def fills_the_device(session: Session) -> Result:
+    raise RuntimeError("device is full: 4 GiB asked for\nand a stack trace of C++")
+
+
+def diverges(session: Session) -> Result:
+    require_finite(np.array([2.3, 7.1, np.nan, np.nan]), epoch=2)
+    return well(session)
+
+
+def is_wrong(session: Session) -> Result:
+    raise CheckFailed("full against the float64 loop: relative error 1.00e+00")
+
+
+def raises(session: Session) -> Result:
+    raise KeyError("conv9")
+
+
+def writes_nonsense(session: Session) -> Result:
+    session.channel._pipe.write("not JSON\n")
+    session.channel._pipe.flush()
+    return well(session)
+
+
+def prints_much(session: Session) -> Result:
+    """More than a pipe holds, on both outputs."""
+    print("x" * 200_000)
+    print("y" * 200_000, file=sys.stderr)
+    return well(session)

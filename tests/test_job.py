@@ -1,0 +1,518 @@
+"""The job: real runs of run.py as a process of its own.
+
+Faults are made by tests/fake_framework, so that each can be had at will in about a second; what needs the frameworks
+themselves runs both, on the small MNIST model and the sample data.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.job import read_plan, write_plan
+from harness.paths import REPOSITORY, JobFolder, Results
+from harness.record import Record, read_record
+from tests.fake_repository import Repository, make_repository, without_slurm
+
+FRAMEWORKS = ("jax", "torch")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return make_repository(tmp_path)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie, which only waits for somebody to read its exit status, is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def read_pid(repository: Repository) -> int:
+    wait_until(repository.pid.exists, "the measurement's process has begun")
+    return int(repository.pid.read_text())
+
+
+# Faults of one measurement.
+
+FAULTS = {
+    "is_killed": ("failed", "the measurement's process was killed by SIGKILL (often the host's or Slurm's"),
+    "segfaults": ("failed", "the measurement's process was killed by SIGSEGV"),
+    "exits": ("failed", "the measurement's process ended with status 3 and no result"),
+    "fills_the_host": ("out_of_memory", "no message"),
+    "fills_the_device": ("out_of_memory", "device is full: 4 GiB asked for"),
+    "diverges": ("failed", "the loss of epoch 2, step 3 of 4, is nan: training diverged. Lower settings.learning_rate"),
+    "is_wrong": ("failed", "full against the float64 loop: relative error 1.00e+00"),
+    "raises": ("failed", "KeyError: 'conv9'"),
+    "writes_nonsense": ("failed", "the measurement's process ended with status 1 and no result"),
+    "is_killed_and_leaves_a_worker": ("failed", "the measurement's process was killed by SIGKILL"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyJob:
+    status: int
+    output: str
+    folder: JobFolder
+    repository: Repository
+    records: dict[str, Record]
+
+
+@pytest.fixture(scope="module")
+def faulty_job(tmp_path_factory: pytest.TempPathFactory) -> FaultyJob:
+    """One job in which all of FAULTS happen, and a good measurement before and after them."""
+    repository = make_repository(tmp_path_factory.mktemp("faults"))
+    status, output, folder = repository.run(repository.plan("well", *FAULTS, "prints_much"))
+    return FaultyJob(status=status, output=output, folder=folder, repository=repository, records=repository.records())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_recorded_with_its_reason(faulty_job: FaultyJob, fault: str) -> None:
+    outcome, reason = FAULTS[fault]
+    record = faulty_job.records[fault]
+    assert record.outcome == outcome
+    assert record.reason is not None
+    assert record.reason.startswith(reason)
+    assert record.result is None
+
+
+def test_what_the_framework_said_last_is_in_the_reason(faulty_job: FaultyJob) -> None:
+    assert "the framework's last words" in str(faulty_job.records["exits"].reason)
+
+
+def test_reason_names_the_log(faulty_job: FaultyJob) -> None:
+    logs = list(faulty_job.repository.results.records().rglob("*is_killed-*.log"))
+    assert len(logs) == 1
+    assert str(logs[0]) in str(faulty_job.records["is_killed"].reason)
+
+
+def test_traceback_is_in_the_log(faulty_job: FaultyJob) -> None:
+    (log,) = faulty_job.repository.results.records().rglob("*-raises-*.log")
+    assert "Traceback" in log.read_text()
+    assert "in raises" in log.read_text()
+
+
+def test_measurements_before_and_after_the_faults_are_good(faulty_job: FaultyJob) -> None:
+    assert set(faulty_job.records) == {"well", *FAULTS, "prints_much"}
+    for mode in ("well", "prints_much"):
+        record = faulty_job.records[mode]
+        assert (record.outcome, record.reason) == ("ok", None)
+        assert record.result is not None
+        assert record.result.blocks is not None
+        assert len(record.result.blocks.block_times_s) == 3
+
+
+def test_failures_are_counted_and_make_the_exit_status(faulty_job: FaultyJob) -> None:
+    failed = sum(outcome == "failed" for outcome, _ in FAULTS.values())
+    assert faulty_job.status == 1
+    heartbeat = faulty_job.repository.heartbeat(faulty_job.folder)
+    assert heartbeat.state == "done"
+    assert (heartbeat.measurements_total, heartbeat.measurements_done) == (len(FAULTS) + 2, len(FAULTS) + 2)
+    assert heartbeat.measurements_failed == failed
+    assert f"{len(FAULTS) + 2} measured, 0 had a record, {failed} failed" in faulty_job.output
+
+
+def test_out_of_memory_and_refused_are_answers_not_failures(repository: Repository) -> None:
+    status, _, _ = repository.run(repository.plan("fills_the_host"))
+    assert status == 0
+    status, output, _ = repository.run(repository.plan("well", precision="tf32"))
+    assert status == 0
+    record = repository.records()["well"]
+    assert (record.outcome, record.reason) == ("refused", "precision tf32 needs an NVIDIA GPU")
+    assert "refused: precision tf32 needs an NVIDIA GPU" in output
+
+
+def test_child_killed_from_outside_is_recorded_and_the_next_one_measured(repository: Repository) -> None:
+    folder = repository.job(repository.plan("gated", "well"))
+    with repository.start(folder) as process:
+        os.kill(read_pid(repository), signal.SIGKILL)
+        process.communicate(timeout=30)
+    records = repository.records()
+    assert records["gated"].outcome == "failed"
+    assert "killed by SIGKILL" in str(records["gated"].reason)
+    assert records["well"].outcome == "ok"
+    assert process.returncode == 1
+
+
+def test_timeout_ends_the_child_and_is_recorded(repository: Repository) -> None:
+    folder = repository.job(repository.plan("gated", "well", timeout_s=4.0))
+    with repository.start(folder) as process:
+        pid = read_pid(repository)
+        process.communicate(timeout=30)
+    records = repository.records()
+    assert records["gated"].outcome == "timeout"
+    assert str(records["gated"].reason).startswith("not done after 4 s; log: ")
+    assert records["well"].outcome == "ok"
+    assert process.returncode == 1
+    assert not is_alive(pid)
+
+
+def test_result_stands_where_the_child_does_not_end(repository: Repository) -> None:
+    source = repository.root / "harness" / "job.py"
+    assert "EXIT_GRACE_S = 20.0" in source.read_text()
+    source.write_text(source.read_text().replace("EXIT_GRACE_S = 20.0", "EXIT_GRACE_S = 1.0"))
+    status, _, _ = repository.run(repository.plan("is_stuck_at_exit"))
+    assert (status, repository.records()["is_stuck_at_exit"].outcome) == (0, "ok")
+
+
+def test_batch_larger_than_the_data_is_told(repository: Repository) -> None:
+    plan = repository.plan("well")
+    variant = plan.variants[0].model_copy(update={"batch_size": 2000})
+    status, _, _ = repository.run(plan.model_copy(update={"variants": (variant,)}))
+    assert status == 1
+    reason = str(repository.records()["well"].reason)
+    assert reason.startswith("batch size 2000 is larger than the training set of mnist (sample data: 1536 samples).")
+
+
+# The job's own end, and its going on.
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_signal_stops_the_job_and_the_next_start_goes_on(repository: Repository, number: signal.Signals) -> None:
+    folder = repository.job(repository.plan("well", "gated", "exits"))
+    with repository.start(folder) as process:
+        pid = read_pid(repository)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert "stopped by a signal after 1 of 3; a later run goes on here" in output
+    assert not is_alive(pid)
+    heartbeat = repository.heartbeat(folder)
+    assert (heartbeat.state, heartbeat.measurements_done, heartbeat.measurements_failed) == ("stopped", 1, 0)
+    assert {mode: record.outcome for mode, record in repository.records().items()} == {"well": "ok"}
+
+    repository.gate.touch()
+    with repository.start(folder) as process:
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "2 measured, 1 had a record, 1 failed" in output
+    outcomes = {mode: record.outcome for mode, record in repository.records().items()}
+    assert outcomes == {"well": "ok", "gated": "ok", "exits": "failed"}
+
+
+def test_child_does_not_outlive_a_killed_parent(repository: Repository) -> None:
+    folder = repository.job(repository.plan("gated"))
+    with repository.start(folder) as process:
+        pid = read_pid(repository)
+        assert is_alive(pid)
+        process.kill()
+        process.communicate(timeout=30)
+    wait_until(lambda: not is_alive(pid), "the child is gone", timeout_s=5)
+    assert repository.records() == {}
+
+
+def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: Repository) -> None:
+    assert repository.run(repository.plan("well", "exits"))[0] == 1
+    status, output, folder = repository.run(repository.plan("well", "exits"))
+    assert status == 1
+    assert "1 measured, 1 had a record, 1 failed" in output
+    assert repository.heartbeat(folder).measurements_skipped == 1
+    found = sorted(path.name.split("-")[3] for path in repository.results.records().rglob("*.json"))
+    assert found == ["exits", "exits", "well"]  # the first failure's record is still there
+
+
+def test_force_measures_again_and_keeps_the_old_record(repository: Repository) -> None:
+    repository.run(repository.plan("well"))
+    (old,) = repository.results.records().rglob("*.json")
+    before = old.read_bytes()
+    status, output, _ = repository.run(repository.plan("well", force=True))
+    assert status == 0
+    assert "1 measured, 0 had a record" in output
+    assert len(list(repository.results.records().rglob("*.json"))) == 2
+    assert old.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"schema_version": 1}'], ids=["empty", "truncated", "not a record"])
+def test_corrupt_record_counts_as_not_measured_and_is_left_alone(repository: Repository, content: str) -> None:
+    plan = repository.plan("well")
+    corrupt = repository.results.new_record(next(iter(plan.measurements())))
+    corrupt.parent.mkdir(parents=True)
+    corrupt.write_text(content)
+    status, output, _ = repository.run(plan)
+    assert status == 0
+    assert "1 measured, 0 had a record" in output
+    assert corrupt.read_text() == content
+    good = [path for path in corrupt.parent.glob("*.json") if path != corrupt]
+    assert [read_record(path).outcome for path in good] == ["ok"]
+
+
+def test_corrupt_heartbeat_is_replaced(repository: Repository) -> None:
+    folder = repository.job(repository.plan("well"))
+    folder.heartbeat.write_text("{")
+    with repository.start(folder) as process:
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert repository.heartbeat(folder).state == "done"
+
+
+def test_heartbeat_that_cannot_be_written_costs_no_measurement(repository: Repository) -> None:
+    folder = repository.job(repository.plan("well"))
+    folder.heartbeat.mkdir()
+    with repository.start(folder) as process:
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert output.count(f"warning: cannot write {folder.heartbeat}") == 1
+    assert repository.records()["well"].outcome == "ok"
+
+
+@pytest.mark.parametrize("content", ["", '{"framework": "torch"'], ids=["empty", "truncated"])
+def test_corrupt_plan_is_a_usage_error_that_names_the_file(repository: Repository, content: str) -> None:
+    folder = repository.job(repository.plan("well"))
+    folder.plan.write_text(content)
+    with repository.start(folder) as process:
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert f"error: {folder.plan}: not a job plan" in output
+    assert "Traceback" not in output
+
+
+def test_plan_of_the_other_framework_is_a_usage_error(repository: Repository) -> None:
+    plan = repository.plan("well").model_copy(update={"framework": "jax"})
+    status, output, folder = repository.run(plan)
+    assert status == 2
+    assert f"error: {folder.plan}: is a plan for jax. Run it with jax_runner/run.py." in output
+
+
+def test_results_that_cannot_be_written_are_a_usage_error(repository: Repository, tmp_path: Path) -> None:
+    folder = JobFolder(root=tmp_path / "job")
+    write_plan(repository.plan("well"), folder)
+    repository.results.root.write_text("a file, not a folder")
+    with repository.start(folder) as process:
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "error: cannot write" in output
+    assert "Not a directory" in output
+    assert "--results DIR" in output
+    assert "Traceback" not in output
+
+
+def test_disk_that_fills_up_ends_the_job_and_keeps_its_records(repository: Repository, tmp_path: Path) -> None:
+    repository.results.root.mkdir()
+    size = ["-o", "size=128k"]
+    mount = subprocess.run(["mount", "-t", "tmpfs", *size, "none", repository.results.root], capture_output=True)
+    if mount.returncode != 0:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        folder = JobFolder(root=tmp_path / "job")
+        write_plan(repository.plan("well", "gated"), folder)
+        with repository.start(folder) as process:
+            read_pid(repository)
+            ballast = repository.results.root / "ballast"
+            with pytest.raises(OSError, match="No space left"):
+                ballast.write_bytes(bytes(1 << 20))
+            repository.gate.touch()
+            output, _ = process.communicate(timeout=30)
+        assert process.returncode == 2
+        assert "error: cannot write the record" in output
+        assert "No space left on device" in output
+        assert "Traceback" not in output
+        assert {mode: record.outcome for mode, record in repository.records().items()} == {"well": "ok"}
+        assert list(repository.results.root.rglob("*.tmp")) == []
+
+        ballast.unlink()
+        with repository.start(folder) as process:
+            output, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert "1 measured, 1 had a record" in output
+    finally:
+        subprocess.run(["umount", repository.results.root], check=True)
+
+
+# Both frameworks, on their own run.py.
+
+EXPERIMENTS = """\
+project: trial
+data_dir: {data_dir}
+cluster: {{time_limit_minutes: 30}}
+gpus: {{any: {{}}}}
+matrix: {{gpus: [any], benchmarks: [mnist], use_cases: [1]}}
+benchmarks:
+  mnist: {{models: [cnn]}}
+use_cases:
+  1:
+    name: train
+    batch_sizes: [256]
+    precisions: {precisions}
+    execution_modes: {{jax: [jit], torch: [eager]}}
+    settings: {{epochs: 1, learning_rate: {learning_rate}, momentum: 0.9, weight_decay: 5e-4, target_accuracy: 0.5}}
+measurement:
+  replicates: 1
+  warmup_s: 0.05
+  warmup_min_calls: 2
+  block_min_s: 0.02
+  min_blocks: 3
+  max_blocks: 3
+  latency_calls: 3
+wandb: {{mode: disabled}}
+"""
+
+
+def write_experiments(folder: Path, *, learning_rate: str = "0.02", precisions: str = "[fp32]") -> Path:
+    path = folder / "experiments.yaml"
+    data_dir = folder / "empty"
+    path.write_text(EXPERIMENTS.format(data_dir=data_dir, learning_rate=learning_rate, precisions=precisions))
+    return path
+
+
+def run_by_hand(
+    framework: str, folder: Path, *arguments: str, data: str = "sample"
+) -> subprocess.CompletedProcess[str]:
+    """On the CPU, so that the test is the same test everywhere."""
+    command = [sys.executable, f"{framework}_runner/run.py", "--benchmark", "mnist", "--use_case", "1"]
+    command += ["--data", data, "--config", str(folder / "experiments.yaml"), "--results", str(folder / "results")]
+    environment = without_slurm() | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        [*command, *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def records_of(folder: Path) -> dict[str, Record]:
+    """By precision."""
+    paths = Results(root=folder / "results").records().rglob("*.json")
+    return {record.measurement.variant.precision: record for record in map(read_record, paths)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealRun:
+    framework: str
+    folder: Path
+    finished: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module", params=FRAMEWORKS)
+def real_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RealRun:
+    pytest.importorskip(request.param)
+    folder = tmp_path_factory.mktemp(request.param)
+    write_experiments(folder, precisions="[fp32, tf32, bf16]")
+    return RealRun(framework=request.param, folder=folder, finished=run_by_hand(request.param, folder))
+
+
+def test_real_run_measures_what_the_cpu_can_do(real_run: RealRun) -> None:
+    assert real_run.finished.returncode == 0, real_run.finished.stdout + real_run.finished.stderr
+    record = records_of(real_run.folder)["fp32"]
+    assert (record.outcome, record.reason) == ("ok", None)
+    assert record.result is not None
+    assert record.result.blocks is not None
+    assert record.result.blocks.samples_per_step == 256
+    assert record.result.parameter_count == 26_010
+    assert record.result.recompiles == 0
+    assert [point.epoch for point in record.result.epochs] == [1]
+    assert 0 < record.result.epochs[0].test_accuracy <= 1
+    assert record.result.energy.gross_joules is None
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_real_run_refuses_what_the_cpu_cannot_do(real_run: RealRun, precision: str) -> None:
+    record = records_of(real_run.folder)[precision]
+    assert record.outcome == "refused"
+    assert str(record.reason).startswith(f"precision {precision} needs an NVIDIA GPU")
+    assert str(record.reason).endswith("it is not run as fp32")
+
+
+def test_real_record_says_where_and_with_what(real_run: RealRun) -> None:
+    environment = records_of(real_run.folder)["fp32"].environment
+    assert environment["scheduler"] == "local"
+    assert environment["node"] == os.uname().nodename
+    assert environment["framework"]["name"] == real_run.framework
+    assert environment["framework"]["platform"] == "cpu"
+    version = environment["framework"]["version"].partition("+")[0]
+    assert environment["packages"][real_run.framework].partition("+")[0] == version
+    assert "none" not in (environment["git"]["commit"] or "").lower()
+
+
+def test_second_real_run_skips_everything(real_run: RealRun) -> None:
+    before = {path: path.read_bytes() for path in Results(root=real_run.folder / "results").records().rglob("*.json")}
+    again = run_by_hand(real_run.framework, real_run.folder)
+    assert again.returncode == 0
+    assert "0 measured, 3 had a record, 0 failed" in again.stdout
+    after = {path: path.read_bytes() for path in Results(root=real_run.folder / "results").records().rglob("*.json")}
+    assert after == before
+
+
+def test_frozen_plan_is_run_whatever_experiments_yaml_says_by_now(real_run: RealRun) -> None:
+    (folder, *_) = Results(root=real_run.folder / "results").job_folders()
+    plan = read_plan(folder.plan)
+    config = real_run.folder / "experiments.yaml"
+    text = config.read_text()
+    config.write_text("no: [valid")
+    try:
+        again = run_by_hand(real_run.framework, real_run.folder, "--job-folder", str(folder.root))
+    finally:
+        config.write_text(text)
+    assert again.returncode == 0
+    assert "0 measured, 3 had a record, 0 failed" in again.stdout
+    assert read_plan(folder.plan) == plan
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_loss_that_is_not_finite_fails_and_the_step_is_named(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    write_experiments(tmp_path, learning_rate="1e30")
+    finished = run_by_hand(framework, tmp_path)
+    record = records_of(tmp_path)["fp32"]
+    assert finished.returncode == 1
+    assert record.outcome == "failed"
+    # 1536 samples make 6 steps of 256. The first loss is that of the initial weights, so it is finite.
+    assert str(record.reason).startswith("the loss of epoch 1, step 2 of 6, is ")
+    assert "Lower settings.learning_rate" in str(record.reason)
+    assert "step 2 of 6" in finished.stdout
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_missing_data_is_told_at_once(framework: str, tmp_path: Path) -> None:
+    write_experiments(tmp_path)
+    before_s = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = run_by_hand(framework, tmp_path, data="real")
+    after_s = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert finished.returncode == 2
+    assert "python main.py data --benchmark mnist" in finished.stderr
+    assert "--data sample" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert list((tmp_path / "results").rglob("records/**/*.json")) == []
+    used_s = after_s.ru_utime + after_s.ru_stime - before_s.ru_utime - before_s.ru_stime
+    assert used_s < 2.0  # of processor time: no framework was imported
+
+
+def test_results_below_a_file_are_a_usage_error(tmp_path: Path) -> None:
+    write_experiments(tmp_path)
+    (tmp_path / "results").write_text("")
+    finished = run_by_hand("torch", tmp_path)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("error: cannot write ")
+    assert "Not a directory" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--benchmark", "mnist"], "--benchmark and --use_case are needed"),
+        (["--benchmark", "mnits", "--use_case", "1"], "mnist"),
+        (["--benchmark", "mnist", "--use_case", "2"], "1"),
+        (["--benchmark", "mnist", "--use_case", "1", "--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--job-folder", "/nowhere"], "/nowhere/plan.json: cannot be read"),
+    ],
+    ids=["nothing", "benchmark", "use case", "config", "job folder"],
+)
+def test_wrong_usage_ends_with_status_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    command = [sys.executable, "jax_runner/run.py", *arguments, "--results", str(tmp_path)]
+    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 2
+    assert message in finished.stderr
+    assert "Traceback" not in finished.stderr

@@ -1,0 +1,265 @@
+"""Records, plans and heartbeats on a disk that is full, and files that are truncated, corrupt or from another time."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import RecordError
+from harness.files import write_atomically
+from harness.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
+from harness.job import read_plan, write_plan
+from harness.paths import JobFolder, Results
+from harness.plan import Cell, JobPlan, Measurement, Variant
+from harness.record import Record, Result, find_settled_record, read_record, write_record
+from harness.settings import MeasurementSettings, WandbSettings
+
+
+def make_plan(seed: int = 0) -> JobPlan:
+    return JobPlan(
+        framework="jax",
+        cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train"),
+        variants=(Variant(model="cnn", batch_size=64, precision="fp32", execution_mode="jit"),),
+        settings={"epochs": 2},
+        protocol=MeasurementSettings(replicates=1, seed=seed),
+        wandb=WandbSettings(mode="disabled"),
+    )
+
+
+def measurement_of(plan: JobPlan) -> Measurement:
+    return next(iter(plan.measurements()))
+
+
+def make_record(plan: JobPlan, outcome: str = "ok", scheduler: str = "local", **fields: Any) -> Record:
+    measurement = measurement_of(plan)
+    return Record.model_validate(
+        {
+            "measurement_id": measurement.id,
+            "measurement": measurement,
+            "outcome": outcome,
+            "started_at": "2026-11-21T10:00:00+00:00",
+            "ended_at": "2026-11-21T10:01:00+00:00",
+            "environment": {"scheduler": scheduler},
+            "result": Result(cold_call_times_s=[0.1, 1 / 3]),
+        }
+        | fields
+    )
+
+
+def store(results: Results, record: Record) -> Path:
+    path = results.new_record(record.measurement)
+    write_record(record, path)
+    return path
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB with 4 KiB left."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"needs the right to mount a small file system: {mounted.stderr.strip()}")
+    (folder / "ballast").write_bytes(bytes(60 * 1024))
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    record = make_record(make_plan(), flags={"noisy": "spread 12 %"})
+    path = store(Results(root=tmp_path), record)
+    assert read_record(path) == record
+    assert read_record(path).result.cold_call_times_s == [0.1, 1 / 3]  # every bit of a float
+
+
+def test_record_is_never_overwritten(tmp_path: Path) -> None:
+    plan = make_plan()
+    path = store(Results(root=tmp_path), make_record(plan))
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match="never overwritten"):
+        write_record(make_record(plan, "failed"), path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_full_disk_is_told_and_leaves_what_is_there(full_disk: Path) -> None:
+    results = Results(root=full_disk)
+    good = store(results, make_record(make_plan()))
+    before = good.read_bytes()
+    large = make_record(make_plan(), environment={"scheduler": "local", "padding": "x" * 100_000})
+    with pytest.raises(RecordError, match=r"No space left on device.*--results DIR; nothing was overwritten"):
+        store(results, large)
+    assert good.read_bytes() == before
+    assert [file.name for file in good.parent.iterdir()] == [good.name]  # no half file, no temporary one
+
+
+def test_full_disk_keeps_the_heartbeat_of_before(full_disk: Path) -> None:
+    path = full_disk / "heartbeat.json"
+    write_heartbeat(make_heartbeat(), path)
+    with pytest.raises(OSError, match="No space left"):
+        write_heartbeat(make_heartbeat(last_error="x" * 100_000), path)
+    assert read_heartbeat(path) == make_heartbeat()
+
+
+def test_results_that_are_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    results = Results(root=tmp_path / "file" / "results")
+    with pytest.raises(RecordError, match="cannot write the record .*file.*Not a directory"):
+        store(results, make_record(make_plan()))
+    folder = JobFolder(root=results.jobs / "job")
+    with pytest.raises(RecordError, match="cannot write .*plan.json: Not a directory.*--results DIR"):
+        write_plan(make_plan(), folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda text: text[: len(text) // 2], "Invalid JSON: EOF"),
+        (lambda text: "", "Invalid JSON: EOF"),
+        (lambda text: "[1, 2]", "the file: Input should be an object"),
+        (lambda text: text.replace('"outcome"', '"outcme"'), "outcome: Field required"),
+        (lambda text: text.replace('"ok"', '"fine"'), "outcome: Input should be 'ok'"),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "schema version 99"),
+    ],
+    ids=["truncated", "empty", "not a record", "key", "value", "schema"],
+)
+def test_damaged_record_is_named_left_alone_and_not_measured(tmp_path: Path, damage: Any, complaint: str) -> None:
+    plan = make_plan()
+    results = Results(root=tmp_path)
+    path = store(results, make_record(plan))
+    assert find_settled_record(measurement_of(plan), results, "local") == path
+    path.write_text(damage(path.read_text()))
+    before = path.read_bytes()
+    with pytest.raises(RecordError) as raised:
+        read_record(path)
+    assert str(path) in str(raised.value)
+    assert complaint in str(raised.value)
+    assert find_settled_record(measurement_of(plan), results, "local") is None
+    assert path.read_bytes() == before
+
+
+def test_record_of_other_bytes_than_text(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    path = store(results, make_record(make_plan()))
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_record(path)
+    assert find_settled_record(measurement_of(make_plan()), results, "local") is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settled"),
+    [("ok", True), ("out_of_memory", True), ("refused", True), ("failed", False), ("timeout", False)],
+)
+def test_which_outcomes_are_settled(tmp_path: Path, outcome: str, settled: bool) -> None:
+    plan = make_plan()
+    path = store(Results(root=tmp_path), make_record(plan, outcome))
+    found = find_settled_record(measurement_of(plan), Results(root=tmp_path), "local")
+    assert found == (path if settled else None)
+
+
+def test_settled_record_is_of_this_work_and_this_scheduler(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    store(results, make_record(make_plan(seed=0), scheduler="local"))
+    assert find_settled_record(measurement_of(make_plan(seed=0)), results, "slurm") is None
+    assert find_settled_record(measurement_of(make_plan(seed=1)), results, "local") is None
+
+
+def test_newer_failure_does_not_hide_a_good_record(tmp_path: Path) -> None:
+    plan = make_plan()
+    measurement = measurement_of(plan)
+    folder = Results(root=tmp_path).records(measurement.cell, "jax")
+    good = folder / f"{measurement.key}-{measurement.id}-20261121T100000.000000Z-aaaa.json"
+    write_record(make_record(plan), good)
+    write_record(
+        make_record(plan, "failed"), folder / f"{measurement.key}-{measurement.id}-20261121T110000.000000Z-aaaa.json"
+    )
+    assert find_settled_record(measurement, Results(root=tmp_path), "local") == good
+
+
+def test_repetition_and_patience_do_not_change_what_is_measured() -> None:
+    plan = make_plan()
+    more = plan.model_copy(update={"protocol": plan.protocol.model_copy(update={"replicates": 9, "timeout_s": 5.0})})
+    longer = plan.model_copy(update={"protocol": plan.protocol.model_copy(update={"warmup_s": 9.0})})
+    assert measurement_of(more).id == measurement_of(plan).id
+    assert measurement_of(longer).id != measurement_of(plan).id
+
+
+def test_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    folder = JobFolder(root=tmp_path / "job")
+    write_plan(make_plan(), folder)
+    assert read_plan(folder.plan) == make_plan()
+    assert measurement_of(read_plan(folder.plan)).id == measurement_of(make_plan()).id
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda text: text[:-20], "Invalid JSON: EOF"),
+        (lambda text: text.replace('"jax"', '"pytorch"', 1), "framework: Input should be 'jax' or 'torch'"),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'), "schema version 2"),
+    ],
+    ids=["truncated", "value", "schema"],
+)
+def test_damaged_plan_is_named(tmp_path: Path, damage: Any, complaint: str) -> None:
+    folder = JobFolder(root=tmp_path / "job")
+    write_plan(make_plan(), folder)
+    folder.plan.write_text(damage(folder.plan.read_text()))
+    with pytest.raises(RecordError) as raised:
+        read_plan(folder.plan)
+    assert str(folder.plan) in str(raised.value)
+    assert complaint in str(raised.value)
+    assert "Submit the job again" in str(raised.value)
+
+
+def make_heartbeat(**changes: Any) -> Heartbeat:
+    content = {
+        "state": "running",
+        "measurements_total": 4,
+        "measurements_done": 1,
+        "measurements_failed": 0,
+        "measurements_skipped": 0,
+        "node": "gpu01",
+        "pid": 7,
+        "started_at_unix_s": 100.0,
+        "updated_at_unix_s": 160.0,
+    }
+    return Heartbeat.model_validate(content | changes)
+
+
+def test_heartbeat_before_the_first_beat_and_after(tmp_path: Path) -> None:
+    path = tmp_path / "heartbeat.json"
+    assert read_heartbeat(path) is None
+    write_heartbeat(make_heartbeat(), path)
+    write_heartbeat(make_heartbeat(measurements_done=2), path)
+    assert read_heartbeat(path) == make_heartbeat(measurements_done=2)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"state": "runn', b"\xff\xfe", b"[]", b'{"state": "running"}'])
+def test_damaged_heartbeat_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "heartbeat.json"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="heartbeat.json: not a heartbeat"):
+        read_heartbeat(path)
+
+
+def test_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "old", replace=True)
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new \ud800", replace=True)  # half a surrogate pair: not writable as UTF-8
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_record_is_plain_json(tmp_path: Path) -> None:
+    """Other tools read it: no NaN, no Infinity."""
+    path = store(Results(root=tmp_path), make_record(make_plan()))
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads(path.read_text(), parse_constant=refuse)["schema_version"] == 1
