@@ -23,6 +23,7 @@ from harness.measure import Steady, Step, Wait, compile_time_s, measure_steady
 from harness.plan import Measurement
 from harness.record import EpochPoint, Memory, Outcome, Result
 from harness.settings import Frozen
+from harness.statistics import summary_numbers
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -77,6 +78,8 @@ class Session:
             after_warmup=self.device.begin_timing,
         )
         self.device.end_timing()
+        so_far = Result(blocks=steady.blocks, latency=steady.latency, energy=steady.energy, memory=self.memory())
+        self.channel.metrics(summary_numbers(so_far))
         return steady
 
     def result(self, steady: Steady, cold_call_times_s: list[float], **fields: Any) -> Result:

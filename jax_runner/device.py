@@ -101,5 +101,10 @@ class Device:
 
 
 def model_dtypes(precision: str) -> dict[str, Any]:
-    """What a layer gets: bf16 computes in bfloat16 over float32 weights, as torch.autocast does."""
-    return {"dtype": jnp.bfloat16 if precision == "bf16" else jnp.float32, "param_dtype": jnp.float32}
+    """What a layer gets: bf16 computes in bfloat16 over float32 weights, as torch.autocast does.
+
+    Its products then take the hardware's own bfloat16 path; the other precisions follow `set_up`.
+    """
+    if precision == "bf16":
+        return {"dtype": jnp.bfloat16, "param_dtype": jnp.float32, "precision": jax.lax.Precision.DEFAULT}
+    return {"dtype": jnp.float32, "param_dtype": jnp.float32}

@@ -258,9 +258,9 @@ def capture(
 def kernel_gradients(module: nnx.Conv | nnx.Linear, layer_input: jax.Array, output_gradient: jax.Array) -> jax.Array:
     """[batch, *kernel]"""
     if isinstance(module, nnx.Linear):
-        return jnp.einsum("bi,bo->bio", layer_input, output_gradient)
+        return jnp.einsum("bi,bo->bio", layer_input, output_gradient, precision=module.precision)
     patches = extract_patches(module, layer_input, output_gradient.shape[1:3])
-    return jnp.einsum("bhwklc,bhwo->bklco", patches, output_gradient)
+    return jnp.einsum("bhwklc,bhwo->bklco", patches, output_gradient, precision=module.precision)
 
 
 def bias_gradients(module: nnx.Conv | nnx.Linear, layer_input: jax.Array, output_gradient: jax.Array) -> jax.Array:

@@ -18,6 +18,7 @@ only have to exist.
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -242,6 +243,7 @@ def main() -> int:
     if missing:
         print(f"not on PATH: {', '.join(missing)}. On Debian: apt-get install slurm-wlm munge", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the daemons end with it
     with running_cluster() as cluster:
         print(f"export SLURM_CONF={cluster.conf}", flush=True)
         print("# Runs until Ctrl-C.", flush=True)

@@ -148,8 +148,11 @@ class Training:
             weight_decay=float(settings["weight_decay"]),
             fused=True,
         )
-        # A replayed CUDA graph overwrites the loss of the step before.
-        self.keep = torch.clone if measurement.variant.execution_mode == "cuda_graphs" else Tensor.detach
+        self.replays = measurement.variant.execution_mode == "cuda_graphs"
+
+    def keep(self, loss: Tensor) -> Tensor:
+        """The loss for the end of the epoch; a replayed CUDA graph overwrites that of the step before."""
+        return loss.detach().clone() if self.replays else loss.detach()
 
     def reset(self) -> None:
         """Initial weights, and an optimizer that has seen nothing, in place."""
