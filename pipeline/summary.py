@@ -122,9 +122,11 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        if self.interval is not None and self.interval.low <= 1 <= self.interval.high:
+        if self.interval is None:
+            return "undecided"
+        if self.interval.low <= 1 <= self.interval.high:
             return "no clear difference"
-        return f"{NAMES['jax' if self.value > 1 else 'torch']} faster" if self.value != 1 else "equal"
+        return f"{NAMES['jax' if self.value > 1 else 'torch']} faster"
 
 
 @dataclass(frozen=True, kw_only=True)

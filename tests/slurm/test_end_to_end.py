@@ -1,5 +1,6 @@
 """The whole way of a user, on a real Slurm: main.py, the rendered scripts, both frameworks, records."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -14,9 +15,10 @@ from harness.record import Record, read_record
 from pipeline.jobs import job_states
 from tests.slurm.cluster import Cluster
 
-pytest.importorskip("jax")
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slurm
+for framework in ("jax", "torch"):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed", allow_module_level=True)
 
 COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "main.py", "experiments.yaml")
 SELECTION = ("--benchmark", "mnist", "--use_case", "3", "--data", "sample", "--quick")
