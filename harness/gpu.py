@@ -205,14 +205,17 @@ def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
     return tuple(THROTTLE_REASONS.get(bit, hex(bit)) for bit in single if bits & bit)
 
 
-def open_gpu() -> Gpu | NoGpu:
-    """The first GPU of CUDA_VISIBLE_DEVICES (an index, a GPU-UUID or a MIG-UUID), GPU 0 without it.
+def open_gpu(position: int = 0) -> Gpu | NoGpu:
+    """The GPU at `position` in CUDA_VISIBLE_DEVICES (an index, a GPU-UUID or a MIG-UUID), that GPU without it.
 
     NVML counts in the order of the PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID. Where a node's
     GPUs differ in kind and the variable holds an index, `describe()["warnings"]` says so.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    wanted = "0" if visible is None else visible.split(",")[0].strip()
+    shown = [str(position)] if visible is None else [name.strip() for name in visible.split(",")][position:]
+    if not shown:
+        return NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} shows no GPU at position {position}")
+    wanted = shown[0]
     if wanted in ("", "-1", "NoDevFiles"):  # the last is what Slurm sets for a job without a GPU
         return NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU")
     try:

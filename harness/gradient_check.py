@@ -16,6 +16,9 @@ from harness.settings import Precision
 Gradients = Mapping[str, NDArray[np.float64]]
 
 DISTINCT_SAMPLES = 8
+PER_SAMPLE_OUTPUTS = ("norms", "full")
+"""Outputs with one entry per sample, in the order of the batch; of several devices, each holds those of its own part.
+The other outputs are sums over the whole batch, and the same on all devices."""
 
 TOLERANCES: dict[Precision, float] = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 1e-1}
 """Relative L2 error over all parameters together.
@@ -34,11 +37,12 @@ def check_batch_rows(batch_size: int) -> NDArray[np.int64]:
 
 
 def expected_output(
-    loop: Sequence[Gradients], output: str, batch_size: int, clip_norm: float
+    loop: Sequence[Gradients], output: str, batch_size: int, clip_norm: float, own: slice = slice(None)
 ) -> dict[str, NDArray[np.float64]]:
     """What the use case must return for the check's batch.
 
     Args:
+        own: this device's part of the batch.
         loop: the gradient of each distinct sample's loss, float64, by neutral name.
         output: `full`: each sample's gradient, [batch, ...] per parameter. `norms`: [batch] L2 norms over all
         parameters.
@@ -50,9 +54,9 @@ def expected_output(
     norms = np.array([np.sqrt(sum(np.sum(g**2) for g in gradient.values())) for gradient in loop])
     stacked = {name: np.stack([gradient[name] for gradient in loop]) for name in loop[0]}
     if output == "norms":
-        return {"norms": norms[rows]}
+        return {"norms": norms[rows[own]]}
     if output == "full":
-        return {name: gradient[rows] for name, gradient in stacked.items()}
+        return {name: gradient[rows[own]] for name, gradient in stacked.items()}
     # clip_norm / max(norm, clip_norm) is min(1, clip_norm / norm), for a norm of zero too.
     clipped = output == "clipped_sum"
     factors = clip_norm / np.maximum(norms, clip_norm) if clipped else np.full(len(loop), 1 / batch_size)
@@ -81,6 +85,7 @@ def check_gradients(
     batch_size: int,
     clip_norm: float,
     precision: Precision,
+    own: slice = slice(None),
 ) -> list[Check]:
     """The measured output against the loop, and the loop's mean against the batch gradient of the distinct samples
     (float64).
@@ -89,7 +94,7 @@ def check_gradients(
         CheckFailed: either is off by more than its tolerance; the variant is then recorded as failed and never timed.
     """
     mean = {name: np.mean([gradient[name] for gradient in loop], axis=0) for name in loop[0]}
-    expected = expected_output(loop, output, batch_size, clip_norm)
+    expected = expected_output(loop, output, batch_size, clip_norm, own)
     checks = [
         _check(
             "mean of the float64 loop against the float64 batch gradient",

@@ -1,5 +1,8 @@
 """The job: works through a plan, each measurement in a fresh child process, one record each. Imports no framework.
 
+On several devices a measurement has a child for each; this process is the parent of rank 0's, and an agent
+(harness/agent.py) that of every other. In a Slurm step this process is rank 0's task, and the other tasks are agents.
+
     python jax_runner/run.py --benchmark cifar10 --use_case 3          by hand, or from a rendered script
     python jax_runner/run.py ... --job-folder DIR                      from main.py: DIR/plan.json is what runs
 
@@ -8,37 +11,36 @@ SIGUSR2 the measurement at hand is given up, everything recorded stays, and the 
 """
 
 import argparse
-import json
 import os
 import queue
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
 
 from pydantic import ValidationError
 
 from harness import data
+from harness.agent import run_agent
 from harness.environment import describe_environment
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
 from harness.heartbeat import Heartbeat, write_heartbeat
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import PLAN_SCHEMA_VERSION, JobPlan, Measurement
-from harness.record import Outcome, Record, Result, find_settled_record, write_record
+from harness.ranks import Ranks, RanksReport
+from harness.record import Record, find_settled_record, write_record
+from harness.rendezvous import slurm_rendezvous
 from harness.session import ChildTask, run_child
 from harness.settings import Framework
 from harness.statistics import quality_flags, summary_numbers
+from harness.team import Events, RankLostError, Team, rendezvous_of_started_agent, send_home
 from harness.tracking import Tracker, open_tracker
 
 EXIT_FAILED = 1
@@ -46,9 +48,6 @@ EXIT_USAGE = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
 BEAT_EVERY_S = 3.0
 PRINT_EVERY_S = 10.0
-LOG_TAIL_LINES = 15
-EXIT_GRACE_S = 20.0
-"""How long a measurement's process may take to end once its result is here; then it is killed and the result stands."""
 
 
 class Stopped(BaseException):
@@ -60,10 +59,22 @@ def main(framework: Framework, arguments: list[str] | None = None) -> int:
     parsed = _parse_arguments(framework, arguments)
     if parsed.child is not None:
         return run_child(parsed.child, framework)
+    if parsed.agent:
+        return run_agent(framework, rendezvous_of_started_agent())
+    rendezvous = slurm_rendezvous()
+    if rendezvous is not None and rendezvous.rank > 0:
+        return run_agent(framework, rendezvous)
     try:
         plan, folder, results = _plan_of(framework, parsed)
         data.load(plan.cell.benchmark, plan.data, Path(plan.data_dir))  # fail now, not in every child
-        return Job(plan=plan, folder=folder, results=results).run()
+        job = Job(plan=plan, folder=folder, results=results)
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        if rendezvous is not None:
+            send_home(rendezvous)
+        return EXIT_USAGE
+    try:
+        return job.run()
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -88,8 +99,10 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
     parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
     parser.add_argument("--child", type=int, metavar="FD", help=argparse.SUPPRESS)
+    parser.add_argument("--agent", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
-    given = (parsed.benchmark is not None and parsed.use_case is not None) or parsed.job_folder or parsed.child
+    given = (parsed.benchmark is not None and parsed.use_case is not None) or parsed.job_folder
+    given = given or parsed.child or parsed.agent
     if not given:
         parser.error("--benchmark and --use_case are needed, such as --benchmark cifar10 --use_case 3")
     return parsed
@@ -176,16 +189,6 @@ class Progress:
         return (self.total - self.done) * self.measured_s / measured if measured else None
 
 
-@dataclass(kw_only=True)
-class ChildReport:
-    """What came over the channel from one measurement's process, and how the process ended."""
-
-    outcome: Outcome
-    reason: str | None = None
-    result: Result | None = None
-    environment: dict[str, Any] = field(default_factory=dict)
-
-
 class Job:
     """One run of one plan."""
 
@@ -193,6 +196,7 @@ class Job:
         self.plan = plan
         self.folder = folder
         self.results = results
+        self.team = Team(plan.framework, plan.cell)
         self.environment = describe_environment()
         measurements = list(plan.measurements())
         self.measurements = measurements
@@ -206,6 +210,8 @@ class Job:
         try:
             with _stop_on_signal():
                 self._beat("running")
+                self._set_phase("waiting for the other ranks", 0, 1)
+                self.team.gather(while_waiting=self._beat_when_due)
                 for measurement in self.measurements:
                     self._measure_unless_settled(measurement, tracker)
         except Stopped:
@@ -214,11 +220,17 @@ class Job:
                 f"stopped by a signal after {self.progress.done} of {self.progress.total}; a later run goes on here"
             )
             return EXIT_STOPPED
+        except RankLostError as error:
+            self.progress.last_error = str(error)
+            self._beat("stopped")
+            self._print(f"error: {error}")
+            return EXIT_FAILED
         except ProjectError as error:
             self.progress.last_error = str(error)
             self._beat("stopped")
             raise
         finally:
+            self.team.close()
             tracker.close()
             self._tell(tracker)
         self._beat("done")
@@ -252,7 +264,7 @@ class Job:
         path = self.results.new_record(measurement)
         started_at = _now()
         tracker.begin(measurement, self.environment)
-        report = self._run_child(measurement, self.results.log_of(path), tracker)
+        report = self._run_children(measurement, self.results.log_of(path), tracker)
         environment = self.environment | report.environment
         record = Record(
             measurement_id=measurement.id,
@@ -264,84 +276,40 @@ class Job:
             ended_at=_now(),
             environment=environment | {"wandb_url": tracker.url},
             result=report.result,
+            ranks=report.ranks,
         )
         write_record(record, path)
         tracker.end(record, summary_numbers(report.result) if report.result else {})
         self._tell(tracker)
         return record
 
-    def _run_child(self, measurement: Measurement, log: Path, tracker: Tracker) -> ChildReport:
+    def _run_children(self, measurement: Measurement, log: Path, tracker: Tracker) -> RanksReport:
         task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
-        with tempfile.TemporaryDirectory(prefix="cold-caches-") as caches, _open_log(log) as output:
-            reading, writing = os.pipe()
-            child = subprocess.Popen(
-                [sys.executable, "-u", f"{self.plan.framework}_runner/run.py", "--child", str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(writing,),
-                cwd=REPOSITORY,
-                env=child_environment(caches),
-                start_new_session=True,  # its signals come from here alone
-            )
-            os.close(writing)
-            events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-            threading.Thread(target=_read_events, args=(os.fdopen(reading), events), daemon=True).start()
-            try:
-                _feed(child, task)
-                report = self._listen(child, events, tracker, log, measurement.protocol.timeout_s)
-            finally:
-                _end(child)
-        return report
+        with self.team.measuring(task, log) as (events, worlds):
+            ranks = Ranks([self.team.node_of(world.rank) for world in worlds], log)
+            return self._listen(events, ranks, tracker, log, measurement.protocol.timeout_s)
 
-    def _listen(
-        self,
-        child: subprocess.Popen[bytes],
-        events: "queue.SimpleQueue[dict[str, Any] | None]",
-        tracker: Tracker,
-        log: Path,
-        timeout_s: float,
-    ) -> ChildReport:
-        """Until the child's result or error is here, or it ends without one."""
-        report: ChildReport | None = None
-        environment: dict[str, Any] = {}
+    def _listen(self, events: Events, ranks: Ranks, tracker: Tracker, log: Path, timeout_s: float) -> RanksReport:
+        """Until every rank's result is here, or the first failure."""
         deadline = time.monotonic() + timeout_s
         self._set_phase("start", 0, 1)
-        while True:
+        while not ranks.are_over(time.monotonic()):
             if time.monotonic() > deadline:
-                return ChildReport(
-                    outcome="timeout",
-                    reason=f"not done after {timeout_s:g} s; log: {log}",
-                    environment=environment,
-                )
+                return ranks.report(timeout=f"not done after {timeout_s:g} s; log: {log}")
             self._beat_when_due()
-            has_ended = child.poll() is not None
             try:
-                event = events.get(timeout=1.0)
+                rank, event = events.get(timeout=0.2 if ranks.have_failed else 1.0)
             except queue.Empty:
-                if has_ended:
-                    break  # and some process that it left behind keeps the pipe open
                 continue
-            if event is None:
-                break
+            ranks.take(rank, event, time.monotonic())
             content = event["content"]
-            if event["kind"] == "environment":
-                environment = content
-            elif event["kind"] == "progress":
+            if rank > 0:
+                continue  # what is shown live is rank 0's
+            if event["kind"] == "progress":
                 self._set_phase(content["phase"], content["done"], content["total"])
             elif event["kind"] == "metrics":
                 tracker.log(content)
-            elif event["kind"] == "result":
-                report = ChildReport(outcome="ok", result=Result.model_validate(content))
-                break
-            elif event["kind"] == "error":
-                report = ChildReport(outcome=content["outcome"], reason=content["reason"])
-                break
-        code = _wait_for_end(child, has_reported=report is not None)
-        if report is None or (report.outcome == "ok" and code != 0):
-            report = ChildReport(outcome="failed", reason=f"{_explain_exit(code)}; log: {log}\n{_tail(log)}".rstrip())
-        report.environment = environment
-        return report
+        return ranks.report()
 
     def _tell(self, tracker: Tracker) -> None:
         """What W&B has to say: where the run is, or why it is offline."""
@@ -401,21 +369,6 @@ class Job:
         print(f"{datetime.now(UTC):%H:%M:%S} {self.plan.framework} | {line}", flush=True)
 
 
-def child_environment(caches: str) -> dict[str, str]:
-    """Empty caches, so that compile times are cold in both frameworks; and defaults that the caller may override."""
-    defaults = {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # CUDA's index is then NVML's on a node with different cards
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # take memory as it is needed, as PyTorch does
-    }
-    cold = {
-        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
-        "TRITON_CACHE_DIR": f"{caches}/triton",
-        "CUDA_CACHE_PATH": f"{caches}/cuda",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-    }
-    return defaults | os.environ | cold
-
-
 @contextmanager
 def _stop_on_signal() -> Iterator[None]:
     """Raise Stopped on the signals that end a job; a signal that the caller ignores stays ignored (submitit's
@@ -436,67 +389,6 @@ def _stop_on_signal() -> Iterator[None]:
     finally:
         for number in handled:
             signal.signal(number, before[number])
-
-
-def _open_log(log: Path) -> IO[str]:
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        return log.open("w")
-    except OSError as error:
-        raise RecordError(
-            f"cannot write {log}: {error.strerror or error}. "
-            f"Free space or choose another folder with --results DIR; nothing was overwritten."
-        ) from error
-
-
-def _feed(child: subprocess.Popen[bytes], task: ChildTask) -> None:
-    assert child.stdin is not None
-    try:
-        child.stdin.write(task.model_dump_json().encode())
-        child.stdin.close()
-    except BrokenPipeError:
-        return  # it died at once; its exit status tells why
-
-
-def _wait_for_end(child: subprocess.Popen[bytes], *, has_reported: bool) -> int:
-    """The exit status; 0 for a child that has told all it knows and is stuck on its way out."""
-    try:
-        return child.wait(EXIT_GRACE_S)
-    except subprocess.TimeoutExpired:
-        if has_reported:
-            return 0
-        child.kill()
-        return child.wait()
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the child's session; a compiler's worker pool may outlive the child itself."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-def _read_events(pipe: IO[str], events: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
-    try:
-        with pipe:
-            for line in pipe:
-                if line.endswith("\n"):  # a killed child may leave half a line
-                    events.put(json.loads(line))
-    finally:
-        events.put(None)  # even after nonsense: whoever listens must not wait for ever
-
-
-def _explain_exit(code: int) -> str:
-    if code >= 0:
-        return f"the measurement's process ended with status {code} and no result"
-    name = signal.Signals(-code).name
-    hint = " (often the host's or Slurm's out-of-memory killer)" if code == -signal.SIGKILL else ""
-    return f"the measurement's process was killed by {name}{hint}"
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return "\n".join(lines[-LOG_TAIL_LINES:])
 
 
 def _now() -> str:

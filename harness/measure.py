@@ -6,6 +6,9 @@ counter), so that waiting for the last call of a block means waiting for the who
 
 Protocol (docs/measurement.md): cold calls, warm-up, calibration, throughput in blocks of back-to-back calls with one
 wait at the end, latency with a wait per call. Nothing is logged, printed, copied or collected inside a timed window.
+
+Where several ranks do a step together, all make the same number of calls, or one would wait for another for ever. So
+whatever decides how many calls are made is agreed on, between two timed windows; each rank times its own.
 """
 
 import gc
@@ -24,6 +27,8 @@ from harness.statistics import median, relative_half_width
 
 Step = Callable[[], Any]
 Wait = Callable[[Any], None]
+Agree = Callable[[float], float]
+"""The largest of all ranks' values."""
 
 COLD_CALLS = 3
 """Compilation is over after these: tracing on the first, CUDA graph capture or a changed layout of donated state on
@@ -86,24 +91,26 @@ def measure_steady(
     gpu: Gpu | NoGpu,
     channel: Channel,
     compilations: Callable[[], int],
+    agree: Agree = lambda value: value,
     after_warmup: Callable[[], None] = lambda: None,
 ) -> Steady:
     """Warm up, then measure throughput, latency and energy of a step that is compiled already.
 
     Args:
         compilations: how many programs the framework has compiled so far.
+        agree: the identity where there is one rank.
         after_warmup: called once between warm-up and the first block (torch resets its memory peak there).
     """
     idle_watts = _idle_watts(gpu, protocol.idle_s)
     with _no_garbage_collection():
-        warmup_times_s = _warm_up(step, wait, protocol, channel)
-        calls = _calibrate(step, wait, protocol.block_min_s, median(warmup_times_s[-3:]))
+        warmup_times_s = _warm_up(step, wait, protocol, channel, agree)
+        calls = _calibrate(step, wait, protocol.block_min_s, median(warmup_times_s[-3:]), agree)
         after_warmup()
         compiled_before = compilations()
         block_times_s, gpu_states, energy = _measure_blocks(
-            step, wait, calls, protocol, steps_per_call * samples_per_step, gpu, idle_watts, channel
+            step, wait, calls, protocol, steps_per_call * samples_per_step, gpu, idle_watts, channel, agree
         )
-        call_times_s = _measure_latency(step, wait, protocol, channel)
+        call_times_s = _measure_latency(step, wait, protocol, channel, agree)
     return Steady(
         blocks=Blocks(
             calls_per_block=calls,
@@ -119,22 +126,27 @@ def measure_steady(
     )
 
 
-def _warm_up(step: Step, wait: Wait, protocol: MeasurementSettings, channel: Channel) -> list[float]:
+def _any(goes_on: bool, agree: Agree) -> bool:
+    """Whether any rank goes on; then all of them do."""
+    return agree(float(goes_on)) > 0
+
+
+def _warm_up(step: Step, wait: Wait, protocol: MeasurementSettings, channel: Channel, agree: Agree) -> list[float]:
     channel.progress("warm-up", 0, protocol.warmup_s)
     times_s: list[float] = []
     start = perf_counter()
-    while len(times_s) < protocol.warmup_min_calls or perf_counter() - start < protocol.warmup_s:
+    while _any(len(times_s) < protocol.warmup_min_calls or perf_counter() - start < protocol.warmup_s, agree):
         times_s.append(time_call(step, wait))
     return times_s
 
 
-def _calibrate(step: Step, wait: Wait, block_min_s: float, warm_call_s: float) -> int:
-    """How many back-to-back calls fill a block.
+def _calibrate(step: Step, wait: Wait, block_min_s: float, warm_call_s: float, agree: Agree) -> int:
+    """How many back-to-back calls fill a block of the slowest rank.
 
     Back-to-back calls are faster than waited ones, so the first guess is checked with real blocks.
     """
-    calls = max(2, math.ceil(block_min_s / warm_call_s))
-    while (block_s := time_block(step, wait, calls)) < block_min_s:
+    calls = max(2, math.ceil(block_min_s / agree(warm_call_s)))
+    while (block_s := agree(time_block(step, wait, calls))) < block_min_s:
         calls = max(calls + 1, math.ceil(1.1 * calls * block_min_s / block_s))
     return calls
 
@@ -148,6 +160,7 @@ def _measure_blocks(
     gpu: Gpu | NoGpu,
     idle_watts: float | None,
     channel: Channel,
+    agree: Agree,
 ) -> tuple[list[float], list[GpuState], Energy]:
     window_min_s = 0.0 if isinstance(gpu, NoGpu) else protocol.energy_window_s
     times_s: list[float] = []
@@ -160,11 +173,7 @@ def _measure_blocks(
         now = perf_counter()
         if (state := gpu.state()) is not None:
             gpu_states.append(state)
-        if len(times_s) >= protocol.min_blocks and now - start >= window_min_s:
-            quiet = relative_half_width(times_s) <= protocol.target_noise
-            if quiet or len(times_s) >= protocol.max_blocks or now - start >= protocol.max_time_s:
-                break
-        elif now - start >= protocol.max_time_s and len(times_s) >= 3:
+        if not _any(_goes_on(times_s, now - start, window_min_s, protocol), agree):
             break
         if now - reported >= REPORT_EVERY_S:
             reported = now
@@ -183,12 +192,23 @@ def _measure_blocks(
     return times_s, gpu_states, energy
 
 
-def _measure_latency(step: Step, wait: Wait, protocol: MeasurementSettings, channel: Channel) -> list[float]:
+def _goes_on(block_times_s: list[float], elapsed_s: float, window_min_s: float, protocol: MeasurementSettings) -> bool:
+    """Whether one more block is wanted: until all minima are reached and the noise is low, or a limit is."""
+    count, over_time = len(block_times_s), elapsed_s >= protocol.max_time_s
+    if count >= protocol.min_blocks and elapsed_s >= window_min_s:
+        quiet = relative_half_width(block_times_s) <= protocol.target_noise
+        return not (quiet or count >= protocol.max_blocks or over_time)
+    return not (over_time and count >= 3)
+
+
+def _measure_latency(
+    step: Step, wait: Wait, protocol: MeasurementSettings, channel: Channel, agree: Agree
+) -> list[float]:
     channel.progress("latency", 0, protocol.latency_calls)
     times_s: list[float] = []
     start = perf_counter()
-    while len(times_s) < protocol.latency_calls and (
-        len(times_s) < 3 or perf_counter() - start < protocol.latency_max_time_s
+    while len(times_s) < protocol.latency_calls and _any(
+        len(times_s) < 3 or perf_counter() - start < protocol.latency_max_time_s, agree
     ):
         times_s.append(time_call(step, wait))
     return times_s

@@ -4,6 +4,7 @@ Raw samples only; every statistic is derived on reading (harness/statistics.py).
 
 History of the schema:
     1  2026-11  first version
+       2026-11  `ranks`, empty in records from before and on one device; nothing else changed its meaning
 """
 
 from pathlib import Path
@@ -130,6 +131,18 @@ class Result(Frozen):
     """What only this use case has."""
 
 
+class RankResult(Frozen):
+    """What one of several ranks measured, on its own device. All of them did their steps together."""
+
+    rank: int
+    node: str
+    gpu_uuid: str | None = None
+    block_times_s: list[float]
+    call_times_s: list[float]
+    memory: Memory
+    energy: Energy
+
+
 class Record(Frozen):
     schema_version: int = SCHEMA_VERSION
     measurement_id: str
@@ -143,7 +156,12 @@ class Record(Frozen):
     ended_at: str
     """ISO 8601, UTC."""
     environment: dict[str, Any]
+    """Of the parent, and of rank 0's process."""
     result: Result | None = None
+    """Of several ranks: each block and call of the slowest rank, memory of the device that took most, energy of all
+    together; anything else of rank 0 (harness/ranks.py)."""
+    ranks: list[RankResult] = []
+    """In their order; empty on one device."""
 
 
 def write_record(record: Record, path: Path) -> None:

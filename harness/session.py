@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness import data
 from harness.channel import Channel
 from harness.errors import DataError, ProjectError, Refused
@@ -24,6 +27,7 @@ from harness.plan import Measurement
 from harness.record import EpochPoint, Memory, Outcome, Result
 from harness.settings import Frozen
 from harness.statistics import summary_numbers
+from harness.world import ALONE, World
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -33,10 +37,27 @@ class ChildTask(Frozen):
 
     measurement: Measurement
     data_dir: str
+    world: World = ALONE
 
 
 class DeviceProtocol(Protocol):
-    """What each runner's device.py offers to the harness, under the same names."""
+    """What each runner's device.py offers to the harness, under the same names.
+
+    In a world of one neither `join` nor `agree` nor `leave` is called.
+    """
+
+    def join(self, world: World) -> None:
+        """Meet the other ranks at `world.coordinator` and take this rank's device. Comes first, before `set_up`: JAX
+        must not have seen a device yet. Returns when all ranks are there."""
+
+    def agree(self, value: float) -> float:
+        """The largest of all ranks' values, on every rank. Waits for the slowest rank; never in a timed window."""
+
+    def mean_over_ranks(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Element by element, on every rank; the values themselves in a world of one."""
+
+    def leave(self) -> None:
+        """Part in order. Comes last, after the result was told; not called after an error."""
 
     def set_up(self, precision: str) -> None:
         """Choose the device, set the precision of matrix products and convolutions. Raises Refused."""
@@ -63,9 +84,17 @@ class Session:
     gpu: Gpu | NoGpu
     channel: Channel
     device: DeviceProtocol
+    world: World = ALONE
+
+    def agree(self, value: float) -> float:
+        """The largest of all ranks' values; the value itself in a world of one."""
+        return self.device.agree(value) if self.world.size > 1 else value
 
     def measure_steady(self, step: Step, wait: Wait, *, steps_per_call: int, samples_per_step: int) -> Steady:
-        """The steady state of a step that went through `measure_cold` already; streams its numbers."""
+        """The steady state of a step that went through `measure_cold` already; streams its numbers.
+
+        `samples_per_step` is that of all ranks.
+        """
         steady = measure_steady(
             step,
             wait,
@@ -75,6 +104,7 @@ class Session:
             gpu=self.gpu,
             channel=self.channel,
             compilations=self.device.compilations,
+            agree=self.agree,
             after_warmup=self.device.begin_timing,
         )
         self.device.end_timing()
@@ -123,22 +153,38 @@ def run_child(file_descriptor: int, framework: str) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
     channel = Channel(file_descriptor)
     task = ChildTask.model_validate_json(sys.stdin.read())
-    measurement = task.measurement
+    measurement, world = task.measurement, task.world
     device: DeviceProtocol = importlib.import_module(f"{framework}_runner.device").Device()
     try:
+        if world.size > 1:
+            device.join(world)
         device.set_up(measurement.variant.precision)
-        gpu = open_gpu()
+        gpu = open_gpu(world.local_rank)
         channel.environment({"framework": device.describe(), "gpu": gpu.describe()})
         dataset = data.load(measurement.cell.benchmark, measurement.data, Path(task.data_dir))
         _require_whole_batch(measurement.variant.batch_size, dataset)
         use_case = importlib.import_module(f"{framework}_runner.use_cases.{measurement.cell.use_case_name}")
         run: Callable[[Session], Result] = use_case.run
-        channel.result(run(Session(measurement=measurement, dataset=dataset, gpu=gpu, channel=channel, device=device)))
+        session = Session(
+            measurement=measurement, dataset=dataset, gpu=gpu, channel=channel, device=device, world=world
+        )
+        channel.result(run(session))
     except Exception as error:
         traceback.print_exc()
         outcome, reason = _explain(error, device)
         channel.error(outcome, reason)
+        return 0
+    if world.size > 1:
+        _leave(device)
     return 0
+
+
+def _leave(device: DeviceProtocol) -> None:
+    """The result is told and stands; a farewell that fails is for the log."""
+    try:
+        device.leave()
+    except Exception:
+        traceback.print_exc()
 
 
 def _require_whole_batch(batch_size: int, dataset: data.Dataset) -> None:

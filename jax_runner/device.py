@@ -1,13 +1,18 @@
-"""The device as JAX sees it: precision, waiting, memory, compilations."""
+"""The device as JAX sees it: precision, waiting, memory, compilations, and the other processes' devices."""
 
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.monitoring
+import numpy as np
 from jax import numpy as jnp
+from jax.experimental import multihost_utils
+from numpy.typing import NDArray
 
 from harness.errors import Refused
 from harness.record import Memory
+from harness.world import World
 
 ON_CPU = "XLA's allocator keeps no count on a CPU; host_peak_bytes has the whole process"
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"  # jax/_src/dispatch.py
@@ -17,14 +22,52 @@ class Device:
     """Implements harness.session.DeviceProtocol."""
 
     def __init__(self) -> None:
-        self.device = jax.devices()[0]
+        self._world_size = 1
         self._compilations = 0
         self._step_peak_bytes: int | None = None
         jax.monitoring.register_event_duration_secs_listener(self._count_compilation)
 
+    @cached_property
+    def device(self) -> jax.Device:
+        """This process's one device; not asked for before `join`, which must come before anything touches a device."""
+        return jax.local_devices()[0]
+
     @property
     def on_gpu(self) -> bool:
         return self.device.platform == "gpu"
+
+    def join(self, world: World) -> None:
+        """One program over several processes from here on, each with one device. On a CPU the collectives are gloo's.
+
+        Must be called before `set_up`. `local_device_ids` chooses among this node's GPUs and does nothing on a CPU.
+        """
+        jax.distributed.initialize(
+            coordinator_address=world.coordinator,
+            num_processes=world.size,
+            process_id=world.rank,
+            local_device_ids=[world.local_rank],
+        )
+        self._world_size = world.size
+
+    def agree(self, value: float) -> float:
+        """The largest of all ranks' values. Waits for all ranks, so it also brings them together."""
+        return float(self._of_all_ranks(np.array(value)).max())
+
+    def mean_over_ranks(self, values: NDArray) -> NDArray[np.float64]:
+        """Element by element; every rank gets it."""
+        return self._of_all_ranks(values).mean(0)
+
+    def leave(self) -> None:
+        if self._world_size > 1:
+            jax.distributed.shutdown()
+
+    def _of_all_ranks(self, values: NDArray) -> NDArray[np.float64]:
+        """[ranks, *values]. As bytes, since JAX would make float32 of float64."""
+        values = np.asarray(values, np.float64)
+        if self._world_size == 1:
+            return values[None]
+        gathered = np.asarray(multihost_utils.process_allgather(np.frombuffer(values.tobytes(), np.uint8)))
+        return np.frombuffer(gathered.tobytes(), np.float64).reshape(self._world_size, *values.shape)
 
     def set_up(self, precision: str) -> None:
         """fp32 is IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is the models' dtype

@@ -79,6 +79,8 @@ CSV_COLUMNS = (
     "ratio_jax_over_torch",
     "ratio_low",
     "ratio_high",
+    "strong_scaling_efficiency",
+    "weak_scaling_efficiency",
     "flags",
 )
 
@@ -171,13 +173,27 @@ class Section:
     without_number: tuple[Record, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Throughput on N devices over N times that of one; 1 is what nothing lost would give. None without a record."""
+
+    strong: float | None
+    """The one device had the same batch, so N times the work of each of the N."""
+    weak: float | None
+    """The one device had the batch that each of the N has."""
+
+
+OneDevice = dict[tuple[object, ...], Mode]
+"""What ran on one device, by `_scaling_key`."""
+
+
 def print_summary(results: Results, plans: list[JobPlan], console: "Console | None" = None) -> None:
     """The comparison of what the plans measure, from the records that are there by now."""
     console = console or _console()
     measurements = {measurement.id: measurement for plan in plans for measurement in plan.measurements()}
     paths = [path for measurement in measurements.values() for path in results.record_files(measurement)]
     records = _read(paths, console)
-    _print_sections(sections(records), console)
+    _print_sections(sections(records), console, one_device(sections(_one_device_records(results, plans, console))))
     recorded = {record.measurement_id for record in records}
     missing = [measurement for id_, measurement in measurements.items() if id_ not in recorded]
     if missing:
@@ -196,7 +212,7 @@ def report_command(results: Results, csv: Path | None, console: "Console | None"
         )
         return 1
     compared = sections(records)
-    _print_sections(compared, console)
+    _print_sections(compared, console, one_device(compared))
     if csv is not None:
         write_atomically(csv, csv_text(compared), replace=True)
         console.print(f"Written: {csv}", soft_wrap=True)
@@ -324,6 +340,36 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
     )
 
 
+def one_device(compared: Sequence[Section]) -> OneDevice:
+    return {
+        _scaling_key(section.setup, row, mode, row.variant.batch_size): mode
+        for section in compared
+        if section.setup.cell.devices == 1
+        for row in section.rows
+        for mode in row.modes
+    }
+
+
+def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
+    devices, batch_size = setup.cell.devices, row.variant.batch_size
+
+    def efficiency(batch_size_alone: int) -> float | None:
+        other = alone.get(_scaling_key(setup, row, mode, batch_size_alone))
+        return mode.throughput_samples_per_s / (devices * other.throughput_samples_per_s) if other else None
+
+    if devices == 1:
+        return Scaling(strong=None, weak=None)
+    return Scaling(strong=efficiency(batch_size), weak=efficiency(batch_size // devices))
+
+
+def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int) -> tuple[object, ...]:
+    """All that must be the same on one device and on several; the use cases have numbers of their own."""
+    cell, variant = setup.cell, row.variant
+    what = (setup.device, cell.benchmark, cell.use_case_name, setup.data, setup.quick, row.settings)
+    options = tuple(sorted(variant.options.items()))
+    return (*what, variant.model, batch_size, variant.precision, options, mode.framework, mode.execution_mode)
+
+
 # From rows to text.
 
 
@@ -332,14 +378,16 @@ def csv_text(compared: Sequence[Section]) -> str:
     output = io.StringIO()
     writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
+    alone = one_device(compared)
     for section in compared:
         for row in section.rows:
             for mode in row.modes:
-                writer.writerow(_csv_line(section.setup, row, mode))
+                writer.writerow(_csv_line(section.setup, row, mode, alone))
     return output.getvalue()
 
 
-def _csv_line(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:
+def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str, Any]:
+    efficiency = scaling(setup, row, mode, alone)
     fastest = row.best(mode.framework) is mode
     ratio = row.ratio if fastest else None
     interval = ratio.interval if ratio else None
@@ -365,6 +413,8 @@ def _csv_line(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:
         "ratio_jax_over_torch": ratio.value if ratio else None,
         "ratio_low": interval.low if interval else None,
         "ratio_high": interval.high if interval else None,
+        "strong_scaling_efficiency": efficiency.strong,
+        "weak_scaling_efficiency": efficiency.weak,
         "flags": " ".join(sorted(mode.flags)),
     }
 
@@ -382,7 +432,7 @@ def headline(setup: Setup) -> str:
     return f"{line}. {' on '.join(doubts).capitalize()}: not a result to quote." if doubts else f"{line}."
 
 
-def _print_sections(compared: Sequence[Section], console: "Console") -> None:
+def _print_sections(compared: Sequence[Section], console: "Console", alone: OneDevice) -> None:
     for section in compared:
         console.rule(style="dim")
         console.print(headline(section.setup), style="bold", highlight=False)
@@ -395,6 +445,8 @@ def _print_sections(compared: Sequence[Section], console: "Console") -> None:
                 highlight=False,
             )
             console.print(_mode_table(section.rows))
+            if section.setup.cell.devices > 1:
+                _print_scaling(section, alone, console)
         for line in (*_flag_lines(section.rows), *_failure_lines(section.without_number)):
             console.print(line, highlight=False, markup=False)
 
@@ -428,6 +480,29 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3g}"
 
 
+def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> None:
+    cell = section.setup.cell
+    table = _table("scaling efficiency", "strong", "weak")
+    for row in section.rows:
+        for mode in row.modes:
+            efficiency = scaling(section.setup, row, mode, alone)
+            shares = ["" if share is None else f"{share:.0%}" for share in (efficiency.strong, efficiency.weak)]
+            if any(shares):
+                table.add_row(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares)
+    if table.row_count:
+        console.print(table)
+        note = (
+            f"Throughput on {cell.devices} devices over {cell.devices} times that of one, which had the whole batch "
+            f"(strong) or 1/{cell.devices} of it (weak)."
+        )
+    else:
+        note = (
+            f"No scaling efficiency: this folder has no record of {cell.use_case_name} on one such device with the "
+            f"same settings and the same batch, or 1/{cell.devices} of it."
+        )
+    console.print(note, style="dim", highlight=False)
+
+
 def _mode_table(rows: Sequence[Row]) -> "Table":
     """Every execution mode below its variant; the columns of training only where there was some."""
     trained = any("test_accuracy" in mode.numbers for row in rows for mode in row.modes)
@@ -458,7 +533,7 @@ def _table(*columns: str) -> "Table":
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for column in columns:
-        is_text = column in ("variant", "every mode", "flags")
+        is_text = column in ("variant", "every mode", "flags", "scaling efficiency")
         table.add_column(
             column,
             justify="left" if is_text else "right",
@@ -516,6 +591,13 @@ def _failure_lines(records: Sequence[Record]) -> list[str]:
 def _shortened(measurements: Sequence[Measurement]) -> str:
     names = [f"{NAMES[measurement.framework]} {measurement.key}" for measurement in measurements]
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Console") -> list[Record]:
+    """All that plans for several devices may be compared with, whatever the number of the use case it was made for."""
+    benchmarks = {plan.cell.benchmark for plan in plans if plan.cell.devices > 1}
+    paths = [path for name in sorted(benchmarks) for path in results.records().glob(f"*/{name}_*/*/*.json")]
+    return [record for record in _read(paths, console) if record.measurement.cell.devices == 1]
 
 
 def _read(paths: Iterable[Path], console: "Console") -> list[Record]:

@@ -46,10 +46,18 @@ class Repository:
     def pid(self) -> Path:
         return self.root / "pid"
 
-    def plan(self, *modes: str, precision: Precision = "fp32", force: bool = False, **protocol: Any) -> JobPlan:
+    def plan(
+        self,
+        *modes: str,
+        precision: Precision = "fp32",
+        force: bool = False,
+        devices: int = 1,
+        nodes: int = 1,
+        **protocol: Any,
+    ) -> JobPlan:
         return JobPlan(
             framework="torch",
-            cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="behave"),
+            cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="behave", devices=devices, nodes=nodes),
             variants=tuple(
                 Variant(model="cnn", batch_size=8, precision=precision, execution_mode=mode) for mode in modes
             ),

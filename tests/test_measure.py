@@ -343,3 +343,41 @@ def test_throughput_streams_between_blocks(clock: Clock, listener: Listener) -> 
     steady(Work(clock, call_s=1.0), listener, protocol(min_blocks=8), steps_per_call=5)
     metrics = [event["content"] for event in listener.events() if event["kind"] == "metrics"]
     assert metrics == [{"throughput_samples_per_s": 2 * 5 * 16 / 2.0}] * 7
+
+
+# Several ranks.
+
+
+@dataclass
+class Ranks:
+    """Another rank, whose values are known beforehand; when they are used up it wants what we want."""
+
+    theirs: list[float]
+
+    def agree(self, value: float) -> float:
+        return max(value, self.theirs.pop(0)) if self.theirs else value
+
+
+def test_all_ranks_call_as_often_as_the_slowest_wants(clock: Clock, listener: Listener) -> None:
+    """The other rank asks for three more warm-up calls, its calls take twice as long, and it wants one more block."""
+    warmup = [1.0, 1.0, 1.0, 1.0, 0.0]
+    times_s = [8 * TICK_S, 64 * TICK_S]  # of its warm call and of its first block, both longer than ours
+    blocks = [1.0] * 8 + [0.0]
+    ranks = Ranks(theirs=[*warmup, *times_s, *blocks])
+    found = steady(Work(clock), listener, protocol(warmup_s=TICK_S, warmup_min_calls=2), agree=ranks.agree)
+    assert len(found.blocks.warmup_times_s) == 4
+    assert found.blocks.calls_per_block == 4  # 32 ticks at 8 each; we alone would take 8 calls of 4
+    assert found.blocks.block_times_s == [4 * 4 * TICK_S] * 9  # our own times, not those of the slowest
+
+
+def test_nothing_is_agreed_on_within_a_timed_window(clock: Clock, listener: Listener) -> None:
+    """Each `agree` costs a second here, and none of it is in the times."""
+
+    def agree(value: float) -> float:
+        clock.advance(1.0)
+        return value
+
+    found = steady(Work(clock), listener, protocol(), agree=agree)
+    assert set(found.blocks.warmup_times_s) == {4 * TICK_S}
+    assert set(found.blocks.block_times_s) == {found.blocks.calls_per_block * 4 * TICK_S}
+    assert set(found.latency.call_times_s) == {4 * TICK_S}

@@ -33,13 +33,15 @@ def record(
     settings: dict[str, Any] | None = None,
     epochs: list[EpochPoint] | None = None,
     precision: Any = "fp32",
+    cell: Cell = CELL,
+    batch_size: int = 100,
     **changes: Any,
 ) -> Record:
     """`throughput` samples/s from 20 blocks of 0.1 s; a step of 100 samples."""
     measurement = Measurement(
         framework=framework,
-        cell=CELL,
-        variant=Variant(model="cnn", batch_size=100, precision=precision, execution_mode=mode),
+        cell=cell,
+        variant=Variant(model="cnn", batch_size=batch_size, precision=precision, execution_mode=mode),
         replicate=replicate,
         settings=settings or {"epochs": 2},
         protocol=MeasurementSettings(),
@@ -302,6 +304,71 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
     assert lines[0]["quick"] == "False"
     report_command(results, target, plain())  # a second report replaces the file
     assert csv_text(sections([])).count("\n") == 1
+
+
+TWO = CELL.model_copy(update={"use_case": 2, "devices": 2})
+
+
+def efficiencies(records: list[Record]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Strong and weak, by execution mode and batch size, of the lines for two devices."""
+    lines = csv.DictReader(csv_text(sections(records)).splitlines())
+    return {
+        (line["execution_mode"], line["batch_size"]): (
+            line["strong_scaling_efficiency"],
+            line["weak_scaling_efficiency"],
+        )
+        for line in lines
+        if line["devices"] == "2"
+    }
+
+
+def test_scaling_efficiency_is_against_the_same_batch_and_against_half_of_it() -> None:
+    one = [record("jax", "jit", 1000, batch_size=100), record("jax", "jit", 1250, batch_size=200)]
+    two = [record("jax", "jit", 1500, batch_size=100, cell=TWO), record("jax", "jit", 1600, batch_size=200, cell=TWO)]
+    found = efficiencies(one + two)
+    assert found["jit", "100"][1] == ""  # nobody measured 50 on one device
+    strong_100, strong_200, weak_200 = found["jit", "100"][0], *found["jit", "200"]
+    assert float(strong_100) == pytest.approx(1500 / 2000)
+    assert float(strong_200) == pytest.approx(1600 / 2500)
+    assert float(weak_200) == pytest.approx(1600 / 2000)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        record("jax", "scan"),
+        record("torch", "jit"),
+        record("jax", "jit", precision="tf32"),
+        record("jax", "jit", settings={"epochs": 3}),
+        record("jax", "jit", environment=CPU),
+        record("jax", "jit", quick=True),
+        record("jax", "jit", data="sample"),
+        record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "cifar10"})),
+        record("jax", "jit", cell=CELL.model_copy(update={"use_case_name": "per_sample_gradients"})),
+    ],
+    ids=["mode", "framework", "precision", "settings", "device", "quick", "data", "benchmark", "use case"],
+)
+def test_scaling_efficiency_is_against_the_same_work_only(other: Record) -> None:
+    assert efficiencies([other, record("jax", "jit", cell=TWO)]) == {("jit", "100"): ("", "")}
+
+
+def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    several = plan("jax", "jit").model_copy(update={"cell": TWO})
+    save(record("jax", "jit", 1500, cell=TWO), results)
+    console = plain()
+    print_summary(results, [several], console)
+    assert "No scaling efficiency: this folder has no record of train on one such device" in text(console)
+    save(record("jax", "jit", 1000), results)
+    console = plain()
+    print_summary(results, [several], console)
+    output = text(console)
+    assert "on 2 x NVIDIA H200" in output
+    assert "use case 1" not in output  # it is read for the efficiency and not shown
+    assert "75%" in output
+    assert "JAX cnn-b100-fp32 jit" in output
+    assert "Throughput on 2 devices over 2 times that of one, which had the whole batch" in output
+    assert max(len(line) for line in output.splitlines()) <= 80
 
 
 def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
-"""The device as PyTorch sees it: precision, waiting, memory, compilations."""
+"""The device as PyTorch sees it: precision, waiting, memory, compilations, and the other processes' devices."""
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import distributed
 
 from harness.errors import Refused
 from harness.record import Memory
+from harness.world import World
 
 ON_CPU = "PyTorch's allocator keeps no count on a CPU; host_peak_bytes has the whole process"
 
@@ -15,12 +19,52 @@ class Device:
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._world_size = 1
         self._peak_before_reset = 0
         self._step_peak_bytes: int | None = None
 
     @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
+
+    def join(self, world: World) -> None:
+        """One of several processes from here on, each with one device: NCCL between GPUs, gloo between CPUs.
+
+        Must be called before `set_up`, which otherwise makes a context on the node's first GPU.
+        """
+        if self.on_gpu:
+            self.device = torch.device("cuda", world.local_rank)
+            torch.cuda.set_device(self.device)
+        distributed.init_process_group(
+            "nccl" if self.on_gpu else "gloo",
+            init_method=f"tcp://{world.coordinator}",
+            rank=world.rank,
+            world_size=world.size,
+            device_id=self.device if self.on_gpu else None,
+        )
+        self._world_size = world.size
+
+    def agree(self, value: float) -> float:
+        """The largest of all ranks' values. Waits for all ranks, so it also brings them together."""
+        return float(self._of_all_ranks(np.array(value)).max())
+
+    def mean_over_ranks(self, values: NDArray) -> NDArray[np.float64]:
+        """Element by element; every rank gets it."""
+        return self._of_all_ranks(values).mean(0)
+
+    def leave(self) -> None:
+        if self._world_size > 1:
+            distributed.destroy_process_group()
+
+    def _of_all_ranks(self, values: NDArray) -> NDArray[np.float64]:
+        """[ranks, *values]"""
+        values = np.asarray(values, np.float64)
+        if self._world_size == 1:
+            return values[None]
+        own = torch.from_numpy(values).to(self.device)
+        gathered = [torch.empty_like(own) for _ in range(self._world_size)]
+        distributed.all_gather(gathered, own)
+        return torch.stack(gathered).cpu().numpy()
 
     def set_up(self, precision: str) -> None:
         """fp32 is IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is autocast over fp32

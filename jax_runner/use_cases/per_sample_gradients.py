@@ -1,4 +1,4 @@
-"""Use case 3: the gradient of every sample's own loss, on one GPU.
+"""Use cases 3 and 4: the gradient of every sample's own loss, on one GPU or on several.
 
 Outputs, never compared with each other (harness/gradient_check.py has the formulas):
     norms            B numbers
@@ -12,10 +12,13 @@ Execution modes, all of them one jitted program:
                      product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799; Opacus' hooks do the
                      same)
     chunked          jit over chunks of settings.chunk_size samples: less memory
+
+On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
+moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
 """
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -24,11 +27,20 @@ from flax import nnx
 from jax import numpy as jnp
 
 from harness.errors import Refused
-from harness.gradient_check import check_batch_rows, check_gradients
+from harness.gradient_check import PER_SAMPLE_OUTPUTS, check_batch_rows, check_gradients
 from harness.measure import measure_cold
 from harness.record import Check, Result
 from harness.session import Session
 from jax_runner.device import model_dtypes
+from jax_runner.several_devices import (
+    REPLICATED,
+    SPLIT,
+    global_arrays,
+    mean_over_devices,
+    on_every_device,
+    own_part,
+    sum_over_devices,
+)
 from jax_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
 EXECUTION_MODES = ("jit", "outer_product", "chunked")
@@ -55,22 +67,22 @@ def run(session: Session) -> Result:
         """The counter makes each call depend on the one before it, so that none can overtake another."""
         return count + 1, compute(params, images, labels)
 
-    count = jnp.zeros((), jnp.int32)
-    batch = problem.batch(check_batch_rows(variant.batch_size))
+    count, params = problem.replicated((jnp.zeros((), jnp.int32), problem.params))
+    batch = problem.own_batch(check_batch_rows(variant.batch_size))
 
     def step() -> tuple[jax.Array, Arrays]:
         nonlocal count
-        count, outputs = counted(count, problem.params, *batch)
+        count, outputs = counted(count, params, *batch)
         return count, outputs
 
     wait = session.device.wait
     wait((count, batch))  # copied before the clock starts
     cold_call_times_s = measure_cold(step, wait)
-    checks = problem.check(problem.to_neutral(step()[1], output), output, clip_norm)
-    batch = problem.batch(range(variant.batch_size))
+    checks = problem.check(problem.to_neutral(own_part(step()[1]), output), output, clip_norm)
+    batch = problem.own_batch(range(variant.batch_size))
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
     if session.device.on_gpu:
-        session.device.set_step_peak(counted.lower(count, problem.params, *batch).compile())
+        session.device.set_step_peak(counted.lower(count, params, *batch).compile())
     return session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameter_count(problem.model))
 
 
@@ -81,6 +93,8 @@ class Problem:
         measurement = session.measurement
         self.measurement = measurement
         self.dataset = session.dataset
+        self.world = session.world
+        self.own = session.world.rows(measurement.variant.batch_size)
         self.benchmark = importlib.import_module(f"jax_runner.benchmarks.{measurement.cell.benchmark}")
         self.model = self.make_model(model_dtypes(measurement.variant.precision))
         self.graphdef, self.params = nnx.split(self.model)
@@ -95,6 +109,14 @@ class Problem:
         rows = list(rows)
         images = jnp.asarray(self.dataset.train_images[rows]).astype(jnp.float32)
         return (images / 255 - self.dataset.mean) / self.dataset.std, jnp.asarray(self.dataset.train_labels[rows])
+
+    def own_batch(self, rows: Sequence[int]) -> tuple[jax.Array, jax.Array]:
+        """This device's part of the batch that is made of these rows."""
+        batch = self.batch(rows[self.own])
+        return batch if self.world.size == 1 else global_arrays(batch, SPLIT)
+
+    def replicated(self, arrays: Arrays) -> Arrays:
+        return arrays if self.world.size == 1 else global_arrays(arrays, REPLICATED)
 
     def apply(self, params: nnx.State, images: jax.Array) -> jax.Array:
         return nnx.merge(self.graphdef, params)(images)
@@ -141,11 +163,32 @@ class Problem:
             batch_size=variant.batch_size,
             clip_norm=clip_norm,
             precision=variant.precision,
+            own=self.own,
         )
 
 
 def make_function(problem: Problem, execution_mode: str, output: str, *, clip_norm: float, chunk_size: int) -> Function:
     """The function that is timed, still to be jitted. Raises Refused for a mode that makes no sense for this output."""
+    compute = make_local_function(problem, execution_mode, output, clip_norm=clip_norm, chunk_size=chunk_size)
+    return compute if problem.world.size == 1 else on_all_parts(compute, output)
+
+
+def on_all_parts(compute: Function, output: str) -> Function:
+    """`compute` on each device's part of the batch, and what makes one output of the parts."""
+    parts_to_whole = {"clipped_sum": sum_over_devices, "batch_gradient": mean_over_devices}
+
+    def compute_on_own_part(params: nnx.State, images: jax.Array, labels: jax.Array) -> Arrays:
+        part = compute(params, images, labels)
+        return part if output in PER_SAMPLE_OUTPUTS else parts_to_whole[output](part)
+
+    out_specs = SPLIT if output in PER_SAMPLE_OUTPUTS else REPLICATED
+    return on_every_device(compute_on_own_part, in_specs=(REPLICATED, SPLIT, SPLIT), out_specs=out_specs)
+
+
+def make_local_function(
+    problem: Problem, execution_mode: str, output: str, *, clip_norm: float, chunk_size: int
+) -> Function:
+    """What one device does."""
     if output == "batch_gradient":
         if execution_mode != "jit":
             raise Refused(f"batch_gradient has no execution mode {execution_mode}: it has no per-sample gradients")

@@ -1,4 +1,4 @@
-"""Use case 1: train a model on one GPU.
+"""Use cases 1 and 2: train a model on one GPU, or on several.
 
 The data set lies on the device as uint8; a step gathers its batch there, by an order that numpy drew from the seed,
 so both frameworks see the same batches. First the step's speed is measured; then the weights are drawn anew and the
@@ -7,6 +7,9 @@ model trains for the configured epochs, evaluated after each, outside the clock.
 Execution modes:
     jit    one jitted call per step, state donated
     scan   one jitted call per epoch: lax.scan over its steps
+
+On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py).
+BatchNorm's statistics are the device's own; rank 0's are what the evaluation in the record uses.
 """
 
 import importlib
@@ -19,13 +22,16 @@ import numpy as np
 import optax
 from flax import nnx
 from jax import numpy as jnp
+from jax.sharding import PartitionSpec
 
 from harness.measure import measure_cold
 from harness.record import EpochPoint, Result
 from harness.session import Session
 from harness.training import require_finite, require_finite_evaluation, time_to_target_s
 from harness.weights import batch_order
+from harness.world import World
 from jax_runner.device import model_dtypes
+from jax_runner.several_devices import AXIS, REPLICATED, SPLIT, global_arrays, on_every_device, own_part
 from jax_runner.weights import load_initial_weights, parameter_count
 
 EXECUTION_MODES = ("jit", "scan")
@@ -45,6 +51,7 @@ EVALUATION_BATCH = 1000
 class TrainState(NamedTuple):
     params: nnx.State
     batch_stats: nnx.State
+    """Of several devices, each device's own: its arrays have a first axis of one entry per device."""
     opt_state: optax.OptState
     step: jax.Array
     """How many steps were made; the row of the order that comes next."""
@@ -55,7 +62,7 @@ class Data(NamedTuple):
     """uint8 [samples, height, width, channels]"""
     labels: jax.Array
     order: jax.Array
-    """int32 [steps, batch]"""
+    """int32 [steps, batch]; of several devices, the batch is split"""
 
 
 TrainStep = Callable[[TrainState, Data], tuple[TrainState, jax.Array]]
@@ -71,7 +78,7 @@ def run(session: Session) -> Result:
     steps_per_call = steps_per_epoch if variant.execution_mode == "scan" else 1
 
     training = Training(session)
-    data = jax.device_put(Data(dataset.train_images, dataset.train_labels, order))
+    data = place_data(Data(dataset.train_images, dataset.train_labels, order), session.world)
     train_step = make_train_step(training, steps_per_call)
     state = training.initial_state()
 
@@ -89,11 +96,12 @@ def run(session: Session) -> Result:
     points: list[EpochPoint] = []
     for epoch in range(1, epochs + 1):
         wait(state)
+        session.agree(epoch)  # evaluation ends earlier on one device than on another
         start = perf_counter()
         outputs = [step()[1] for _ in range(steps_per_epoch // steps_per_call)]
         wait((state, outputs))
-        train_time_s = perf_counter() - start
-        losses = np.concatenate([np.atleast_1d(loss) for loss in outputs])
+        train_time_s = session.agree(perf_counter() - start)
+        losses = session.device.mean_over_ranks(np.concatenate([np.ravel(own_part(loss)) for loss in outputs]))
         require_finite(losses, epoch)
         test_loss, test_accuracy = training.evaluate(state)
         require_finite_evaluation(test_loss, epoch, losses.size)
@@ -116,6 +124,7 @@ def run(session: Session) -> Result:
         epochs=points,
         time_to_target_s=time_to_target_s(points, float(settings["target_accuracy"])),
         parameter_count=parameter_count(training.model),
+        details={"batch_norm": "local"} if session.world.size > 1 else {},
     )
 
 
@@ -126,6 +135,7 @@ class Training:
         measurement = session.measurement
         settings = measurement.settings
         self.dataset = session.dataset
+        self.world = session.world
         self.seed = measurement.protocol.seed
         self.benchmark = importlib.import_module(f"jax_runner.benchmarks.{measurement.cell.benchmark}")
         self.model = self.benchmark.make_model(measurement.variant.model, model_dtypes(measurement.variant.precision))
@@ -143,17 +153,20 @@ class Training:
         load_initial_weights(self.model, self.seed, self.benchmark.FLATTENED)
         _, params, batch_stats = nnx.split(self.model, nnx.Param, nnx.BatchStat)
         params, batch_stats = jax.tree.map(jnp.copy, (params, batch_stats))  # the step donates them
-        return TrainState(params, batch_stats, self.optimizer.init(params), jnp.zeros((), jnp.int32))
+        state = TrainState(params, batch_stats, self.optimizer.init(params), jnp.zeros((), jnp.int32))
+        return state if self.world.size == 1 else spread_state(state)
 
     def normalise(self, images: jax.Array) -> jax.Array:
         """uint8 [batch, height, width, channels] to float32 of mean 0 and standard deviation 1 per channel."""
-        return (images.astype(jnp.float32) / 255 - self.dataset.mean) / self.dataset.std
+        return (images.astype(self.dataset.mean.dtype) / 255 - self.dataset.mean) / self.dataset.std
 
     def logits(
         self, params: nnx.State, batch_stats: nnx.State, images: jax.Array, *, training: bool
     ) -> tuple[jax.Array, nnx.State]:
         model = nnx.merge(self.graphdefs[training], params, batch_stats, copy=True)  # it updates its own statistics
-        logits = model(self.normalise(images)).astype(jnp.float32)
+        logits = model(self.normalise(images))
+        if logits.dtype == jnp.bfloat16:
+            logits = logits.astype(jnp.float32)
         return logits, nnx.state(model, nnx.BatchStat)
 
     def loss(
@@ -167,6 +180,8 @@ class Training:
         rows = data.order[state.step % len(data.order)]
         gradient = jax.value_and_grad(self.loss, has_aux=True)
         (loss, batch_stats), grads = gradient(state.params, state.batch_stats, data.images[rows], data.labels[rows])
+        if self.world.size > 1:
+            grads = jax.lax.pmean(grads, AXIS)  # leaf by leaf, which XLA may combine and overlap with the backward pass
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         return TrainState(params, batch_stats, opt_state, state.step + 1), loss
@@ -178,7 +193,8 @@ class Training:
         return losses.sum(), (logits.argmax(1) == labels).sum()
 
     def evaluate(self, state: TrainState) -> tuple[float, float]:
-        """Mean loss and accuracy over the test set."""
+        """Mean loss and accuracy over the test set; every device does all of it."""
+        state = state if self.world.size == 1 else own_state(state)
         count = len(self.dataset.test_labels)
         loss_sum = right = 0.0
         for first in range(0, count, EVALUATION_BATCH):
@@ -192,11 +208,55 @@ class Training:
 
 
 def make_train_step(training: Training, steps_per_call: int) -> Any:
-    """(state, data) -> (state, loss), jitted; the loss is [steps_per_call] where a call holds several steps."""
+    """(state, data) -> (state, loss), jitted; the loss is [steps_per_call] where a call holds several steps.
+
+    Of several devices, each has the loss of its own part of the batch: [devices] or [devices, steps_per_call].
+    """
 
     def train_steps(state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
         if steps_per_call == 1:
             return training.step(state, data)
         return jax.lax.scan(lambda carry, _: training.step(carry, data), state, None, length=steps_per_call)
 
-    return jax.jit(train_steps, donate_argnums=0)
+    function = train_steps if training.world.size == 1 else on_all_parts(train_steps)
+    return jax.jit(function, donate_argnums=0)
+
+
+STATE_SPECS = TrainState(params=REPLICATED, batch_stats=SPLIT, opt_state=REPLICATED, step=REPLICATED)
+DATA_SPECS = Data(images=REPLICATED, labels=REPLICATED, order=PartitionSpec(None, AXIS))
+
+
+def on_all_parts(train_steps: TrainStep) -> TrainStep:
+    """Every device runs the steps on its own part of each batch."""
+
+    def train_on_own_part(state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
+        state, loss = train_steps(without_device_axis(state), data)
+        return with_device_axis(state), loss[None]
+
+    return on_every_device(train_on_own_part, in_specs=(STATE_SPECS, DATA_SPECS), out_specs=(STATE_SPECS, SPLIT))
+
+
+def place_data(data: Data, world: World) -> Data:
+    """On the device; of several, each gets all samples and its own part of the order."""
+    if world.size == 1:
+        return jax.device_put(data)
+    own = data._replace(order=data.order[:, world.rows(data.order.shape[1])])
+    return Data(*map(global_arrays, own, DATA_SPECS))
+
+
+def spread_state(state: TrainState) -> TrainState:
+    """What every process has drawn for itself as one state over all devices."""
+    return TrainState(*map(global_arrays, with_device_axis(state), STATE_SPECS))
+
+
+def own_state(state: TrainState) -> TrainState:
+    """The other way: this device's weights and its own BatchNorm statistics."""
+    return without_device_axis(own_part(state))
+
+
+def with_device_axis(state: TrainState) -> TrainState:
+    return state._replace(batch_stats=jax.tree.map(lambda leaf: leaf[None], state.batch_stats))
+
+
+def without_device_axis(state: TrainState) -> TrainState:
+    return state._replace(batch_stats=jax.tree.map(lambda leaf: leaf[0], state.batch_stats))

@@ -1,13 +1,58 @@
 """Stands in for a runner's device.py where a test is about processes and faults, not about frameworks."""
 
-from typing import Any
+import json
+import socket
+import time
+from typing import IO, Any
 
 from harness.errors import Refused
 from harness.record import Memory
+from harness.world import World
 
 
 class Device:
-    """Implements harness.session.DeviceProtocol."""
+    """Implements harness.session.DeviceProtocol. The ranks agree over plain sockets: rank 0 serves, the others ask."""
+
+    def __init__(self) -> None:
+        self.lines: list[IO[str]] = []
+
+    def join(self, world: World) -> None:
+        assert world.coordinator is not None
+        host, port = world.coordinator.split(":")
+        self.rank = world.rank
+        if world.rank == 0:
+            with socket.create_server(("", int(port))) as server:
+                self.lines = [server.accept()[0].makefile("rw") for _ in range(world.size - 1)]
+            return
+        end = time.monotonic() + 30
+        while not self.lines:
+            try:
+                self.lines = [socket.create_connection((host, int(port))).makefile("rw")]
+            except ConnectionRefusedError:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+    def agree(self, value: float) -> float:
+        if self.rank > 0:
+            self._send(value)
+            return self._receive()[0]
+        largest = max([value, *self._receive()])
+        self._send(largest)
+        return largest
+
+    def leave(self) -> None:
+        self.agree(0.0)
+
+    def _send(self, value: float) -> None:
+        for line in self.lines:
+            line.write(json.dumps(value) + "\n")
+            line.flush()
+
+    def _receive(self) -> list[float]:
+        received = [line.readline() for line in self.lines]
+        if not all(received):
+            raise ConnectionError("connection closed by peer")
+        return [json.loads(line) for line in received]
 
     def set_up(self, precision: str) -> None:
         if precision != "fp32":

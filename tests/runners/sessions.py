@@ -12,6 +12,7 @@ from harness.gpu import NoGpu
 from harness.plan import Cell, Measurement, Variant
 from harness.session import Session
 from harness.settings import Framework, MeasurementSettings
+from harness.world import ALONE, World
 
 CHANNEL = Channel(os.open(os.devnull, os.O_WRONLY))
 atexit.register(CHANNEL._pipe.close)
@@ -43,6 +44,8 @@ def make_session(
     batch_size: int = 8,
     execution_mode: str = "",
     options: dict[str, Any] | None = None,
+    device: Any = None,
+    world: World = ALONE,
     **settings: Any,
 ) -> Session:
     measurement = Measurement(
@@ -61,7 +64,7 @@ def make_session(
         data="sample",
         quick=True,
     )
-    device = importlib.import_module(f"{framework}_runner.device").Device()
+    device = device or importlib.import_module(f"{framework}_runner.device").Device()
     device.set_up("fp32")
     return Session(
         measurement=measurement,
@@ -69,4 +72,5 @@ def make_session(
         gpu=NoGpu("not asked in this test"),
         channel=CHANNEL,
         device=device,
+        world=world,
     )

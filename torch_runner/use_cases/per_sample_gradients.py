@@ -1,4 +1,4 @@
-"""Use case 3: the gradient of every sample's own loss, on one GPU.
+"""Use cases 3 and 4: the gradient of every sample's own loss, on one GPU or on several.
 
 Outputs, never compared with each other (harness/gradient_check.py has the formulas):
     norms            B numbers
@@ -15,10 +15,13 @@ Execution modes:
                      same)
     chunked          eager over chunks of settings.chunk_size samples: less memory
     loop             one backward pass per sample: the reference, not a contender
+
+On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
+moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +29,11 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from harness.errors import Refused
-from harness.gradient_check import check_batch_rows, check_gradients
+from harness.gradient_check import PER_SAMPLE_OUTPUTS, check_batch_rows, check_gradients
 from harness.measure import measure_cold
 from harness.record import Check, Result
 from harness.session import Session
+from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
 EXECUTION_MODES = ("eager", "compiled", "cuda_graphs", "outer_product", "chunked", "loop")
@@ -54,7 +58,7 @@ def run(session: Session) -> Result:
         problem, variant.execution_mode, output, clip_norm=clip_norm, chunk_size=int(settings["chunk_size"])
     )
 
-    batch = problem.batch(check_batch_rows(variant.batch_size))
+    batch = problem.own_batch(check_batch_rows(variant.batch_size))
 
     def step() -> Tensors:
         return compute(*batch)
@@ -63,7 +67,7 @@ def run(session: Session) -> Result:
     wait(batch)  # copied before the clock starts
     cold_call_times_s = measure_cold(step, wait)
     checks = problem.check(to_neutral(step()), output, clip_norm)
-    batch = problem.batch(range(variant.batch_size))
+    batch = problem.own_batch(range(variant.batch_size))
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
     return session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameter_count(problem.model))
 
@@ -75,6 +79,8 @@ class Problem:
         measurement = session.measurement
         self.measurement = measurement
         self.dataset = session.dataset
+        self.world = session.world
+        self.own = session.world.rows(measurement.variant.batch_size)
         self.device = session.device.device
         self.bf16 = measurement.variant.precision == "bf16"
         benchmark = importlib.import_module(f"torch_runner.benchmarks.{measurement.cell.benchmark}")
@@ -91,6 +97,10 @@ class Problem:
         # Not .contiguous(): of one channel it may keep strides that convolutions take for channels_last.
         normalised = normalised.clone(memory_format=torch.contiguous_format)
         return normalised, torch.from_numpy(self.dataset.train_labels[list(rows)]).long().to(self.device)
+
+    def own_batch(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """This device's part of the batch that is made of these rows."""
+        return self.batch(rows[self.own])
 
     def losses(self, logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
         return F.cross_entropy(logits.float() if self.bf16 else logits, labels, reduction=reduction)
@@ -127,11 +137,28 @@ class Problem:
             batch_size=variant.batch_size,
             clip_norm=clip_norm,
             precision=variant.precision,
+            own=self.own,
         )
 
 
 def make_function(problem: Problem, execution_mode: str, output: str, *, clip_norm: float, chunk_size: int) -> Function:
     """The function that is timed. Raises Refused for a mode that makes no sense for this output or machine."""
+    compute = make_local_function(problem, execution_mode, output, clip_norm=clip_norm, chunk_size=chunk_size)
+    return compute if problem.world.size == 1 else on_all_parts(compute, output)
+
+
+def on_all_parts(compute: Function, output: str) -> Function:
+    """`compute` on each device's part of the batch, and what makes one output of the parts."""
+    if output in PER_SAMPLE_OUTPUTS:
+        return compute
+    parts_to_whole = {"clipped_sum": sum_over_devices, "batch_gradient": mean_over_devices}[output]
+    return lambda images, labels: parts_to_whole(compute(images, labels))
+
+
+def make_local_function(
+    problem: Problem, execution_mode: str, output: str, *, clip_norm: float, chunk_size: int
+) -> Function:
+    """What one device does."""
     params = problem.params
     if output == "batch_gradient":
         if execution_mode not in ("eager", "compiled", "cuda_graphs"):

@@ -1,4 +1,4 @@
-"""Use case 1: train a model on one GPU.
+"""Use cases 1 and 2: train a model on one GPU, or on several.
 
 The data set lies on the device as uint8; a step gathers its batch there, by an order that numpy drew from the seed,
 so both frameworks see the same batches. First the step's speed is measured; then the weights are drawn anew and the
@@ -9,12 +9,17 @@ Execution modes:
     compiled      gather, model and loss are one torch.compile graph, forward and backward
     cuda_graphs   the same with mode="reduce-overhead": the graph's kernels are replayed as CUDA graphs (GPU only)
 The optimizer is PyTorch's fused SGD in all of them; the model is channels_last.
+
+On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py).
+BatchNorm's statistics are the device's own; rank 0's are what the evaluation in the record uses.
 """
 
 import importlib
 from time import perf_counter
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,6 +29,8 @@ from harness.record import EpochPoint, Result
 from harness.session import Session
 from harness.training import require_finite, require_finite_evaluation, time_to_target_s
 from harness.weights import batch_order
+from harness.world import World
+from torch_runner.several_devices import with_averaged_gradients
 from torch_runner.weights import load_initial_weights, parameter_count
 
 EXECUTION_MODES = ("eager", "compiled", "cuda_graphs")
@@ -49,9 +56,11 @@ def run(session: Session) -> Result:
     steps_per_epoch = len(order) // epochs
     if variant.execution_mode == "cuda_graphs" and not session.device.on_gpu:
         raise Refused("execution mode cuda_graphs needs an NVIDIA GPU; PyTorch sees none here")
+    if variant.execution_mode == "cuda_graphs" and session.world.size > 1:
+        raise Refused("execution mode cuda_graphs is for one GPU: PyTorch replays no graph under averaged gradients")
 
     training = Training(session)
-    order = torch.from_numpy(order).to(session.device.device)
+    order = place_order(order, session.world, session.device.device)
     train_step = make_train_step(training, variant.execution_mode)
     training.reset()
     steps_done = 0
@@ -72,11 +81,12 @@ def run(session: Session) -> Result:
     points: list[EpochPoint] = []
     for epoch in range(1, epochs + 1):
         wait(None)
+        session.agree(epoch)  # evaluation ends earlier on one device than on another
         start = perf_counter()
         outputs = [training.keep(step()) for _ in range(steps_per_epoch)]
         wait(outputs)
-        train_time_s = perf_counter() - start
-        losses = torch.stack(outputs).cpu().numpy()
+        train_time_s = session.agree(perf_counter() - start)
+        losses = session.device.mean_over_ranks(torch.stack(outputs).cpu().numpy())
         require_finite(losses, epoch)
         test_loss, test_accuracy = training.evaluate()
         require_finite_evaluation(test_loss, epoch, losses.size)
@@ -97,6 +107,7 @@ def run(session: Session) -> Result:
         epochs=points,
         time_to_target_s=time_to_target_s(points, float(settings["target_accuracy"])),
         parameter_count=parameter_count(training.objective.model),
+        details={"batch_norm": "local"} if session.world.size > 1 else {},
     )
 
 
@@ -120,12 +131,13 @@ class Objective(nn.Module):
     def logits(self, images: Tensor) -> Tensor:
         """uint8 [batch, height, width, channels] to float32 [batch, classes]."""
         with torch.autocast(self.device_type, torch.bfloat16, enabled=self.bf16):
-            return self.model(self.normalise(images)).float()
+            logits = self.model(self.normalise(images))
+        return logits.float() if self.bf16 else logits
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 [batch, height, width, channels] to float32 of mean 0 and standard deviation 1 per channel,
         channels_last."""
-        return ((images.float() / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
+        return ((images.to(self.mean.dtype) / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
 
 
 class Training:
@@ -135,6 +147,7 @@ class Training:
         measurement = session.measurement
         settings = measurement.settings
         self.dataset = session.dataset
+        self.world = session.world
         self.seed = measurement.protocol.seed
         self.device = session.device.device
         benchmark = importlib.import_module(f"torch_runner.benchmarks.{measurement.cell.benchmark}")
@@ -162,7 +175,7 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy over the test set."""
+        """Mean loss and accuracy over the test set; every device does all of it."""
         self.objective.eval()
         count = len(self.dataset.test_labels)
         loss_sum = right = 0.0
@@ -178,12 +191,17 @@ class Training:
 
 
 def make_train_step(training: Training, execution_mode: str):
-    """rows [batch] -> mean loss of the batch, after one optimizer step."""
+    """rows [batch] -> mean loss of the batch, after one optimizer step.
+
+    Of several devices, each takes the rows of its own part and has its own part's loss.
+    """
     objective, optimizer = training.objective, training.optimizer
     if execution_mode == "compiled":
         objective.compile(fullgraph=True, dynamic=False)
     elif execution_mode == "cuda_graphs":
         objective.compile(fullgraph=True, dynamic=False, mode="reduce-overhead")
+    if training.world.size > 1:
+        objective = with_averaged_gradients(objective, training.device)
 
     def train_step(rows: Tensor) -> Tensor:
         if execution_mode == "cuda_graphs":
@@ -195,3 +213,9 @@ def make_train_step(training: Training, execution_mode: str):
         return loss
 
     return train_step
+
+
+def place_order(order: NDArray[np.int32], world: World, device: torch.device) -> Tensor:
+    """On the device; of several, each gets its own part of the order."""
+    own = order[:, world.rows(order.shape[1])]
+    return torch.from_numpy(np.ascontiguousarray(own)).to(device)

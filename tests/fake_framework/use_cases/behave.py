@@ -114,3 +114,55 @@ def prints_much(session: Session) -> Result:
     print("x" * 200_000)
     print("y" * 200_000, file=sys.stderr)
     return well(session)
+
+
+def is_slower_on_rank_1(session: Session) -> Result:
+    def step() -> None:
+        time.sleep(3e-3 if session.world.rank == 1 else 1e-3)
+
+    wait = session.device.wait
+    cold = measure_cold(step, wait)
+    return session.result(session.measure_steady(step, wait, steps_per_call=1, samples_per_step=8), cold)
+
+
+def tells_its_world(session: Session) -> Result:
+    print(f"this is rank {session.world.rank}")
+    return well(session).model_copy(update={"details": session.world.model_dump()})
+
+
+def kills_rank_1(session: Session) -> Result:
+    """The other ranks wait for it, until the connection breaks."""
+    if session.world.rank == 1:
+        print("last words of rank 1")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return well(session)
+
+
+def hangs_when_rank_1_is_killed(session: Session) -> Result:
+    """As a collective on a GPU may, which has no connection to break."""
+    if session.world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sleeps(session)
+
+
+def raises_on_rank_1(session: Session) -> Result:
+    if session.world.rank == 1:
+        raise KeyError("conv9")
+    return well(session)
+
+
+def fills_rank_1(session: Session) -> Result:
+    if session.world.rank == 1:
+        raise RuntimeError("device is full: 4 GiB asked for")
+    return well(session)
+
+
+def all_gated(session: Session) -> Result:
+    """Every rank leaves its process's id beside settings.pid."""
+    pid_file = Path(str(session.measurement.settings["pid"])).with_name(f"pid-{session.world.rank}")
+    pid_file.with_suffix(".part").write_text(f"{os.getpid()} {os.getppid()}")
+    pid_file.with_suffix(".part").rename(pid_file)
+    end = time.monotonic() + LONG_S
+    while not Path(str(session.measurement.settings["gate"])).exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return well(session)

@@ -1,0 +1,266 @@
+"""From what the ranks of one measurement tell to its outcome, and from their results to the record's. Pure.
+
+One rank is the ordinary case and follows the same rules.
+"""
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Outcome, RankResult, Result
+
+EXIT_GRACE_S = 20.0
+"""How long a measurement's process may take to end once its result is here; then it is killed and the result stands."""
+SETTLE_S = 2.0
+"""When a rank dies, the others fail too, at the next step that they would do with it. Who tells first is chance; this
+is how long the true cause may come after its effects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksReport:
+    """What became of a measurement."""
+
+    outcome: Outcome
+    reason: str | None = None
+    result: Result | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    """Rank 0's."""
+    ranks: list[RankResult] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    outcome: Outcome
+    reason: str
+    is_cause: bool
+    """Killed from outside or by the hardware: never an effect of what another rank did, as an error or an abort may
+    be."""
+
+
+@dataclass(kw_only=True)
+class _Rank:
+    rank: int
+    node: str
+    result: Result | None = None
+    failure: _Failure | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    has_ended: bool = False
+    must_end_at: float | None = None
+
+
+class Ranks:
+    """Takes the events of all ranks as they come. Times are the caller's, of one monotonic clock."""
+
+    def __init__(self, nodes: Sequence[str], log: Path) -> None:
+        self._ranks = [_Rank(rank=rank, node=node) for rank, node in enumerate(nodes)]
+        self._log = log
+        self._failed_at: float | None = None
+        self._failures: list[tuple[_Rank, _Failure]] = []
+
+    @property
+    def have_failed(self) -> bool:
+        return bool(self._failures)
+
+    def take(self, rank_number: int, event: Mapping[str, Any], now: float) -> None:
+        rank = self._ranks[rank_number]
+        kind, content = event["kind"], event["content"]
+        if kind == "environment":
+            rank.environment = content
+        elif kind == "result":
+            rank.result = Result.model_validate(content)
+            rank.must_end_at = now + EXIT_GRACE_S
+        elif kind == "error":
+            self._fail(rank, _Failure(outcome=content["outcome"], reason=content["reason"], is_cause=False), now)
+        elif kind == "silent":
+            rank.must_end_at = rank.must_end_at or now + EXIT_GRACE_S
+        elif kind == "exit":
+            rank.has_ended = True
+            if rank.result is None or content["code"] != 0:
+                code = content["code"]
+                reason = f"{_explain_exit(code)}; log: {self._log_of(rank)}\n{content['tail']}".rstrip()
+                is_cause = code < 0 and code != -signal.SIGABRT
+                self._fail(rank, _Failure(outcome="failed", reason=reason, is_cause=is_cause), now)
+        elif kind == "lost":
+            reason = f"its agent is gone: {content['reason']}. The agent or its node died, or the network between"
+            self._fail(rank, _Failure(outcome="failed", reason=reason, is_cause=True), now)
+
+    def are_over(self, now: float) -> bool:
+        for rank in self._ranks:
+            if not rank.has_ended and rank.must_end_at is not None and now > rank.must_end_at:
+                rank.has_ended = True
+                if rank.result is None:
+                    reason = f"the measurement's process went silent and did not end; log: {self._log_of(rank)}"
+                    self._fail(rank, _Failure(outcome="failed", reason=reason, is_cause=False), now)
+        if self._failed_at is None:
+            return all(rank.has_ended for rank in self._ranks)
+        all_failed = len(self._ranks) == len(self._failures)
+        return all_failed or any(f.is_cause for _, f in self._failures) or now > self._failed_at + SETTLE_S
+
+    def report(self, *, timeout: str | None = None) -> RanksReport:
+        """`timeout`: why it ended before it was over."""
+        environment = self._ranks[0].environment
+        if self._failures:
+            (rank, failure), *others = sorted(self._failures, key=lambda pair: _order(pair[1]))
+            reason = self._name(rank, failure) + failure.reason
+            if failure.outcome != "refused":
+                also = (f"\nand then rank {r.rank} on {r.node}: {f.reason.splitlines()[0]}" for r, f in others)
+                reason += "".join(also)
+            return RanksReport(outcome=failure.outcome, reason=reason, environment=environment)
+        if timeout is not None:
+            waited_for = ", ".join(f"{rank.rank} on {rank.node}" for rank in self._ranks if rank.result is None)
+            which = f" (no result from rank {waited_for})" if len(self._ranks) > 1 else ""
+            return RanksReport(outcome="timeout", reason=timeout + which, environment=environment)
+        results = [rank.result for rank in self._ranks if rank.result is not None]
+        try:
+            combined = combine(results)
+        except ValueError as error:
+            return RanksReport(outcome="failed", reason=str(error), environment=environment)
+        return RanksReport(outcome="ok", result=combined, environment=environment, ranks=self._rank_results())
+
+    def _fail(self, rank: _Rank, failure: _Failure, now: float) -> None:
+        if rank.failure is None:
+            rank.failure = failure
+            self._failures.append((rank, failure))
+            self._failed_at = self._failed_at or now
+
+    def _name(self, rank: _Rank, failure: _Failure) -> str:
+        """What one machine cannot do, none of them can: a refusal needs no name."""
+        return "" if len(self._ranks) == 1 or failure.outcome == "refused" else f"rank {rank.rank} on {rank.node}: "
+
+    def _log_of(self, rank: _Rank) -> Path:
+        return log_of_rank(self._log, rank.rank)
+
+    def _rank_results(self) -> list[RankResult]:
+        if len(self._ranks) == 1:
+            return []
+        return [
+            RankResult(
+                rank=rank.rank,
+                node=rank.node,
+                gpu_uuid=(rank.environment.get("gpu") or {}).get("uuid"),
+                block_times_s=rank.result.blocks.block_times_s if rank.result.blocks else [],
+                call_times_s=rank.result.latency.call_times_s if rank.result.latency else [],
+                memory=rank.result.memory,
+                energy=rank.result.energy,
+            )
+            for rank in self._ranks
+            if rank.result is not None
+        ]
+
+
+def log_of_rank(log: Path, rank: int) -> Path:
+    """Each rank's output lies in a file of its own."""
+    return log if rank == 0 else log.with_name(f"{log.stem}-rank{rank}{log.suffix}")
+
+
+def _order(failure: _Failure) -> tuple[bool, bool]:
+    """A cause before what may be its effect, memory before another error; else who came first."""
+    return not failure.is_cause, failure.outcome != "out_of_memory"
+
+
+def _explain_exit(code: int) -> str:
+    if code >= 0:
+        return f"the measurement's process ended with status {code} and no result"
+    name = signal.Signals(-code).name
+    hint = " (often the host's or Slurm's out-of-memory killer)" if code == -signal.SIGKILL else ""
+    return f"the measurement's process was killed by {name}{hint}"
+
+
+# From the results of all ranks to one.
+
+
+def combine(results: Sequence[Result]) -> Result:
+    """The step is over when its slowest rank is: times are the largest over ranks, block by block and call by call.
+    Memory is that of the device that took most (`details["memory_all_devices"]` has the sums), energy that of all
+    together. States and checks of all ranks are kept; the rest is rank 0's.
+
+    Raises:
+        ValueError: the ranks did not do the same.
+    """
+    first = results[0]
+    if len(results) == 1:
+        return first
+    return first.model_copy(
+        update={
+            "compile_time_s": max((r.compile_time_s for r in results if r.compile_time_s is not None), default=None),
+            "cold_call_times_s": _slowest("cold calls", [r.cold_call_times_s for r in results]),
+            "blocks": _combine_blocks([r.blocks for r in results if r.blocks]),
+            "latency": _combine_latency([r.latency for r in results if r.latency]),
+            "recompiles": max(r.recompiles for r in results),
+            "memory": _over_ranks(max, [r.memory for r in results]),
+            "energy": _combine_energy([r.energy for r in results]),
+            "gpu_states": [state for r in results for state in r.gpu_states],
+            "epochs": _combine_epochs([r.epochs for r in results]),
+            "time_to_target_s": _largest_of_all([r.time_to_target_s for r in results]),
+            "checks": [_named(check, rank) for rank, r in enumerate(results) for check in r.checks],
+            "details": first.details
+            | {"memory_all_devices": _over_ranks(sum, [r.memory for r in results]).model_dump(mode="json")},
+        }
+    )
+
+
+def _slowest(what: str, times_s: Sequence[list[float]]) -> list[float]:
+    counts = [len(of_rank) for of_rank in times_s]
+    if len(set(counts)) > 1:
+        raise ValueError(f"the ranks made different numbers of {what}: {', '.join(map(str, counts))}")
+    return [max(of_all) for of_all in zip(*times_s, strict=True)]
+
+
+def _combine_blocks(blocks: Sequence[Blocks]) -> Blocks | None:
+    if not blocks:
+        return None
+    shapes = {(b.calls_per_block, b.steps_per_call, b.samples_per_step) for b in blocks}
+    if len(shapes) > 1:
+        raise ValueError(f"the ranks timed different blocks (calls, steps, samples): {sorted(shapes)}")
+    return blocks[0].model_copy(
+        update={
+            "block_times_s": _slowest("blocks", [b.block_times_s for b in blocks]),
+            "warmup_times_s": _slowest("warm-up calls", [b.warmup_times_s for b in blocks]),
+        }
+    )
+
+
+def _combine_latency(latencies: Sequence[Latency]) -> Latency | None:
+    if not latencies:
+        return None
+    times_s = _slowest("latency calls", [latency.call_times_s for latency in latencies])
+    return latencies[0].model_copy(update={"call_times_s": times_s})
+
+
+def _over_ranks(function: Callable[[list[int]], int], memories: Sequence[Memory]) -> Memory:
+    """Field by field; None where a rank has no number, as the largest or the sum of some would be neither."""
+    combined: dict[str, Any] = {"absent": next((memory.absent for memory in memories if memory.absent), None)}
+    for name in Memory.model_fields.keys() - {"absent"}:
+        values = [getattr(memory, name) for memory in memories]
+        combined[name] = None if None in values else function(values)
+    return Memory(**combined)
+
+
+def _combine_energy(energies: Sequence[Energy]) -> Energy:
+    """Of all devices; each counted over its own window, and the samples are those of all ranks together."""
+    missing = next((energy for energy in energies if energy.gross_joules is None), None)
+    if missing is not None:
+        return missing
+    idle_watts = [energy.idle_watts for energy in energies]
+    return Energy(
+        gross_joules=sum(energy.gross_joules or 0.0 for energy in energies),
+        window_s=max(energy.window_s or 0.0 for energy in energies),
+        samples=energies[0].samples,
+        idle_watts=None if None in idle_watts else sum(watts or 0.0 for watts in idle_watts),
+    )
+
+
+def _combine_epochs(epochs: Sequence[list[EpochPoint]]) -> list[EpochPoint]:
+    """Rank 0's, which evaluates for all, with the slowest rank's time."""
+    times_s = _slowest("epochs", [[point.train_time_s for point in of_rank] for of_rank in epochs])
+    return [point.model_copy(update={"train_time_s": time_s}) for point, time_s in zip(epochs[0], times_s, strict=True)]
+
+
+def _largest_of_all(values: Sequence[float | None]) -> float | None:
+    return None if None in values else max(value for value in values if value is not None)
+
+
+def _named(check: Check, rank: int) -> Check:
+    return check if rank == 0 else check.model_copy(update={"name": f"rank {rank}: {check.name}"})

@@ -1,0 +1,54 @@
+"""One program over the devices of several processes, one device each: what use cases 2 and 4 need on top of 1 and 3.
+
+Built on jax.shard_map: a function sees its own device's part of the arrays, so that BatchNorm's statistics stay local,
+as they are in PyTorch's DistributedDataParallel, and nothing moves between devices but what is written here. jit with
+NamedSharding would leave the collectives to XLA and make BatchNorm's statistics global; which of the two is faster is
+not measured yet.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+AXIS = "data"
+REPLICATED = PartitionSpec()
+SPLIT = PartitionSpec(AXIS)
+"""Along the first axis, in the order of the ranks."""
+
+
+def mesh() -> Mesh:
+    """Position r is rank r's device."""
+    return Mesh(np.array(sorted(jax.devices(), key=lambda device: device.process_index)), (AXIS,))
+
+
+def on_every_device(function: Callable, in_specs: Any, out_specs: Any) -> Callable:
+    """`function` of each device's own parts. Not checked for replication, as a check would also change how gradients
+    are taken: they are the device's own until one of the functions below is called."""
+    return jax.shard_map(function, mesh=mesh(), in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def global_arrays(tree: Any, spec: PartitionSpec) -> Any:
+    """One array over all devices from each array of this process: all of it if REPLICATED, else this rank's part."""
+    sharding = NamedSharding(mesh(), spec)
+    return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree)
+
+
+def own_part(tree: Any) -> Any:
+    """The other way: this device's part of global arrays. Moves nothing; any array of one device is its own part."""
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+
+
+def sum_over_devices(tree: Any) -> Any:
+    """One all-reduce of all leaves as one vector; to be called in `on_every_device`."""
+    vector, unflatten = ravel_pytree(tree)
+    return unflatten(jax.lax.psum(vector, AXIS))
+
+
+def mean_over_devices(tree: Any) -> Any:
+    """One all-reduce, as `sum_over_devices`."""
+    vector, unflatten = ravel_pytree(tree)
+    return unflatten(jax.lax.pmean(vector, AXIS))

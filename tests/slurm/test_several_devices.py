@@ -1,0 +1,162 @@
+"""Several ranks as the tasks of a Slurm step: on one node, and on two."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.paths import REPOSITORY
+from harness.plan import JobPlan
+from harness.record import read_record
+from tests.fake_repository import Repository, make_repository
+from tests.slurm.cluster import Cluster
+from tests.test_agent import read_pids
+from tests.test_job import is_alive, wait_until
+
+pytestmark = pytest.mark.slurm
+
+PLACES = {"1 node x 2 tasks": (1, ["n1", "n1"], [0, 1]), "2 nodes x 1 task": (2, ["n1", "n2"], [0, 0])}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return make_repository(tmp_path)
+
+
+def start(repository: Repository, plan: JobPlan, slurm: Cluster) -> subprocess.Popen[str]:
+    """srun of run.py, as the rendered scripts have it."""
+    folder = repository.job(plan)
+    cell = plan.cell
+    tasks = cell.devices // cell.nodes
+    options = [f"--nodes={cell.nodes}", f"--ntasks-per-node={tasks}", f"--gres=gpu:{tasks}", "--cpus-per-task=1"]
+    return subprocess.Popen(
+        ["srun", *options, *repository.command(folder)],
+        cwd=repository.root,
+        env=slurm.environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_ranks_are_the_tasks_of_the_step(slurm: Cluster, repository: Repository, place: str) -> None:
+    nodes, names, local_ranks = PLACES[place]
+    modes = ("tells_its_world", "kills_rank_1", "is_slower_on_rank_1")
+    with start(repository, repository.plan(*modes, devices=2, nodes=nodes), slurm) as step:
+        output, _ = step.communicate(timeout=90)
+    records = repository.records()
+    assert set(records) == set(modes), output
+    good = records["tells_its_world"]
+    assert good.outcome == "ok", output
+    assert good.result is not None
+    assert good.environment["scheduler"] == "slurm"
+    assert (good.result.details["size"], good.result.details["local_rank"]) == (2, local_ranks[0])
+    assert [rank.node for rank in good.ranks] == names
+    assert records["kills_rank_1"].outcome == "failed"
+    assert str(records["kills_rank_1"].reason).startswith(
+        f"rank 1 on {names[1]}: the measurement's process was killed by SIGKILL"
+    )
+    slower = records["is_slower_on_rank_1"]
+    assert slower.outcome == "ok"
+    assert min(slower.ranks[1].call_times_s) >= 3e-3
+    assert output.count("3 measured, 0 had a record, 1 failed") == 1  # rank 0 alone speaks
+
+
+def test_a_killed_agent_ends_the_job_in_time(slurm: Cluster, repository: Repository) -> None:
+    with start(repository, repository.plan("all_gated", "well", devices=2, nodes=2), slurm) as step:
+        _, (child, agent) = read_pids(repository, 2)
+        began = time.monotonic()
+        os.kill(agent, signal.SIGKILL)
+        output, _ = step.communicate(timeout=60)
+    assert time.monotonic() - began < 60
+    assert not is_alive(child)
+    records = repository.records()
+    assert list(records) == ["all_gated"]
+    assert str(records["all_gated"].reason).startswith("rank 1 on n2: its agent is gone"), output
+    assert "error: rank 1 on n2 is gone" in output
+
+
+def test_a_cancelled_step_leaves_nothing_behind(slurm: Cluster, repository: Repository) -> None:
+    with start(repository, repository.plan("all_gated", devices=2, nodes=2), slurm) as step:
+        pids = [pid for pair in read_pids(repository, 2) for pid in pair]
+        slurm.run("scancel", "--me", "--signal=TERM")
+        step.communicate(timeout=60)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), "all are gone")
+    assert repository.records() == {}
+
+
+def test_a_step_of_another_size_is_told_at_once(slurm: Cluster, repository: Repository) -> None:
+    plan = repository.plan("well", devices=2, nodes=1)
+    three = plan.model_copy(update={"cell": plan.cell.model_copy(update={"devices": 3})})
+    folder = repository.job(three)
+    began = time.monotonic()
+    done = subprocess.run(
+        ["srun", "-n2", "--cpus-per-task=1", *repository.command(folder)],
+        cwd=repository.root,
+        env=slurm.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert time.monotonic() - began < 15  # the other task is sent home
+    assert done.returncode == 2
+    assert "error: use case 1 needs 3 tasks, one per device, on 1 node(s), and this step has 2." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# The whole way of a user, with both frameworks.
+
+COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "main.py", "experiments.yaml")
+SMALL = """\
+    4:
+      batch_sizes: [64]
+      precisions: [fp32]
+      execution_modes: {jax: [jit], torch: [eager]}
+      options: {output: [clipped_sum]}
+"""
+
+
+def copy_repository(root: Path, nodes: int) -> None:
+    """With one variant of use case 4, on two devices of `nodes` nodes, and on one task per CPU of the small cluster."""
+    for name in COPIED:
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, root / name)
+    config = root / "experiments.yaml"
+    text = config.read_text()
+    quick = text.index("\nquick:")
+    start = text.index("    4:\n", quick)
+    end = text.index("\n\n", start) + 1
+    text = text[:start] + SMALL + text[end:]
+    text = text.replace("    devices: 2\n    nodes: 1\n", f"    devices: 2\n    nodes: {nodes}\n")
+    config.write_text(text.replace("cpus_per_task: 4 ", "cpus_per_task: 1 "))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path, nodes: int) -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("torch")
+    copy_repository(tmp_path, nodes)
+    selection = ["--benchmark", "mnist", "--use_case", "4", "--data", "sample", "--quick", "--wait"]
+    done = subprocess.run(
+        [sys.executable, "main.py", *selection], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    records = [read_record(path) for path in (tmp_path / "results" / "records").rglob("*.json")]
+    assert done.returncode == 0, done.stdout + done.stderr + "".join(f"\n{r.reason}" for r in records)
+    assert sorted((r.measurement.framework, r.outcome) for r in records) == [("jax", "ok"), ("torch", "ok")]
+    for record in records:
+        assert record.measurement.cell.nodes == nodes
+        assert record.environment["scheduler"] == "slurm"
+        assert len(record.ranks) == 2
+        assert len({rank.node for rank in record.ranks}) == nodes
+        assert all(rank.block_times_s for rank in record.ranks)
+    assert "on 2 x CPU" in done.stdout
+    assert "No scaling efficiency" in done.stdout

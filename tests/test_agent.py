@@ -1,0 +1,193 @@
+"""Several ranks: real runs of run.py, which starts its agents on this machine as it does without Slurm."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.record import Record
+from tests.fake_repository import Repository, make_repository
+from tests.test_job import is_alive, wait_until
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return make_repository(tmp_path)
+
+
+def read_pids(repository: Repository, ranks: int) -> list[tuple[int, int]]:
+    """Of each rank's child and of the child's parent, once all have begun."""
+    files = [repository.root / f"pid-{rank}" for rank in range(ranks)]
+    wait_until(lambda: all(file.exists() for file in files), "all ranks have begun")
+    pairs = [file.read_text().split() for file in files]
+    return [(int(child), int(parent)) for child, parent in pairs]
+
+
+def log_of(repository: Repository, name: str) -> str:
+    (log,) = repository.results.records().rglob(name)
+    return log.read_text()
+
+
+@pytest.fixture(scope="module")
+def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Repository, dict[str, Record]]:
+    """One job in which ranks fail in every way, and good measurements before and after."""
+    repository = make_repository(tmp_path_factory.mktemp("ranks"))
+    modes = ("tells_its_world", "kills_rank_1", "raises_on_rank_1", "fills_rank_1", "is_slower_on_rank_1")
+    status, output, _ = repository.run(repository.plan(*modes, devices=3, block_min_s=0.02))
+    return status, output, repository, repository.records()
+
+
+def test_every_rank_has_its_place_and_its_own_log(three_ranks) -> None:
+    _, _, repository, records = three_ranks
+    record = records["tells_its_world"]
+    assert record.outcome == "ok", record.reason
+    assert record.result is not None
+    world = record.result.details
+    assert (world["rank"], world["size"], world["local_rank"], world["node"]) == (0, 3, 0, os.uname().nodename)
+    host, port = world["coordinator"].split(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+    assert log_of(repository, "*tells_its_world*Z-????.log") == "this is rank 0\n"
+    assert log_of(repository, "*tells_its_world*-rank1.log") == "this is rank 1\n"
+    assert log_of(repository, "*tells_its_world*-rank2.log") == "this is rank 2\n"
+
+
+def test_slowest_rank_makes_the_times(three_ranks) -> None:
+    record = three_ranks[3]["is_slower_on_rank_1"]
+    assert record.result is not None
+    assert record.result.blocks is not None
+    assert record.result.latency is not None
+    assert [rank.rank for rank in record.ranks] == [0, 1, 2]
+    of_rank = [rank.block_times_s for rank in record.ranks]
+    assert record.result.blocks.block_times_s == [max(times) for times in zip(*of_rank, strict=True)]
+    assert record.result.latency.call_times_s == [
+        max(times) for times in zip(*(rank.call_times_s for rank in record.ranks), strict=True)
+    ]
+    calls = record.result.blocks.calls_per_block
+    assert all(time_s >= calls * 3e-3 for time_s in of_rank[1])  # it sleeps 3 ms a call, the others 1 ms
+    assert min(of_rank[0]) < min(of_rank[1])
+
+
+def test_killed_rank_is_named_with_its_node_and_last_words(three_ranks) -> None:
+    record = three_ranks[3]["kills_rank_1"]
+    assert record.outcome == "failed"
+    assert record.result is None
+    assert record.ranks == []
+    reason = str(record.reason)
+    node = os.uname().nodename
+    assert reason.startswith(f"rank 1 on {node}: the measurement's process was killed by SIGKILL")
+    assert "-rank1.log" in reason
+    assert "last words of rank 1" in reason
+
+
+def test_error_of_a_rank_is_the_records(three_ranks) -> None:
+    records = three_ranks[3]
+    node = os.uname().nodename
+    assert records["raises_on_rank_1"].outcome == "failed"
+    assert f"rank 1 on {node}: KeyError: 'conv9'" in str(records["raises_on_rank_1"].reason)
+    assert records["fills_rank_1"].outcome == "out_of_memory"
+    assert str(records["fills_rank_1"].reason).startswith(f"rank 1 on {node}: device is full: 4 GiB asked for")
+
+
+def test_failures_of_ranks_do_not_end_the_job(three_ranks) -> None:
+    status, output, _, records = three_ranks
+    assert status == 1
+    assert records["is_slower_on_rank_1"].outcome == "ok"
+    assert "5 measured, 0 had a record, 2 failed" in output
+
+
+def test_rank_that_is_killed_ends_ranks_that_would_wait_for_ever(repository: Repository) -> None:
+    start = time.monotonic()
+    status, _, _ = repository.run(repository.plan("hangs_when_rank_1_is_killed", "well", devices=2))
+    assert time.monotonic() - start < 30
+    assert status == 1
+    records = repository.records()
+    assert f"rank 1 on {os.uname().nodename}: the measurement's process was killed by SIGKILL" in str(
+        records["hangs_when_rank_1_is_killed"].reason
+    )
+    assert records["well"].outcome == "ok"
+
+
+def test_refused_by_all_ranks_is_an_answer(repository: Repository) -> None:
+    status, _, _ = repository.run(repository.plan("well", precision="tf32", devices=2))
+    assert status == 0
+    record = repository.records()["well"]
+    assert (record.outcome, record.reason) == ("refused", "precision tf32 needs an NVIDIA GPU")
+
+
+def test_timeout_names_the_ranks_and_ends_them(repository: Repository) -> None:
+    folder = repository.job(repository.plan("all_gated", devices=2, timeout_s=3.0))
+    with repository.start(folder) as process:
+        pids = read_pids(repository, 2)
+        process.communicate(timeout=30)
+    record = repository.records()["all_gated"]
+    assert record.outcome == "timeout"
+    node = os.uname().nodename
+    assert str(record.reason).endswith(f"(no result from rank 0 on {node}, 1 on {node})")
+    assert not any(is_alive(pid) for pair in pids for pid in pair)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_all_ranks_and_the_next_start_goes_on(repository: Repository, number: signal.Signals) -> None:
+    folder = repository.job(repository.plan("all_gated", "well", devices=2))
+    with repository.start(folder) as process:
+        pids = read_pids(repository, 2)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert "stopped by a signal after 0 of 2" in output
+    assert not any(is_alive(pid) for pair in pids for pid in pair)
+    assert repository.records() == {}
+
+    repository.gate.touch()
+    with repository.start(folder) as process:
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert {mode: record.outcome for mode, record in repository.records().items()} == {"all_gated": "ok", "well": "ok"}
+
+
+def test_nothing_outlives_a_killed_parent(repository: Repository) -> None:
+    folder = repository.job(repository.plan("all_gated", devices=3))
+    with repository.start(folder) as process:
+        pids = read_pids(repository, 3)
+        assert len({parent for _, parent in pids}) == 3
+        process.kill()
+        process.wait(timeout=30)
+        wait_until(lambda: not any(is_alive(pid) for pair in pids for pid in pair), "all are gone", timeout_s=10)
+    assert repository.records() == {}
+
+
+def test_agent_that_is_gone_fails_its_measurement_and_ends_the_job_with_one_error(repository: Repository) -> None:
+    folder = repository.job(repository.plan("all_gated", "well", "raises", devices=2))
+    start = time.monotonic()
+    with repository.start(folder) as process:
+        (_, parent), (child, agent) = read_pids(repository, 2)
+        assert parent == process.pid
+        os.kill(agent, signal.SIGKILL)
+        output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - start < 30
+    assert not is_alive(child)
+    assert process.returncode == 1
+    node = os.uname().nodename
+    records = repository.records()
+    assert list(records) == ["all_gated"]
+    assert str(records["all_gated"].reason).startswith(
+        f"rank 1 on {node}: its agent is gone: its connection closed. The agent or its node died, or the network"
+    )
+    assert f"error: rank 1 on {node} is gone" in output
+    assert "all 2 ranks: start the job again; it goes on where it was." in output
+    heartbeat = repository.heartbeat(folder)
+    assert (heartbeat.state, heartbeat.measurements_done) == ("stopped", 1)
+
+    repository.gate.touch()
+    status, _, _ = repository.run(repository.plan("all_gated", "well", devices=2))
+    assert status == 0
+
+
+def test_several_nodes_need_slurm(repository: Repository) -> None:
+    status, output, _ = repository.run(repository.plan("well", devices=2, nodes=2))
+    assert status == 2
+    assert "error: use case 1 needs 2 tasks, one per device, on 2 node(s), and this step has 1." in output
+    assert "--nodes=2 --ntasks-per-node=1; without Slurm nodes must be 1." in output

@@ -1,0 +1,169 @@
+"""From the events and results of several ranks to one outcome and one result; every number worked out by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.ranks import EXIT_GRACE_S, SETTLE_S, Ranks, combine
+from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Result
+
+LOG = Path("/results/x.log")
+EXIT_0 = {"kind": "exit", "content": {"code": 0, "tail": ""}}
+KILLED = {"kind": "exit", "content": {"code": -9, "tail": "last line"}}
+ABORTED = {"kind": "exit", "content": {"code": -6, "tail": ""}}
+
+
+def error(reason: str, outcome: str = "failed") -> dict[str, Any]:
+    return {"kind": "error", "content": {"outcome": outcome, "reason": reason}}
+
+
+def two() -> Ranks:
+    return Ranks(["n1", "n2"], LOG)
+
+
+def result(**changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "compile_time_s": 1.0,
+        "cold_call_times_s": [3.0, 1.0],
+        "blocks": Blocks(
+            calls_per_block=2, steps_per_call=1, samples_per_step=8, block_times_s=[1.0, 4.0], warmup_times_s=[1.0]
+        ),
+        "latency": Latency(steps_per_call=1, call_times_s=[0.5, 0.75]),
+        "memory": Memory(allocator_peak_bytes=100, host_peak_bytes=10),
+        "energy": Energy(gross_joules=50.0, window_s=5.0, samples=32, idle_watts=2.0),
+    }
+    return Result(**(fields | changes))
+
+
+def test_times_are_the_slowest_ranks_memory_the_largest_energy_the_sum() -> None:
+    other = result(
+        compile_time_s=2.0,
+        cold_call_times_s=[2.0, 2.0],
+        blocks=Blocks(
+            calls_per_block=2, steps_per_call=1, samples_per_step=8, block_times_s=[2.0, 3.0], warmup_times_s=[2.0]
+        ),
+        latency=Latency(steps_per_call=1, call_times_s=[0.25, 1.0]),
+        memory=Memory(allocator_peak_bytes=300, host_peak_bytes=5),
+        energy=Energy(gross_joules=70.0, window_s=6.0, samples=32, idle_watts=3.0),
+        details={"batch_norm": "of rank 1"},
+    )
+    combined = combine([result(details={"batch_norm": "local"}), other])
+    assert combined.compile_time_s == 2.0
+    assert combined.cold_call_times_s == [3.0, 2.0]
+    assert combined.blocks is not None
+    assert combined.latency is not None
+    assert combined.blocks.block_times_s == [2.0, 4.0]
+    assert combined.blocks.warmup_times_s == [2.0]
+    assert combined.latency.call_times_s == [0.5, 1.0]
+    assert (combined.memory.allocator_peak_bytes, combined.memory.host_peak_bytes) == (300, 10)
+    assert combined.memory.pool_peak_bytes is None
+    sums = combined.details["memory_all_devices"]
+    assert (sums["allocator_peak_bytes"], sums["host_peak_bytes"], sums["pool_peak_bytes"]) == (400, 15, None)
+    assert combined.details["batch_norm"] == "local"
+    assert combined.energy == Energy(gross_joules=120.0, window_s=6.0, samples=32, idle_watts=5.0)
+
+
+def test_one_rank_is_left_as_it_is() -> None:
+    alone = result()
+    assert combine([alone]) is alone
+
+
+def test_epochs_are_rank_0s_with_the_slowest_time() -> None:
+    def epoch(time_s: float, loss: float) -> EpochPoint:
+        return EpochPoint(epoch=1, train_time_s=time_s, train_loss=loss, test_loss=loss, test_accuracy=0.5)
+
+    combined = combine(
+        [
+            result(epochs=[epoch(1.0, 2.0)], time_to_target_s=1.0),
+            result(epochs=[epoch(3.0, 7.0)], time_to_target_s=3.0),
+        ]
+    )
+    assert combined.epochs == [epoch(3.0, 2.0)]
+    assert combined.time_to_target_s == 3.0
+
+
+def test_checks_of_all_ranks_are_kept() -> None:
+    check = Check(name="full", error=0.1, tolerance=1.0, passed=True)
+    combined = combine([result(checks=[check]), result(checks=[check])])
+    assert [check.name for check in combined.checks] == ["full", "rank 1: full"]
+
+
+def test_energy_of_some_devices_is_no_energy() -> None:
+    combined = combine([result(), result(energy=Energy(absent="no counter"))])
+    assert combined.energy == Energy(absent="no counter")
+
+
+def test_ranks_that_did_not_do_the_same_have_no_number() -> None:
+    assert isinstance(result().blocks, Blocks)
+    shorter = result(latency=Latency(steps_per_call=1, call_times_s=[0.5]))
+    with pytest.raises(ValueError, match="different numbers of latency calls: 2, 1"):
+        combine([result(), shorter])
+
+
+def test_over_when_every_rank_has_told_and_ended() -> None:
+    ranks = two()
+    told = {"kind": "result", "content": result().model_dump(mode="json")}
+    for rank in (0, 1):
+        ranks.take(rank, told, 1.0)
+        assert not ranks.are_over(1.0)
+    ranks.take(0, EXIT_0, 2.0)
+    assert not ranks.are_over(2.0)
+    ranks.take(1, EXIT_0, 2.0)
+    assert ranks.are_over(2.0)
+    report = ranks.report()
+    assert report.outcome == "ok"
+    assert [rank.node for rank in report.ranks] == ["n1", "n2"]
+
+
+def test_result_stands_of_a_rank_that_is_stuck_at_its_end() -> None:
+    ranks = Ranks(["n1"], LOG)
+    ranks.take(0, {"kind": "result", "content": result().model_dump(mode="json")}, 10.0)
+    assert not ranks.are_over(10.0 + EXIT_GRACE_S)
+    assert ranks.are_over(10.1 + EXIT_GRACE_S)
+    assert (ranks.report().outcome, ranks.report().ranks) == ("ok", [])
+
+
+def test_kill_is_the_cause_though_its_effect_was_told_first() -> None:
+    ranks = two()
+    ranks.take(0, error("RuntimeError: connection closed by peer"), 5.0)
+    assert not ranks.are_over(5.0 + SETTLE_S)
+    ranks.take(1, KILLED, 5.5)
+    assert ranks.are_over(5.5)
+    assert ranks.report().reason == (
+        "rank 1 on n2: the measurement's process was killed by SIGKILL (often the host's or Slurm's out-of-memory "
+        "killer); log: /results/x-rank1.log\nlast line"
+        "\nand then rank 0 on n1: RuntimeError: connection closed by peer"
+    )
+
+
+def test_abort_in_the_wake_of_an_error_is_not_its_cause() -> None:
+    ranks = two()
+    ranks.take(1, error("KeyError: 'conv9'"), 5.0)
+    ranks.take(0, ABORTED, 5.5)
+    assert ranks.are_over(5.5)
+    assert str(ranks.report().reason).startswith("rank 1 on n2: KeyError: 'conv9'\nand then rank 0 on n1: the")
+
+
+def test_one_error_is_enough_when_the_others_stay_silent() -> None:
+    ranks = two()
+    ranks.take(1, error("KeyError: 'conv9'"), 5.0)
+    assert not ranks.are_over(5.0 + SETTLE_S)
+    assert ranks.are_over(5.1 + SETTLE_S)
+
+
+def test_full_memory_is_the_answer_whoever_told_first() -> None:
+    ranks = two()
+    ranks.take(0, error("RuntimeError: connection closed by peer"), 5.0)
+    ranks.take(1, error("device is full", "out_of_memory"), 5.1)
+    assert ranks.are_over(5.1)
+    report = ranks.report()
+    assert report.outcome == "out_of_memory"
+    assert str(report.reason).startswith("rank 1 on n2: device is full")
+
+
+def test_alone_a_rank_needs_no_name() -> None:
+    ranks = Ranks(["n1"], LOG)
+    ranks.take(0, error("KeyError: 'conv9'"), 5.0)
+    assert ranks.are_over(5.0)
+    assert ranks.report().reason == "KeyError: 'conv9'"

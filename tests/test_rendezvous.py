@@ -1,0 +1,59 @@
+"""How the tasks of a Slurm step know who they are; tests/slurm has the real thing."""
+
+import pytest
+
+from harness import rendezvous
+from harness.rendezvous import PORTS, PORTS_TO_TRY, slurm_rendezvous
+
+STEP = {
+    "SLURM_JOB_ID": "42",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+    "SLURMD_NODENAME": "gpu08",
+}
+
+
+@pytest.fixture
+def scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {("hostnames", "gpu[07-08]"): "gpu07\ngpu08\n", ("node", "gpu07"): "NodeName=gpu07\n NodeAddr=10.0.0.7\n"}
+    monkeypatch.setattr(rendezvous, "_scontrol", lambda *what: answers[what])
+
+
+@pytest.mark.usefixtures("scontrol")
+def test_task_finds_the_first_node_by_name_and_by_slurms_address() -> None:
+    found = slurm_rendezvous(STEP)
+    assert found is not None
+    assert (found.rank, found.size, found.local_rank, found.node) == (3, 4, 1, "gpu08")
+    assert found.hosts == ("gpu07", "10.0.0.7")
+
+
+@pytest.mark.usefixtures("scontrol")
+def test_all_tasks_of_a_step_have_the_same_ports_and_token_and_no_other_step_has() -> None:
+    mine, theirs = slurm_rendezvous(STEP), slurm_rendezvous(STEP | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+    assert mine is not None
+    assert theirs is not None
+    assert (mine.ports, mine.token) == (theirs.ports, theirs.token)
+    assert len(set(mine.ports)) == PORTS_TO_TRY
+    assert set(mine.ports) <= set(PORTS)
+    for change in ({"SLURM_JOB_ID": "43"}, {"SLURM_STEP_ID": "1"}, {"SLURM_RESTART_COUNT": "1"}):
+        other = slurm_rendezvous(STEP | change)
+        assert other is not None
+        assert other.token != mine.token
+        assert other.ports != mine.ports
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {name: value for name, value in STEP.items() if name not in ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")},
+        STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+    ],
+    ids=["no Slurm", "a bare batch script", "a step of one task"],
+)
+def test_no_step_of_several_tasks_is_no_rendezvous(environment: dict[str, str]) -> None:
+    assert slurm_rendezvous(environment) is None

@@ -1,0 +1,47 @@
+"""Several processes with one device each: what use cases 2 and 4 need on top of 1 and 3.
+
+BatchNorm's statistics stay local, each device's own, and gradients are averaged; jax_runner/several_devices.py means
+the same.
+"""
+
+import inspect
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+LOCAL_BUFFERS = (
+    {"forward_sync_buffers": False}
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else {"broadcast_buffers": False}
+)
+"""As PyTorch calls it from 2.13 on, and before."""
+
+
+def with_averaged_gradients(module: nn.Module, device: torch.device) -> nn.Module:
+    """`module`, compiled or not, with gradients that are averaged over the devices while the backward pass runs.
+
+    Nothing is broadcast at the start: every rank draws the same weights.
+    """
+    return DistributedDataParallel(
+        module,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        static_graph=True,
+        init_sync=False,
+        **LOCAL_BUFFERS,
+    )
+
+
+def sum_over_devices(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """One all-reduce of all tensors as one vector."""
+    vector = torch.cat([tensor.flatten() for tensor in tensors.values()])
+    distributed.all_reduce(vector)
+    parts = vector.split([tensor.numel() for tensor in tensors.values()])
+    return {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
+
+
+def mean_over_devices(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """One all-reduce, as `sum_over_devices`."""
+    size = distributed.get_world_size()
+    return {name: total / size for name, total in sum_over_devices(tensors).items()}
