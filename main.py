@@ -143,6 +143,11 @@ def run_parser() -> Parser:
     )
     parser.add_argument("--wait", action="store_true", help="follow the jobs; exit status 1 if a cell failed")
     parser.add_argument("--force", action="store_true", help="measure again what has a good record")
+    parser.two_spellings(
+        "--no-baseline",
+        action="store_true",
+        help="on several GPUs: leave out the one-GPU measurements that the scaling efficiency is against",
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
     parser.add_argument(
         "--data",
@@ -157,7 +162,7 @@ def run_parser() -> Parser:
 
 def run_command(arguments: argparse.Namespace) -> int:
     from harness.config import load_config
-    from harness.matrix import Selection, expand
+    from harness.matrix import Selection, baselines, expand
     from pipeline.dry_run import print_dry_run
     from pipeline.render import write_scripts
 
@@ -172,6 +177,11 @@ def run_command(arguments: argparse.Namespace) -> int:
         force=arguments.force,
     )
     pairs = expand(config, selection)
+    if not arguments.no_baseline:
+        alone = baselines(config, pairs, selection)
+        for pair in alone:
+            print(f"{pair.cell.name}: measured too, for the scaling efficiency (not with --no-baseline)")
+        pairs = alone + pairs
     results = open_results(arguments)
     scripts = write_scripts(pairs, config, config_path=arguments.config, results=results.root)
     if arguments.dry_run:

@@ -9,6 +9,7 @@ It leaves when it is told to or when the parent is gone, and no child of it stay
 """
 
 import json
+import os
 import signal
 import socket
 import sys
@@ -126,7 +127,13 @@ def _try(rendezvous: Rendezvous, host: str, port: int) -> socket.socket | None:
         return None
     try:
         connection.settimeout(WELCOME_TIMEOUT_S)
-        hello = {"rank": rendezvous.rank, "local_rank": rendezvous.local_rank, "node": rendezvous.node, "host": host}
+        hello = {
+            "rank": rendezvous.rank,
+            "local_rank": rendezvous.local_rank,
+            "node": rendezvous.node,
+            "host": host,
+            "cpus": sorted(os.sched_getaffinity(0)),
+        }
         send(connection, {"kind": "hello", "token": rendezvous.token, "content": hello})
         answer = b""
         while not answer.endswith(b"\n") and (byte := connection.recv(1)):

@@ -29,13 +29,15 @@ class UseCaseFile(Frozen):
     """The constants of one use_cases/*.py."""
 
     EXECUTION_MODES: tuple[str, ...]
-    """How this framework can run the use case. The only constant in which the runners may differ."""
+    """How this framework can run the use case. In this and PROCESS_PER_NODE the runners may differ, in nothing else."""
     OPTIONS: dict[str, tuple[Scalar, ...]]
     """The use case's own axes and their values."""
     SETTINGS: dict[str, str]
     """Name of a setting to its rule, one of SETTING_RULES."""
     REFUSED_MODELS: dict[str, str]
     """Model to the reason why this use case makes no sense with it."""
+    PROCESS_PER_NODE: tuple[str, ...] = ()
+    """Execution modes that run one process for all devices of a node; the others run one for each device."""
 
 
 Constants = TypeVar("Constants", BenchmarkFile, UseCaseFile)
@@ -87,6 +89,18 @@ def read_constants(path: Path, model: type[Constants]) -> Constants:
     return constants
 
 
+def process_per_node(runner: Path, use_case_name: str) -> tuple[str, ...]:
+    """PROCESS_PER_NODE of one use case, whatever else its file has; empty where the file or the constant is missing."""
+    path = runner / "use_cases" / f"{use_case_name}.py"
+    if not path.exists():
+        return ()
+    for statement in _parse(path).body:
+        if _assigned_name(statement) == "PROCESS_PER_NODE":
+            assert isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+            return tuple(ast.literal_eval(statement.value))
+    return ()
+
+
 def differences(catalog: Catalog) -> list[str]:
     """One sentence for each thing in which the two runners differ and must not; empty when they agree."""
     jax, torch = catalog["jax"], catalog["torch"]
@@ -100,7 +114,7 @@ def differences(catalog: Catalog) -> list[str]:
                 continue
             for constant in type(files_jax[name]).model_fields:
                 of_jax, of_torch = getattr(files_jax[name], constant), getattr(files_torch[name], constant)
-                if constant != "EXECUTION_MODES" and of_jax != of_torch:
+                if constant not in ("EXECUTION_MODES", "PROCESS_PER_NODE") and of_jax != of_torch:
                     found.append(f"{folder}/{name}.py: {constant} differs: jax {of_jax!r}, torch {of_torch!r}")
     return found
 

@@ -1,4 +1,4 @@
-"""The one GPU that this process uses, as NVML sees it: energy, power, clocks, memory, who else is on it.
+"""The GPU that this process uses, or the GPUs, as NVML sees them: energy, power, clocks, memory, who else is there.
 
 NVML reads counters of the driver; it launches nothing on the GPU and makes no CUDA context. What it refuses
 (a consumer card without an energy counter, a MIG slice) is None, never zero: `describe()["absent"]` says why.
@@ -199,6 +199,50 @@ class Gpu:
         return f"{version // 1000}.{version % 1000 // 10}"
 
 
+class SeveralGpus:
+    """The GPUs of one process that uses them together. Energy and power are those of all; of memory and states it tells
+    the worst, as a record does for several processes."""
+
+    absent: None = None
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        self._gpus = gpus
+
+    def energy_joules(self) -> float | None:
+        return _sum_of_all([gpu.energy_joules() for gpu in self._gpus])
+
+    def power_watts(self) -> float | None:
+        return _sum_of_all([gpu.power_watts() for gpu in self._gpus])
+
+    def state(self) -> GpuState | None:
+        """Lowest clocks, highest temperature, most other processes, any GPU's throttle reasons; power of all."""
+        states = [state for gpu in self._gpus if (state := gpu.state()) is not None]
+        if len(states) < len(self._gpus):
+            return None
+        return GpuState(
+            sm_clock_mhz=min(state.sm_clock_mhz for state in states),
+            memory_clock_mhz=min(state.memory_clock_mhz for state in states),
+            temperature_c=max(state.temperature_c for state in states),
+            power_watts=sum(state.power_watts for state in states),
+            throttle_reasons=tuple(sorted({reason for state in states for reason in state.throttle_reasons})),
+            other_processes=max(state.other_processes for state in states),
+        )
+
+    def process_bytes(self, pid: int | None = None) -> int | None:
+        """On the GPU where it is most."""
+        values = [gpu.process_bytes(pid) for gpu in self._gpus]
+        return None if None in values else max(value for value in values if value is not None)
+
+    def describe(self) -> dict[str, Any]:
+        """The first's, and the UUIDs of all."""
+        descriptions = [gpu.describe() for gpu in self._gpus]
+        return descriptions[0] | {"uuids": [description["uuid"] for description in descriptions]}
+
+
+def _sum_of_all(values: Sequence[float | None]) -> float | None:
+    return None if None in values else sum(value for value in values if value is not None)
+
+
 def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
     """Names of the set bits, lowest first; a bit that is newer than this table stands as its number."""
     single = (1 << position for position in range(bits.bit_length()))
@@ -233,6 +277,16 @@ def open_gpu(position: int = 0) -> Gpu | NoGpu:
         return Gpu(nvml, handle, warnings=_order_warnings(nvml, wanted))
     except nvml.NVMLError as error:
         return NoGpu(f"NVML does not open GPU {wanted!r}: {error}")
+
+
+def open_gpus(first: int, count: int) -> Gpu | SeveralGpus | NoGpu:
+    """`count` GPUs from the position `first` on, as `open_gpu` counts; NoGpu where any is missing."""
+    gpus = [open_gpu(position) for position in range(first, first + count)]
+    found = [gpu for gpu in gpus if isinstance(gpu, Gpu)]
+    missing = [gpu for gpu in gpus if isinstance(gpu, NoGpu)]
+    if missing:
+        return missing[0]
+    return found[0] if count == 1 else SeveralGpus(found)
 
 
 def _find(nvml: ModuleType, wanted: str) -> Any:

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from harness import data
 from harness.agent import run_agent
+from harness.catalog import process_per_node
 from harness.environment import describe_environment
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
@@ -197,6 +198,7 @@ class Job:
         self.folder = folder
         self.results = results
         self.team = Team(plan.framework, plan.cell)
+        self.process_per_node = process_per_node(REPOSITORY / f"{plan.framework}_runner", plan.cell.use_case_name)
         self.environment = describe_environment()
         measurements = list(plan.measurements())
         self.measurements = measurements
@@ -285,8 +287,9 @@ class Job:
 
     def _run_children(self, measurement: Measurement, log: Path, tracker: Tracker) -> RanksReport:
         task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
-        with self.team.measuring(task, log) as (events, worlds):
-            ranks = Ranks([self.team.node_of(world.rank) for world in worlds], log)
+        per_node = measurement.variant.execution_mode in self.process_per_node
+        with self.team.measuring(task, log, per_node=per_node) as (events, worlds):
+            ranks = Ranks([world.node or self.team.node for world in worlds], log)
             return self._listen(events, ranks, tracker, log, measurement.protocol.timeout_s)
 
     def _listen(self, events: Events, ranks: Ranks, tracker: Tracker, log: Path, timeout_s: float) -> RanksReport:

@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
 
 from harness.config_model import Config
 from harness.errors import ConfigError
-from harness.plan import JobPlan, Pair, Scalar, Variant
+from harness.plan import Cell, JobPlan, Pair, Scalar, Variant
 from harness.settings import FRAMEWORKS, DataKind, Framework
 from harness.suggest import valid_names
 
@@ -73,6 +73,42 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     if not pairs:
         raise ConfigError("nothing to measure: matrix.exclude in experiments.yaml removes every cell asked for")
     return pairs
+
+
+def baselines(config: Config, pairs: Sequence[Pair], selection: Selection) -> list[Pair]:
+    """What must be measured on one device for the scaling efficiency of these pairs, and is not among them.
+
+    From the use case of the same name with one device: its variants with the whole batch of a variant on N devices, or
+    with 1/N of it. They take what the matrix has for the full run, so that --quick finds its partners too.
+    """
+    one_device = {use_case.name: number for number, use_case in config.use_cases.items() if use_case.devices == 1}
+    asked = {pair.cell for pair in pairs}
+    found: dict[Cell, Pair] = {}
+    for pair in pairs:
+        cell, number = pair.cell, one_device.get(pair.cell.use_case_name)
+        if cell.devices == 1 or number is None or config.is_excluded(cell.gpu, cell.benchmark, number):
+            continue
+        alone = replace(selection, gpus=(cell.gpu,), benchmarks=(cell.benchmark,), use_cases=(number,), force=False)
+        (whole,) = expand(config, alone)
+        jobs = [_partners(config, job, pair) for job in whole.jobs]
+        needed = whole.model_copy(update={"jobs": tuple(job for job in jobs if job.variants)})
+        if whole.cell not in asked and needed.jobs:
+            found[whole.cell] = needed
+    return list(found.values())
+
+
+def _partners(config: Config, job: JobPlan, of_several: Pair) -> JobPlan:
+    """The one-device job with only those variants that a job of `of_several` is compared with."""
+    devices = of_several.cell.devices
+    wanted = {
+        variant.model_copy(update={"batch_size": batch_size}).key
+        for other in of_several.jobs
+        if other.framework == job.framework
+        for variant in other.variants
+        for batch_size in (variant.batch_size, variant.batch_size // devices)
+    }
+    full = expand_variants(config, job.framework, job.cell.benchmark, job.cell.use_case, quick=False)
+    return job.model_copy(update={"variants": tuple(variant for variant in full if variant.key in wanted)})
 
 
 def expand_variants(

@@ -20,7 +20,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 from harness.channel import Channel
-from harness.gpu import Gpu, NoGpu
+from harness.gpu import Gpu, NoGpu, SeveralGpus
 from harness.record import Blocks, Energy, GpuState, Latency
 from harness.settings import MeasurementSettings
 from harness.statistics import median, relative_half_width
@@ -88,7 +88,7 @@ def measure_steady(
     protocol: MeasurementSettings,
     steps_per_call: int,
     samples_per_step: int,
-    gpu: Gpu | NoGpu,
+    gpu: Gpu | SeveralGpus | NoGpu,
     channel: Channel,
     compilations: Callable[[], int],
     agree: Agree = lambda value: value,
@@ -126,6 +126,17 @@ def measure_steady(
     )
 
 
+def measure_blocks(step: Step, wait: Wait, *, like: Blocks, count: int, agree: Agree) -> Blocks:
+    """`count` blocks of the size that another measurement had, for a control of it; cold calls and a short warm-up come
+    before. Every rank times its own, and all start together."""
+    measure_cold(step, wait)
+    with _no_garbage_collection():
+        warmup_times_s = [time_call(step, wait) for _ in range(COLD_CALLS)]
+        agree(0.0)
+        block_times_s = [time_block(step, wait, like.calls_per_block) for _ in range(count)]
+    return like.model_copy(update={"block_times_s": block_times_s, "warmup_times_s": warmup_times_s})
+
+
 def _any(goes_on: bool, agree: Agree) -> bool:
     """Whether any rank goes on; then all of them do."""
     return agree(float(goes_on)) > 0
@@ -157,7 +168,7 @@ def _measure_blocks(
     calls: int,
     protocol: MeasurementSettings,
     samples_per_call: int,
-    gpu: Gpu | NoGpu,
+    gpu: Gpu | SeveralGpus | NoGpu,
     idle_watts: float | None,
     channel: Channel,
     agree: Agree,
@@ -214,7 +225,7 @@ def _measure_latency(
     return times_s
 
 
-def _idle_watts(gpu: Gpu | NoGpu, seconds: float) -> float | None:
+def _idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
     """Mean power while nothing runs, from the energy counter."""
     before = gpu.energy_joules()
     if before is None or seconds == 0:

@@ -187,6 +187,7 @@ def combine(results: Sequence[Result]) -> Result:
             "compile_time_s": max((r.compile_time_s for r in results if r.compile_time_s is not None), default=None),
             "cold_call_times_s": _slowest("cold calls", [r.cold_call_times_s for r in results]),
             "blocks": _combine_blocks([r.blocks for r in results if r.blocks]),
+            "blocks_alone": _combine_blocks([r.blocks_alone for r in results if r.blocks_alone]),
             "latency": _combine_latency([r.latency for r in results if r.latency]),
             "recompiles": max(r.recompiles for r in results),
             "memory": _over_ranks(max, [r.memory for r in results]),

@@ -5,6 +5,7 @@ Raw samples only; every statistic is derived on reading (harness/statistics.py).
 History of the schema:
     1  2026-11  first version
        2026-11  `ranks`, empty in records from before and on one device; nothing else changed its meaning
+       2026-11  `result.blocks_alone`, None in records from before and on one device
 """
 
 from pathlib import Path
@@ -115,6 +116,9 @@ class Result(Frozen):
     """What the first calls of the step took more than as many warm calls; all caches were empty (cold)."""
     cold_call_times_s: list[float] = []
     blocks: Blocks | None = None
+    blocks_alone: Blocks | None = None
+    """Of several devices: the same step with nothing moved between them. What `blocks` takes more is communication that
+    no computation hides."""
     latency: Latency | None = None
     recompiles: int = 0
     """Compilations inside the timed windows; more than none makes the times worthless."""

@@ -6,6 +6,7 @@ through `<framework>_runner/run.py --child FD`; the measurement comes in on stdi
 
 import ctypes
 import importlib
+import os
 import resource
 import signal
 import sys
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 from harness import data
 from harness.channel import Channel
 from harness.errors import DataError, ProjectError, Refused
-from harness.gpu import Gpu, NoGpu, open_gpu
-from harness.measure import Steady, Step, Wait, compile_time_s, measure_steady
+from harness.gpu import Gpu, NoGpu, SeveralGpus, open_gpus
+from harness.measure import Steady, Step, Wait, compile_time_s, measure_blocks, measure_steady
 from harness.plan import Measurement
 from harness.record import EpochPoint, Memory, Outcome, Result
 from harness.settings import Frozen
@@ -43,11 +44,11 @@ class ChildTask(Frozen):
 class DeviceProtocol(Protocol):
     """What each runner's device.py offers to the harness, under the same names.
 
-    In a world of one neither `join` nor `agree` nor `leave` is called.
+    In a world of one neither `agree` nor `leave` is called, and `join` only for several devices.
     """
 
     def join(self, world: World) -> None:
-        """Meet the other ranks at `world.coordinator` and take this rank's device. Comes first, before `set_up`: JAX
+        """Meet the other ranks at `world.coordinator` and take this rank's devices. Comes first, before `set_up`: JAX
         must not have seen a device yet. Returns when all ranks are there."""
 
     def agree(self, value: float) -> float:
@@ -81,7 +82,7 @@ class Session:
 
     measurement: Measurement
     dataset: data.Dataset
-    gpu: Gpu | NoGpu
+    gpu: Gpu | SeveralGpus | NoGpu
     channel: Channel
     device: DeviceProtocol
     world: World = ALONE
@@ -127,6 +128,20 @@ class Session:
             **fields,
         )
 
+    def add_control(self, result: Result, step: Step) -> Result:
+        """Measure the step of several devices once more with nothing moved between them. Comes last, when the result
+        has its memory, as `step` is another program."""
+        assert result.blocks is not None
+        self.channel.progress("without communication", 0, 1)
+        alone = measure_blocks(
+            step,
+            self.device.wait,
+            like=result.blocks,
+            count=self.measurement.protocol.min_blocks,
+            agree=self.agree,
+        )
+        return result.model_copy(update={"blocks_alone": alone})
+
     def report_epoch(self, point: EpochPoint, epochs: int) -> None:
         """Between two epochs, so outside the clock."""
         self.channel.progress("train", point.epoch, epochs)
@@ -156,10 +171,12 @@ def run_child(file_descriptor: int, framework: str) -> int:
     measurement, world = task.measurement, task.world
     device: DeviceProtocol = importlib.import_module(f"{framework}_runner.device").Device()
     try:
-        if world.size > 1:
+        if world.cpus:
+            os.sched_setaffinity(0, world.cpus)
+        if world.device_count > 1:
             device.join(world)
         device.set_up(measurement.variant.precision)
-        gpu = open_gpu(world.local_rank)
+        gpu = open_gpus(world.local_rank, world.devices_per_rank)
         channel.environment({"framework": device.describe(), "gpu": gpu.describe()})
         dataset = data.load(measurement.cell.benchmark, measurement.data, Path(task.data_dir))
         _require_whole_batch(measurement.variant.batch_size, dataset)

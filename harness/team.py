@@ -6,6 +6,7 @@ other tasks; elsewhere the parent starts them on this machine.
 """
 
 import json
+import os
 import queue
 import secrets
 import select
@@ -53,6 +54,7 @@ class _Agent:
     node: str
     host: str
     """By which it reached rank 0's node."""
+    cpus: list[int]
     connection: socket.socket
     run: int = 0
     """Number of the measurement whose events are passed on; those of an earlier one come too late."""
@@ -86,9 +88,6 @@ class Team:
         """Rank 0's."""
         return self._slurm.node if self._slurm else socket.gethostname()
 
-    def node_of(self, rank: int) -> str:
-        return self.node if rank == 0 else self._agents[rank - 1].node
-
     def gather(self, while_waiting: Callable[[], None]) -> None:
         """Until every rank's agent is here.
 
@@ -115,22 +114,28 @@ class Team:
             threading.Thread(target=_read_events, args=(agent,), daemon=True).start()
 
     @contextmanager
-    def measuring(self, task: ChildTask, log: Path) -> Iterator[tuple[Events, Sequence[World]]]:
+    def measuring(
+        self, task: ChildTask, log: Path, *, per_node: bool = False
+    ) -> Iterator[tuple[Events, Sequence[World]]]:
         """A child on every rank, at work on `task`; all are ended on leaving. The log of rank 1 is `log` with `-rank1`.
+
+        Args:
+            per_node: one child for all devices of a node, instead of one for each device.
 
         Raises:
             RankLostError: an agent is gone, so nothing was started.
         """
         self._require_all()
         self._run += 1
-        worlds = self._worlds()
+        agents = self._first_of_each_node() if per_node else self._agents
+        worlds = self._worlds(agents, per_node=per_node)
         tasks = [task.model_copy(update={"world": world}) for world in worlds]
         events: Events = queue.SimpleQueue()
         try:
             child = Child(self._framework, tasks[0], log, lambda event: events.put((0, event)))
             try:
-                for agent in self._agents:
-                    self._start(agent, tasks[agent.rank], log_of_rank(log, agent.rank), events)
+                for agent, of_agent in zip(agents, tasks[1:], strict=True):
+                    self._start(agent, of_agent, log, events)
                 yield events, worlds
             finally:
                 child.end()
@@ -166,23 +171,46 @@ class Team:
             with suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(mine.model_dump_json().encode())
 
-    def _worlds(self) -> Sequence[World]:
+    def _first_of_each_node(self) -> list[_Agent]:
+        """Of the nodes besides this one."""
+        first: dict[str, _Agent] = {}
+        for agent in sorted(self._agents, key=lambda agent: agent.local_rank):
+            first.setdefault(agent.node, agent)
+        first.pop(self.node, None)
+        return sorted(first.values(), key=lambda agent: agent.rank)
+
+    def _worlds(self, agents: Sequence[_Agent], *, per_node: bool) -> Sequence[World]:
+        """Of this process and these agents."""
         if self._size == 1:
             return (ALONE,)
-        elsewhere = [agent for agent in self._agents if agent.node != self.node]
-        coordinator = f"{(elsewhere or self._agents)[0].host}:{free_port()}"
+        elsewhere = [agent for agent in agents if agent.node != self.node]
+        coordinator = f"{(elsewhere or agents)[0].host}:{free_port()}" if agents else None
         local_rank = self._slurm.local_rank if self._slurm else 0
-        places = [(local_rank, self.node), *((agent.local_rank, agent.node) for agent in self._agents)]
+        places = [(local_rank, self.node), *((agent.local_rank, agent.node) for agent in agents)]
         return [
-            World(rank=rank, size=self._size, local_rank=local_rank, node=node, coordinator=coordinator)
+            World(
+                rank=rank,
+                size=len(places),
+                devices_per_rank=self._size // len(places),
+                local_rank=local_rank,
+                node=node,
+                coordinator=coordinator,
+                cpus=self._cpus_of_node(node) if per_node else (),
+            )
             for rank, (local_rank, node) in enumerate(places)
         ]
 
+    def _cpus_of_node(self, node: str) -> tuple[int, ...]:
+        """Of all this job's tasks there: Slurm gives each task CPUs of its own."""
+        cpus = {cpu for agent in self._agents if agent.node == node for cpu in agent.cpus}
+        return tuple(sorted(cpus | os.sched_getaffinity(0) if node == self.node else cpus))
+
     def _start(self, agent: _Agent, task: ChildTask, log: Path, events: Events) -> None:
-        agent.tell = lambda event: events.put((agent.rank, event))
+        rank = task.world.rank
+        agent.tell = lambda event: events.put((rank, event))
         agent.run = self._run
         agent.idle.clear()
-        content = {"run": self._run, "task": task.model_dump(mode="json"), "log": str(log)}
+        content = {"run": self._run, "task": task.model_dump(mode="json"), "log": str(log_of_rank(log, rank))}
         _send(agent, {"kind": "run", "content": content})
         if agent.lost:  # since before `tell` was set
             agent.tell(_lost(agent.lost))

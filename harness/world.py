@@ -1,4 +1,4 @@
-"""The ranks of one measurement: one process for each device, wherever it runs. Pure data."""
+"""The ranks of one measurement: its processes, each with its devices, wherever they run. Pure data."""
 
 from pydantic import Field
 
@@ -11,12 +11,25 @@ class World(Frozen):
     rank: int = Field(default=0, ge=0)
     """0 is the child of the job's parent; its numbers stand first in the record."""
     size: int = Field(default=1, ge=1)
-    """Ranks, and so devices."""
+    """Ranks, which are processes."""
+    devices_per_rank: int = Field(default=1, ge=1)
+    """One, but for the execution modes that run one process for all devices of a node."""
     local_rank: int = Field(default=0, ge=0)
-    """Among the ranks of this node, so the index of this rank's GPU among those that the node shows."""
+    """Among the tasks of this node, so the index of this rank's first GPU among those that the node shows."""
     node: str = ""
     coordinator: str | None = None
     """host:port where the framework's processes meet; rank 0 listens there. None in a world of one."""
+    cpus: tuple[int, ...] = ()
+    """A process that stands for several tasks may run on the CPUs of all of them; empty: on those that it has."""
+
+    @property
+    def device_count(self) -> int:
+        """Over all ranks."""
+        return self.size * self.devices_per_rank
+
+    def describe(self) -> dict[str, int]:
+        """For a record of several devices."""
+        return {"processes": self.size, "devices_per_process": self.devices_per_rank}
 
     def rows(self, batch_size: int) -> slice:
         """This rank's part of a global batch: contiguous, in the order of the ranks."""

@@ -29,7 +29,7 @@ class Device:
 
     @cached_property
     def device(self) -> jax.Device:
-        """This process's one device; not asked for before `join`, which must come before anything touches a device."""
+        """This process's first; not asked for before `join`, which must come before anything touches a device."""
         return jax.local_devices()[0]
 
     @property
@@ -37,15 +37,21 @@ class Device:
         return self.device.platform == "gpu"
 
     def join(self, world: World) -> None:
-        """One program over several processes from here on, each with one device. On a CPU the collectives are gloo's.
+        """One program over all devices of all processes from here on. Between processes a CPU's collectives are gloo's.
 
-        Must be called before `set_up`. `local_device_ids` chooses among this node's GPUs and does nothing on a CPU.
+        Must be called before `set_up`. This process takes its GPUs from `local_rank` on; on a CPU it makes devices of
+        its own.
         """
+        own = list(range(world.local_rank, world.local_rank + world.devices_per_rank))
+        jax.config.update("jax_num_cpu_devices", world.devices_per_rank)
+        if world.size == 1:
+            jax.config.update("jax_cuda_visible_devices", ",".join(map(str, own)))
+            return
         jax.distributed.initialize(
             coordinator_address=world.coordinator,
             num_processes=world.size,
             process_id=world.rank,
-            local_device_ids=[world.local_rank],
+            local_device_ids=own,
         )
         self._world_size = world.size
 
@@ -126,13 +132,14 @@ class Device:
             )
 
     def memory(self) -> Memory:
-        statistics = self.device.memory_stats()
-        if not statistics:
+        """Of this process's device that took most."""
+        devices = [statistics for device in jax.local_devices() if (statistics := device.memory_stats())]
+        if not devices:
             return Memory(step_peak_bytes=self._step_peak_bytes, absent=ON_CPU)
         return Memory(
-            allocator_peak_bytes=statistics.get("peak_bytes_in_use"),
+            allocator_peak_bytes=largest(devices, "peak_bytes_in_use"),
             step_peak_bytes=self._step_peak_bytes,
-            pool_peak_bytes=statistics.get("peak_pool_bytes"),
+            pool_peak_bytes=largest(devices, "peak_pool_bytes"),
         )
 
     def is_out_of_memory(self, error: BaseException) -> bool:
@@ -141,6 +148,10 @@ class Device:
     def _count_compilation(self, event: str, _duration_s: float, **_: Any) -> None:
         if event == COMPILE_EVENT:
             self._compilations += 1
+
+
+def largest(devices: list[dict[str, int]], name: str) -> int | None:
+    return max((statistics[name] for statistics in devices if name in statistics), default=None)
 
 
 def model_dtypes(precision: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One program over the devices of several processes, one device each: what use cases 2 and 4 need on top of 1 and 3.
+"""One program over several devices, of one process or of several: what use cases 2 and 4 need on top of 1 and 3.
 
 Built on jax.shard_map: a function sees its own device's part of the arrays, so that BatchNorm's statistics stay local,
 as they are in PyTorch's DistributedDataParallel, and nothing moves between devices but what is written here. jit with
@@ -14,15 +14,24 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from harness.errors import Refused
+from harness.world import World
+
 AXIS = "data"
 REPLICATED = PartitionSpec()
 SPLIT = PartitionSpec(AXIS)
-"""Along the first axis, in the order of the ranks."""
+"""Along the first axis, in the order of the ranks and of the devices of each."""
+
+
+def require_several_devices(world: World) -> None:
+    """Raises Refused where one process for all devices of a node is the same as one for each."""
+    if world.device_count == 1:
+        raise Refused("one process for all devices of a node is for several devices; on one it would be jit")
 
 
 def mesh() -> Mesh:
-    """Position r is rank r's device."""
-    return Mesh(np.array(sorted(jax.devices(), key=lambda device: device.process_index)), (AXIS,))
+    """All devices, rank by rank."""
+    return Mesh(np.array(sorted(jax.devices(), key=lambda device: (device.process_index, device.id))), (AXIS,))
 
 
 def on_every_device(function: Callable, in_specs: Any, out_specs: Any) -> Callable:
@@ -38,8 +47,15 @@ def global_arrays(tree: Any, spec: PartitionSpec) -> Any:
 
 
 def own_part(tree: Any) -> Any:
-    """The other way: this device's part of global arrays. Moves nothing; any array of one device is its own part."""
-    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+    """The other way, to the host: what this process has of global arrays; any array of one device is its own part."""
+
+    def of_leaf(leaf: jax.Array) -> np.ndarray:
+        if leaf.is_fully_replicated:
+            return np.asarray(leaf.addressable_data(0))
+        first_rows = {shard.index[0].start or 0: shard.data for shard in leaf.addressable_shards}
+        return np.concatenate([np.asarray(data) for _, data in sorted(first_rows.items())])
+
+    return jax.tree.map(of_leaf, tree)
 
 
 def sum_over_devices(tree: Any) -> Any:

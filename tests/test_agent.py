@@ -34,7 +34,14 @@ def log_of(repository: Repository, name: str) -> str:
 def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Repository, dict[str, Record]]:
     """One job in which ranks fail in every way, and good measurements before and after."""
     repository = make_repository(tmp_path_factory.mktemp("ranks"))
-    modes = ("tells_its_world", "kills_rank_1", "raises_on_rank_1", "fills_rank_1", "is_slower_on_rank_1")
+    modes = (
+        "tells_its_world",
+        "stands_for_its_node",
+        "kills_rank_1",
+        "raises_on_rank_1",
+        "fills_rank_1",
+        "is_slower_on_rank_1",
+    )
     status, output, _ = repository.run(repository.plan(*modes, devices=3, block_min_s=0.02))
     return status, output, repository, repository.records()
 
@@ -52,6 +59,17 @@ def test_every_rank_has_its_place_and_its_own_log(three_ranks) -> None:
     assert log_of(repository, "*tells_its_world*Z-????.log") == "this is rank 0\n"
     assert log_of(repository, "*tells_its_world*-rank1.log") == "this is rank 1\n"
     assert log_of(repository, "*tells_its_world*-rank2.log") == "this is rank 2\n"
+
+
+def test_one_process_for_all_devices_of_the_node(three_ranks) -> None:
+    """The agents stay idle; the process may run on the CPUs of all tasks."""
+    record = three_ranks[3]["stands_for_its_node"]
+    assert record.outcome == "ok", record.reason
+    assert record.ranks == []
+    assert record.result is not None
+    world = record.result.details
+    assert (world["rank"], world["size"], world["devices_per_rank"], world["coordinator"]) == (0, 1, 3, None)
+    assert world["cpus"] == sorted(os.sched_getaffinity(0))
 
 
 def test_slowest_rank_makes_the_times(three_ranks) -> None:
@@ -95,7 +113,7 @@ def test_failures_of_ranks_do_not_end_the_job(three_ranks) -> None:
     status, output, _, records = three_ranks
     assert status == 1
     assert records["is_slower_on_rank_1"].outcome == "ok"
-    assert "5 measured, 0 had a record, 2 failed" in output
+    assert "6 measured, 0 had a record, 2 failed" in output
 
 
 def test_rank_that_is_killed_ends_ranks_that_would_wait_for_ever(repository: Repository) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import create_autospec
 import pynvml
 import pytest
 
-from harness.gpu import Gpu, NoGpu, decode_throttle_reasons, open_gpu
+from harness.gpu import Gpu, NoGpu, SeveralGpus, decode_throttle_reasons, open_gpu, open_gpus
 from harness.record import GpuState
 
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -61,6 +61,52 @@ def opened() -> Gpu:
     gpu = open_gpu()
     assert isinstance(gpu, Gpu)
     return gpu
+
+
+# ---- several GPUs of one process
+
+
+def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
+    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = lambda handle: [1_000_000, 2_500_000][handle]
+    nvml.nvmlDeviceGetPowerUsage.side_effect = lambda handle: [100_000, 150_000][handle]
+    nvml.nvmlDeviceGetClockInfo.side_effect = lambda handle, kind: CLOCKS_MHZ[kind] - 100 * handle
+    nvml.nvmlDeviceGetTemperatureV.side_effect = lambda handle, kind: [61, 70][handle]
+    nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = lambda handle: [0x4, 0x40][handle]
+    processes = [[process(os.getpid(), 10)], [process(os.getpid(), 30), process(1, 5)]]
+    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = lambda handle: processes[handle]
+    both = open_gpus(0, 2)
+    assert isinstance(both, SeveralGpus)
+    assert both.energy_joules() == 3500.0
+    assert both.power_watts() == 250.0
+    assert both.process_bytes() == 30
+    assert both.state() == GpuState(
+        sm_clock_mhz=1310,
+        memory_clock_mhz=1115,
+        temperature_c=70,
+        power_watts=250.0,
+        throttle_reasons=("hw_thermal_slowdown", "sw_power_cap"),
+        other_processes=1,
+    )
+    assert both.describe()["uuids"] == UUIDS
+    assert both.describe()["uuid"] == UUIDS[0]
+
+
+def test_several_gpus_have_no_number_where_one_has_none(nvml: Any) -> None:
+    def energy(handle: int) -> int:
+        if handle == 1:
+            raise NOT_SUPPORTED
+        return 1_000_000
+
+    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = energy
+    both = open_gpus(0, 2)
+    assert both.energy_joules() is None
+    assert both.power_watts() == 503.0
+
+
+def test_a_missing_gpu_is_named(nvml: Any) -> None:
+    missing = open_gpus(0, 3)
+    assert isinstance(missing, NoGpu)
+    assert missing.absent == "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES=None)"
 
 
 # ---- which GPU

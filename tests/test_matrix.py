@@ -6,7 +6,7 @@ import pytest
 
 from harness.config import Config, load_config
 from harness.errors import ConfigError
-from harness.matrix import Selection, expand
+from harness.matrix import Selection, baselines, expand
 from harness.paths import script_path
 from tests.config_text import MINIMAL
 
@@ -137,3 +137,51 @@ def test_ten_thousand_cells(config: Config) -> None:
     assert len(pairs) == 10_000
     assert len({pair.cell.name for pair in pairs}) == 10_000
     assert len({script_path(job) for pair in pairs for job in pair.jobs}) == 20_000
+
+
+SEVERAL = """\
+  4:
+    name: per_sample_gradients
+    devices: 2
+    batch_sizes: [16, 32, 64]
+    precisions: [fp32]
+    execution_modes: {jax: [jit], torch: [eager]}
+    options: {output: [full]}
+    settings: {chunk_size: 8, clip_norm: 1.0}
+    exclude: [{model: resnet18}]
+"""
+
+
+@pytest.fixture
+def with_several(tmp_path: Path) -> Config:
+    path = tmp_path / "several.yaml"
+    path.write_text(
+        MINIMAL + SEVERAL + "quick: {use_cases: {3: {options: {output: [norms]}}, 4: {batch_sizes: [32]}}}\n"
+    )
+    return load_config(path)
+
+
+def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[str]]:
+    pairs = baselines(config, expand(config, selection), selection)
+    return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
+
+
+def test_baselines_have_the_whole_batch_or_a_device_s_part(with_several: Config) -> None:
+    """Of 16, 32, 64 on two devices: 16 and 32 whole, 16 and 32 as halves of 32 and 64. Nothing else of use case 3."""
+    assert keys_of_baselines(with_several, Selection(use_cases=(4,), force=True)) == {
+        "any/jax_mnist_3": ["cnn-b16-fp32-full-jit", "cnn-b32-fp32-full-jit"],
+        "any/torch_mnist_3": ["cnn-b16-fp32-full-eager", "cnn-b32-fp32-full-eager"],
+    }
+
+
+def test_baselines_of_a_quick_run_are_not_cut_by_the_quick_axes(with_several: Config) -> None:
+    selection = Selection(use_cases=(4,), frameworks=("torch",), quick=True, force=True)
+    (pair,) = baselines(with_several, expand(with_several, selection), selection)
+    (job,) = pair.jobs
+    assert [variant.key for variant in job.variants] == ["cnn-b16-fp32-full-eager", "cnn-b32-fp32-full-eager"]
+    assert (job.quick, job.force) == (True, False)
+
+
+def test_no_baseline_for_what_is_asked_for_or_needs_none(with_several: Config) -> None:
+    assert keys_of_baselines(with_several, Selection(use_cases=(3, 4))) == {}
+    assert keys_of_baselines(with_several, Selection(use_cases=(1,))) == {}

@@ -13,8 +13,16 @@ import pytest
 from harness import measure
 from harness.channel import Channel
 from harness.gpu import Gpu, NoGpu
-from harness.measure import COLD_CALLS, compile_time_s, measure_cold, measure_steady, time_block, time_call
-from harness.record import GpuState
+from harness.measure import (
+    COLD_CALLS,
+    compile_time_s,
+    measure_blocks,
+    measure_cold,
+    measure_steady,
+    time_block,
+    time_call,
+)
+from harness.record import Blocks, GpuState
 from harness.settings import MeasurementSettings
 
 TICK_S = 2.0**-10
@@ -184,6 +192,24 @@ def test_compile_time_by_hand(clock: Clock) -> None:
 
 def test_compile_time_is_never_negative() -> None:
     assert compile_time_s([0.9, 1.0, 1.0], warm_call_s=1.0) == 0.0
+
+
+def test_blocks_of_a_control_are_like_those_of_the_measurement(clock: Clock) -> None:
+    """3 cold calls and 3 of warm-up, then blocks of 10 calls of 4 ticks, with a wait of 1; the first cold call takes
+    more, which no block has."""
+    work = Work(clock, wait_s=TICK_S, cost_of=lambda call: (1000 if call == 1 else 4) * TICK_S)
+    like = Blocks(calls_per_block=10, steps_per_call=2, samples_per_step=16, block_times_s=[1.0], warmup_times_s=[1.0])
+    agreed: list[float] = []
+    control = measure_blocks(
+        work.step, work.wait, like=like, count=4, agree=lambda value: agreed.append(value) or value
+    )
+    assert control.block_times_s == [41 * TICK_S] * 4
+    assert control.warmup_times_s == [5 * TICK_S] * 3
+    assert (control.calls_per_block, control.steps_per_call, control.samples_per_step) == (10, 2, 16)
+    assert work.calls == 3 + 3 + 40
+    assert len(agreed) == 1  # the ranks start together
+    assert not any(work.collecting[6:])
+    assert gc.isenabled()
 
 
 def test_warm_up_lasts_for_its_time(clock: Clock, listener: Listener) -> None:

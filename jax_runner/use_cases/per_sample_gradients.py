@@ -7,11 +7,12 @@ Outputs, never compared with each other (harness/gradient_check.py has the formu
     batch_gradient   one gradient of the mean loss: the control
 
 Execution modes, all of them one jitted program:
-    jit              vmap(grad(loss)) and the output
-    outer_product    one ordinary backward pass to every layer's output; each sample's weight gradient is then the outer
-                     product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799; Opacus' hooks do the
-                     same)
-    chunked          jit over chunks of settings.chunk_size samples: less memory
+    jit                    vmap(grad(loss)) and the output
+    outer_product          one ordinary backward pass to every layer's output; each sample's weight gradient is then the
+                           outer product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799; Opacus'
+                           hooks do the same)
+    chunked                jit over chunks of settings.chunk_size samples: less memory
+    jit_process_per_node   jit, with one process for all devices of a node instead of one process for each device
 
 On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
 moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
@@ -39,11 +40,13 @@ from jax_runner.several_devices import (
     mean_over_devices,
     on_every_device,
     own_part,
+    require_several_devices,
     sum_over_devices,
 )
 from jax_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
-EXECUTION_MODES = ("jit", "outer_product", "chunked")
+EXECUTION_MODES = ("jit", "outer_product", "chunked", "jit_process_per_node")
+PROCESS_PER_NODE = ("jit_process_per_node",)
 OPTIONS = {"output": ("norms", "full", "clipped_sum", "batch_gradient")}
 SETTINGS = {"chunk_size": "positive integer", "clip_norm": "positive number"}
 REFUSED_MODELS = {"resnet18": "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined"}
@@ -58,15 +61,12 @@ def run(session: Session) -> Result:
     variant, settings = session.measurement.variant, session.measurement.settings
     problem = Problem(session)
     output, clip_norm = str(variant.options["output"]), float(settings["clip_norm"])
+    if variant.execution_mode in PROCESS_PER_NODE:
+        require_several_devices(session.world)
     compute = make_function(
         problem, variant.execution_mode, output, clip_norm=clip_norm, chunk_size=int(settings["chunk_size"])
     )
-
-    @jax.jit
-    def counted(count: jax.Array, params: nnx.State, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, Arrays]:
-        """The counter makes each call depend on the one before it, so that none can overtake another."""
-        return count + 1, compute(params, images, labels)
-
+    counted = jax.jit(with_counter(compute))
     count, params = problem.replicated((jnp.zeros((), jnp.int32), problem.params))
     batch = problem.own_batch(check_batch_rows(variant.batch_size))
 
@@ -83,7 +83,11 @@ def run(session: Session) -> Result:
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
     if session.device.on_gpu:
         session.device.set_step_peak(counted.lower(count, params, *batch).compile())
-    return session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameter_count(problem.model))
+    details = session.world.describe() if session.world.device_count > 1 else {}
+    parameters = parameter_count(problem.model)
+    result = session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
+    moves_something = session.world.device_count > 1 and output not in PER_SAMPLE_OUTPUTS
+    return add_control(result, session, problem, batch) if moves_something else result
 
 
 class Problem:
@@ -113,10 +117,10 @@ class Problem:
     def own_batch(self, rows: Sequence[int]) -> tuple[jax.Array, jax.Array]:
         """This device's part of the batch that is made of these rows."""
         batch = self.batch(rows[self.own])
-        return batch if self.world.size == 1 else global_arrays(batch, SPLIT)
+        return batch if self.world.device_count == 1 else global_arrays(batch, SPLIT)
 
     def replicated(self, arrays: Arrays) -> Arrays:
-        return arrays if self.world.size == 1 else global_arrays(arrays, REPLICATED)
+        return arrays if self.world.device_count == 1 else global_arrays(arrays, REPLICATED)
 
     def apply(self, params: nnx.State, images: jax.Array) -> jax.Array:
         return nnx.merge(self.graphdef, params)(images)
@@ -170,19 +174,51 @@ class Problem:
 def make_function(problem: Problem, execution_mode: str, output: str, *, clip_norm: float, chunk_size: int) -> Function:
     """The function that is timed, still to be jitted. Raises Refused for a mode that makes no sense for this output."""
     compute = make_local_function(problem, execution_mode, output, clip_norm=clip_norm, chunk_size=chunk_size)
-    return compute if problem.world.size == 1 else on_all_parts(compute, output)
+    return compute if problem.world.device_count == 1 else on_all_parts(compute, output)
 
 
-def on_all_parts(compute: Function, output: str) -> Function:
-    """`compute` on each device's part of the batch, and what makes one output of the parts."""
+def with_counter(compute: Function) -> Callable[..., tuple[jax.Array, Arrays]]:
+    """The counter makes each call depend on the one before it, so that none can overtake another."""
+
+    def counted(count: jax.Array, params: nnx.State, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, Arrays]:
+        return count + 1, compute(params, images, labels)
+
+    return counted
+
+
+def on_all_parts(compute: Function, output: str, *, joined: bool = True) -> Function:
+    """`compute` on each device's part of the batch, and what makes one output of the parts, unless they are not to be
+    joined."""
     parts_to_whole = {"clipped_sum": sum_over_devices, "batch_gradient": mean_over_devices}
 
     def compute_on_own_part(params: nnx.State, images: jax.Array, labels: jax.Array) -> Arrays:
         part = compute(params, images, labels)
-        return part if output in PER_SAMPLE_OUTPUTS else parts_to_whole[output](part)
+        return parts_to_whole[output](part) if joined and output not in PER_SAMPLE_OUTPUTS else part
 
     out_specs = SPLIT if output in PER_SAMPLE_OUTPUTS else REPLICATED
     return on_every_device(compute_on_own_part, in_specs=(REPLICATED, SPLIT, SPLIT), out_specs=out_specs)
+
+
+def add_control(result: Result, session: Session, problem: Problem, batch: tuple[jax.Array, jax.Array]) -> Result:
+    """The same without the sum over the devices, measured when all else is."""
+    variant, settings = session.measurement.variant, session.measurement.settings
+    output = str(variant.options["output"])
+    local = make_local_function(
+        problem,
+        variant.execution_mode,
+        output,
+        clip_norm=float(settings["clip_norm"]),
+        chunk_size=int(settings["chunk_size"]),
+    )
+    counted = jax.jit(with_counter(on_all_parts(local, output, joined=False)))
+    count, params = problem.replicated((jnp.zeros((), jnp.int32), problem.params))
+
+    def step() -> tuple[jax.Array, Arrays]:
+        nonlocal count
+        count, outputs = counted(count, params, *batch)
+        return count, outputs
+
+    return session.add_control(result, step)
 
 
 def make_local_function(
@@ -190,7 +226,7 @@ def make_local_function(
 ) -> Function:
     """What one device does."""
     if output == "batch_gradient":
-        if execution_mode != "jit":
+        if execution_mode not in ("jit", *PROCESS_PER_NODE):
             raise Refused(f"batch_gradient has no execution mode {execution_mode}: it has no per-sample gradients")
         return jax.grad(problem.batch_loss)
 

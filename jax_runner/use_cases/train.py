@@ -5,11 +5,12 @@ so both frameworks see the same batches. First the step's speed is measured; the
 model trains for the configured epochs, evaluated after each, outside the clock.
 
 Execution modes:
-    jit    one jitted call per step, state donated
-    scan   one jitted call per epoch: lax.scan over its steps
+    jit                    one jitted call per step, state donated
+    scan                   one jitted call per epoch: lax.scan over its steps
+    jit_process_per_node   jit, with one process for all devices of a node instead of one process for each device
 
 On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py).
-BatchNorm's statistics are the device's own; rank 0's are what the evaluation in the record uses.
+BatchNorm's statistics are the device's own; the first device's are what the evaluation in the record uses.
 """
 
 import importlib
@@ -31,10 +32,19 @@ from harness.training import require_finite, require_finite_evaluation, time_to_
 from harness.weights import batch_order
 from harness.world import World
 from jax_runner.device import model_dtypes
-from jax_runner.several_devices import AXIS, REPLICATED, SPLIT, global_arrays, on_every_device, own_part
+from jax_runner.several_devices import (
+    AXIS,
+    REPLICATED,
+    SPLIT,
+    global_arrays,
+    on_every_device,
+    own_part,
+    require_several_devices,
+)
 from jax_runner.weights import load_initial_weights, parameter_count
 
-EXECUTION_MODES = ("jit", "scan")
+EXECUTION_MODES = ("jit", "scan", "jit_process_per_node")
+PROCESS_PER_NODE = ("jit_process_per_node",)
 OPTIONS = {}
 SETTINGS = {
     "epochs": "positive integer",
@@ -76,6 +86,8 @@ def run(session: Session) -> Result:
     order = batch_order(measurement.protocol.seed, len(dataset.train_labels), variant.batch_size, epochs)
     steps_per_epoch = len(order) // epochs
     steps_per_call = steps_per_epoch if variant.execution_mode == "scan" else 1
+    if variant.execution_mode in PROCESS_PER_NODE:
+        require_several_devices(session.world)
 
     training = Training(session)
     data = place_data(Data(dataset.train_images, dataset.train_labels, order), session.world)
@@ -118,14 +130,15 @@ def run(session: Session) -> Result:
 
     if session.device.on_gpu:
         session.device.set_step_peak(train_step.lower(state, data).compile())
-    return session.result(
+    result = session.result(
         steady,
         cold_call_times_s,
         epochs=points,
         time_to_target_s=time_to_target_s(points, float(settings["target_accuracy"])),
         parameter_count=parameter_count(training.model),
-        details={"batch_norm": "local"} if session.world.size > 1 else {},
+        details={"batch_norm": "local", **session.world.describe()} if training.averages else {},
     )
+    return result if session.world.device_count == 1 else add_control(result, session, data, steps_per_call)
 
 
 class Training:
@@ -136,6 +149,8 @@ class Training:
         settings = measurement.settings
         self.dataset = session.dataset
         self.world = session.world
+        self.averages = session.world.device_count > 1
+        """Whether a step averages the gradients over the devices."""
         self.seed = measurement.protocol.seed
         self.benchmark = importlib.import_module(f"jax_runner.benchmarks.{measurement.cell.benchmark}")
         self.model = self.benchmark.make_model(measurement.variant.model, model_dtypes(measurement.variant.precision))
@@ -154,7 +169,7 @@ class Training:
         _, params, batch_stats = nnx.split(self.model, nnx.Param, nnx.BatchStat)
         params, batch_stats = jax.tree.map(jnp.copy, (params, batch_stats))  # the step donates them
         state = TrainState(params, batch_stats, self.optimizer.init(params), jnp.zeros((), jnp.int32))
-        return state if self.world.size == 1 else spread_state(state)
+        return state if self.world.device_count == 1 else spread_state(state, self.world)
 
     def normalise(self, images: jax.Array) -> jax.Array:
         """uint8 [batch, height, width, channels] to float32 of mean 0 and standard deviation 1 per channel."""
@@ -180,7 +195,7 @@ class Training:
         rows = data.order[state.step % len(data.order)]
         gradient = jax.value_and_grad(self.loss, has_aux=True)
         (loss, batch_stats), grads = gradient(state.params, state.batch_stats, data.images[rows], data.labels[rows])
-        if self.world.size > 1:
+        if self.averages:
             grads = jax.lax.pmean(grads, AXIS)  # leaf by leaf, which XLA may combine and overlap with the backward pass
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -194,7 +209,7 @@ class Training:
 
     def evaluate(self, state: TrainState) -> tuple[float, float]:
         """Mean loss and accuracy over the test set; every device does all of it."""
-        state = state if self.world.size == 1 else own_state(state)
+        state = state if self.world.device_count == 1 else own_state(state)
         count = len(self.dataset.test_labels)
         loss_sum = right = 0.0
         for first in range(0, count, EVALUATION_BATCH):
@@ -218,7 +233,7 @@ def make_train_step(training: Training, steps_per_call: int) -> Any:
             return training.step(state, data)
         return jax.lax.scan(lambda carry, _: training.step(carry, data), state, None, length=steps_per_call)
 
-    function = train_steps if training.world.size == 1 else on_all_parts(train_steps)
+    function = train_steps if training.world.device_count == 1 else on_all_parts(train_steps)
     return jax.jit(function, donate_argnums=0)
 
 
@@ -238,20 +253,37 @@ def on_all_parts(train_steps: TrainStep) -> TrainStep:
 
 def place_data(data: Data, world: World) -> Data:
     """On the device; of several, each gets all samples and its own part of the order."""
-    if world.size == 1:
+    if world.device_count == 1:
         return jax.device_put(data)
     own = data._replace(order=data.order[:, world.rows(data.order.shape[1])])
     return Data(*map(global_arrays, own, DATA_SPECS))
 
 
-def spread_state(state: TrainState) -> TrainState:
+def spread_state(state: TrainState, world: World) -> TrainState:
     """What every process has drawn for itself as one state over all devices."""
-    return TrainState(*map(global_arrays, with_device_axis(state), STATE_SPECS))
+    own = with_device_axis(state)
+    statistics = jax.tree.map(lambda leaf: jnp.repeat(leaf, world.devices_per_rank, axis=0), own.batch_stats)
+    return TrainState(*map(global_arrays, own._replace(batch_stats=statistics), STATE_SPECS))
 
 
 def own_state(state: TrainState) -> TrainState:
-    """The other way: this device's weights and its own BatchNorm statistics."""
+    """The other way: the weights, and the BatchNorm statistics of this process's first device."""
     return without_device_axis(own_part(state))
+
+
+def add_control(result: Result, session: Session, data: Data, steps_per_call: int) -> Result:
+    """The step without the average of the gradients, measured when all else is."""
+    training = Training(session)
+    training.averages = False
+    train_step = make_train_step(training, steps_per_call)
+    state = training.initial_state()
+
+    def step() -> tuple[TrainState, jax.Array]:
+        nonlocal state
+        state, loss = train_step(state, data)
+        return state, loss
+
+    return session.add_control(result, step)
 
 
 def with_device_axis(state: TrainState) -> TrainState:

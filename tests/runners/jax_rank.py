@@ -48,7 +48,7 @@ def training_steps(session: Session, *, steps: int) -> Numbers:
     for _ in range(steps // steps_per_call):
         state, loss = compiled(state, data)
         losses.append(np.ravel(own_part(loss)))
-    state = state if session.world.size == 1 else train.own_state(state)
+    state = state if session.world.device_count == 1 else train.own_state(state)
     assert {leaf.dtype for leaf in jax.tree.leaves((state.params, state.batch_stats))} == {dtype}
     flattened = training.benchmark.FLATTENED
     weights = to_neutral(state.params, flattened) | to_neutral(state.batch_stats, flattened)

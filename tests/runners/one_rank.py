@@ -24,7 +24,7 @@ Numbers = dict[str, np.ndarray]
 def main(framework: Any, world_json: str, folder: str) -> None:
     world = World.model_validate_json(world_json)
     device = importlib.import_module(f"{framework}_runner.device").Device()
-    if world.size > 1:
+    if world.device_count > 1:
         device.join(world)
     functions = importlib.import_module(f"tests.runners.{framework}_rank")
     for name, task in json.loads(Path(folder, "tasks.json").read_text()).items():
@@ -60,6 +60,7 @@ def whole_use_case(session: Session) -> Numbers:
         "details": np.array(json.dumps(result.details)),
         "calls": np.array([result.blocks.calls_per_block, len(result.blocks.block_times_s)]),
         "recompiles": np.array(result.recompiles),
+        "blocks_alone": np.array([] if result.blocks_alone is None else result.blocks_alone.block_times_s),
         "samples_per_step": np.array(result.blocks.samples_per_step),
     }
 

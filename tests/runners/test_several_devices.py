@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.errors import Refused
 from harness.gradient_check import relative_error
 from harness.paths import REPOSITORY
 from harness.world import World
@@ -96,6 +97,22 @@ def tasks_of(framework: str, size: int) -> dict[str, dict[str, Any]]:
     return tasks
 
 
+def tasks_of_one_process() -> dict[str, dict[str, Any]]:
+    """JAX with both devices in one process."""
+    tasks = {"train": train_task(), "resnet18": tasks_of("jax", 2)["resnet18"]}
+    tasks["whole-train"] = whole_task("train", batch_size=256, execution_mode="jit_process_per_node")
+    for output in ("full", "clipped_sum"):
+        tasks[output] = gradients_task("jit", output)
+        whole = whole_task(
+            "per_sample_gradients",
+            batch_size=12,
+            execution_mode="jit_process_per_node",
+            options={"output": output},
+        )
+        tasks[f"whole-{output}"] = whole
+    return tasks
+
+
 Found = Callable[[str, int, str], list[Numbers]]
 
 
@@ -119,8 +136,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 def run_ranks(framework: str, size: int, tasks: dict[str, dict[str, Any]], folder: Path) -> None:
     (folder / "tasks.json").write_text(json.dumps(tasks))
     coordinator = f"127.0.0.1:{free_port()}" if size > 1 else None
-    worlds = [World(rank=rank, size=size, local_rank=rank, coordinator=coordinator) for rank in range(size)]
-    with ThreadPoolExecutor(size) as pool:
+    run_worlds(
+        framework,
+        [World(rank=rank, size=size, local_rank=rank, coordinator=coordinator) for rank in range(size)],
+        folder,
+    )
+
+
+def run_worlds(framework: str, worlds: list[World], folder: Path) -> None:
+    with ThreadPoolExecutor(len(worlds)) as pool:
         ended = list(pool.map(lambda world: run_rank(framework, world, folder), worlds))
     for world, process in zip(worlds, ended, strict=True):
         assert process.returncode == 0, f"rank {world.rank}:\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
@@ -252,7 +276,8 @@ def test_whole_training(found: Found, framework: str) -> None:
         np.testing.assert_allclose(rank["train_loss"], alone["train_loss"], rtol=FLOAT32_TOLERANCE)
         np.testing.assert_allclose(rank["test_loss"], alone["test_loss"], rtol=FLOAT32_TOLERANCE)
         np.testing.assert_array_equal(rank["calls"], ranks[0]["calls"])
-        assert json.loads(str(rank["details"])) == {"batch_norm": "local"}
+        assert json.loads(str(rank["details"])) == {"batch_norm": "local", "processes": 2, "devices_per_process": 1}
+        assert len(rank["blocks_alone"]) == 3
         assert rank["samples_per_step"] == 256
         assert rank["recompiles"] == 0
 
@@ -266,5 +291,61 @@ def test_whole_per_sample_gradients(found: Found, framework: str, output: str) -
         reference, measured = rank["errors"]
         assert reference < 1e-9
         assert 0 < measured < 2e-3
+        assert len(rank["blocks_alone"]) == (3 if output in ("clipped_sum", "batch_gradient") else 0)
         np.testing.assert_array_equal(rank["calls"], ranks[0]["calls"])
         assert rank["recompiles"] == 0
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Numbers]:
+    """Task -> what JAX found with one process for two devices."""
+    folder = tmp_path_factory.mktemp("one-process")
+    (folder / "tasks.json").write_text(json.dumps(tasks_of_one_process()))
+    run_worlds("jax", [World(devices_per_rank=2)], folder)
+    return lambda task: dict(np.load(folder / f"{task}.0.npz"))
+
+
+def test_one_process_with_two_devices_trains_as_two_processes(found: Found, one_process) -> None:
+    """The losses of the devices, which lie in one process here, are in the order of the ranks' means."""
+    numbers, (first, _) = one_process("train"), found("jax", 2, "train")
+    losses = numbers["losses"].reshape(STEPS, 2).mean(1)
+    np.testing.assert_allclose(losses, first["losses"], rtol=TOLERANCE)
+    assert relative_error(of_kind(numbers, "weights"), of_kind(first, "weights")) < TOLERANCE
+    assert 1 <= numbers["collectives"][0] <= 8
+    assert numbers["collectives"][1] == 0
+
+
+def test_one_process_keeps_batch_norm_local(found: Found, one_process) -> None:
+    (first, _) = found("jax", 2, "resnet18")
+    assert relative_error(of_kind(one_process("resnet18"), "weights"), of_kind(first, "weights")) < TOLERANCE
+
+
+def test_one_process_gives_all_per_sample_gradients_in_order(found: Found, one_process) -> None:
+    (alone,) = found("jax", 1, "full-jit")
+    full, total = one_process("full"), one_process("clipped_sum")
+    assert relative_error(of_kind(full, "gradients"), of_kind(alone, "gradients")) < TOLERANCE
+    assert full["collectives"].tolist() == [0, 0]
+    (alone,) = found("jax", 1, "clipped_sum-jit")
+    assert relative_error(of_kind(total, "gradients"), of_kind(alone, "gradients")) < TOLERANCE
+    assert total["collectives"].tolist() == [1, 0]
+
+
+def test_whole_use_cases_in_one_process(found: Found, one_process) -> None:
+    (alone,) = found("jax", 1, "whole-train")
+    training = one_process("whole-train")
+    np.testing.assert_allclose(training["train_loss"], alone["train_loss"], rtol=FLOAT32_TOLERANCE)
+    np.testing.assert_allclose(training["test_loss"], alone["test_loss"], rtol=FLOAT32_TOLERANCE)
+    assert json.loads(str(training["details"])) == {"batch_norm": "local", "processes": 1, "devices_per_process": 2}
+    for name in ("whole-train", "whole-full", "whole-clipped_sum"):
+        numbers = one_process(name)
+        assert len(numbers["blocks_alone"]) == (0 if name == "whole-full" else 3)
+        assert numbers["recompiles"] == 0
+    for name in ("whole-full", "whole-clipped_sum"):
+        assert 0 < one_process(name)["errors"][1] < 2e-3
+
+
+def test_one_process_per_node_is_refused_on_one_device() -> None:
+    from jax_runner.several_devices import require_several_devices
+
+    with pytest.raises(Refused, match="on one it would be jit"):
+        require_several_devices(World())

@@ -69,7 +69,11 @@ def run(session: Session) -> Result:
     checks = problem.check(to_neutral(step()), output, clip_norm)
     batch = problem.own_batch(range(variant.batch_size))
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
-    return session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameter_count(problem.model))
+    details = session.world.describe() if session.world.device_count > 1 else {}
+    parameters = parameter_count(problem.model)
+    result = session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
+    moves_something = session.world.device_count > 1 and output not in PER_SAMPLE_OUTPUTS
+    return add_control(result, session, problem, batch) if moves_something else result
 
 
 class Problem:
@@ -144,7 +148,7 @@ class Problem:
 def make_function(problem: Problem, execution_mode: str, output: str, *, clip_norm: float, chunk_size: int) -> Function:
     """The function that is timed. Raises Refused for a mode that makes no sense for this output or machine."""
     compute = make_local_function(problem, execution_mode, output, clip_norm=clip_norm, chunk_size=chunk_size)
-    return compute if problem.world.size == 1 else on_all_parts(compute, output)
+    return compute if problem.world.device_count == 1 else on_all_parts(compute, output)
 
 
 def on_all_parts(compute: Function, output: str) -> Function:
@@ -153,6 +157,19 @@ def on_all_parts(compute: Function, output: str) -> Function:
         return compute
     parts_to_whole = {"clipped_sum": sum_over_devices, "batch_gradient": mean_over_devices}[output]
     return lambda images, labels: parts_to_whole(compute(images, labels))
+
+
+def add_control(result: Result, session: Session, problem: Problem, batch: tuple[Tensor, Tensor]) -> Result:
+    """The same without the sum over the devices, measured when all else is."""
+    variant, settings = session.measurement.variant, session.measurement.settings
+    compute = make_local_function(
+        problem,
+        variant.execution_mode,
+        str(variant.options["output"]),
+        clip_norm=float(settings["clip_norm"]),
+        chunk_size=int(settings["chunk_size"]),
+    )
+    return session.add_control(result, lambda: compute(*batch))
 
 
 def make_local_function(

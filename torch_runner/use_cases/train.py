@@ -101,14 +101,15 @@ def run(session: Session) -> Result:
         )
         session.report_epoch(points[-1], epochs)
 
-    return session.result(
+    result = session.result(
         steady,
         cold_call_times_s,
         epochs=points,
         time_to_target_s=time_to_target_s(points, float(settings["target_accuracy"])),
         parameter_count=parameter_count(training.objective.model),
-        details={"batch_norm": "local"} if session.world.size > 1 else {},
+        details={"batch_norm": "local", **session.world.describe()} if training.averages else {},
     )
+    return result if session.world.device_count == 1 else add_control(result, session, order)
 
 
 class Objective(nn.Module):
@@ -147,7 +148,8 @@ class Training:
         measurement = session.measurement
         settings = measurement.settings
         self.dataset = session.dataset
-        self.world = session.world
+        self.averages = session.world.device_count > 1
+        """Whether a step averages the gradients over the devices."""
         self.seed = measurement.protocol.seed
         self.device = session.device.device
         benchmark = importlib.import_module(f"torch_runner.benchmarks.{measurement.cell.benchmark}")
@@ -200,7 +202,7 @@ def make_train_step(training: Training, execution_mode: str):
         objective.compile(fullgraph=True, dynamic=False)
     elif execution_mode == "cuda_graphs":
         objective.compile(fullgraph=True, dynamic=False, mode="reduce-overhead")
-    if training.world.size > 1:
+    if training.averages:
         objective = with_averaged_gradients(objective, training.device)
 
     def train_step(rows: Tensor) -> Tensor:
@@ -219,3 +221,21 @@ def place_order(order: NDArray[np.int32], world: World, device: torch.device) ->
     """On the device; of several, each gets its own part of the order."""
     own = order[:, world.rows(order.shape[1])]
     return torch.from_numpy(np.ascontiguousarray(own)).to(device)
+
+
+def add_control(result: Result, session: Session, order: Tensor) -> Result:
+    """The step without the average of the gradients, measured when all else is. The model is a new one, as
+    DistributedDataParallel leaves its hooks in the first one's parameters."""
+    training = Training(session)
+    training.averages = False
+    train_step = make_train_step(training, session.measurement.variant.execution_mode)
+    training.reset()
+    steps_done = 0
+
+    def step() -> Tensor:
+        nonlocal steps_done
+        loss = train_step(order[steps_done % len(order)])
+        steps_done += 1
+        return loss
+
+    return session.add_control(result, step)

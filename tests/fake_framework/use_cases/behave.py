@@ -17,6 +17,7 @@ from harness.record import Result
 from harness.session import Session
 from harness.training import require_finite
 
+PROCESS_PER_NODE = ("stands_for_its_node",)
 LONG_S = 120.0
 
 
@@ -128,6 +129,10 @@ def is_slower_on_rank_1(session: Session) -> Result:
 def tells_its_world(session: Session) -> Result:
     print(f"this is rank {session.world.rank}")
     return well(session).model_copy(update={"details": session.world.model_dump()})
+
+
+def stands_for_its_node(session: Session) -> Result:
+    return tells_its_world(session)
 
 
 def kills_rank_1(session: Session) -> Result:
