@@ -1,4 +1,4 @@
-"""`python -m bench [timed_loop] [opacus] [planning]`: each part in a process of its own; all of them without a name."""
+"""`python -m bench [timed_loop] [opacus] [sharding] [planning]`: each part in a process of its own; all of them without a name."""
 
 import subprocess
 import sys
@@ -10,6 +10,7 @@ PARTS = {
         for benchmark in ("mnist", "cifar10")
         for batch_size in ("64", "256")
     ),
+    "sharding": (["-m", "bench.sharding", "mnist", "256"], ["-m", "bench.sharding", "cifar10", "64"]),
     "planning": (["-m", "bench.planning"],),
 }
 
