@@ -1,4 +1,4 @@
-"""`python -m bench [timed_loop] [opacus] [sharding] [planning]`: each part in a process of its own; all of them without a name."""
+"""`python -m bench [timed_loop] [opacus] [sharding] [planning]`: each part in its own process; without a name, all."""
 
 import subprocess
 import sys
