@@ -1,4 +1,5 @@
-"""`python -m bench [timed_loop] [opacus] [planning]`: each part in a process of its own; all of them without a name."""
+"""`python -m bench [timed_loop] [opacus] [planning] [interval_coverage]`: each part in a process of its own; without a
+name, all of them."""
 
 import subprocess
 import sys
@@ -11,6 +12,7 @@ PARTS = {
         for batch_size in ("64", "256")
     ),
     "planning": (["-m", "bench.planning"],),
+    "interval_coverage": (["-m", "bench.interval_coverage"],),
 }
 
 
