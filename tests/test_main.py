@@ -83,7 +83,7 @@ def test_answers_at_once(words: list[str]) -> None:
         (
             ["sttus"],
             "main.py: sttus: there is no such command; valid: status, report, data, doctor, cancel, "
-            "did you mean status?",
+            "calibrate; did you mean status?",
         ),
         (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
         (
