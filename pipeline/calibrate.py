@@ -19,7 +19,7 @@ from harness.config import Config
 from harness.environment import describe_environment
 from harness.errors import ConfigError, ProjectError
 from harness.matrix import expand_variants
-from harness.paths import Results, timestamp
+from harness.paths import REPOSITORY, Results, timestamp
 from harness.plan import Measurement, Variant
 from harness.ranks import Ranks, RanksReport
 from harness.session import ChildTask
@@ -51,6 +51,8 @@ PROTOCOL = MeasurementSettings(
 QUICK_PROTOCOL = PROTOCOL.model_copy(
     update={"warmup_s": 0.2, "warmup_min_calls": 2, "min_blocks": 6, "max_blocks": 6, "latency_calls": 3}
 )
+PRIVATE = ("interpreter", "hostname")
+"""Of the environment: a calibration is made to be published, and these tell nothing about its numbers."""
 FREE_CHOICES = ("model", "batch_size", "execution_mode")
 
 
@@ -82,11 +84,17 @@ def new_calibration(config: Config, choice: Choice, *, rounds: int) -> Calibrati
     frameworks = [framework for framework in FRAMEWORKS if not choice.frameworks or framework in choice.frameworks]
     return Calibration(
         measurements={framework: _measurement(config, choice, framework) for framework in frameworks},
-        data_dir=config.data_dir,
+        data_dir=_below_repository(config.data_dir),
         rounds=rounds,
         seed=0,
         started_at=_now(),
     )
+
+
+def _below_repository(data_dir: str) -> str:
+    """Relative where that is possible: it says as much, and not where this checkout lies."""
+    path = Path(data_dir)
+    return str(path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path)
 
 
 def _measurement(config: Config, choice: Choice, framework: Framework) -> Measurement:
@@ -127,7 +135,7 @@ def _variant(config: Config, choice: Choice, framework: Framework) -> Variant:
 def calibrate(calibration: Calibration, path: Path) -> int:
     """Measure what the file at `path` does not have yet, saving after each process; then print the table."""
     for measurement in calibration.measurements.values():
-        data.load(measurement.cell.benchmark, measurement.data, Path(calibration.data_dir))
+        data.load(measurement.cell.benchmark, measurement.data, REPOSITORY / calibration.data_dir)
     left = list(what_is_left(calibration))
     print(f"{len(left)} processes; results: {path}", flush=True)
     done_s = []
@@ -187,7 +195,8 @@ def _measure(
 ) -> tuple[Process, dict[str, Any]]:
     """Raises ProjectError where the measurement fails; what was measured before is saved."""
     measurement = calibration.measurements[framework]
-    task = ChildTask(measurement=measurement, data_dir=calibration.data_dir, planted_slowdown=CONDITIONS[condition])
+    data_dir = str(REPOSITORY / calibration.data_dir)
+    task = ChildTask(measurement=measurement, data_dir=data_dir, planted_slowdown=CONDITIONS[condition])
     started_at, start, load_average = _now(), time.monotonic(), getloadavg()[0]
     report = _run_child(task, log)
     result = report.result
@@ -196,7 +205,9 @@ def _measure(
             f"{framework} round {number} {condition}: {report.outcome}: {report.reason or 'no throughput'}. "
             f"What was measured before is kept: go on with --resume {log.with_suffix('.json')}"
         )
-    environment = describe_environment() | report.environment
+    environment = {
+        name: value for name, value in describe_environment().items() if name not in PRIVATE
+    } | report.environment
     process = Process(
         framework=framework,
         round=number,

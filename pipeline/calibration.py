@@ -70,6 +70,7 @@ class Calibration(Frozen):
     measurements: dict[Framework, Measurement]
     """What every process of a framework measured."""
     data_dir: str
+    """Relative to the repository, or absolute."""
     rounds: int
     """As asked for."""
     seed: int

@@ -294,6 +294,7 @@ def test_first_variant_of_each_framework_with_one_epoch(config: Path) -> None:
         "jax": "cnn-b64-fp32-jit",
         "torch": "cnn-b64-fp32-eager",
     }
+    assert new(config).data_dir == "data"
     assert all(one.settings["epochs"] == 1 and one.settings["momentum"] == 0.9 for one in measurements.values())
     other = new(config, use_case=3, frameworks=("torch",), batch_size=32, benchmark="cifar10").measurements
     assert {name: one.variant.key for name, one in other.items()} == {"torch": "cnn-b32-fp32-norms-eager"}
@@ -388,6 +389,8 @@ def test_a_calibration_runs_saves_and_is_resumed(repository: Repository) -> None
         (number, condition) for number in (1, 2, 3) for condition in CONDITIONS
     }
     assert saved.environments["torch"]["node"]
+    for private in (str(repository.root), sys.executable):  # the file is made to be published
+        assert private not in json.dumps(saved.environments)
     assert call(repository, "--from", path).stdout == done.stdout.partition("\n\n")[2]
     again = call(repository, "--resume", path)
     assert again.stdout.startswith("0 processes; ")
