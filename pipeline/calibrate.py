@@ -100,7 +100,7 @@ def _below_repository(data_dir: str) -> str:
 def _measurement(config: Config, choice: Choice, framework: Framework) -> Measurement:
     cell = config.cell("any", choice.benchmark, choice.use_case)
     if cell.devices > 1:
-        raise ConfigError(f"--use_case {choice.use_case}: is for {cell.devices} devices; calibrate takes one for one")
+        raise ConfigError(f"--use_case {choice.use_case}: is for {cell.devices} devices; calibrate measures on one")
     settings = config.settings(choice.benchmark, choice.use_case, quick=False)
     return Measurement(
         framework=framework,
