@@ -27,6 +27,7 @@ COMMANDS = {
     "data": "fetch and verify the data sets; jobs never download",
     "doctor": "what works here: Python, both frameworks, GPU, Slurm, W&B, data",
     "cancel": "end this project's jobs, by their ids",
+    "calibrate": "how often the verdict is right: a framework against itself, alike and slowed down",
 }
 COMMAND_LINES = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items())
 
@@ -268,6 +269,72 @@ def cancel_command(arguments: argparse.Namespace) -> int:
     return cancel(read_results(arguments))
 
 
+CALIBRATE_DESCRIPTION = f"""\
+{COMMANDS["calibrate"]}.
+
+Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
+slowdown of 1, 2, 5 and 10 % planted in the timed step. Then the rounds are compared as a report compares JAX with
+PyTorch. It measures here, where it is started, with this Python, and wants a quiet machine.
+
+examples:
+  python main.py calibrate                                     both frameworks, 12 rounds
+  srun --gres=gpu:1 python main.py calibrate --rounds 20       on a GPU of a cluster
+  python main.py calibrate --resume FILE --rounds 30           go on with an earlier one, up to 30 rounds
+  python main.py calibrate --from FILE                         the table of an earlier one
+"""
+
+
+def calibrate_parser() -> Parser:
+    parser = Parser("main.py calibrate", CALIBRATE_DESCRIPTION)
+    parser.add_argument("--framework", action="append", metavar="NAME", help="jax or torch; both if left out")
+    parser.add_argument("--benchmark", default="mnist", metavar="NAME", help="default: mnist")
+    parser.two_spellings("--use_case", type=use_case_number, default=1, metavar="N", help="default: 1")
+    parser.add_argument("--model", metavar="NAME", help="default: the benchmark's first")
+    parser.two_spellings("--batch_size", type=int, metavar="N", help="default: the use case's first")
+    parser.two_spellings("--execution_mode", metavar="NAME", help="default: the framework's first")
+    parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12")
+    parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
+    parser.add_argument("--quick", action="store_true", help="few short blocks, to see that it works")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="measure what this calibration does not have yet")
+    parser.add_argument("--from", dest="show", type=Path, metavar="FILE", help="print the table of an earlier one")
+    parser.two_spellings(
+        "--update-docs",
+        action="store_true",
+        help="write the tables of results/published/calibration/ into docs/measurement.md",
+    )
+    add_config_flag(parser)
+    add_results_flag(parser)
+    return parser
+
+
+def calibrate_command(arguments: argparse.Namespace) -> int:
+    from pipeline import calibrate
+    from pipeline.calibration import update_docs
+
+    if arguments.update_docs:
+        update_docs()
+        return 0
+    if arguments.show is not None:
+        return calibrate.show_calibration(arguments.show)
+    if arguments.resume is not None:
+        return calibrate.calibrate(calibrate.resumed(arguments.resume, rounds=arguments.rounds), arguments.resume)
+
+    from harness.config import load_config
+
+    choice = calibrate.Choice(
+        frameworks=tuple(arguments.framework or ()),
+        benchmark=arguments.benchmark,
+        use_case=arguments.use_case,
+        model=arguments.model,
+        batch_size=arguments.batch_size,
+        execution_mode=arguments.execution_mode,
+        data=arguments.data,
+        quick=arguments.quick,
+    )
+    started = calibrate.new_calibration(load_config(arguments.config), choice, rounds=arguments.rounds or 12)
+    return calibrate.calibrate(started, calibrate.new_file(open_results(arguments)))
+
+
 COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {
     "": (run_parser, run_command),
     "status": (status_parser, status_command),
@@ -275,6 +342,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "data": (data_parser, data_command),
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
+    "calibrate": (calibrate_parser, calibrate_command),
 }
 
 
@@ -301,6 +369,12 @@ def add_results_flag(parser: Parser) -> None:
 def use_case_number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text}: use cases are called by their number, such as 3")
+    return int(text)
+
+
+def round_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 3:
+        raise argparse.ArgumentTypeError(f"{text}: a table takes 3 rounds at the least")
     return int(text)
 
 

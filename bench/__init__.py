@@ -1,1 +1,1 @@
-"""What the project's own machinery costs, side by side in one run: `make bench`. Ratios count, not seconds."""
+"""What the project's own machinery costs, side by side in one run: `make bench`; and what its intervals are worth."""

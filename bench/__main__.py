@@ -1,4 +1,4 @@
-"""`python -m bench [timed_loop] [opacus] [sharding] [planning]`: each part in its own process; without a name, all."""
+"""`python -m bench [PART]...`: each part in a process of its own; all of them without a name. PARTS has the names."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ PARTS = {
     ),
     "sharding": (["-m", "bench.sharding", "mnist", "256"], ["-m", "bench.sharding", "cifar10", "64"]),
     "planning": (["-m", "bench.planning"],),
+    "interval_coverage": (["-m", "bench.interval_coverage"],),
 }
 
 

@@ -24,8 +24,8 @@ TOLERANCES: dict[Precision, float] = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 1e-1}
 """Relative L2 error over all parameters together.
 
 Rounding alone stays near 1e-6 (fp32), 1e-3 (tf32: 10 bits of mantissa) and 1e-2 (bf16: 7 bits), but a ReLU whose input
-rounds across zero opens or closes a whole path of one sample's gradient: 1e-3 was seen in fp32. Mistakes of mathematics
-(a factor, a sign) are far above all three; one missing sample of 256 is above the first.
+rounds across zero opens or closes a whole path of one sample's gradient, which rounding does not bound. Mistakes of
+mathematics (a factor, a sign) are far above all three; one missing sample of 256 is above the first.
 """
 REFERENCE_TOLERANCE = 1e-9
 """Float64 against float64."""

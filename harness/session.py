@@ -25,6 +25,7 @@ from harness.errors import DataError, ProjectError, Refused
 from harness.gpu import Gpu, NoGpu, SeveralGpus, open_gpus
 from harness.measure import Steady, Step, Wait, compile_time_s, measure_blocks, measure_steady
 from harness.plan import Measurement
+from harness.planted_slowdown import PlantedSlowdown
 from harness.record import EpochPoint, Memory, Outcome, Result
 from harness.settings import Frozen
 from harness.statistics import summary_numbers
@@ -39,6 +40,8 @@ class ChildTask(Frozen):
     measurement: Measurement
     data_dir: str
     world: World = ALONE
+    planted_slowdown: float = 0.0
+    """By how much each timed block and call is made longer, as a fraction; only `main.py calibrate` asks for it."""
 
 
 class DeviceProtocol(Protocol):
@@ -86,6 +89,7 @@ class Session:
     channel: Channel
     device: DeviceProtocol
     world: World = ALONE
+    planted_slowdown: float = 0.0
 
     def agree(self, value: float) -> float:
         """The largest of all ranks' values; the value itself in a world of one."""
@@ -96,6 +100,9 @@ class Session:
 
         `samples_per_step` is that of all ranks.
         """
+        if self.planted_slowdown:
+            planted = PlantedSlowdown(self.planted_slowdown, step, wait)
+            step, wait = planted.step, planted.wait
         steady = measure_steady(
             step,
             wait,
@@ -183,7 +190,13 @@ def run_child(file_descriptor: int, framework: str) -> int:
         use_case = importlib.import_module(f"{framework}_runner.use_cases.{measurement.cell.use_case_name}")
         run: Callable[[Session], Result] = use_case.run
         session = Session(
-            measurement=measurement, dataset=dataset, gpu=gpu, channel=channel, device=device, world=world
+            measurement=measurement,
+            dataset=dataset,
+            gpu=gpu,
+            channel=channel,
+            device=device,
+            world=world,
+            planted_slowdown=task.planted_slowdown,
         )
         channel.result(run(session))
     except Exception as error:

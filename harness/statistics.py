@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from harness.record import Blocks, GpuState, Latency, Result
 
@@ -23,6 +23,12 @@ LOW_CLOCK_SHARE = 0.75
 ENERGY_COUNTER_TICK_S = 0.1
 ENERGY_WINDOW_MIN_S = 40 * ENERGY_COUNTER_TICK_S
 """The counter can be one tick late at either end; over 40 ticks that is at most 5 % of the energy."""
+REPLICATES_FOR_AN_INTERVAL = 3
+"""Two would give one of t[1] = 12.7 standard errors: true, and of no use."""
+SAME_WITHIN = 1.01
+REPLICATES_NEEDED_MAX = 100
+ROUNDING = 1e-9
+"""So that 4 degrees of freedom that come out as 3.9999999999999996 are not rounded down to 3."""
 HARMLESS_CLOCK_REASONS = frozenset({"gpu_idle", "applications_clocks_setting"})
 """Waiting between two blocks, or clocks that an administrator has set: neither slows a block by surprise."""
 
@@ -156,30 +162,135 @@ STUDENT_T_95 = (
 # fmt: on
 
 
+def student_t_95(degrees_of_freedom: int) -> float:
+    """Over 30 degrees of freedom the value for 30 is kept, which is a little too wide (2.042, and 1.984 for 100)."""
+    return STUDENT_T_95[min(degrees_of_freedom, len(STUDENT_T_95)) - 1]
+
+
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval | None:
     """95 % interval of the ratio of two sides, paired by replicate; None under 3 replicates.
 
     Student's t on d = log(numerator / denominator) of each replicate: exp(mean(d) +- t[n - 1] * s / sqrt(n)),
     with s the standard deviation of d. Its centre is the geometric mean of the replicates' ratios.
 
-    Not a bootstrap: with 3 replicates a percentile bootstrap that claims 95 % covers 74 % (simulated, normal
-    data); t covers 95 %. Over 30 degrees of freedom the value for 30 is kept, which is a little too wide.
+    Not a bootstrap: what claims 95 % must cover 95 %, and with 3 replicates a bootstrap of the median covers 75 %
+    (bench/interval_coverage.py; docs/measurement.md has the table).
 
     Raises:
         ValueError: the sides have different lengths, or a value is not positive.
     """
+    differences = _log_ratios(numerators, denominators)
+    count = len(differences)
+    if count < REPLICATES_FOR_AN_INTERVAL:
+        return None
+    centre = math.fsum(differences) / count
+    reach = student_t_95(count - 1) * statistics.stdev(differences) / math.sqrt(count)
+    return Interval(math.exp(centre - reach), math.exp(centre + reach))
+
+
+def _log_ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
     if len(numerators) != len(denominators):
         raise ValueError(f"{len(numerators)} replicates cannot be paired with {len(denominators)}")
     if any(value <= 0 for value in (*numerators, *denominators)):
         raise ValueError("a ratio's interval needs positive values on both sides")
-    count = len(numerators)
-    if count < 3:
-        return None
-    differences = [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
-    centre = statistics.fmean(differences)
-    quantile = STUDENT_T_95[min(count - 2, len(STUDENT_T_95) - 1)]
-    reach = quantile * statistics.stdev(differences) / math.sqrt(count)
-    return Interval(math.exp(centre - reach), math.exp(centre + reach))
+    return [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
+
+
+Verdict = Literal["JAX faster", "PyTorch faster", "same", "undecided"]
+
+
+class RatioEstimate(NamedTuple):
+    """The throughput of JAX over that of PyTorch."""
+
+    value: float
+    """Geometric mean of the ratios of the replicates."""
+    interval: Interval | None
+    """Of 95 %; None under 3 replicates."""
+    replicates: int
+    verdict: Verdict
+    replicates_needed: int | None
+    """In all, to come to a verdict; REPLICATES_NEEDED_MAX stands for so many or more. None when there is a verdict."""
+
+
+def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> RatioEstimate:
+    """The ratio of JAX's throughputs over PyTorch's, paired by replicate: value, 95 % interval, verdict.
+
+    Raises:
+        ValueError: no replicates, the sides have different lengths, or a value is not positive.
+    """
+    differences = _log_ratios(numerators, denominators)
+    count = len(differences)
+    if count == 0:
+        raise ValueError("a ratio needs one replicate at the least")
+    interval = ratio_interval(numerators, denominators)
+    verdict = _verdict(interval)
+    return RatioEstimate(
+        value=math.exp(math.fsum(differences) / count),
+        interval=interval,
+        replicates=count,
+        verdict=verdict,
+        replicates_needed=_replicates_needed(differences) if verdict == "undecided" else None,
+    )
+
+
+def _verdict(interval: Interval | None) -> Verdict:
+    """`same`: the whole interval lies within 1 / SAME_WITHIN and SAME_WITHIN, so that swapping the sides changes
+    nothing. This comes first: a difference of 0.2 % may be sure, and is still none to choose a framework by."""
+    if interval is None:
+        return "undecided"
+    if interval.low >= 1 / SAME_WITHIN and interval.high <= SAME_WITHIN:
+        return "same"
+    if interval.low > 1:
+        return "JAX faster"
+    if interval.high < 1:
+        return "PyTorch faster"
+    return "undecided"
+
+
+def _replicates_needed(differences: Sequence[float]) -> int:
+    """How many replicates in all would come to a verdict, if their mean and spread stayed what they are.
+
+    With c = mean(d), s its standard deviation and h = t[n - 1] * s / sqrt(n), a verdict is reached when the interval
+    excludes 1, h < |c|, or lies within the band of `same`, h <= log(SAME_WITHIN) - |c|. So n is the smallest number
+    above the present one whose h is under the larger of the two. The rule h = t * s / sqrt(n), tried with one n after
+    the other as t depends on n, is that of the NIST/SEMATECH e-Handbook, 7.2.2.2 "Sample sizes required". As c and s
+    are themselves estimates, so many replicates decide about every second time.
+    """
+    count = len(differences)
+    if count < REPLICATES_FOR_AN_INTERVAL:
+        return REPLICATES_FOR_AN_INTERVAL
+    distance = abs(math.fsum(differences) / count)
+    goal = max(distance, math.log(SAME_WITHIN) - distance)
+    spread = statistics.stdev(differences)
+    enough = (n for n in range(count + 1, REPLICATES_NEEDED_MAX) if student_t_95(n - 1) * spread / math.sqrt(n) < goal)
+    return next(enough, REPLICATES_NEEDED_MAX)
+
+
+def geometric_mean_of_ratios(estimates: Sequence[RatioEstimate]) -> tuple[float, Interval | None]:
+    """The geometric mean over variants or benchmarks, and its 95 % interval; None where one of them has none.
+
+    The interval is about these very variants, not about others that might have been chosen: it holds what the
+    replicates leave unknown. With e = half of log(high / low) / t[n - 1], the standard error of each of k log ratios,
+    it is exp(mean +- t[f] * sqrt(sum(e**2)) / k), with f = sum(e**2)**2 / sum(e**4 / (n - 1)) degrees of freedom,
+    rounded down (Welch and Satterthwaite; NIST/SEMATECH e-Handbook 2.5.7.1). It takes the errors of the variants for
+    independent.
+
+    Raises:
+        ValueError: no estimates.
+    """
+    value = geometric_mean([estimate.value for estimate in estimates])
+    variance = fourth = 0.0
+    for estimate in estimates:
+        if estimate.interval is None:
+            return value, None
+        freedom = estimate.replicates - 1
+        error = math.log(estimate.interval.high / estimate.interval.low) / 2 / student_t_95(freedom)
+        variance += error**2
+        fourth += error**4 / freedom
+    if fourth == 0:
+        return value, Interval(value, value)
+    reach = student_t_95(math.floor(variance**2 / fourth * (1 + ROUNDING))) * math.sqrt(variance) / len(estimates)
+    return value, Interval(value * math.exp(-reach), value * math.exp(reach))
 
 
 def quality_flags(result: Result, environment: Mapping[str, Any], target_noise: float) -> dict[str, str]:

@@ -54,7 +54,7 @@ def test_help_teaches() -> None:
     assert done.returncode == 0
     text = done.stdout
     assert text.index("examples:") < text.index("commands") < text.index("--benchmark NAME  ")
-    for command in ("status", "report", "data", "doctor", "cancel"):
+    for command in ("status", "report", "data", "doctor", "cancel", "calibrate"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
         assert call(command, "--help").returncode == 0
     for flag in ("--gpu", "--benchmark", "--use_case", "--framework", "--executor", "--dry-run", "--wait"):
@@ -82,8 +82,8 @@ def test_answers_at_once(words: list[str]) -> None:
         (["status", "--wacth"], "main.py status: --wacth: there is no such flag; did you mean --watch?"),
         (
             ["sttus"],
-            "main.py: sttus: there is no such command; valid: status, report, data, doctor, cancel; "
-            "did you mean status?",
+            "main.py: sttus: there is no such command; valid: status, report, data, doctor, cancel, "
+            "calibrate; did you mean status?",
         ),
         (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
         (

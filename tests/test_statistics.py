@@ -9,8 +9,12 @@ import pytest
 
 from harness.record import Blocks, Energy, GpuState, Latency, Result
 from harness.statistics import (
+    Interval,
+    RatioEstimate,
     calls_needed,
+    estimate_ratio,
     geometric_mean,
+    geometric_mean_of_ratios,
     median,
     median_interval,
     percentile,
@@ -20,6 +24,7 @@ from harness.statistics import (
     relative_interquartile_range,
     step_latency,
     step_time_s,
+    student_t_95,
     summary_numbers,
     throughput_samples_per_s,
 )
@@ -209,6 +214,113 @@ def test_ratio_interval_needs_three_replicates_on_equal_sides() -> None:
         ratio_interval([1, 2, 3], [1, 2])
     with pytest.raises(ValueError, match="positive"):
         ratio_interval([1, 2, 0], [1, 2, 3])
+
+
+def estimate(*log_ratios: float) -> RatioEstimate:
+    return estimate_ratio([math.exp(d) for d in log_ratios], [1.0] * len(log_ratios))
+
+
+def test_student_t_of_tables() -> None:
+    # NIST/SEMATECH e-Handbook, 1.3.6.7.2, column 0.975.
+    assert [student_t_95(freedom) for freedom in (1, 2, 9, 30)] == [12.706, 4.303, 2.262, 2.042]
+    assert student_t_95(99) == 2.042  # the table's is 1.984: kept a little too wide
+
+
+def test_a_clear_difference_names_the_faster_framework() -> None:
+    # As above: mean log 2, reach 0.248434; 2 * exp(-0.248434) = 1.56 is above 1.
+    jax, torch = [2 * math.exp(-0.1), 2, 2 * math.exp(0.1)], [1.0, 1.0, 1.0]
+    found = estimate_ratio(jax, torch)
+    assert found.value == pytest.approx(2)
+    assert found.interval == ratio_interval(jax, torch)
+    assert (found.replicates, found.verdict, found.replicates_needed) == (3, "JAX faster", None)
+    assert estimate_ratio(torch, jax).verdict == "PyTorch faster"
+
+
+def test_same_is_an_interval_within_one_percent() -> None:
+    # Mean 0.004, standard deviation 0.001, reach 4.303 * 0.001 / sqrt(3) = 0.00248: 0.0015 to 0.0065 excludes 1 and
+    # is still within log 1.01 = 0.00995.
+    assert estimate(0.003, 0.004, 0.005)[2:] == (3, "same", None)
+    assert estimate(-0.003, -0.004, -0.005).verdict == "same"
+    # 0.008 + 0.00248 = 0.0105: over the edge, and above 1.
+    assert estimate(0.007, 0.008, 0.009).verdict == "JAX faster"
+    assert estimate(-0.007, -0.008, -0.009).verdict == "PyTorch faster"
+
+
+def test_undecided_says_how_many_replicates_would_decide() -> None:
+    # Mean 0.02, standard deviation 0.01. Reach with 3: 0.0248, over 0.02. With 4: 3.182 * 0.01 / 2 = 0.0159, under.
+    assert estimate(0.01, 0.02, 0.03)[2:] == (3, "undecided", 4)
+    # Mean 0.005: to exclude 1 the reach must be under 0.005; to be within 1 %, under 0.00995 - 0.005 = 0.00495.
+    # 17: t[16] * 0.01 / sqrt(17) = 2.120 * 0.01 / 4.123 = 0.00514. 18: 2.110 * 0.01 / 4.243 = 0.00497, under 0.005.
+    assert estimate(-0.005, 0.005, 0.015)[2:] == (3, "undecided", 18)
+    # Mean 0, standard deviation 0.005: within 1 % it must be under 0.00995. Reach with 3: 0.01242; with 4: 0.00796.
+    assert estimate(-0.005, 0.0, 0.005)[2:] == (3, "undecided", 4)
+
+
+def test_replicates_needed_end_at_a_hundred() -> None:
+    assert estimate(-1.0, 0.0, 1.0)[2:] == (3, "undecided", 100)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_under_three_replicates_three_are_needed(count: int) -> None:
+    assert estimate(*[0.5] * count) == (pytest.approx(math.exp(0.5)), None, count, "undecided", 3)
+
+
+def test_estimate_ratio_refuses_what_is_no_pair() -> None:
+    with pytest.raises(ValueError, match="one replicate"):
+        estimate_ratio([], [])
+    with pytest.raises(ValueError, match="2 replicates cannot be paired with 1"):
+        estimate_ratio([1, 2], [1])
+    with pytest.raises(ValueError, match="positive"):
+        estimate_ratio([1], [-1])
+
+
+def test_geometric_mean_of_ratios_by_hand() -> None:
+    # Each log ratio has the standard error 0.1 / sqrt(3): sum of squares 0.02 / 3, so 0.0816497 / 2 for their mean.
+    # Degrees of freedom (0.02 / 3)**2 / (2 * (0.01 / 3)**2 / 2) = 4; t[4] = 2.776. Reach 0.113330.
+    there = estimate(math.log(8) - 0.1, math.log(8), math.log(8) + 0.1)
+    back = estimate(-math.log(2) - 0.1, -math.log(2), -math.log(2) + 0.1)
+    value, interval = geometric_mean_of_ratios([there, back])
+    assert value == pytest.approx(2)  # sqrt(8 / 2)
+    assert interval is not None
+    assert interval.low == pytest.approx(2 * math.exp(-0.113330), rel=1e-6)
+    assert interval.high == pytest.approx(2 * math.exp(0.113330), rel=1e-6)
+
+
+def test_geometric_mean_of_one_ratio_is_that_ratio() -> None:
+    one = estimate(0.1, 0.15, 0.22, 0.12)
+    value, interval = geometric_mean_of_ratios([one])
+    assert value == pytest.approx(one.value)
+    assert interval == pytest.approx(one.interval)
+
+
+def test_geometric_mean_without_spread_or_without_an_interval() -> None:
+    assert geometric_mean_of_ratios([RatioEstimate(1.5, Interval(1.5, 1.5), 3, "JAX faster", None)]) == (
+        pytest.approx(1.5),
+        pytest.approx((1.5, 1.5)),
+    )
+    assert geometric_mean_of_ratios([estimate(0.1, 0.1, 0.1), estimate(0.3, 0.3)]) == (
+        pytest.approx(math.exp(0.2)),
+        None,
+    )
+    with pytest.raises(ValueError, match="at least one"):
+        geometric_mean_of_ratios([])
+
+
+def test_geometric_mean_covers_the_true_mean_as_often_as_it_claims() -> None:
+    """Three variants of very different spread, three replicates of each: the worst case of Welch and Satterthwaite."""
+    draw = random.Random(5)
+    runs, hits = 4000, 0
+    for _ in range(runs):
+        _, interval = geometric_mean_of_ratios(
+            [estimate(*(draw.gauss(centre, spread) for _ in range(3))) for centre, spread in CENTRES_AND_SPREADS]
+        )
+        assert interval is not None
+        hits += interval.low <= math.exp(0.1) <= interval.high
+    assert 0.95 - 0.014 <= hits / runs <= 0.98  # rounding the degrees of freedom down only widens it
+
+
+CENTRES_AND_SPREADS = ((0.3, 0.01), (-0.1, 0.02), (0.1, 0.05))
+"""Of log ratios; the mean of the centres is 0.1."""
 
 
 def test_a_clean_result_has_no_flags() -> None:

@@ -1,0 +1,282 @@
+"""What a calibration says: how often the verdict on a known slowdown is right. Pure, but for reading and writing files.
+
+In every round one fresh process measured each condition. A trial takes `replicates` of the rounds and, of each, one of
+the two unslowed processes as the base, both by chance; it judges the base against another condition as a report judges
+JAX against PyTorch, paired by round.
+"""
+
+import json
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from harness.errors import RecordError
+from harness.files import write_atomically
+from harness.paths import REPOSITORY
+from harness.plan import Measurement
+from harness.record import Blocks
+from harness.settings import Framework, Frozen
+from harness.statistics import Verdict, estimate_ratio, median, throughput_samples_per_s
+
+SCHEMA_VERSION = 1
+BASES = ("A", "A'")
+"""The two unslowed processes of a round. Which is called which is chance."""
+PLANTED: dict[str, float] = {"+1 %": 0.01, "+2 %": 0.02, "+5 %": 0.05, "+10 %": 0.10}
+CONDITIONS: dict[str, float] = dict.fromkeys(BASES, 0.0) | PLANTED
+"""By how much each makes a step slower."""
+REPLICATES = (3, 5, 10)
+TRIALS = 1000
+SEED_OF_TRIALS = 0
+MOST_FALSE_IN_AA = 0.05
+FOUND_GOAL = 0.90
+FOUND_GOAL_OF = "+2 %"
+PUBLISHED = REPOSITORY / "results" / "published" / "calibration"
+DOCS = REPOSITORY / "docs" / "measurement.md"
+BEGIN = "<!-- calibration: written by `python main.py calibrate --update-docs` -->"
+END = "<!-- end of calibration -->"
+NOT_PUBLISHED = "No calibration has been published yet."
+
+Answer = Literal["right", "wrong", "undecided"]
+ANSWERS: tuple[Answer, ...] = ("right", "wrong", "undecided")
+
+
+class Process(Frozen):
+    """One measurement in a process of its own."""
+
+    framework: Framework
+    round: int
+    condition: str
+    """A key of CONDITIONS."""
+    blocks: Blocks
+    """Raw: all of its block times."""
+    flags: dict[str, str] = {}
+    load_average: float
+    """Of the last minute, when it started; its predecessors are in it."""
+    started_at: str
+    duration_s: float
+
+
+class Calibration(Frozen):
+    """The file that a calibration leaves."""
+
+    schema_version: int = SCHEMA_VERSION
+    measurements: dict[Framework, Measurement]
+    """What every process of a framework measured."""
+    data_dir: str
+    """Relative to the repository, or absolute."""
+    rounds: int
+    """As asked for."""
+    seed: int
+    """Of the order of the conditions in each round."""
+    started_at: str
+    environments: dict[Framework, dict[str, Any]] = {}
+    """Of each framework's first process."""
+    processes: list[Process] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """How often the verdict was right, over the trials of one condition with so many replicates."""
+
+    replicates: int
+    condition: str
+    """`A/A`, or a key of PLANTED."""
+    shares: dict[Answer, float]
+    ratio: float
+    """Median over the trials."""
+
+    @property
+    def true_ratio(self) -> float:
+        return 1 + PLANTED.get(self.condition, 0.0)
+
+    @property
+    def goal(self) -> str:
+        if self.condition == "A/A":
+            return f"wrong ≤ {MOST_FALSE_IN_AA * 100:.0f} %: {_reached(self.shares['wrong'] <= MOST_FALSE_IN_AA)}"
+        if self.condition == FOUND_GOAL_OF:
+            return f"right ≥ {FOUND_GOAL * 100:.0f} %: {_reached(self.shares['right'] >= FOUND_GOAL)}"
+        return ""
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Raises RecordError that names the file and what is wrong with it."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read as a calibration: {error}") from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != SCHEMA_VERSION:
+        raise RecordError(f"{path}: a calibration of schema version {version}; this code reads {SCHEMA_VERSION}.")
+    try:
+        return Calibration.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise RecordError(f"{path}: not a calibration: {where}: {first['msg']}.") from error
+
+
+def write_calibration(calibration: Calibration, path: Path) -> None:
+    """Replaces the file as a whole, so that it is readable after every process."""
+    try:
+        write_atomically(path, calibration.model_dump_json(indent=1) + "\n", replace=True)
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {path}: {error.strerror or error}. Free space or choose another folder with --results DIR."
+        ) from error
+
+
+# From processes to shares.
+
+
+def rounds_of(calibration: Calibration, framework: Framework) -> list[dict[str, float]]:
+    """Samples per second by condition, of each round that is complete."""
+    rounds: dict[int, dict[str, float]] = {}
+    for process in calibration.processes:
+        if process.framework == framework:
+            rounds.setdefault(process.round, {})[process.condition] = throughput_samples_per_s(process.blocks)
+    return [rounds[number] for number in sorted(rounds) if rounds[number].keys() == CONDITIONS.keys()]
+
+
+def judge(planted: float, verdict: Verdict) -> Answer:
+    """Whether the verdict on base / slowed is right. Between two that are alike, any `faster` is wrong; a planted
+    slowdown must be found, so its `same` is as wrong as the other side's `faster`."""
+    if verdict == "undecided":
+        return "undecided"
+    return "right" if verdict == ("JAX faster" if planted else "same") else "wrong"
+
+
+def rows_of(rounds: Sequence[dict[str, float]]) -> list[Row]:
+    """For each number of replicates that there are rounds for: A/A, then each planted slowdown."""
+    return [
+        _row(rounds, replicates, condition)
+        for replicates in REPLICATES
+        if replicates <= len(rounds)
+        for condition in ("A/A", *PLANTED)
+    ]
+
+
+def _row(rounds: Sequence[dict[str, float]], replicates: int, condition: str) -> Row:
+    planted = PLANTED.get(condition, 0.0)
+    estimates = []
+    for chosen in trials(len(rounds), replicates):
+        base = [rounds[number][BASES[swapped]] for number, swapped in chosen]
+        other = [rounds[number][condition if planted else BASES[not swapped]] for number, swapped in chosen]
+        estimates.append(estimate_ratio(base, other))
+    answers = Counter(judge(planted, estimate.verdict) for estimate in estimates)
+    return Row(
+        replicates=replicates,
+        condition=condition,
+        shares={answer: answers[answer] / len(estimates) for answer in ANSWERS},
+        ratio=median([estimate.value for estimate in estimates]),
+    )
+
+
+def trials(rounds: int, replicates: int) -> Iterator[list[tuple[int, bool]]]:
+    """The rounds of each trial, and whether A' is the base there; always the same ones.
+
+    Only random() is drawn from: Python promises its sequence for a seed, and not that of sample() or shuffle().
+    """
+    draw = random.Random(SEED_OF_TRIALS)
+    for _ in range(TRIALS):
+        order = sorted((draw.random(), number) for number in range(rounds))
+        yield [(number, draw.random() < 0.5) for _, number in order[:replicates]]
+
+
+def spread(rounds: Sequence[dict[str, float]]) -> float:
+    """Of the ratio of two unslowed processes of a round: root mean square of log(A / A'), as its true mean is 0."""
+    squares = [math.log(one[BASES[0]] / one[BASES[1]]) ** 2 for one in rounds]
+    return math.sqrt(math.fsum(squares) / len(squares))
+
+
+# From shares to text.
+
+
+def describe(calibration: Calibration) -> str:
+    """Markdown: what was measured where, and a table for each framework."""
+    return "\n\n".join(_describe(calibration, framework) for framework in calibration.measurements)
+
+
+def _describe(calibration: Calibration, framework: Framework) -> str:
+    """One paragraph on one line, then the table."""
+    rounds = rounds_of(calibration, framework)
+    measurement = calibration.measurements[framework]
+    headline = f"**{framework}**, {measurement.cell.benchmark}, use case {measurement.cell.use_case}"
+    headline += f" ({measurement.variant.key}, {measurement.data} data)"
+    if not rounds:
+        return f"{headline}: no complete round yet."
+    facts = [f"{headline}, on {_where(calibration, framework)}.", _how_much(calibration, framework, rounds)]
+    if measurement.quick:
+        facts.append("A quick run: not a result to quote.")
+    rows = rows_of(rounds)
+    if not rows:
+        return " ".join([*facts, f"The table needs {REPLICATES[0]} complete rounds."])
+    missing = [str(replicates) for replicates in REPLICATES if replicates > len(rounds)]
+    if missing:
+        facts.append(f"Too few rounds for {' and '.join(missing)} replicates.")
+    return " ".join(facts) + "\n\n" + table(rows)
+
+
+def table(rows: Sequence[Row]) -> str:
+    header = ("replicates", "planted", *ANSWERS, "median ratio", "its error", "goal")
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for row in rows:
+        shares = [f"{row.shares[answer] * 100:.1f} %" for answer in ANSWERS]
+        ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
+        lines.append("| " + " | ".join([str(row.replicates), row.condition, *shares, *ratio, row.goal]) + " |")
+    return "\n".join(lines)
+
+
+def _where(calibration: Calibration, framework: Framework) -> str:
+    environment = calibration.environments[framework]
+    cpu = environment.get("cpu") or {}
+    of_framework = environment.get("framework") or {}
+    gpu = (environment.get("gpu") or {}).get("name")
+    on_cpu = gpu is None or of_framework.get("platform") == "cpu"
+    device = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})" if on_cpu else gpu
+    return f"{device}, with {framework} {of_framework.get('version')} and Python {environment.get('python')}"
+
+
+def _how_much(calibration: Calibration, framework: Framework, rounds: Sequence[dict[str, float]]) -> str:
+    loads = [process.load_average for process in calibration.processes if process.framework == framework]
+    return (
+        f"{len(rounds)} rounds from {calibration.started_at[:10]}; load average {min(loads):.1f} to {max(loads):.1f}. "
+        f"Two unslowed processes of a round differ by {spread(rounds) * 100:.2f} % (root mean square)."
+    )
+
+
+def _reached(is_reached: bool) -> str:
+    return "reached" if is_reached else "missed"
+
+
+# The section of docs/measurement.md.
+
+
+def published_text(folder: Path = PUBLISHED) -> str:
+    """What stands between the markers: every published calibration."""
+    paths = sorted(folder.glob("*.json"))
+    return "\n\n".join(describe(read_calibration(path)) for path in paths) if paths else NOT_PUBLISHED
+
+
+def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED) -> None:
+    """Write the tables of all published calibrations between the markers.
+
+    Raises:
+        RecordError: a published file is no calibration or a quick one, or the markers are missing.
+    """
+    for path in sorted(folder.glob("*.json")):
+        if any(measurement.quick for measurement in read_calibration(path).measurements.values()):
+            raise RecordError(f"{path}: is of a quick run, which is not for publishing. Calibrate without --quick.")
+    text = docs.read_text()
+    pattern = re.compile(rf"({re.escape(BEGIN)}\n).*?(\n{re.escape(END)})", re.DOTALL)
+    inside = published_text(folder)
+    changed, count = pattern.subn(lambda found: f"{found[1]}{inside}{found[2]}", text)
+    if count != 1:
+        raise RecordError(f"{docs}: needs the lines {BEGIN!r} and {END!r} once each, in this order.")
+    write_atomically(docs, changed, replace=True)

@@ -1,0 +1,274 @@
+"""Every number of the report, from the records alone: `python tests/recompute.py RESULTS` prints them as JSON.
+
+Written from docs/measurement.md, and from nothing else: plain Python, without this project's code and without numpy.
+tests/test_recompute.py compares it with what `main.py report --csv` writes.
+"""
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+SETTLED = ("ok", "out_of_memory", "refused")
+
+
+def main(folder: Path) -> None:
+    json.dump(recompute(folder), sys.stdout, indent=1)
+
+
+def recompute(folder: Path) -> list[Json]:
+    """One line for each framework and execution mode, as in the CSV; None where there is no number."""
+    modes: dict[str, list[Json]] = {}
+    for record in newest(read(folder)):
+        result = record["result"] or {}
+        if record["outcome"] == "ok" and result.get("blocks"):
+            modes.setdefault(json.dumps([identity(record), side(record)], sort_keys=True), []).append(record)
+    lines = []
+    for records in modes.values():
+        first = records[0]
+        by_replicate = {record["measurement"]["replicate"]: numbers(record) for record in records}
+        names = {name for of_record in by_replicate.values() for name in of_record}
+        lines.append(
+            identity(first)
+            | side(first)
+            | {"replicates": len(by_replicate)}
+            | {name: median([n[name] for n in by_replicate.values() if name in n]) for name in sorted(names)}
+            | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
+        )
+    for line in lines:
+        line |= compared(line, lines) | scaling(line, lines)
+    for line in lines:
+        del line["throughputs"]
+    return lines
+
+
+# What belongs together.
+
+
+def read(folder: Path) -> list[Json]:
+    return [json.loads(path.read_text()) for path in sorted((folder / "records").rglob("*.json"))]
+
+
+def newest(records: Iterable[Json]) -> list[Json]:
+    """Of several records of one measurement on one device the newest that is settled, or else the newest."""
+    chosen: dict[tuple[str, str], Json] = {}
+    for record in sorted(records, key=lambda record: (record["outcome"] in SETTLED, record["ended_at"])):
+        chosen[device(record), record["measurement_id"]] = record
+    return list(chosen.values())
+
+
+def device(record: Json) -> str:
+    environment = record["environment"]
+    gpu = (environment.get("gpu") or {}).get("name")
+    if gpu and (environment.get("framework") or {}).get("platform") != "cpu":
+        return str(gpu)
+    return f"CPU: {(environment.get('cpu') or {}).get('model') or 'of unknown model'}"
+
+
+def identity(record: Json) -> Json:
+    """All that two records must share to meet in one number."""
+    measurement = record["measurement"]
+    cell, variant = measurement["cell"], measurement["variant"]
+    return {
+        "device": device(record),
+        "gpu": cell["gpu"],
+        "benchmark": cell["benchmark"],
+        "use_case": cell["use_case"],
+        "use_case_name": cell["use_case_name"],
+        "devices": cell["devices"],
+        "data": measurement["data"],
+        "quick": measurement["quick"],
+        "model": variant["model"],
+        "batch_size": variant["batch_size"],
+        "precision": variant["precision"],
+        "options": " ".join(f"{name}={value}" for name, value in sorted(variant["options"].items())),
+        "settings": settings_digest(measurement),
+    }
+
+
+def side(record: Json) -> Json:
+    measurement = record["measurement"]
+    return {"framework": measurement["framework"], "execution_mode": measurement["variant"]["execution_mode"]}
+
+
+def settings_digest(measurement: Json) -> str:
+    protocol = {
+        name: value for name, value in measurement["protocol"].items() if name not in ("replicates", "timeout_s")
+    }
+    text = json.dumps([measurement["settings"], protocol], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:4]
+
+
+# The numbers of one record.
+
+
+def numbers(record: Json) -> Json:
+    result = record["result"]
+    blocks, latency, energy = result["blocks"], result.get("latency"), result.get("energy") or {}
+    steps = blocks["calls_per_block"] * blocks["steps_per_call"]
+    found: Json = {
+        "throughput_samples_per_s": median(
+            [steps * blocks["samples_per_step"] / time_s for time_s in blocks["block_times_s"]]
+        ),
+        "step_time_s": median([time_s / steps for time_s in blocks["block_times_s"]]),
+        "time_to_target_s": result.get("time_to_target_s"),
+    }
+    for name, value in (result.get("memory") or {}).items():
+        if name != "absent":
+            found[f"memory_{name}"] = value
+    if latency:
+        times_s = [time_s / latency["steps_per_call"] for time_s in latency["call_times_s"]]
+        found["step_time_p50_s"] = median(times_s)
+        found["step_time_p95_s"] = percentile(times_s, 0.95)
+        found["step_time_mean_s"] = math.fsum(times_s) / len(times_s)
+        found["compile_time_s"] = compile_time_s(record)
+    if energy.get("gross_joules") is not None and energy.get("samples"):
+        found["energy_gross_joules_per_sample"] = energy["gross_joules"] / energy["samples"]
+        if energy.get("idle_watts") is not None and energy.get("window_s") is not None:
+            net_joules = energy["gross_joules"] - energy["idle_watts"] * energy["window_s"]
+            found["energy_net_joules_per_sample"] = net_joules / energy["samples"]
+    if result.get("epochs"):
+        found["test_accuracy"] = result["epochs"][-1]["test_accuracy"]
+        found["test_loss"] = result["epochs"][-1]["test_loss"]
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def compile_time_s(record: Json) -> float:
+    """Of several devices it is the largest of the ranks' own, which the record holds ready."""
+    result = record["result"]
+    if record["measurement"]["cell"]["devices"] > 1:
+        return float(result["compile_time_s"])
+    cold_s = result["cold_call_times_s"]
+    return max(0.0, math.fsum(cold_s) - len(cold_s) * median(result["latency"]["call_times_s"]))
+
+
+def median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """Linear between two samples."""
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * share
+    below = int(position)
+    if below == len(ordered) - 1:
+        return ordered[below]
+    return ordered[below] + (position - below) * (ordered[below + 1] - ordered[below])
+
+
+# Comparisons.
+
+
+def compared(line: Json, lines: list[Json]) -> Json:
+    """The ratio stands in the lines of the fastest mode of each framework."""
+    same_work = [other for other in lines if work(other) == work(line)]
+    best: dict[str, Json] = {}
+    for other in same_work:
+        framework = other["framework"]
+        if framework not in best or other["throughput_samples_per_s"] > best[framework]["throughput_samples_per_s"]:
+            best[framework] = other
+    fastest = best[line["framework"]] is line
+    if not fastest or len(best) < 2:
+        return {"fastest": fastest}
+    ours, theirs = best["jax"]["throughputs"], best["torch"]["throughputs"]
+    common = sorted(ours.keys() & theirs.keys())
+    if not common:
+        return {"fastest": fastest}
+    return {"fastest": fastest} | ratio([math.log(ours[number] / theirs[number]) for number in common])
+
+
+def work(line: Json) -> list[Any]:
+    return [line[name] for name in ("device", "gpu", "benchmark", "use_case", "devices", "data", "quick")] + [
+        line[name] for name in ("model", "batch_size", "precision", "options", "settings")
+    ]
+
+
+def ratio(log_ratios: list[float]) -> Json:
+    """From the logarithms of the paired ratios, one for each replicate."""
+    count = len(log_ratios)
+    mean = math.fsum(log_ratios) / count
+    found: Json = {"ratio_jax_over_torch": math.exp(mean), "ratio_low": None, "ratio_high": None}
+    found |= {"ratio_replicates": count, "verdict": "undecided", "replicates_needed": None}
+    if count < 3:
+        return found | {"replicates_needed": 3}
+    spread = deviation(log_ratios)
+    reach = t_95(count - 1) * spread / math.sqrt(count)
+    low, high = math.exp(mean - reach), math.exp(mean + reach)
+    found |= {"ratio_low": low, "ratio_high": high}
+    if low >= 1 / 1.01 and high <= 1.01:
+        return found | {"verdict": "same"}
+    if low > 1 or high < 1:
+        return found | {"verdict": "JAX faster" if low > 1 else "PyTorch faster"}
+    goal = max(abs(mean), math.log(1.01) - abs(mean))
+    needed = count + 1
+    while needed < 100 and t_95(needed - 1) * spread / math.sqrt(needed) >= goal:
+        needed += 1
+    return found | {"replicates_needed": needed}
+
+
+def deviation(values: list[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def geometric_mean_of_ratios(log_ratios: list[list[float]]) -> tuple[float, float | None, float | None]:
+    """Value, lower and upper end; of each ratio the logarithms of its replicates."""
+    count = len(log_ratios)
+    mean = math.fsum(math.fsum(one) / len(one) for one in log_ratios) / count
+    if any(len(one) < 3 for one in log_ratios):
+        return math.exp(mean), None, None
+    squares = [deviation(one) ** 2 / len(one) for one in log_ratios]
+    fourths = math.fsum(square**2 / (len(one) - 1) for square, one in zip(squares, log_ratios, strict=True))
+    if fourths == 0:
+        return math.exp(mean), math.exp(mean), math.exp(mean)
+    freedom = math.floor(math.fsum(squares) ** 2 / fourths + 1e-6)
+    reach = t_95(freedom) * math.sqrt(math.fsum(squares)) / count
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+
+
+@cache
+def t_95(freedom: int) -> float:
+    """To three decimals, by integrating Student's density and halving intervals; over 30 that of 30."""
+    freedom = min(freedom, 30)
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+
+    def share(end: float, pieces: int = 2000) -> float:
+        """Between 0 and `end`, by Simpson's rule."""
+        width = end / pieces
+        weights = (1 if i in (0, pieces) else 4 if i % 2 else 2 for i in range(pieces + 1))
+        density = ((1 + (i * width) ** 2 / freedom) ** (-(freedom + 1) / 2) for i in range(pieces + 1))
+        return scale * width / 3 * math.fsum(w * d for w, d in zip(weights, density, strict=True))
+
+    low, high = 0.0, 20.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if share(middle) < 0.475 else (low, middle)
+    return round(low, 3)
+
+
+def scaling(line: Json, lines: list[Json]) -> Json:
+    """Throughput on N devices over N times that on one: with the same batch (strong), and with 1/N of it (weak)."""
+    found: Json = {"strong_scaling_efficiency": None, "weak_scaling_efficiency": None}
+    count = line["devices"]
+    if count == 1:
+        return found
+    same = ("device", "benchmark", "use_case_name", "data", "quick", "settings", "model", "precision", "options")
+    names = (*same, "framework", "execution_mode")
+    for other in lines:
+        if other["devices"] == 1 and all(other[name] == line[name] for name in names):
+            efficiency = line["throughput_samples_per_s"] / (count * other["throughput_samples_per_s"])
+            if other["batch_size"] == line["batch_size"]:
+                found["strong_scaling_efficiency"] = efficiency
+            if other["batch_size"] == line["batch_size"] // count:
+                found["weak_scaling_efficiency"] = efficiency
+    return found
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
