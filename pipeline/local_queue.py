@@ -89,12 +89,14 @@ def run_in_turn(folders: Sequence[JobFolder]) -> None:
             jobs[files.plan.framework] = (files.plan, folder)
         elif files is not None:
             _end(folder, "; ".join(files.problems))
-    if not jobs:
+    if len(jobs) == 1:
+        [(plan, folder)] = jobs.values()
+        _end(folder, _run(plan, folder))  # as a job of its own, which its records then say
+    if len(jobs) < 2:
         return
     plans = tuple(plan for plan, _ in jobs.values())
     errors: dict[str, list[str]] = {framework: [] for framework in jobs}
-    arms = arms_of(Pair(cell=plans[0].cell, jobs=plans))
-    for arm in arms:
+    for arm in arms_of(Pair(cell=plans[0].cell, jobs=plans)):
         plan, folder = jobs[arm.framework]
         error = _run(plan, folder, arm)
         if error is not None and error not in errors[arm.framework]:

@@ -88,7 +88,7 @@ def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) ->
     pairs = project.pairs(broken, crashing, good)
     scripts = project.scripts(pairs)
     scripts[broken.name].write_text("#!/bin/bash\necho 'module: command not found' >&2\nexit 127\n")
-    folders = submit(pairs, project.config, scripts, executor="local", results=project.results)
+    folders = submit(pairs, project.config, scripts, pairing="separate", executor="local", results=project.results)
     assert follow(folders, project.results) == 1
     assert [(state.state, state.reason) for state in job_states(project.results, folders)] == [
         ("failed", "module: command not found"),
