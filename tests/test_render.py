@@ -224,6 +224,47 @@ def test_submitit_on_this_machine_even_inside_a_slurm_job(project: Path, tmp_pat
     assert not any(line.startswith("srun") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("second_arm", "expected"),
+    [
+        ("exit 0", (0, ["jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
+        ("exit 3", (1, ["jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
+        ("exit 75", (75, ["jax r0", "torch r0"])),
+        ("exit 130", (75, ["jax r0", "torch r0"])),
+        ('touch "$2/stopped"; exit 255', (75, ["jax r0", "torch r0"])),
+        ("kill -USR2 $$", (75, ["jax r0", "torch r0", "scontrol requeue 7"])),
+    ],
+    ids=["good", "fails", "stopped", "interrupted", "requeued by its worker", "signal before the worker is there"],
+)
+def test_arms_of_a_pair_for_main(
+    project: Path, tmp_path: Path, second_arm: str, expected: tuple[int, list[str]]
+) -> None:
+    """The frozen scripts of the folders run, not those of slurm_scripts/, and a marker of an earlier start says
+    nothing."""
+    script_of(project, tmp_path)
+    (project / "tools" / "scontrol").write_text(f'#!/bin/bash\necho "scontrol $*" >>"{tmp_path}/calls"\n')
+    (project / "tools" / "scontrol").chmod(0o755)
+    folders = [tmp_path / f"job of {framework}" for framework in ("jax", "torch")]
+    for framework, folder in zip(("jax", "torch"), folders, strict=True):
+        for replicate in range(3):
+            (folder / f"r{replicate}").mkdir(parents=True)
+            (folder / f"r{replicate}" / "stopped").touch()
+        special = f"if [[ {framework} == torch && $2 == */r0 ]]; then {second_arm}; fi"
+        (folder / "script.sh").write_text(
+            f'echo "{framework} ${{2##*/}}" >>"{tmp_path}/calls"; echo "said by $1"; echo error >&2\n{special}\n'
+        )
+    done = subprocess.run(
+        ["bash", str(project / "slurm_scripts" / "pair_mnist_1.sh"), "slurm", *map(str, folders)],
+        env=os.environ | {"SLURM_JOB_ID": "7", "PATH": f"{project / 'tools'}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, (tmp_path / "calls").read_text().splitlines()) == expected
+    assert (folders[0] / "r0" / "7_0_log.out").read_text() == "said by slurm\n"
+    assert (folders[0] / "r0" / "7_0_log.err").read_text() == "error\n"
+
+
 def test_more_arguments_by_hand(project: Path, tmp_path: Path) -> None:
     """Two of them are not taken for main.py's own."""
     script = script_of(project, tmp_path)
