@@ -137,6 +137,8 @@ def test_cancel_ends_the_allocation(project: BehavingProject, slurm: Cluster) ->
     wait_for((project.root / "jax-pid").exists, "the gated measurement")
     jax, torch = states_of(project, folders)
     assert (jax.state, torch.state) == ("running", "running")
+    again = project.submit_pairs(project.pair(jax=("gated",)), executor="slurm")
+    assert [folder.root for folder in again] == [folder.root for folder in folders]  # followed, not submitted again
     assert cancel(project.results) == 0
     wait_for(lambda: not slurm.run("squeue", "-h"), "the job to be gone")
     assert [state.state for state in states_of(project, folders)] == ["cancelled", "cancelled"]
