@@ -142,6 +142,12 @@ def run_parser() -> Parser:
     parser.two_spellings(
         "--dry-run", action="store_true", help="render the scripts, print the sbatch lines, submit nothing"
     )
+    parser.add_argument(
+        "--pairing",
+        choices=("together", "separate"),
+        help="together: one job runs both frameworks of a cell in turn; separate: a job for each "
+        "(default: as in experiments.yaml)",
+    )
     parser.add_argument("--wait", action="store_true", help="follow the jobs; exit status 1 if a cell failed")
     parser.add_argument("--force", action="store_true", help="measure again what has a good record")
     parser.two_spellings(
@@ -185,15 +191,16 @@ def run_command(arguments: argparse.Namespace) -> int:
         pairs = alone + pairs
     results = open_results(arguments)
     scripts = write_scripts(pairs, config, config_path=arguments.config, results=results.root)
+    pairing = arguments.pairing or config.pairing
     if arguments.dry_run:
-        return print_dry_run(pairs, scripts, results, executor=arguments.executor)
+        return print_dry_run(pairs, scripts, results, pairing=pairing, executor=arguments.executor)
 
     from pipeline.follow import follow
     from pipeline.submit import choose_executor, submit
     from pipeline.summary import print_summary
 
     executor = choose_executor(arguments.executor)
-    folders = submit(pairs, config, scripts, executor=executor, results=results)
+    folders = submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
     if not arguments.wait:
         if folders:
             print(f"To follow them: python main.py status --watch{flags_of(arguments)}")

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from harness.paths import REPOSITORY
 from harness.plan import Cell, Scalar, Variant
-from harness.settings import Framework, Frozen, MeasurementSettings, Precision, WandbSettings
+from harness.settings import Framework, Frozen, MeasurementSettings, Pairing, Precision, WandbSettings
 
 Item = TypeVar("Item")
 Setting = str | int | float | bool
@@ -197,6 +197,7 @@ class Config(Frozen):
     data_dir: str = Field(default="data", min_length=1, validate_default=True)
     """Absolute once validated: `~` and environment variables expanded, then relative to the repository."""
     cluster: ClusterConfig = ClusterConfig()
+    pairing: Pairing = "together"
     gpus: Annotated[dict[Name, GpuConfig], Field(min_length=1)]
     matrix: MatrixConfig
     benchmarks: Annotated[dict[Name, BenchmarkConfig], Field(min_length=1)]

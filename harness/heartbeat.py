@@ -15,8 +15,9 @@ STALE_AFTER_S = 120.0
 
 
 class Heartbeat(Frozen):
-    state: Literal["running", "stopped", "done"]
-    """`stopped`: ended early on a signal, to be requeued or resumed. `done`: went through its whole plan."""
+    state: Literal["running", "waiting", "stopped", "done"]
+    """`waiting`: went through the one replicate that it was asked for, and others have no record yet. `stopped`: ended
+    early on a signal, to be requeued or resumed. `done`: every measurement of the plan has a record."""
     measurements_total: int
     measurements_done: int
     """With a record, whatever the outcome; skipped ones included."""

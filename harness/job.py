@@ -5,6 +5,7 @@ On several devices a measurement has a child for each; this process is the paren
 
     python jax_runner/run.py --benchmark cifar10 --use_case 3          by hand, or from a rendered script
     python jax_runner/run.py ... --job-folder DIR                      from main.py: DIR/plan.json is what runs
+    python jax_runner/run.py ... --replicate 0                         one replicate: an arm of a pair
 
 What has a good record already is skipped, so a requeued or repeated job goes on where it was. On SIGINT, SIGTERM or
 SIGUSR2 the measurement at hand is given up, everything recorded stays, and the exit status is 75 (to be resumed).
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -33,10 +34,10 @@ from harness.environment import describe_environment
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
 from harness.heartbeat import Heartbeat, write_heartbeat
-from harness.paths import REPOSITORY, JobFolder, Results
+from harness.paths import REPOSITORY, JobFolder, Results, stamp_of
 from harness.plan import PLAN_SCHEMA_VERSION, JobPlan, Measurement
 from harness.ranks import Ranks, RanksReport
-from harness.record import Record, find_settled_record, write_record
+from harness.record import Record, find_settled_record, read_record, write_record
 from harness.rendezvous import slurm_rendezvous
 from harness.session import ChildTask, run_child
 from harness.settings import Framework
@@ -68,7 +69,13 @@ def main(framework: Framework, arguments: list[str] | None = None) -> int:
     try:
         plan, folder, results = _plan_of(framework, parsed)
         data.load(plan.cell.benchmark, plan.data, Path(plan.data_dir))  # fail now, not in every child
-        job = Job(plan=plan, folder=folder, results=results)
+        job = Job(
+            plan=plan,
+            folder=folder,
+            results=results,
+            replicate=_checked_replicate(plan, parsed.replicate),
+            pairing=describe_pairing(parsed.position, is_submitted=parsed.job_folder is not None),
+        )
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         if rendezvous is not None:
@@ -96,6 +103,10 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--data", choices=("real", "sample"), default="real", help="sample needs no download")
     parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
     parser.add_argument("--force", action="store_true", help="measure again what has a good record")
+    parser.add_argument("--replicate", type=int, metavar="N", help="only this one, from 0 (default: all)")
+    parser.add_argument(
+        "--position", type=int, metavar="N", help="place among the arms of a pair, from 0; recorded, no more"
+    )
     parser.add_argument("--config", type=Path, default=REPOSITORY / "experiments.yaml", metavar="FILE")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
     parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
@@ -139,6 +150,27 @@ def _plan_of(framework: Framework, parsed: argparse.Namespace) -> tuple[JobPlan,
     return plan, folder, results
 
 
+def _checked_replicate(plan: JobPlan, replicate: int | None) -> int | None:
+    """Raises ConfigError for one that the plan does not have."""
+    last = plan.protocol.replicates - 1
+    if replicate is not None and not 0 <= replicate <= last:
+        raise ConfigError(
+            f"--replicate {replicate}: the plan has {plan.protocol.replicates} replicates; valid: 0 to {last}. "
+            f"measurement.replicates in experiments.yaml sets how many there are."
+        )
+    return replicate
+
+
+def describe_pairing(position: int | None, *, is_submitted: bool) -> dict[str, str | int | None]:
+    """For the record: how near the other framework's run of the same replicate was.
+
+    `together`: in turn with it, in one allocation or on one machine. `separate`: main.py gave it a job of its own.
+    """
+    if position is not None:
+        return {"kind": "together", "position": position}
+    return {"kind": "separate" if is_submitted else "by hand", "position": None}
+
+
 def write_plan(plan: JobPlan, folder: JobFolder) -> None:
     try:
         write_atomically(folder.plan, plan.model_dump_json(indent=1), replace=False)
@@ -175,6 +207,7 @@ class Progress:
     done: int = 0
     failed: int = 0
     skipped: int = 0
+    measured: int = 0
     measured_s: float = 0.0
     current: str | None = None
     phase: str | None = None
@@ -186,28 +219,73 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        measured = self.done - self.skipped
-        return (self.total - self.done) * self.measured_s / measured if measured else None
+        return (self.total - self.done) * self.measured_s / self.measured if self.measured else None
 
 
 class Job:
-    """One run of one plan."""
+    """One run of one plan, or of one replicate of it."""
 
-    def __init__(self, *, plan: JobPlan, folder: JobFolder, results: Results) -> None:
+    def __init__(
+        self,
+        *,
+        plan: JobPlan,
+        folder: JobFolder,
+        results: Results,
+        replicate: int | None = None,
+        pairing: dict[str, str | int | None] | None = None,
+    ) -> None:
+        """`replicate`: the only one to measure; the progress is that of the whole plan all the same."""
         self.plan = plan
         self.folder = folder
         self.results = results
         self.team = Team(plan.framework, plan.cell)
         self.process_per_node = process_per_node(REPOSITORY / f"{plan.framework}_runner", plan.cell.use_case_name)
-        self.environment = describe_environment()
+        self.environment = describe_environment() | {"pairing": pairing or describe_pairing(None, is_submitted=False)}
         measurements = list(plan.measurements())
-        self.measurements = measurements
+        self.measurements = [each for each in measurements if replicate in (None, each.replicate)]
         self.progress = Progress(total=len(measurements))
+        for other in measurements:
+            if replicate not in (None, other.replicate):
+                self._count(other)
         self._last_beat = self._last_line = 0.0
         self._printed: set[str] = set()
 
+    def _count(self, measurement: Measurement) -> None:
+        """One that this run leaves to others: with a record that it need not make again, or one that this job made in
+        an earlier run, it is done."""
+        progress = self.progress
+        path = self._settled_record(measurement)
+        made_by_this_job = [each for each in self.results.record_files(measurement) if self._is_of_this_job(each)]
+        if path is None and not made_by_this_job:
+            return
+        try:
+            record = read_record(path or made_by_this_job[-1])
+        except RecordError:
+            return
+        progress.done += 1
+        if record.outcome in ("failed", "timeout"):
+            progress.failed += 1
+            progress.last_error = f"{measurement.key}: {record.reason}"
+        if path is not None and not self._is_of_this_job(path):
+            progress.skipped += 1
+            return
+        progress.measured += 1
+        lasted = datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)
+        progress.measured_s += lasted.total_seconds()
+
+    def _is_of_this_job(self, record: Path) -> bool:
+        return stamp_of(record) >= self.folder.stamp
+
+    def _settled_record(self, measurement: Measurement) -> Path | None:
+        """With --force only one that this job made: once is enough, also after a requeue."""
+        path = find_settled_record(measurement, self.results, self.environment["scheduler"])
+        return None if path and self.plan.force and not self._is_of_this_job(path) else path
+
     def run(self) -> int:
-        self._print(f"{self.plan.name}: {self.progress.total} measurements, records in {self.results.records()}")
+        here, total = len(self.measurements), self.progress.total
+        count = f"{here} measurements" if here == total else f"{here} of {total} measurements"
+        self._print(f"{self.plan.name}: {count}, records in {self.results.records()}")
+        before = replace(self.progress)
         tracker = open_tracker(self.plan.wandb, self.results)
         try:
             with _stop_on_signal():
@@ -235,25 +313,29 @@ class Job:
             self.team.close()
             tracker.close()
             self._tell(tracker)
-        self._beat("done")
         progress = self.progress
+        if progress.done < progress.total:
+            progress.current = None
+            self._set_phase("waits for its turn", None, None)
+        self._beat("done" if progress.done == progress.total else "waiting")
+        failed = progress.failed - before.failed
         self._print(
-            f"done: {progress.done - progress.skipped} measured, {progress.skipped} had a record, "
-            f"{progress.failed} failed"
+            f"done: {progress.measured - before.measured} measured, {progress.skipped - before.skipped} had a record, "
+            f"{failed} failed"
         )
-        return EXIT_FAILED if progress.failed else 0
+        return EXIT_FAILED if failed else 0
 
     def _measure_unless_settled(self, measurement: Measurement, tracker: Tracker) -> None:
         progress = self.progress
         progress.current = measurement.key
-        settled = find_settled_record(measurement, self.results, self.environment["scheduler"])
-        if settled and not self.plan.force:
+        if self._settled_record(measurement):
             progress.skipped += 1
             progress.done += 1
             return
         start = time.monotonic()
         record = self._measure(measurement, tracker)
         progress.measured_s += time.monotonic() - start
+        progress.measured += 1
         progress.done += 1
         if record.outcome in ("failed", "timeout"):
             progress.failed += 1
@@ -320,7 +402,7 @@ class Job:
         if tracker.message:
             self._print(tracker.message, once=True)
 
-    def _set_phase(self, phase: str, done: float, total: float) -> None:
+    def _set_phase(self, phase: str, done: float | None, total: float | None) -> None:
         self.progress.phase, self.progress.phase_done, self.progress.phase_total = phase, done, total
 
     def _beat_when_due(self) -> None:
@@ -395,7 +477,7 @@ def _stop_on_signal() -> Iterator[None]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _describe_outcome(record: Record) -> str:

@@ -16,6 +16,11 @@ def timestamp() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
 
 
+def stamp_of(record: Path) -> str:
+    """The timestamp() at the end of a record's name."""
+    return record.stem[-len("20261121T101502.123456Z-3fa9") :]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """The results folder: records, the logs of measurements, the folders of jobs, W&B's files."""
@@ -93,9 +98,13 @@ class JobFolder:
         return self.root / "heartbeat.json"
 
     @property
-    def local_script(self) -> Path:
-        """The script as it was when it was submitted on this machine; sbatch keeps such a copy by itself."""
+    def script(self) -> Path:
+        """The script as it was when it was submitted. Absent where sbatch, which keeps such a copy, took this one."""
         return self.root / "script.sh"
+
+    def arm(self, replicate: int) -> Path:
+        """Of a job that runs in turn with the other framework's: what submitit keeps of this one replicate."""
+        return self.root / f"r{replicate}"
 
     @property
     def local_end(self) -> Path:
@@ -108,7 +117,8 @@ class JobFolder:
         return self.root / "cancelled"
 
 
-def script_path(plan: JobPlan, folder: Path = REPOSITORY / "slurm_scripts") -> Path:
-    """`slurm_scripts/jax_cifar10_3.sh`, or `slurm_scripts/a100/jax_cifar10_3.sh` for a named GPU."""
-    gpu, _, script = plan.name.partition("/")
+def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:
+    """Of `any/jax_cifar10_3`, the name of a plan or pair: `slurm_scripts/jax_cifar10_3.sh`. For a named GPU:
+    `slurm_scripts/a100/jax_cifar10_3.sh`."""
+    gpu, _, script = name.partition("/")
     return (folder if gpu == "any" else folder / gpu) / f"{script}.sh"

@@ -124,3 +124,8 @@ class Pair(Frozen):
 
     cell: Cell
     jobs: tuple[JobPlan, ...]
+
+    @property
+    def name(self) -> str:
+        """`any/pair_cifar10_3`: of the script that runs both in turn."""
+        return f"{self.cell.gpu}/pair_{self.cell.benchmark}_{self.cell.use_case}"

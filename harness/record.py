@@ -6,6 +6,7 @@ History of the schema:
     1  2026-11  first version
        2026-11  `ranks`, empty in records from before and on one device; nothing else changed its meaning
        2026-11  `result.blocks_alone`, None in records from before and on one device
+       2026-11  `environment.pairing`, absent in records from before; times with milliseconds
 """
 
 from pathlib import Path

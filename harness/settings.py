@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Framework = Literal["jax", "torch"]
 Precision = Literal["fp32", "tf32", "bf16"]
 DataKind = Literal["real", "sample"]
+Pairing = Literal["together", "separate"]
+"""Whether one allocation runs both frameworks in turn, or each has a job of its own."""
 
 FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")

@@ -227,7 +227,7 @@ def _run_child(task: ChildTask, log: Path) -> RanksReport:
     team = Team(measurement.framework, measurement.cell)
     deadline = time.monotonic() + measurement.protocol.timeout_s
     with team.measuring(task, log) as (events, worlds):
-        ranks = Ranks([team.node_of(world.rank) for world in worlds], log)
+        ranks = Ranks([world.node or team.node for world in worlds], log)
         while not ranks.are_over(time.monotonic()):
             if time.monotonic() > deadline:
                 return ranks.report(timeout=f"not done after {measurement.protocol.timeout_s:g} s; log: {log}")

@@ -8,7 +8,7 @@ import time
 
 from harness.files import write_atomically
 from harness.paths import Results
-from pipeline.jobs import JobState, is_local_queue, job_states
+from pipeline.jobs import JobState, find_run, is_local_queue, job_states
 
 LOCAL_PATIENCE_S = 40.0
 """A local queue gives run.py 20 s to end its measurement."""
@@ -31,7 +31,7 @@ def cancel(results: Results) -> int:
 def _cancel_slurm(states: list[JobState]) -> int:
     if not states:
         return 0
-    job_ids = [state.job_id for state in states if state.job_id]
+    job_ids = sorted({state.job_id for state in states if state.job_id})  # the two of a pair share one
     # First a SIGINT to the steps, which frees the GPUs at once: submitit's worker leaves out the SIGTERM of
     # scancel, and Slurm would then wait for its KillWait, 30 s by default. Jobs that still wait have no
     # step; no matter.
@@ -59,10 +59,13 @@ def _cancel_local(states: list[JobState]) -> int:
     for state in here:
         _mark(state)
     left = [pid for pid in sorted({int(state.job_id) for state in here if state.job_id}) if not _end_queue(pid)]
+    # A queue that was killed leaves its running job behind.
+    stray = [state for state in here if not _end_run(state)]
     for state in here:
-        outcome = "could not be ended" if state.job_id and int(state.job_id) in left else "cancelled"
+        is_left = state in stray or (state.job_id is not None and int(state.job_id) in left)
+        outcome = "could not be ended" if is_left else "cancelled"
         print(f"{state.name}: {outcome} in the local queue, process {state.job_id} ({state.state} until now)")
-    return 1 if left or len(here) < len(states) else 0
+    return 1 if left or stray or len(here) < len(states) else 0
 
 
 def _node(state: JobState) -> str | None:
@@ -78,6 +81,18 @@ def _end_queue(pid: int) -> bool:
     while is_local_queue(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not is_local_queue(pid)
+
+
+def _end_run(state: JobState) -> bool:
+    """True when the job's run.py is gone."""
+    pid = find_run(state)
+    if pid is None:
+        return True
+    os.kill(pid, signal.SIGINT)
+    deadline = time.monotonic() + LOCAL_PATIENCE_S
+    while find_run(state) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return find_run(state) is None
 
 
 def _mark(state: JobState) -> None:

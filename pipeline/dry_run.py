@@ -8,19 +8,25 @@ from pathlib import Path
 
 from harness.paths import Results
 from harness.plan import JobPlan, Pair
+from harness.settings import Pairing
+from pipeline.pairing import arms_of
+from pipeline.submit import script_name, split
 
 
-def print_dry_run(pairs: Iterable[Pair], scripts: Mapping[str, Path], results: Results, *, executor: str) -> int:
+def print_dry_run(
+    pairs: Iterable[Pair], scripts: Mapping[str, Path], results: Results, *, pairing: Pairing, executor: str
+) -> int:
     """`executor` as on the command line; `auto` shows sbatch lines also where there is no sbatch."""
-    plans = [plan for pair in pairs for plan in pair.jobs]
-    measurements = 0
+    parts = [part for pair in pairs for part in split(pair, pairing)]
     lines = []
-    for plan in plans:
-        count = measurement_count(plan)
-        measurements += count
-        command = submission_command(scripts[plan.name], results.new_job_folder(plan).root, executor=executor)
-        lines.append(f"# {plan.name}: {count} measurements\n{shlex.join(command)}\n")
-    lines.append(f"# {len(plans)} jobs, {measurements} measurements; nothing was submitted.\n")
+    for part in parts:
+        counts = " + ".join(f"{measurement_count(plan)}" for plan in part.jobs)
+        frameworks = f" ({', '.join(plan.framework for plan in part.jobs)} in turn)" if len(part.jobs) > 1 else ""
+        lines.append(f"# {script_name(part)}: {counts} measurements{frameworks}\n")
+        lines += [f"{shlex.join(command)}\n" for command in submission_commands(part, scripts, results, executor)]
+    measurements = sum(measurement_count(plan) for part in parts for plan in part.jobs)
+    jobs = f"{len(parts)} job{'' if len(parts) == 1 else 's'}"
+    lines.append(f"# {jobs}, {measurements} measurements; nothing was submitted.\n")
     if executor == "auto" and shutil.which("sbatch") is None:
         lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
     sys.stdout.writelines(lines)
@@ -31,9 +37,15 @@ def measurement_count(plan: JobPlan) -> int:
     return len(plan.variants) * plan.protocol.replicates
 
 
-def submission_command(script: Path, folder: Path, *, executor: str) -> list[str]:
-    if executor == "local":
-        return ["bash", str(script), "local", str(folder)]
-    from pipeline.executors import sbatch_command
+def submission_commands(part: Pair, scripts: Mapping[str, Path], results: Results, executor: str) -> list[list[str]]:
+    """One sbatch for all of `part`; the local queue starts each arm by itself."""
+    folders = {plan.framework: results.new_job_folder(plan) for plan in part.jobs}
+    if executor != "local":
+        from pipeline.executors import sbatch_command
 
-    return sbatch_command(script, folder)
+        return [sbatch_command(scripts[script_name(part)], *(folder.root for folder in folders.values()))]
+    places = [(plan, folders[plan.framework].root) for plan in part.jobs]
+    if len(part.jobs) > 1:
+        plans = {plan.framework: plan for plan in part.jobs}
+        places = [(plans[arm.framework], folders[arm.framework].arm(arm.replicate)) for arm in arms_of(part)]
+    return [["bash", str(scripts[plan.name]), "local", str(place)] for plan, place in places]

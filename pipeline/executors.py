@@ -3,7 +3,8 @@
 submitit would write its own batch script. Here the rendered script of slurm_scripts/ is what Slurm gets, so
 that its #SBATCH header stays the only place where resources are written. The script takes two arguments,
 `slurm FOLDER` or `local FOLDER`; it then runs submitit's worker, which reads the pickled RunScript from
-FOLDER and calls it.
+FOLDER and calls it. The script of a pair takes a folder for each framework and runs such a worker for each of
+its arms, one after the other.
 
 The overridden methods are submitit's interface for plugins (abstract methods of PicklingExecutor), but they
 carry an underscore. pyproject.toml therefore pins submitit to 1.5, and tests/test_submit.py checks that
@@ -16,11 +17,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from submitit.core.utils import DelayedSubmission
+from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob
 
@@ -43,10 +44,14 @@ class RunScript:
     It is pickled into the job's folder, so it holds nothing but its arguments until it is called.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], *, stop_marker: Path | None = None) -> None:
         """`arguments`: those of Python, such as `-u torch_runner/run.py ...`. The interpreter is the
-        worker's own, so that the script alone decides which one a framework gets."""
+        worker's own, so that the script alone decides which one a framework gets.
+
+        `stop_marker`: made when the job is to stop and come back, so that a pair starts no further arm.
+        """
         self.arguments = tuple(arguments)
+        self.stop_marker = stop_marker
         self._child: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
@@ -64,8 +69,10 @@ class RunScript:
     def checkpoint(self) -> DelayedSubmission:
         """submitit calls this in its signal handler, shortly before the time limit or on preemption, and
         requeues."""
+        if self.stop_marker is not None:
+            self.stop_marker.touch()
         self._stop()
-        return DelayedSubmission(RunScript(self.arguments))
+        return DelayedSubmission(RunScript(self.arguments, stop_marker=self.stop_marker))
 
     def _stop(self) -> None:
         """SIGINT, and SIGKILL if that is not heeded. Does nothing to a child that has ended."""
@@ -103,21 +110,23 @@ def _explain(status: int) -> str:
     return f"exit status {status}" + (f" ({meaning[status]})" if status in meaning else "")
 
 
-def sbatch_command(script: Path, folder: Path, *, after: str | None = None) -> list[str]:
-    """The exact command that submits `script` with `folder` as the job's folder.
+def sbatch_command(script: Path, *folders: Path, after: str | None = None) -> list[str]:
+    """The exact command that submits `script` with `folders`: the job's, or of a pair one for each framework.
 
     Options here beat the script's header. `after`: the id of a job whose end, of whatever kind, this one
     waits for.
     """
-    logs = str(folder).replace("%", "%%")  # sbatch fills in patterns such as %j
+    logs = str(folders[0]).replace("%", "%%")  # sbatch fills in patterns such as %j
+    # The arms of a pair have logs of their own; what is left tells which arm ran when.
+    names = ("_0_log.out", "_0_log.err") if len(folders) == 1 else ("_pair.out", "_pair.err")
     return [
         "sbatch",
-        f"--output={logs}/%j_0_log.out",
-        f"--error={logs}/%j_0_log.err",
+        f"--output={logs}/%j{names[0]}",
+        f"--error={logs}/%j{names[1]}",
         *([f"--dependency=afterany:{after}"] if after else []),
         str(script),
         "slurm",
-        str(folder),
+        *map(str, folders),
     ]
 
 
@@ -190,6 +199,28 @@ class ScriptSlurm(SlurmExecutor):
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         return [*without_inherited_job(), *sbatch_command(self.script, self.folder, after=self.after)]
+
+
+class PairSlurm(ScriptSlurm):
+    """Submits the script of a pair as one job, in which a worker runs each arm."""
+
+    def __init__(self, folders: Sequence[Path], script: Path, *, after: str | None = None) -> None:
+        """`folders`: one for each framework, in the order in which the script takes them."""
+        super().__init__(folders[0], script, after=after)
+        self.folders = tuple(folders)
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        return [*without_inherited_job(), *sbatch_command(self.script, *self.folders, after=self.after)]
+
+    def submit_arms(self, arms: Mapping[Path, RunScript], *, time_limit_minutes: int) -> str:
+        """Returns the job's id. `arms`: what each runs, by its folder, which is there already: srun opens its logs
+        in it. The pickles carry the id in their names, so they come after it; a worker waits for its own."""
+        job = self._submit_command("")
+        for folder, run in arms.items():
+            delayed = DelayedSubmission(run)
+            delayed.set_timeout(time_limit_minutes, MAX_TIMEOUTS)
+            delayed.dump(JobPaths(folder, job_id=job.job_id).submitted_pickle)
+        return str(job.job_id)
 
 
 class ScriptLocal(LocalExecutor):

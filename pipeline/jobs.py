@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from harness.errors import RecordError
 from harness.heartbeat import Heartbeat, read_heartbeat
-from harness.paths import JobFolder, Results
+from harness.paths import JobFolder, Results, stamp_of
 from harness.plan import JobPlan
 from harness.record import find_settled_record
 from harness.settings import Frozen
@@ -43,6 +43,8 @@ class Submission(Frozen):
     node: str
     """The machine it was submitted from; for a local job, the one it runs on."""
     submitted_at_unix_s: float
+    partner: str | None = None
+    """Folder of the other framework's job, where both run in turn in one allocation or one run of the local queue."""
 
 
 class LocalEnd(Frozen):
@@ -63,6 +65,8 @@ class JobState:
     """None for a job that was started by hand, and where submission.json cannot be read."""
     node: str | None = None
     heartbeat: Heartbeat | None = None
+    partner: Heartbeat | None = None
+    """Of the other framework's job, where both run in turn."""
     reason: str | None = None
     """Why it failed, waits, or cannot be told."""
 
@@ -94,6 +98,7 @@ class Files:
     plan: JobPlan | None
     submission: Submission | None
     heartbeat: Heartbeat | None
+    partner: Heartbeat | None
     end: LocalEnd | None
     is_cancelled: bool
     problems: tuple[str, ...]
@@ -103,6 +108,12 @@ class Files:
         """Whether Slurm has to be asked about it."""
         is_done = self.heartbeat is not None and self.heartbeat.state == "done"
         return self.submission is not None and self.submission.executor == "slurm" and not is_done
+
+    @property
+    def beat_of_the_turn(self) -> Heartbeat | None:
+        """While a job waits for its turn, it lives as long as the other framework's does."""
+        beat = self.heartbeat
+        return self.partner if beat and beat.state == "waiting" and self.partner else beat
 
 
 def job_states(results: Results, folders: Sequence[JobFolder] | None = None) -> list[JobState]:
@@ -157,15 +168,27 @@ def read_files(folder: JobFolder) -> Files:
     plan = _read(folder.plan, JobPlan, problems)
     if plan is None and not problems:
         problems.append(f"{folder.plan}: is missing")
+    submission = _read(folder.submission, Submission, problems)
     return Files(
         folder=folder,
         plan=plan,
-        submission=_read(folder.submission, Submission, problems),
+        submission=submission,
         heartbeat=beat,
+        partner=_partner_heartbeat(submission),
         end=_read(folder.local_end, LocalEnd, problems),
         is_cancelled=folder.cancelled.exists(),
         problems=tuple(problems),
     )
+
+
+def _partner_heartbeat(submission: Submission | None) -> Heartbeat | None:
+    """None also where it is corrupt, which the other job's own line says."""
+    if submission is None or submission.partner is None:
+        return None
+    try:
+        return read_heartbeat(JobFolder(root=Path(submission.partner)).heartbeat)
+    except RecordError:
+        return None
 
 
 def _read(path: Path, model: type[Model], problems: list[str]) -> Model | None:
@@ -193,6 +216,7 @@ def judge(files: Files, results: Results, slurm: dict[str, SlurmState] | str, *,
         submission=submission,
         node=(known.node if known else None) or (beat.node if beat else None),
         heartbeat=beat,
+        partner=files.partner,
         reason="; ".join([*files.problems, *([reason] if reason else [])]) or None,
     )
 
@@ -202,16 +226,11 @@ def is_settled(plan: JobPlan, files: Files, results: Results) -> bool:
     since."""
     scheduler = files.submission.executor if files.submission else _scheduler_by_hand(files.heartbeat)
     records = (find_settled_record(each, results, scheduler) for each in plan.measurements())
-    return all(path is not None and (not plan.force or _stamp(path) >= files.folder.stamp) for path in records)
+    return all(path is not None and (not plan.force or stamp_of(path) >= files.folder.stamp) for path in records)
 
 
 def _scheduler_by_hand(beat: Heartbeat | None) -> str:
     return "slurm" if beat and beat.slurm_job_id else "local"
-
-
-def _stamp(record: Path) -> str:
-    """The timestamp() at the end of its name, which sorts by time."""
-    return record.stem[-len("20261121T101502.123456Z-3fa9") :]
 
 
 Verdict = tuple[State, str | None]
@@ -228,7 +247,7 @@ def _verdict(files: Files, slurm: dict[str, SlurmState] | str, now_s: float) -> 
     if files.submission.executor == "local":
         return _verdict_of_local_queue(files, files.submission, now_s)
     if isinstance(slurm, str):
-        return _verdict_without_slurm(beat, slurm, now_s)
+        return _verdict_without_slurm(files.beat_of_the_turn, slurm, now_s)
     return _verdict_of_slurm(files, files.submission, slurm.get(files.submission.job_id), now_s)
 
 
@@ -248,7 +267,7 @@ def _verdict_of_slurm(files: Files, submission: Submission, known: SlurmState | 
     if known.phase == "requeued":
         return "requeued", known.reason
     if known.phase == "running":
-        return "running", _staleness(beat, now_s)
+        return "running", _staleness(files.beat_of_the_turn, now_s)
     if known.name == "CANCELLED":
         return "cancelled", "not by main.py"
     if known.name == "PREEMPTED":
@@ -267,8 +286,10 @@ def _verdict_without_slurm(beat: Heartbeat | None, silence: str, now_s: float) -
 
 
 def _verdict_of_local_queue(files: Files, submission: Submission, now_s: float) -> Verdict:
-    beat = files.heartbeat
-    if beat and beat.state == "stopped":
+    beat = files.beat_of_the_turn
+    # One that stopped over an error has other turns to come.
+    has_turns = submission.partner is not None and files.end is None and is_local_queue(int(submission.job_id))
+    if beat and beat.state == "stopped" and not has_turns:
         return "stopped", STOPPED
     if files.end:
         return "failed", files.end.error or "run.py ended without finishing its plan"
@@ -283,12 +304,14 @@ def _verdict_of_local_queue(files: Files, submission: Submission, now_s: float) 
 
 def _verdict_by_hand(files: Files, now_s: float) -> Verdict:
     """From the heartbeat alone."""
-    beat = files.heartbeat
+    beat = files.beat_of_the_turn
     if beat is None:
         age_s = now_s - files.folder.root.stat().st_mtime
         return ("queued", "starting") if age_s < LOST_AFTER_S else ("lost", "it ended before its first heartbeat")
     if beat.state == "stopped":
         return "stopped", STOPPED
+    if beat.state == "waiting":
+        return "stopped", "its replicate is done; others have no record yet"
     return ("lost" if beat.is_stale else "running"), _staleness(beat, now_s)
 
 
@@ -315,19 +338,38 @@ def _why_failed(files: Files, otherwise: str) -> str:
 
 
 def error_log(folder: JobFolder) -> Path | None:
-    """The newest error log of submitit's worker, which is run.py's too."""
-    return max(folder.root.glob("*_0_log.err"), key=lambda path: path.stat().st_mtime, default=None)
+    """The newest error log of submitit's worker, which is run.py's too; of several arms, of one that has something to
+    say."""
+    logs = [*folder.root.glob("*_0_log.err"), *folder.root.glob("r*/*_0_log.err")]
+    return max(logs, key=lambda path: (words_of(path) is not None, path.stat().st_mtime), default=None)
 
 
 def last_words(folder: JobFolder) -> str | None:
-    """The last line of the error log before submitit's own report, which only repeats that there was an
-    error."""
     log = error_log(folder)
-    if log is None:
-        return None
+    return words_of(log) if log else None
+
+
+def words_of(log: Path) -> str | None:
+    """The last line before submitit's own report, which only repeats that there was an error."""
     text = log.read_text(errors="replace").split("submitit ERROR")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else None
+
+
+def find_run(state: JobState) -> int | None:
+    """The process of the job's run.py where it runs on this machine, whoever started it or left it behind."""
+    beat = state.heartbeat
+    if beat is None or beat.state != "running":
+        return None
+    return beat.pid if is_run_of(beat.pid, state.folder) else None
+
+
+def is_run_of(pid: int, folder: JobFolder) -> bool:
+    """Whether the process is there and is this job's: its number may mean another by now."""
+    try:
+        return str(folder.root).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
 
 
 def is_local_queue(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Runs jobs on this machine one at a time, so that two of them never share the GPU.
+"""Runs jobs on this machine one at a time, so that two of them never share the GPU; those of a pair in turn.
 
     python -m pipeline.local_queue FOLDER...
 
@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -24,9 +24,10 @@ from harness.errors import RecordError
 from harness.files import write_atomically
 from harness.heartbeat import read_heartbeat
 from harness.paths import JobFolder, Results
-from harness.plan import JobPlan
+from harness.plan import JobPlan, Pair
 from pipeline.executors import STOP_GRACE_S, RunScript, ScriptLocal
-from pipeline.jobs import LocalEnd, last_words, read_files
+from pipeline.jobs import Files, LocalEnd, is_run_of, read_files, words_of
+from pipeline.pairing import Arm, arms_of
 from pipeline.submit import run_arguments
 
 SUBMISSION_TIMEOUT_S = 30.0
@@ -47,34 +48,85 @@ def main(arguments: list[str]) -> int:
         for folder in folders:
             _wait_for_submission(folder)
         with _alone(_results_of(folders[0])):
-            for folder in folders:
-                run_job(folder)
+            for group in _groups(folders):
+                if len(group) > 1:
+                    run_in_turn(group)
+                else:
+                    run_job(group[0])
     except Cancelled:
         _say("cancelled")
         return 1
     return 0
 
 
+def _groups(folders: Sequence[JobFolder]) -> list[list[JobFolder]]:
+    """The two jobs of a pair together, in the order of `folders`."""
+    groups: dict[Path, list[JobFolder]] = {}
+    for folder in folders:
+        submission = read_files(folder).submission
+        partner = Path(submission.partner) if submission and submission.partner else folder.root
+        groups.setdefault(min(folder.root, partner), []).append(folder)
+    return list(groups.values())
+
+
 def run_job(folder: JobFolder) -> None:
     """Run one job to its end and leave ended.json. A job that cannot even start does not stop the others."""
-    files = read_files(folder)
-    if files.is_cancelled or files.submission is None:
-        _say(f"{folder.root.name}: left out, {'cancelled' if files.is_cancelled else 'never submitted'}")
+    files = _files_of(folder)
+    if files is None:
         return
     error = "; ".join(files.problems) or None
     if files.plan is not None and error is None:
         error = _run(files.plan, folder)
+    _end(folder, error)
+
+
+def run_in_turn(folders: Sequence[JobFolder]) -> None:
+    """Run the two jobs of a pair arm by arm. One that fails, or cannot be read, costs the other nothing."""
+    jobs: dict[str, tuple[JobPlan, JobFolder]] = {}
+    for folder in folders:
+        files = _files_of(folder)
+        if files is not None and files.plan is not None and not files.problems:
+            jobs[files.plan.framework] = (files.plan, folder)
+        elif files is not None:
+            _end(folder, "; ".join(files.problems))
+    if len(jobs) == 1:
+        [(plan, folder)] = jobs.values()
+        _end(folder, _run(plan, folder))  # as a job of its own, which its records then say
+    if len(jobs) < 2:
+        return
+    plans = tuple(plan for plan, _ in jobs.values())
+    errors: dict[str, list[str]] = {framework: [] for framework in jobs}
+    for arm in arms_of(Pair(cell=plans[0].cell, jobs=plans)):
+        plan, folder = jobs[arm.framework]
+        error = _run(plan, folder, arm)
+        if error is not None and error not in errors[arm.framework]:
+            errors[arm.framework].append(error)
+        if arm.replicate == plan.protocol.replicates - 1:
+            _end(folder, "; ".join(errors[arm.framework]) or None)
+
+
+def _files_of(folder: JobFolder) -> Files | None:
+    """None for a job that is not to run."""
+    files = read_files(folder)
+    if files.is_cancelled or files.submission is None:
+        _say(f"{folder.root.name}: left out, {'cancelled' if files.is_cancelled else 'never submitted'}")
+        return None
+    return files
+
+
+def _end(folder: JobFolder, error: str | None) -> None:
     end = LocalEnd(error=error, ended_at_unix_s=time.time())
     write_atomically(folder.local_end, end.model_dump_json(), replace=True)
     _say(f"{folder.root.name}: {error or 'done'}")
 
 
-def _run(plan: JobPlan, folder: JobFolder) -> str | None:
-    """Why the job failed, or None."""
-    executor = ScriptLocal(folder.root, folder.local_script)
-    _say(f"{folder.root.name}: starts")
+def _run(plan: JobPlan, folder: JobFolder, arm: Arm | None = None) -> str | None:
+    """Why the job, or the arm of it, failed, or None."""
+    place = folder.arm(arm.replicate) if arm else folder.root
+    _say(f"{folder.root.name}: starts{f', replicate {arm.replicate}' if arm else ''}")
     try:
-        job = executor.submit(RunScript(run_arguments(plan, folder, _results_of(folder))))
+        executor = ScriptLocal(place, folder.script)
+        job = executor.submit(RunScript(run_arguments(plan, folder, _results_of(folder), arm)))
     except OSError as error:
         return f"cannot be started: {error}"
     try:
@@ -84,19 +136,20 @@ def _run(plan: JobPlan, folder: JobFolder) -> str | None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
         _stop(job, folder)
         raise
-    return _error_of(job.paths, folder)
+    return _error_of(job.paths)
 
 
-def _error_of(paths: JobPaths, folder: JobFolder) -> str | None:
+def _error_of(paths: JobPaths) -> str | None:
     """submitit's worker leaves a result whatever happened; without one the script itself ended before it."""
     import pickle
 
+    words = words_of(paths.stderr) if paths.stderr.exists() else None
     if not paths.result_pickle.exists():
-        return last_words(folder) or f"the script ended before the run; see {paths.stderr}"
+        return words or f"the script ended before the run; see {paths.stderr}"
     outcome, result = pickle.loads(paths.result_pickle.read_bytes())
     if outcome == "success":
         return None
-    return last_words(folder) or str(result).strip().splitlines()[-1]
+    return words or str(result).strip().splitlines()[-1]
 
 
 def _stop(job: "Job[int]", folder: JobFolder) -> None:
@@ -105,23 +158,14 @@ def _stop(job: "Job[int]", folder: JobFolder) -> None:
         beat = read_heartbeat(folder.heartbeat)
     except RecordError:
         beat = None
-    if beat is not None and beat.state == "running":
-        _signal_run(beat.pid, folder)
+    if beat is not None and beat.state == "running" and is_run_of(beat.pid, folder):
+        with suppress(ProcessLookupError):
+            os.kill(beat.pid, signal.SIGINT)
         if _ends_within(job, STOP_GRACE_S):
             return
     job.cancel()
     if not _ends_within(job, 5.0):
         os.killpg(0, signal.SIGKILL)  # the queue's own session: itself, the controller, the worker
-
-
-def _signal_run(pid: int, folder: JobFolder) -> None:
-    """SIGINT to run.py, if the process of that number still is this job's."""
-    try:
-        is_ours = str(folder.root).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-        if is_ours:
-            os.kill(pid, signal.SIGINT)
-    except (FileNotFoundError, ProcessLookupError):
-        return
 
 
 def _ends_within(job: "Job[int]", patience_s: float) -> bool:

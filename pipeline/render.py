@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from harness.config import Config
 from harness.errors import ProjectError
 from harness.paths import REPOSITORY, script_path
-from harness.plan import JobPlan, Pair
+from harness.plan import Cell, JobPlan, Pair
+from pipeline.pairing import arms_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -41,16 +42,42 @@ def render_script(
     return _render(templates, f"{plan.framework}.sh.j2", variables)
 
 
+def render_pair_script(
+    pair: Pair,
+    config: Config,
+    *,
+    results: Path,
+    repository: Path = REPOSITORY,
+    templates: Path = REPOSITORY / "templates",
+) -> str:
+    """The script that runs both scripts of a pair in turn. Raises ProjectError as render_script."""
+    variables = header_variables(pair.name, pair.cell, config, results=results) | {
+        "scripts": {plan.framework: str(script_path(plan.name, repository / "slurm_scripts")) for plan in pair.jobs},
+        "arms": arms_of(pair),
+    }
+    return _render(templates, "pair.sh.j2", variables)
+
+
 def script_variables(
     plan: JobPlan, config: Config, *, config_path: Path, results: Path, repository: Path
 ) -> dict[str, Any]:
-    """All that a template may use."""
-    cell, cluster, gpu = plan.cell, config.cluster, config.gpus[plan.cell.gpu]
+    """All that a framework's template may use."""
+    framework = config.cluster.frameworks[plan.framework]
+    return {"framework": plan.framework, **header_variables(plan.name, plan.cell, config, results=results)} | {
+        "repository": str(repository),
+        "setup": framework.setup,
+        "python": framework.python,
+        "arguments": run_arguments(plan, config_path=config_path, results=results, repository=repository),
+    }
+
+
+def header_variables(name: str, cell: Cell, config: Config, *, results: Path) -> dict[str, Any]:
+    """What one task per GPU of this cell asks of Slurm. `name`: of the plan or pair."""
+    cluster, gpu = config.cluster, config.gpus[cell.gpu]
     tasks_per_node = cell.devices // cell.nodes
     gres_type = "" if cell.gpu == "any" and gpu.gres is None else f"{gpu.gres or cell.gpu}:"
     return {
-        "framework": plan.framework,
-        "job_name": job_name(plan),
+        "job_name": job_name(name),
         "partition": gpu.partition or cluster.partition,
         "account": cluster.account,
         "constraint": gpu.constraint,
@@ -63,10 +90,6 @@ def script_variables(
         "sbatch_options": cluster.sbatch_options + gpu.sbatch_options,
         # `%` is Slurm's own; `%x` and `%j` are the name and number of the job.
         "output": str(by_hand_logs(results)).replace("%", "%%") + "/%x-%j.out",
-        "repository": str(repository),
-        "setup": cluster.frameworks[plan.framework].setup,
-        "python": cluster.frameworks[plan.framework].python,
-        "arguments": run_arguments(plan, config_path=config_path, results=results, repository=repository),
     }
 
 
@@ -88,10 +111,11 @@ def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository
     return arguments
 
 
-def job_name(plan: JobPlan) -> str:
-    """`jax_cifar10_3`, or `jax_cifar10_3_a100`: what squeue shows."""
-    gpu, _, name = plan.name.partition("/")
-    return name if gpu == "any" else f"{name}_{gpu}"
+def job_name(name: str) -> str:
+    """Of `a100/jax_cifar10_3` it is `jax_cifar10_3_a100`, of `any/jax_cifar10_3` no more than `jax_cifar10_3`: what
+    squeue shows."""
+    gpu, _, short = name.partition("/")
+    return short if gpu == "any" else f"{short}_{gpu}"
 
 
 def by_hand_logs(results: Path) -> Path:
@@ -108,31 +132,34 @@ def write_scripts(
     repository: Path = REPOSITORY,
     templates: Path = REPOSITORY / "templates",
 ) -> dict[str, Path]:
-    """Writes the script of every job and returns them by the name of the plan.
+    """Writes the script of every job, and of every pair of two, and returns them by the name of the plan or pair.
 
     Raises:
         ProjectError: as render_script, or a folder that cannot be written.
     """
-    plans = [plan for pair in pairs for plan in pair.jobs]
-    scripts = {plan.name: script_path(plan, repository / "slurm_scripts") for plan in plans}
-    texts = [
-        render_script(
-            plan,
-            config,
-            config_path=config_path,
-            results=results,
-            repository=repository,
-            templates=templates,
-        )
-        for plan in plans
-    ]
+    texts: dict[str, str] = {}
+    for pair in pairs:
+        for plan in pair.jobs:
+            texts[plan.name] = render_script(
+                plan,
+                config,
+                config_path=config_path,
+                results=results,
+                repository=repository,
+                templates=templates,
+            )
+        if len(pair.jobs) > 1:
+            texts[pair.name] = render_pair_script(
+                pair, config, results=results, repository=repository, templates=templates
+            )
+    scripts = {name: script_path(name, repository / "slurm_scripts") for name in texts}
     try:
         by_hand_logs(results).mkdir(parents=True, exist_ok=True)
         for folder in {path.parent for path in scripts.values()}:
             folder.mkdir(parents=True, exist_ok=True)
         # Each file costs a round trip where the repository is on a network file system.
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            list(pool.map(_replace, scripts.values(), texts))
+            list(pool.map(_replace, scripts.values(), texts.values()))
     except OSError as error:
         raise ProjectError(
             f"{error.filename}: cannot be written: {error.strerror}; "

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from harness.heartbeat import Heartbeat
 from harness.paths import REPOSITORY, Results
 from pipeline.jobs import JobReader, JobState, State, error_log, job_states
 
@@ -99,7 +100,8 @@ def progress(state: JobState) -> str:
     beat = state.heartbeat
     if beat is None:
         total = sum(1 for _ in state.plan.measurements()) if state.plan else 0
-        return f"{total if state.state == 'done' else 0}/{total}" if state.plan else ""
+        waits = " waits for its turn" if state.state == "running" and state.partner else ""
+        return f"{total if state.state == 'done' else 0}/{total}{waits}" if state.plan else ""
     text = f"{beat.measurements_done}/{beat.measurements_total}"
     if beat.measurements_failed:
         text += f" ({beat.measurements_failed} failed)"
@@ -111,15 +113,30 @@ def progress(state: JobState) -> str:
 
 
 def time_left(state: JobState) -> str:
-    """Of a running job, since its last heartbeat."""
-    beat = state.heartbeat
-    if state.state != "running" or beat is None or beat.eta_s is None:
+    """Of a running job. Where it runs in turn with the other framework's, until both are done: they end together."""
+    if state.state != "running":
         return ""
-    left_s = max(0.0, beat.eta_s - (time.time() - beat.updated_at_unix_s))
+    is_in_turn = state.submission is not None and state.submission.partner is not None
+    left_s = _sum_or_none(_seconds_left(beat) for beat in (state.heartbeat, *([state.partner] if is_in_turn else [])))
+    if left_s is None:
+        return ""
     hours, minutes = divmod(round(left_s / 60), 60)
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min" if minutes else f"{left_s:.0f} s"
+
+
+def _seconds_left(beat: Heartbeat | None) -> float | None:
+    """None before its first measurement. Time passes only for the one that runs."""
+    if beat is None or beat.eta_s is None:
+        return 0.0 if beat and beat.measurements_done == beat.measurements_total else None
+    age_s = time.time() - beat.updated_at_unix_s if beat.state == "running" else 0.0
+    return max(0.0, beat.eta_s - age_s)
+
+
+def _sum_or_none(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def print_table(states: Sequence[JobState]) -> None:

@@ -5,6 +5,7 @@ What is measured already, and what is queued or running already, is not submitte
 
 import contextlib
 import io
+import re
 import shutil
 import socket
 import subprocess
@@ -21,7 +22,9 @@ from harness.files import write_atomically
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair
 from harness.record import find_settled_record
+from harness.settings import Pairing
 from pipeline.jobs import JobState, Submission, job_states
+from pipeline.pairing import Arm, arms_of
 
 Executor = Literal["slurm", "local"]
 
@@ -31,6 +34,12 @@ _QUEUES: list[subprocess.Popen[bytes]] = []
 SAME_REFUSALS_BEFORE_GIVING_UP = 3
 """When sbatch refuses the first jobs in the same words, it would refuse the others too (a wrong account,
 say)."""
+
+NO_ANSWER = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Connection refused|connect failure"
+    r"|Zero Bytes were transmitted|[Bb]ackup controller in standby|configuration source"
+)
+"""sbatch's words where it was Slurm's controller, not the job, that something was wrong with."""
 
 
 def choose_executor(wanted: Literal["auto", "slurm", "local"]) -> Executor:
@@ -48,9 +57,18 @@ def choose_executor(wanted: Literal["auto", "slurm", "local"]) -> Executor:
 
 
 def submit(
-    pairs: list[Pair], config: Config, scripts: dict[str, Path], *, executor: Executor, results: Results
+    pairs: list[Pair],
+    config: Config,
+    scripts: dict[str, Path],
+    *,
+    pairing: Pairing,
+    executor: Executor,
+    results: Results,
 ) -> list[JobFolder]:
-    """Submit every job of these pairs that is needed. Prints one line for each job.
+    """Submit every job of these pairs that is needed. Prints one line for each.
+
+    With the pairing `together`, two jobs of a cell that are both needed share an allocation. Where one framework is
+    measured, queued or running already, or not asked for, the other gets a job of its own, and its records say so.
 
     Returns:
         The jobs to follow: the new ones, and those that were queued or running already.
@@ -60,21 +78,36 @@ def submit(
     """
     active = [state for state in job_states(results) if state.is_active]
     following: list[JobFolder] = []
-    needed: list[JobPlan] = []
-    for plan in (plan for pair in pairs for plan in pair.jobs):
-        if twin := find_twin(plan, active):
-            print(f"{plan.name}: {twin.state} already as job {twin.job_id}")
-            following.append(twin.folder)
-        elif not plan.force and is_measured(plan, results, executor):
-            print(f"{plan.name}: every measurement has a record (measure again with --force)")
-        else:
-            needed.append(plan)
+    needed: list[Pair] = []
+    for pair in pairs:
+        plans: list[JobPlan] = []
+        for plan in pair.jobs:
+            if twin := find_twin(plan, active):
+                print(f"{plan.name}: {twin.state} already as job {twin.job_id}")
+                following.append(twin.folder)
+            elif not plan.force and is_measured(plan, results, executor):
+                print(f"{plan.name}: every measurement has a record (measure again with --force)")
+            else:
+                plans.append(plan)
+        needed += split(pair.model_copy(update={"jobs": tuple(plans)}), pairing)
     if executor == "slurm":
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
         earlier = [submission.job_id for submission in submissions if submission.executor == "slurm"]
-        return following + _submit_to_slurm(needed, config, scripts, results, earlier)
+        return following + _submit_to_slurm(needed, config, scripts, results, list(dict.fromkeys(earlier)))
     return following + _submit_to_local_queue(needed, scripts, results)
+
+
+def split(pair: Pair, pairing: Pairing) -> list[Pair]:
+    """The parts of a pair that are submitted each by itself: a part of two jobs runs them in turn."""
+    if pairing == "together" and len(pair.jobs) == 2:
+        return [pair]
+    return [pair.model_copy(update={"jobs": (plan,)}) for plan in pair.jobs]
+
+
+def script_name(part: Pair) -> str:
+    """The key of its script in what write_scripts returns."""
+    return part.name if len(part.jobs) > 1 else part.jobs[0].name
 
 
 def is_measured(plan: JobPlan, results: Results, executor: Executor) -> bool:
@@ -95,9 +128,10 @@ def find_twin(plan: JobPlan, active: Sequence[JobState]) -> JobState | None:
     return None
 
 
-def run_arguments(plan: JobPlan, folder: JobFolder, results: Results) -> list[str]:
+def run_arguments(plan: JobPlan, folder: JobFolder, results: Results, arm: Arm | None = None) -> list[str]:
     """Python's arguments for the job, from the repository's root. The frozen plan in the folder rules over
-    the flags, which are there for the reader of a process list."""
+    the first flags, which are there for the reader of a process list. `arm`: of a job that runs in turn with the
+    other framework's."""
     return [
         "-u",
         f"{plan.framework}_runner/run.py",
@@ -105,6 +139,7 @@ def run_arguments(plan: JobPlan, folder: JobFolder, results: Results) -> list[st
         *("--use_case", str(plan.cell.use_case)),
         *("--results", str(results.root.absolute())),
         *("--job-folder", str(folder.root.absolute())),
+        *(("--replicate", str(arm.replicate), "--position", str(arm.position)) if arm else ()),
     ]
 
 
@@ -126,48 +161,66 @@ class _Refusals:
     def all_the_same(self) -> bool:
         return len(self.words) >= SAME_REFUSALS_BEFORE_GIVING_UP and len(set(self.words.values())) == 1
 
+    @property
+    def is_silence(self) -> bool:
+        """sbatch itself has tried for a minute or so; the next job would only wait as long."""
+        return any(NO_ANSWER.search(words) for words in self.words.values())
+
     def error(self, submitted: dict[str, str]) -> SubmissionError:
-        lines = [f"Slurm refused {len(self.words)} of {len(self.words) + len(self.untried) + len(submitted)} jobs."]
+        total = len(self.words) + len(self.untried) + len(submitted)
+        what = "Slurm's controller did not answer for" if self.is_silence else "Slurm refused"
+        lines = [f"{what} {len(self.words)} of {total} job{'' if total == 1 else 's'}."]
         lines += [f"  {name}: {words}" for name, words in self.words.items()]
         if self.untried:
-            lines.append(f"  not tried after the same answer {len(self.words)} times: {', '.join(self.untried)}")
+            count = len(self.words)
+            lines.append(
+                f"  not tried after {'that' if count == 1 else f'the same answer {count} times'}: "
+                f"{', '.join(self.untried)}"
+            )
         kept = ", ".join(f"{name} (job {job_id})" for name, job_id in submitted.items())
         lines.append(f"Submitted: {kept}." if kept else "Nothing was submitted.")
-        lines.append("Correct `cluster` or `gpus` in experiments.yaml and run the same command again.")
+        if self.is_silence:
+            lines.append("Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.")
+        else:
+            lines.append("Correct `cluster` or `gpus` in experiments.yaml and run the same command again.")
         return SubmissionError("\n".join(lines))
 
 
 def _submit_to_slurm(
-    plans: Sequence[JobPlan],
+    parts: Sequence[Pair],
     config: Config,
     scripts: dict[str, Path],
     results: Results,
     earlier: Sequence[str],
 ) -> list[JobFolder]:
     """`earlier`: this project's jobs that are not over, oldest first; `max_parallel_jobs` counts them."""
-    folders: list[JobFolder] = []
+    following: list[JobFolder] = []
     submitted: dict[str, str] = {}
     refusals = _Refusals()
-    for plan in plans:
-        if refusals.all_the_same and not submitted:
-            refusals.untried.append(plan.name)
+    for part in parts:
+        name = script_name(part)
+        if refusals.is_silence or (refusals.all_the_same and not submitted):
+            refusals.untried.append(name)
             continue
         after = _lane([*earlier, *submitted.values()], config.cluster.max_parallel_jobs)
-        folder = _freeze(plan, results)
+        folders = [_freeze(plan, results) for plan in part.jobs]
         try:
-            submission = _sbatch(plan, folder, scripts[plan.name], config, results, after)
+            submissions = _sbatch(part, folders, scripts, config, results, after)
         except SubmissionError as error:
-            shutil.rmtree(folder.root)  # nothing but the plan was in it
-            refusals.words[plan.name] = str(error)
+            for folder in folders:
+                shutil.rmtree(folder.root)  # nothing but what was frozen was in it
+            refusals.words[name] = str(error)
             continue
-        write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
-        submitted[plan.name] = submission.job_id
-        folders.append(folder)
-        log = folder.root / f"{submission.job_id}_0_log.out"
-        print(f"{plan.name}: submitted as job {submission.job_id}, log {log}")
+        for plan, folder, submission in zip(part.jobs, folders, submissions, strict=True):
+            write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
+            log = folder.root / f"{submission.job_id}_0_log.out"
+            where = f"in turn with the other framework, logs in {folder.root}" if submission.partner else f"log {log}"
+            print(f"{plan.name}: submitted as job {submission.job_id}, {where}")
+        submitted[name] = submissions[0].job_id
+        following += folders
     if refusals.words:
         raise refusals.error(submitted)
-    return folders
+    return following
 
 
 def _lane(job_ids: list[str], max_parallel_jobs: int | None) -> str | None:
@@ -178,46 +231,101 @@ def _lane(job_ids: list[str], max_parallel_jobs: int | None) -> str | None:
 
 
 def _sbatch(
-    plan: JobPlan, folder: JobFolder, script: Path, config: Config, results: Results, after: str | None
-) -> Submission:
-    """Raises SubmissionError with sbatch's own words."""
+    part: Pair,
+    folders: Sequence[JobFolder],
+    scripts: dict[str, Path],
+    config: Config,
+    results: Results,
+    after: str | None,
+) -> list[Submission]:
+    """One job for all of `part`. Raises SubmissionError with sbatch's own words."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    from pipeline.executors import RunScript, ScriptSlurm, sbatch_command
+    from pipeline.executors import sbatch_command
 
-    executor = ScriptSlurm(folder.root, script, after=after)
+    script = scripts[script_name(part)].absolute()
+    submit_part = _submit_pair if len(part.jobs) > 1 else _submit_single
+    try:
+        # submitit prints what sbatch complains about; it is said once, with all the refusals, at the end.
+        with contextlib.redirect_stderr(io.StringIO()):
+            job_id = submit_part(part, folders, scripts, config, results, after)
+    except (FailedJobError, FailedSubmissionError) as error:
+        raise SubmissionError(str(error).strip() or "sbatch failed without a word") from error
+    command = sbatch_command(script.resolve(), *(folder.root for folder in folders), after=after)
+    return [
+        Submission(
+            executor="slurm",
+            job_id=job_id,
+            script=str(script),
+            command=tuple(command),
+            node=socket.gethostname(),
+            submitted_at_unix_s=time.time(),
+            partner=_partner(folder, folders),
+        )
+        for folder in folders
+    ]
+
+
+def _partner(folder: JobFolder, folders: Sequence[JobFolder]) -> str | None:
+    """The folder of the other framework's job in the same allocation."""
+    return next((str(other.root) for other in folders if other is not folder), None)
+
+
+def _submit_single(
+    part: Pair,
+    folders: Sequence[JobFolder],
+    scripts: dict[str, Path],
+    config: Config,
+    results: Results,
+    after: str | None,
+) -> str:
+    from pipeline.executors import RunScript, ScriptSlurm
+
+    [plan], [folder] = part.jobs, folders
+    executor = ScriptSlurm(folder.root, scripts[plan.name], after=after)
     # What submitit itself has to know; the resources are in the script's header.
     executor.update_parameters(
         time=config.cluster.time_limit_minutes,
         nodes=plan.cell.nodes,
         ntasks_per_node=plan.cell.devices // plan.cell.nodes,
     )
-    try:
-        # submitit prints what sbatch complains about; it is said once, with all the refusals, at the end.
-        with contextlib.redirect_stderr(io.StringIO()):
-            job = executor.submit(RunScript(run_arguments(plan, folder, results)))
-    except (FailedJobError, FailedSubmissionError) as error:
-        raise SubmissionError(str(error).strip() or "sbatch failed without a word") from error
-    return Submission(
-        executor="slurm",
-        job_id=job.job_id,
-        script=str(script.absolute()),
-        command=tuple(sbatch_command(script.resolve(), folder.root, after=after)),
-        node=socket.gethostname(),
-        submitted_at_unix_s=time.time(),
-    )
+    return str(executor.submit(RunScript(run_arguments(plan, folder, results))).job_id)
 
 
-def _submit_to_local_queue(plans: Sequence[JobPlan], scripts: dict[str, Path], results: Results) -> list[JobFolder]:
-    """Start one process of its own session that runs the jobs one after the other, and leave."""
-    if not plans:
+def _submit_pair(
+    part: Pair,
+    folders: Sequence[JobFolder],
+    scripts: dict[str, Path],
+    config: Config,
+    results: Results,
+    after: str | None,
+) -> str:
+    from pipeline.executors import PairSlurm, RunScript
+
+    sides = {plan.framework: (plan, folder) for plan, folder in zip(part.jobs, folders, strict=True)}
+    for plan, folder in sides.values():
+        # sbatch keeps a copy of the pair's script only; those that it calls are frozen here.
+        shutil.copyfile(scripts[plan.name], folder.script)
+    runs = {}
+    for arm in arms_of(part):
+        plan, folder = sides[arm.framework]
+        arm_folder = folder.arm(arm.replicate)
+        arm_folder.mkdir()
+        runs[arm_folder] = RunScript(run_arguments(plan, folder, results, arm), stop_marker=arm_folder / "stopped")
+    executor = PairSlurm([folder.root for folder in folders], scripts[part.name], after=after)
+    return executor.submit_arms(runs, time_limit_minutes=config.cluster.time_limit_minutes)
+
+
+def _submit_to_local_queue(parts: Sequence[Pair], scripts: dict[str, Path], results: Results) -> list[JobFolder]:
+    """Start one process of its own session that runs the jobs one after the other, or two in turn, and leave."""
+    if not parts:
         return []
-    folders = []
-    for plan in plans:
-        folder = _freeze(plan, results)
-        shutil.copyfile(scripts[plan.name], folder.local_script)
-        folders.append(folder)
-    command = [sys.executable, "-m", "pipeline.local_queue", *(str(folder.root) for folder in folders)]
+    frozen = [(part, [_freeze(plan, results) for plan in part.jobs]) for part in parts]
+    for part, folders in frozen:
+        for plan, folder in zip(part.jobs, folders, strict=True):
+            shutil.copyfile(scripts[plan.name], folder.script)
+    everything = [folder for _, folders in frozen for folder in folders]
+    command = [sys.executable, "-m", "pipeline.local_queue", *(str(folder.root) for folder in everything)]
     log = results.local_queue_log
     with log.open("ab") as output:
         queue = subprocess.Popen(
@@ -230,15 +338,18 @@ def _submit_to_local_queue(plans: Sequence[JobPlan], scripts: dict[str, Path], r
         )
     _QUEUES.append(queue)
     # The queue starts a job only when its submission.json is there.
-    for plan, folder in zip(plans, folders, strict=True):
-        submission = Submission(
-            executor="local",
-            job_id=str(queue.pid),
-            script=str(scripts[plan.name].absolute()),
-            command=tuple(command),
-            node=socket.gethostname(),
-            submitted_at_unix_s=time.time(),
-        )
-        write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
-        print(f"{plan.name}: in the local queue (process {queue.pid}), logs in {folder.root}")
-    return folders
+    for part, folders in frozen:
+        for plan, folder in zip(part.jobs, folders, strict=True):
+            partner = _partner(folder, folders)
+            submission = Submission(
+                executor="local",
+                job_id=str(queue.pid),
+                script=str(scripts[plan.name].absolute()),
+                command=tuple(command),
+                node=socket.gethostname(),
+                submitted_at_unix_s=time.time(),
+                partner=partner,
+            )
+            write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
+            print(f"{plan.name}: in the local queue (process {queue.pid}), logs in {folder.root}")
+    return everything

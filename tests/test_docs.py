@@ -259,8 +259,8 @@ def test_recipe_has_all_of_its_blocks() -> None:
 def test_recipe_adds_a_benchmark_and_a_use_case(extended: Path) -> None:
     assert differences(read_catalog(extended)) == []
     output = run(extended, "main.py", "--dry-run", "--benchmark", "fashion_mnist", "--use_case", "5", "--use_case", "3")
-    assert "any/jax_fashion_mnist_5: 3 measurements" in output  # one variant, three replicates
-    assert "any/torch_fashion_mnist_5: 6 measurements" in output
+    # Three replicates, of one variant in JAX and two in PyTorch.
+    assert "any/pair_fashion_mnist_5: 3 + 6 measurements (jax, torch in turn)" in output
     assert (extended / "slurm_scripts" / "jax_fashion_mnist_3.sh").exists()
 
 

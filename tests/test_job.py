@@ -227,6 +227,68 @@ def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: Rep
     assert found == ["exits", "exits", "well"]  # the first failure's record is still there
 
 
+def run_arm(repository: Repository, folder: JobFolder, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*repository.command(folder), *arguments]
+    return subprocess.run(
+        command, cwd=repository.root, env=without_slurm(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def all_records(repository: Repository) -> list[Record]:
+    found = [read_record(path) for path in repository.results.records().rglob("*.json")]
+    return sorted(found, key=lambda record: record.started_at)
+
+
+def test_one_replicate_at_a_time_adds_up_to_the_plan(repository: Repository) -> None:
+    """Two variants, of which one fails, in three replicates; each replicate is an arm of a pair."""
+    folder = repository.job(repository.plan("well", "raises", replicates=3))
+    after_arm = [("waiting", 2, 1), ("waiting", 4, 2), ("done", 6, 3)]
+    for replicate, expected in enumerate(after_arm):
+        done = run_arm(repository, folder, "--replicate", str(replicate), "--position", str(2 * replicate))
+        assert done.returncode == 1
+        assert "2 of 6 measurements" in done.stdout
+        assert "done: 2 measured, 0 had a record, 1 failed" in done.stdout
+        beat = repository.heartbeat(folder)
+        assert (beat.state, beat.measurements_done, beat.measurements_failed) == expected
+        assert (beat.measurements_total, beat.measurements_skipped) == (6, 0)
+        assert beat.eta_s is not None and (beat.eta_s > 0) == (beat.state == "waiting")
+    records = all_records(repository)
+    assert [record.measurement.replicate for record in records] == [0, 0, 1, 1, 2, 2]
+    positions = [record.environment["pairing"] for record in records]
+    assert positions == [{"kind": "together", "position": position} for position in (0, 0, 2, 2, 4, 4)]
+
+    # The job again, as after a requeue: what failed is tried again, and nothing else.
+    assert run_arm(repository, folder, "--replicate", "1", "--position", "2").returncode == 1
+    assert len(all_records(repository)) == 7
+    beat = repository.heartbeat(folder)
+    assert (beat.state, beat.measurements_done, beat.measurements_failed) == ("done", 6, 3)
+
+
+def test_replicates_of_an_earlier_job_count_as_skipped(repository: Repository) -> None:
+    assert repository.run(repository.plan("well", replicates=1))[0] == 0
+    folder = repository.job(repository.plan("well", replicates=2))
+    assert run_arm(repository, folder, "--replicate", "1").returncode == 0
+    beat = repository.heartbeat(folder)
+    assert (beat.state, beat.measurements_done, beat.measurements_skipped) == ("done", 2, 1)
+    kinds = [record.environment["pairing"] for record in all_records(repository)]
+    assert kinds == [{"kind": "separate", "position": None}] * 2  # no position: it was no arm of a pair
+
+
+def test_replicate_that_the_plan_does_not_have(repository: Repository) -> None:
+    done = run_arm(repository, repository.job(repository.plan("well", replicates=2)), "--replicate", "2")
+    assert done.returncode == 2
+    assert "error: --replicate 2: the plan has 2 replicates; valid: 0 to 1." in done.stderr
+
+
+def test_force_measures_once_and_not_after_every_requeue(repository: Repository) -> None:
+    plan = repository.plan("well", force=True)
+    assert repository.run(plan)[0] == 0
+    folder = repository.job(plan)
+    for expected in ("1 measured, 0 had a record", "0 measured, 1 had a record"):
+        assert expected in run_arm(repository, folder).stdout
+    assert len(all_records(repository)) == 2
+
+
 def test_force_measures_again_and_keeps_the_old_record(repository: Repository) -> None:
     repository.run(repository.plan("well"))
     (old,) = repository.results.records().rglob("*.json")

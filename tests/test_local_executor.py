@@ -16,7 +16,7 @@ from pipeline.cancel import cancel
 from pipeline.follow import follow
 from pipeline.jobs import is_local_queue, job_states
 from pipeline.submit import submit
-from tests.fake_project import FakeProject, make_project
+from tests.fake_project import BehavingProject, FakeProject, make_behaving_project, make_project
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) ->
     pairs = project.pairs(broken, crashing, good)
     scripts = project.scripts(pairs)
     scripts[broken.name].write_text("#!/bin/bash\necho 'module: command not found' >&2\nexit 127\n")
-    folders = submit(pairs, project.config, scripts, executor="local", results=project.results)
+    folders = submit(pairs, project.config, scripts, pairing="separate", executor="local", results=project.results)
     assert follow(folders, project.results) == 1
     assert [(state.state, state.reason) for state in job_states(project.results, folders)] == [
         ("failed", "module: command not found"),
@@ -140,7 +140,7 @@ def test_the_queue_outlives_the_process_that_started_it(project: FakeProject) ->
     assert follow([state.folder], project.results) == 0
 
 
-def test_a_killed_queue_is_told_from_a_running_one(project: FakeProject) -> None:
+def test_a_killed_queue_is_told_from_a_running_one(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = project.submit(project.plan(use_case=1, sleep_s=60), project.plan(use_case=2), executor="local")
     wait_until_running(project, first)
     os.kill(queue_of(first), signal.SIGKILL)
@@ -149,4 +149,61 @@ def test_a_killed_queue_is_told_from_a_running_one(project: FakeProject) -> None
         time.sleep(0.05)
     waiting = job_states(project.results, [second])[0]
     assert (waiting.state, waiting.reason) == ("lost", f"its queue (process {queue_of(second)}) is gone")
-    os.killpg(queue_of(first), signal.SIGINT)  # the rest of its session: controller and worker, which stop run.py
+    # What it leaves behind is ended all the same.
+    [state] = job_states(project.results, [first])
+    assert state.state == "running" and state.heartbeat is not None
+    assert cancel(project.results) == 0
+    assert not Path(f"/proc/{state.heartbeat.pid}").exists()
+    assert "mnist_1: cancelled in the local queue" in capsys.readouterr().out
+
+
+@pytest.fixture
+def behaving(tmp_path: Path) -> Iterator[BehavingProject]:
+    project = make_behaving_project(tmp_path)
+    yield project
+    cancel(project.results)
+
+
+def test_a_pair_runs_in_turn(behaving: BehavingProject) -> None:
+    folders = behaving.submit_pairs(behaving.pair(replicates=3), executor="local")
+    assert follow(folders, behaving.results) == 0, behaving.results.local_queue_log.read_text()
+    assert behaving.arms() == [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1), ("jax", 2), ("torch", 2)]
+    records = sorted(behaving.records(), key=lambda record: record.started_at)
+    assert [record.environment["pairing"] for record in records] == [
+        {"kind": "together", "position": position} for position in range(6)
+    ]
+    for state in job_states(behaving.results, folders):
+        assert state.state == "done" and state.heartbeat is not None
+        assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (3, 3)
+
+
+def test_a_framework_of_a_pair_that_cannot_start_costs_the_other_nothing(behaving: BehavingProject) -> None:
+    pair = behaving.pair(data="real", data_dir=str(behaving.root / "nowhere"))
+    folders = behaving.submit_pairs(pair, executor="local")
+    assert follow(folders, behaving.results) == 1
+    assert behaving.arms() == [("torch", 0), ("torch", 1)]
+    jax, torch = job_states(behaving.results, folders)
+    assert (jax.state, torch.state) == ("failed", "done")
+    assert str(jax.reason).startswith("error: ") and str(jax.reason).count("nowhere") == 1  # once for both arms
+
+
+def test_cancel_ends_a_pair(behaving: BehavingProject) -> None:
+    folders = behaving.submit_pairs(behaving.pair(torch=("gated",)), executor="local")
+    deadline = time.monotonic() + 40
+    while not (behaving.root / "torch-pid").exists():
+        assert time.monotonic() < deadline, behaving.results.local_queue_log.read_text()
+        time.sleep(0.1)
+    jax, torch = job_states(behaving.results, folders)
+    assert (jax.state, torch.state) == ("running", "running")
+    assert jax.heartbeat is not None and (jax.heartbeat.state, jax.heartbeat.measurements_done) == ("waiting", 1)
+    assert cancel(behaving.results) == 0
+    assert [state.state for state in job_states(behaving.results, folders)] == ["cancelled", "cancelled"]
+    assert not Path(f"/proc/{(behaving.root / 'torch-pid').read_text()}").exists()
+    assert behaving.arms() == [("jax", 0)]
+
+
+def test_separate_jobs_run_one_after_the_other(behaving: BehavingProject) -> None:
+    folders = behaving.submit_pairs(behaving.pair(), executor="local", pairing="separate")
+    assert follow(folders, behaving.results) == 0
+    assert behaving.arms() == [("jax", 0), ("jax", 1), ("torch", 0), ("torch", 1)]
+    assert {record.environment["pairing"]["kind"] for record in behaving.records()} == {"separate"}

@@ -131,22 +131,60 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 3 replicates; torch adds loop at batch 16
-    assert lines[0] == "# any/jax_cifar10_3: 24 measurements"
-    assert lines[2] == "# any/torch_cifar10_3: 36 measurements"
-    folder = rf"{re.escape(str(results))}/jobs/any/jax_cifar10_3-\d{{8}}T\d{{6}}\.\d{{6}}Z-[0-9a-f]{{4}}"
-    script = re.escape(str(copy / "slurm_scripts" / "jax_cifar10_3.sh"))
+    assert lines[0] == "# any/pair_cifar10_3: 24 + 36 measurements (jax, torch in turn)"
+    jobs = rf"{re.escape(str(results))}/jobs/any"
+    stamp = r"-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{4}"
+    jax, torch = (rf"{jobs}/{framework}_cifar10_3{stamp}" for framework in ("jax", "torch"))
+    script = re.escape(str(copy / "slurm_scripts" / "pair_cifar10_3.sh"))
     assert re.fullmatch(
-        rf"sbatch '--output={folder}/%j_0_log\.out' '--error={folder}/%j_0_log\.err' "
-        rf"'{script}' slurm '{folder}'",
+        rf"sbatch '--output={jax}/%j_pair\.out' '--error={jax}/%j_pair\.err' '{script}' slurm '{jax}' '{torch}'",
         lines[1],
     )
-    assert lines[4:] == [
-        "# 2 jobs, 60 measurements; nothing was submitted.",
+    assert lines[2:] == [
+        "# 1 job, 60 measurements; nothing was submitted.",
         "# There is no sbatch here: they would run on this machine, one after the other.",
     ]
     assert not (results / "jobs").exists()
     text = (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
     assert f"--use_case 3 --config '{config}' --results '{results}')" in text
+
+
+def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> None:
+    """From the flag, and from the file, which the flag overrides."""
+    flags = ["--config", config, "--results", tmp_path / "results", "--dry-run"]
+    config.write_text(MINIMAL + "pairing: separate\n")
+    in_turn = call(*flags, "--pairing", "together", repository=copy, without_slurm=True).stdout.splitlines()
+    assert in_turn[0] == "# any/pair_mnist_1: 3 + 6 measurements (jax, torch in turn)"
+    from_file = call(*flags, repository=copy, without_slurm=True).stdout.splitlines()
+    config.write_text(MINIMAL)
+    from_flag = call(*flags, "--pairing", "separate", repository=copy, without_slurm=True).stdout.splitlines()
+    for lines in (from_file, from_flag):
+        assert [line for line in lines if line.startswith("#")][:3] == [
+            "# any/jax_mnist_1: 3 measurements",
+            "# any/torch_mnist_1: 6 measurements",
+            "# 2 jobs, 9 measurements; nothing was submitted.",
+        ]
+        script = copy / "slurm_scripts" / "jax_mnist_1.sh"
+        assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{re.escape(str(script))}' slurm ", lines[1])
+
+
+def test_dry_run_of_a_pair_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:
+    flags = ["--config", config, "--results", tmp_path / "results", "--executor", "local", "--dry-run"]
+    lines = call(*flags, repository=copy).stdout.splitlines()
+    arms = [
+        re.fullmatch(r"bash '.*/(jax|torch)_mnist_1\.sh' local .*/(jax|torch)_mnist_1-\S+/r(\d)", x) for x in lines[1:7]
+    ]
+    assert [match.groups() for match in arms if match] == [
+        (name, name, replicate)
+        for name, replicate in [
+            ("jax", "0"),
+            ("torch", "0"),
+            ("torch", "1"),
+            ("jax", "1"),
+            ("jax", "2"),
+            ("torch", "2"),
+        ]
+    ]
 
 
 def test_dry_run_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_ten_thousand_cells(config: Config) -> None:
     pairs = expand(many, everything)
     assert len(pairs) == 10_000
     assert len({pair.cell.name for pair in pairs}) == 10_000
-    assert len({script_path(job) for pair in pairs for job in pair.jobs}) == 20_000
+    assert len({script_path(job.name) for pair in pairs for job in pair.jobs}) == 20_000
 
 
 SEVERAL = """\

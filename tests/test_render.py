@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from harness.config import Config, load_config
 from harness.errors import ProjectError
 from harness.matrix import Selection, expand
 from harness.paths import REPOSITORY
-from harness.plan import JobPlan
-from pipeline.render import quote_for_sbatch, render_script, write_scripts
+from harness.plan import JobPlan, Pair
+from pipeline.render import quote_for_sbatch, render_pair_script, render_script, write_scripts
 from tests.config_text import MINIMAL
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -78,6 +79,21 @@ def test_golden_with_everything(tmp_path: Path) -> None:
     assert_golden("a100_torch_mnist_1_everything.sh", text)
 
 
+def pair_of(config: Config, **selection: Any) -> Pair:
+    [pair] = expand(config, Selection(**selection))
+    return pair
+
+
+def render_pair(config: Config, pair: Pair, results: Path = PROJECT / "results") -> str:
+    return render_pair_script(pair, config, results=results, repository=PROJECT)
+
+
+def test_golden_pair(tmp_path: Path) -> None:
+    """Three replicates; JAX is first in the first and the last, PyTorch in the second."""
+    config = config_of(MINIMAL, tmp_path)
+    assert_golden("pair_cifar10_3.sh", render_pair(config, pair_of(config, benchmarks=("cifar10",), use_cases=(3,))))
+
+
 def header(script: str) -> list[str]:
     return [line for line in script.splitlines() if line.startswith("#SBATCH")]
 
@@ -89,6 +105,8 @@ def test_the_headers_of_a_pair_differ_only_in_the_jobs_name(tmp_path: Path) -> N
     assert jax[0] == "#SBATCH --job-name=jax_mnist_1_h100"
     assert torch[0] == "#SBATCH --job-name=torch_mnist_1_h100"
     assert jax[1:] == torch[1:]
+    together = header(render_pair(config, pair_of(config, gpus=("h100",))))
+    assert together == ["#SBATCH --job-name=pair_mnist_1_h100", *jax[1:]]
     assert "#SBATCH --gres=gpu:h100:4" in jax
     assert "#SBATCH --partition=gpu" in jax
     assert "#SBATCH --exclusive" in jax
@@ -177,6 +195,7 @@ def test_by_hand_under_slurm(project: Path, tmp_path: Path) -> None:
     assert lines == [
         *("set up by .", "srun 3"),
         *(
+            "[--kill-on-bad-exit=0]",
             f"[{sys.executable}]",
             "[-u]",
             "[jax_runner/run.py]",
@@ -193,7 +212,7 @@ def test_submitit_under_slurm(project: Path, tmp_path: Path) -> None:
     folder = "/results/50% jobs"
     lines = run(project, script_of(project, tmp_path), "slurm", folder, SLURM_JOB_ID="7")
     assert lines == [
-        *("set up by .", "srun 4"),
+        *("set up by .", "srun 4", "[--kill-on-bad-exit=0]"),
         *("[--output=/results/50%% jobs/%j_%t_log.out]", "[--error=/results/50%% jobs/%j_%t_log.err]"),
         *(f"[{sys.executable}]", "[-u]", "[-m]", "[submitit.core._submit]", f"[{folder}]"),
     ]
@@ -203,6 +222,54 @@ def test_submitit_on_this_machine_even_inside_a_slurm_job(project: Path, tmp_pat
     lines = run(project, script_of(project, tmp_path), "local", "/results/a job", SLURM_JOB_ID="7")
     assert lines[-1].endswith("_submit.py', '/results/a job'] local")
     assert not any(line.startswith("srun") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("second_arm", "expected"),
+    [
+        ("exit 0", (0, ["jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
+        ("exit 3", (1, ["jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
+        ("exit 75", (75, ["jax r0", "torch r0"])),
+        ("exit 130", (75, ["jax r0", "torch r0"])),
+        ('touch "$2/stopped"; exit 255', (75, ["jax r0", "torch r0"])),
+        ("kill -USR2 $$", (75, ["jax r0", "torch r0", "scontrol requeue 7"])),
+    ],
+    ids=["good", "fails", "stopped", "interrupted", "requeued by its worker", "signal before the worker is there"],
+)
+def test_arms_of_a_pair_for_main(
+    project: Path, tmp_path: Path, second_arm: str, expected: tuple[int, list[str]]
+) -> None:
+    """The frozen scripts of the folders run, not those of slurm_scripts/, and a marker of an earlier start says
+    nothing."""
+    script_of(project, tmp_path)
+    (project / "tools" / "scontrol").write_text(f'#!/bin/bash\necho "scontrol $*" >>"{tmp_path}/calls"\n')
+    (project / "tools" / "scontrol").chmod(0o755)
+    folders = [tmp_path / f"job of {framework}" for framework in ("jax", "torch")]
+    for framework, folder in zip(("jax", "torch"), folders, strict=True):
+        for replicate in range(3):
+            (folder / f"r{replicate}").mkdir(parents=True)
+            (folder / f"r{replicate}" / "stopped").touch()
+        special = f"if [[ {framework} == torch && $2 == */r0 ]]; then {second_arm}; fi"
+        (folder / "script.sh").write_text(
+            f'echo "{framework} ${{2##*/}}" >>"{tmp_path}/calls"; echo "said by $1"; echo error >&2\n{special}\n'
+        )
+    done = subprocess.run(
+        ["bash", str(project / "slurm_scripts" / "pair_mnist_1.sh"), "slurm", *map(str, folders)],
+        env=os.environ | {"SLURM_JOB_ID": "7", "PATH": f"{project / 'tools'}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, (tmp_path / "calls").read_text().splitlines()) == expected
+    assert (folders[0] / "r0" / "7_0_log.out").read_text() == "said by slurm\n"
+    assert (folders[0] / "r0" / "7_0_log.err").read_text() == "error\n"
+
+
+def test_more_arguments_by_hand(project: Path, tmp_path: Path) -> None:
+    """Two of them are not taken for main.py's own."""
+    script = script_of(project, tmp_path)
+    assert run(project, script, "--replicate", "0")[-1].endswith(", '--replicate', '0'] None")
+    assert run(project, script, "--replicate", "0", SLURM_JOB_ID="7")[-2:] == ["[--replicate]", "[0]"]
 
 
 def test_what_is_written(project: Path, tmp_path: Path) -> None:
@@ -260,3 +327,5 @@ def test_scripts_are_valid_bash(tmp_path: Path) -> None:
     config = load_config(REPOSITORY / "experiments.yaml")
     for plan in plans(config, Selection()).values():
         subprocess.run(["bash", "-n"], input=render(config, plan), text=True, check=True)
+    for pair in expand(config, Selection()):
+        subprocess.run(["bash", "-n"], input=render_pair(config, pair), text=True, check=True)

@@ -15,7 +15,7 @@ from harness.paths import JobFolder
 from harness.record import Outcome, Record, write_record
 from pipeline import jobs, slurm_states
 from pipeline.follow import follow, line
-from pipeline.jobs import JobReader, JobState, judge, last_words, read_files
+from pipeline.jobs import JobReader, JobState, Submission, judge, last_words, read_files
 from pipeline.slurm_states import SlurmSilentError, SlurmState, parse
 from pipeline.status import command, newest, progress, show_status, time_left
 from tests.fake_project import FakeProject, make_project
@@ -231,6 +231,74 @@ def test_with_force_only_new_records_count(project: FakeProject) -> None:
         submitted(folder)
     assert verdict(project, old, in_slurm("FAILED"))[0] == "done"
     assert verdict(project, new, in_slurm("FAILED"))[0] == "failed"
+
+
+# Jobs that run in turn with the other framework's
+
+
+def in_turn(project: FakeProject, own: str, other: str | None, *, other_age_s: float = 1) -> JobFolder:
+    folder, partner = make_folder(project), make_folder(project, "jax_mnist_3-20261121T100000.000000Z-bbbb")
+    submitted(folder, now_s=time.time(), partner=str(partner.root))
+    beat(folder, own, age_s=1000)
+    if other:
+        beat(partner, other, age_s=other_age_s)
+    return folder
+
+
+def test_a_job_that_waits_for_its_turn_lives_as_long_as_the_other(project: FakeProject) -> None:
+    folder = in_turn(project, "waiting", "running")
+    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", None)
+    assert verdict(project, folder, "squeue: busy") == ("running", None)
+    beat(
+        JobFolder(root=project.results.jobs / "any" / "jax_mnist_3-20261121T100000.000000Z-bbbb"), "running", age_s=180
+    )
+    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
+    assert verdict(project, folder, "squeue: busy") == ("lost", "no heartbeat for 3 min; squeue: busy")
+    assert verdict(project, folder, in_slurm("PENDING", "BeginTime")) == ("requeued", "BeginTime")
+    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED")
+
+
+def test_a_replicate_by_hand_is_not_the_whole(project: FakeProject) -> None:
+    folder = make_folder(project)
+    beat(folder, "waiting")
+    assert verdict(project, folder, {}) == ("stopped", "its replicate is done; others have no record yet")
+    record_all(project, scheduler="local")  # other runs by hand have measured the rest
+    assert verdict(project, folder, {}) == ("done", None)
+
+
+def test_the_error_of_an_arm_is_found(project: FakeProject) -> None:
+    """Of the arm that has something to say, though another one ended later."""
+    folder = in_turn(project, "waiting", "done")
+    for replicate, text in enumerate(("ImportError: no libcuda\n", "")):
+        folder.arm(replicate).mkdir()
+        (folder.arm(replicate) / "12_0_log.err").write_text(text)
+        os.utime(folder.arm(replicate) / "12_0_log.err", (1000 + replicate,) * 2)
+    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: ImportError: no libcuda")
+
+
+def test_time_left_of_two_in_turn_is_that_of_both(project: FakeProject) -> None:
+    submission = Submission(
+        executor="slurm", job_id="12", script="", command=(), node="n1", submitted_at_unix_s=0, partner="/y"
+    )
+
+    def left(own: Heartbeat | None, other: Heartbeat | None) -> str:
+        return time_left(
+            JobState(
+                folder=JobFolder(root=Path("/x")),
+                plan=project.plan(),
+                state="running",
+                submission=submission,
+                heartbeat=own,
+                partner=other,
+            )
+        )
+
+    waiting = heartbeat_of(state="waiting", eta_s=600.0, updated_at_unix_s=time.time() - 5000)
+    running = heartbeat_of(eta_s=500.0, updated_at_unix_s=time.time() - 200)
+    assert left(waiting, running) == left(running, waiting) == "15 min"  # 600 s + 500 s - 200 s
+    assert left(running, heartbeat_of(state="done", measurements_done=24)) == "5 min"
+    assert left(running, None) == left(None, running) == ""  # nothing is known of one of them
+    assert left(running, heartbeat_of()) == ""
 
 
 def test_a_failure_names_its_cause(project: FakeProject) -> None:

@@ -15,10 +15,13 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
 
 from harness.errors import SubmissionError
 from harness.paths import JobFolder, Results
+from harness.plan import Pair
 from harness.record import Record, write_record
+from harness.settings import MeasurementSettings
 from pipeline.executors import RunScript, ScriptLocal, sbatch_command, without_inherited_job
 from pipeline.jobs import JobState
-from pipeline.submit import _lane, choose_executor, find_twin, is_measured, run_arguments
+from pipeline.pairing import Arm, arms_of
+from pipeline.submit import _lane, choose_executor, find_twin, is_measured, run_arguments, script_name, split
 from tests.fake_project import FakeProject, make_project
 
 
@@ -57,6 +60,14 @@ def test_sbatch_command() -> None:
         "/repo/results/jobs/any/jax-1",
     ]
     assert sbatch_command(script, folder, after="12")[3] == "--dependency=afterany:12"
+    assert sbatch_command(script, Path("/jobs/jax"), Path("/jobs/torch"))[1:] == [
+        "--output=/jobs/jax/%j_pair.out",
+        "--error=/jobs/jax/%j_pair.err",
+        "/repo/slurm_scripts/jax_mnist_3.sh",
+        "slurm",
+        "/jobs/jax",
+        "/jobs/torch",
+    ]
     assert sbatch_command(script, Path("/100%/j"))[1] == "--output=/100%%/j/%j_0_log.out"
 
 
@@ -91,6 +102,9 @@ def test_arguments_of_the_job(tmp_path: Path) -> None:
         "--job-folder",
         f"{tmp_path}/results/jobs/any/torch_mnist_3-x",
     ]
+    arm = Arm(position=5, framework="torch", replicate=2)
+    of_arm = run_arguments(project.plan(), folder, project.results, arm)
+    assert of_arm[-4:] == ["--replicate", "2", "--position", "5"]
 
 
 def test_run_script_reports_the_exit_status() -> None:
@@ -102,7 +116,8 @@ def test_run_script_reports_the_exit_status() -> None:
 
 
 def test_run_script_survives_pickling() -> None:
-    assert pickle.loads(pickle.dumps(RunScript(["-u", "a b"]))).arguments == ("-u", "a b")
+    copy = pickle.loads(pickle.dumps(RunScript(["-u", "a b"], stop_marker=Path("/r0/stopped"))))
+    assert (copy.arguments, copy.stop_marker) == (("-u", "a b"), Path("/r0/stopped"))
 
 
 CHILD = """
@@ -169,6 +184,62 @@ def test_choose_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         choose_executor("slurm")
     monkeypatch.setenv("PATH", _programs(tmp_path, "sbatch", "srun"))
     assert [choose_executor(wanted) for wanted in ("auto", "slurm", "local")] == ["slurm", "slurm", "local"]
+
+
+SBATCH_WITHOUT_CONTROLLER = (
+    "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+)
+
+
+def test_a_controller_that_does_not_answer_is_no_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked once: sbatch tries for a minute before it gives up."""
+    project = make_project(tmp_path)
+    _programs(tmp_path, "srun")
+    (tmp_path / "sbatch").write_text(
+        f'#!/bin/sh\necho called >> {tmp_path}/calls\necho "{SBATCH_WITHOUT_CONTROLLER}" >&2\nexit 1\n'
+    )
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SubmissionError) as caught:
+        project.submit(project.plan(use_case=1), project.plan(use_case=2), executor="slurm")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "Slurm's controller did not answer for 1 of 2 jobs."
+    assert lines[1] == f"  any/torch_mnist_1: {SBATCH_WITHOUT_CONTROLLER}"
+    assert lines[2:] == [
+        "  not tried after that: any/torch_mnist_2",
+        "Nothing was submitted.",
+        "Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.",
+    ]
+    assert (tmp_path / "calls").read_text() == "called\n"
+    assert project.results.job_folders() == []
+
+
+def test_the_order_of_a_pair(tmp_path: Path) -> None:
+    """A B B A A B: each framework is first in every other replicate."""
+    plans = tuple(
+        project_plan.model_copy(update={"protocol": MeasurementSettings(replicates=4)})
+        for project_plan in map(make_project(tmp_path).plan, ("jax", "torch"))
+    )
+    arms = arms_of(Pair(cell=plans[0].cell, jobs=plans))
+    assert [f"{arm.framework}{arm.replicate}" for arm in arms] == [
+        *("jax0", "torch0", "torch1", "jax1"),
+        *("jax2", "torch2", "torch3", "jax3"),
+    ]
+    assert [arm.position for arm in arms] == list(range(8))
+
+
+def test_only_two_needed_jobs_share_an_allocation(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    jax, torch = project.plan("jax"), project.plan("torch")
+    pair = Pair(cell=jax.cell, jobs=(jax, torch))
+    alone = pair.model_copy(update={"jobs": (torch,)})
+    assert split(pair, "together") == [pair]
+    assert [part.jobs for part in split(pair, "separate")] == [(jax,), (torch,)]
+    assert split(alone, "together") == [alone]
+    assert split(pair.model_copy(update={"jobs": ()}), "together") == []
+    assert (script_name(pair), script_name(alone)) == ("any/pair_mnist_3", "any/torch_mnist_3")
 
 
 def test_lanes_keep_the_number_of_parallel_jobs() -> None:

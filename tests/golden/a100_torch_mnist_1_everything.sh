@@ -37,17 +37,21 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-4}
 
 run=(/opt/torch/bin/python -u torch_runner/run.py --benchmark mnist --use_case 1 --gpu a100 --data sample --quick --force --config '/home/me/my experiments.yaml' --results '/scratch/50% full')
 
-# By hand, the line above is what runs. main.py adds two arguments, `slurm FOLDER` or `local FOLDER`: submitit's worker
-# then starts that same line and leaves in FOLDER what main.py needs to follow the job.
-srun=(srun)
-if [[ $# -eq 2 ]]; then
+# By hand, the line above is what runs, with the arguments of this script at its end. main.py gives two of its own,
+# `slurm FOLDER` or `local FOLDER`: submitit's worker then starts that same line and leaves in FOLDER what main.py needs
+# to follow the job.
+# --kill-on-bad-exit=0, whatever slurm.conf says: a rank that dies must not take with it the one that records its death.
+srun=(srun --kill-on-bad-exit=0)
+if [[ ${1:-} == slurm || ${1:-} == local ]]; then
     export SUBMITIT_EXECUTOR=$1
     run=(/opt/torch/bin/python -u -m submitit.core._submit "$2")
     srun+=(--output="${2//%/%%}/%j_%t_log.out" --error="${2//%/%%}/%j_%t_log.err")
+else
+    run+=("$@")
 fi
 
 # `exec` leaves no shell between the scheduler's signals and the program.
-if [[ -n ${SLURM_JOB_ID:-} && ${1:-slurm} == slurm ]]; then
+if [[ -n ${SLURM_JOB_ID:-} && ${1:-} != local ]]; then
     exec "${srun[@]}" "${run[@]}"
 fi
 exec "${run[@]}"
