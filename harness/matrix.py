@@ -79,7 +79,7 @@ def baselines(config: Config, pairs: Sequence[Pair], selection: Selection) -> li
     """What must be measured on one device for the scaling efficiency of these pairs, and is not among them.
 
     From the use case of the same name with one device: its variants with the whole batch of a variant on N devices, or
-    with 1/N of it. They take what the matrix has for the full run, so that --quick finds its partners too.
+    with 1/N of it. A quick run finds them among the variants of the full run and its own.
     """
     one_device = {use_case.name: number for number, use_case in config.use_cases.items() if use_case.devices == 1}
     asked = {pair.cell for pair in pairs}
@@ -108,7 +108,8 @@ def _partners(config: Config, job: JobPlan, of_several: Pair) -> JobPlan:
         for batch_size in (variant.batch_size, variant.batch_size // devices)
     }
     full = expand_variants(config, job.framework, job.cell.benchmark, job.cell.use_case, quick=False)
-    return job.model_copy(update={"variants": tuple(variant for variant in full if variant.key in wanted)})
+    known = {variant.key: variant for variant in (*full, *job.variants)}
+    return job.model_copy(update={"variants": tuple(variant for key, variant in known.items() if key in wanted)})
 
 
 def expand_variants(

@@ -182,6 +182,14 @@ def test_baselines_of_a_quick_run_are_not_cut_by_the_quick_axes(with_several: Co
     assert (job.quick, job.force) == (True, False)
 
 
+def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path: Path) -> None:
+    """The full run of use case 3 has no batch of 8; the quick one has."""
+    path = tmp_path / "several.yaml"
+    path.write_text(MINIMAL + SEVERAL + "quick: {use_cases: {3: {batch_sizes: [8]}, 4: {batch_sizes: [8, 16]}}}\n")
+    found = keys_of_baselines(load_config(path), Selection(use_cases=(4,), frameworks=("jax",), quick=True))
+    assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-jit", "cnn-b8-fp32-full-jit"]}
+
+
 def test_no_baseline_for_what_is_asked_for_or_needs_none(with_several: Config) -> None:
     assert keys_of_baselines(with_several, Selection(use_cases=(3, 4))) == {}
     assert keys_of_baselines(with_several, Selection(use_cases=(1,))) == {}
