@@ -178,8 +178,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         return print_dry_run(pairs, scripts, results, executor=arguments.executor)
 
     from pipeline.follow import follow
+    from pipeline.report.command import print_summary
     from pipeline.submit import choose_executor, submit
-    from pipeline.summary import print_summary
 
     executor = choose_executor(arguments.executor)
     folders = submit(pairs, config, scripts, executor=executor, results=results)
@@ -213,9 +213,9 @@ def report_parser() -> Parser:
 
 
 def report_command(arguments: argparse.Namespace) -> int:
-    from pipeline import summary
+    from pipeline.report import command
 
-    return summary.report_command(read_results(arguments), arguments.csv)
+    return command.report_command(read_results(arguments), arguments.csv)
 
 
 def data_parser() -> Parser:

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from harness.record import Blocks, GpuState, Latency, Result
 
@@ -180,6 +180,44 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     quantile = STUDENT_T_95[min(count - 2, len(STUDENT_T_95) - 1)]
     reach = quantile * statistics.stdev(differences) / math.sqrt(count)
     return Interval(math.exp(centre - reach), math.exp(centre + reach))
+
+
+Verdict = Literal["JAX faster", "PyTorch faster", "same", "undecided"]
+SAME_WITHIN = 0.01
+
+
+class RatioEstimate(NamedTuple):
+    """JAX over PyTorch."""
+
+    value: float
+    interval: Interval | None
+    replicates: int
+    verdict: Verdict
+    replicates_needed: int | None
+    """In all, for a decision, when it is undecided; None otherwise or when it cannot be said."""
+
+
+def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> RatioEstimate:
+    """Median of the ratios paired by replicate, its 95 % interval, and what may be said."""
+    interval = ratio_interval(numerators, denominators)
+    value = median([a / b for a, b in zip(numerators, denominators, strict=True)])
+    return RatioEstimate(value, interval, len(numerators), _verdict(interval), None)
+
+
+def _verdict(interval: Interval | None) -> Verdict:
+    if interval is None:
+        return "undecided"
+    if interval.low >= 1 / (1 + SAME_WITHIN) and interval.high <= 1 + SAME_WITHIN:
+        return "same"
+    if interval.low <= 1 <= interval.high:
+        return "undecided"
+    return "JAX faster" if interval.low > 1 else "PyTorch faster"
+
+
+def geometric_mean_of_ratios(estimates: Sequence[RatioEstimate]) -> tuple[float, Interval | None]:
+    """Over variants or benchmarks, with its interval."""
+    values = [estimate.value for estimate in estimates]
+    return geometric_mean(values), ratio_interval(values, [1.0] * len(values))
 
 
 def quality_flags(result: Result, environment: Mapping[str, Any], target_noise: float) -> dict[str, str]:

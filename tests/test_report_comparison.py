@@ -1,93 +1,26 @@
 """The comparison, from hand-made records whose every number can be worked out."""
 
 import csv
-import io
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from harness.paths import Results
-from harness.plan import Cell, JobPlan, Measurement, Variant
-from harness.record import Blocks, EpochPoint, Latency, Record, Result, write_record
-from harness.settings import DataKind, Framework, MeasurementSettings, WandbSettings
-from pipeline.summary import csv_text, headline, print_summary, report_command, sections
-
-H200 = {"gpu": {"name": "NVIDIA H200"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
-A100 = {"gpu": {"name": "NVIDIA A100"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
-CPU = {"cpu": {"model": "Xeon"}, "scheduler": "local", "framework": {"platform": "cpu"}}
-CELL = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train")
-
-
-def record(
-    framework: Framework,
-    mode: str,
-    throughput: float = 1000.0,
-    *,
-    replicate: int = 0,
-    environment: dict[str, Any] = H200,
-    data: DataKind = "real",
-    quick: bool = False,
-    settings: dict[str, Any] | None = None,
-    epochs: list[EpochPoint] | None = None,
-    precision: Any = "fp32",
-    cell: Cell = CELL,
-    batch_size: int = 100,
-    **changes: Any,
-) -> Record:
-    """`throughput` samples/s from 20 blocks of 0.1 s; a step of 100 samples."""
-    measurement = Measurement(
-        framework=framework,
-        cell=cell,
-        variant=Variant(model="cnn", batch_size=batch_size, precision=precision, execution_mode=mode),
-        replicate=replicate,
-        settings=settings or {"epochs": 2},
-        protocol=MeasurementSettings(),
-        data=data,
-        quick=quick,
-    )
-    # calls * 100 samples / time = throughput, with 10 calls a block.
-    time_s = 1000 / throughput
-    result = Result(
-        compile_time_s=2.5,
-        blocks=Blocks(
-            calls_per_block=10,
-            steps_per_call=1,
-            samples_per_step=100,
-            block_times_s=[time_s] * 20,
-            warmup_times_s=[],
-        ),
-        latency=Latency(steps_per_call=1, call_times_s=[0.012] * 95 + [0.05] * 105),
-        epochs=epochs or [],
-        time_to_target_s=1.25 if epochs else None,
-    )
-    fields = {
-        "measurement_id": measurement.id,
-        "measurement": measurement,
-        "outcome": "ok",
-        "started_at": "2026-11-21T10:00:00+00:00",
-        "ended_at": "2026-11-21T10:01:00+00:00",
-        "environment": environment,
-        "result": result,
-    }
-    return Record.model_validate(fields | changes)
+from harness.plan import JobPlan, Variant
+from harness.record import EpochPoint, Record
+from harness.settings import Framework, MeasurementSettings, WandbSettings
+from harness.statistics import estimate_ratio
+from pipeline.report.command import print_summary, report_command
+from pipeline.report.compare import Section, headline
+from pipeline.report.compare import sections as judged_sections
+from pipeline.report.tables import csv_text
+from tests.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
 
 
-def save(record: Record, results: Results) -> Path:
-    path = results.new_record(record.measurement)
-    write_record(record, path)
-    return path
-
-
-def plain(width: int = 80) -> Console:
-    return Console(file=io.StringIO(), width=width, color_system=None)
-
-
-def text(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def sections(records: list[Record]) -> list[Section]:
+    return judged_sections(records, passed)
 
 
 def test_the_fastest_modes_are_compared_with_an_interval() -> None:
@@ -112,10 +45,10 @@ def test_the_fastest_modes_are_compared_with_an_interval() -> None:
     ratio = row.ratio
     assert ratio is not None
     assert ratio.value == pytest.approx(1.25)
-    assert ratio.interval is not None
-    # 4.303 * 0.01 / sqrt(3) = 0.0248434.
-    assert ratio.interval.low == pytest.approx(1.25 * math.exp(-0.0248434), rel=1e-6)
-    assert ratio.interval.high == pytest.approx(1.25 * math.exp(0.0248434), rel=1e-6)
+    # The interval is that of harness.statistics, of the fastest modes and paired by replicate.
+    jits = [5000 * math.exp(noise) for noise in (-0.01, 0.0, 0.01)]
+    graphs = [4000.0] * 3
+    assert ratio.interval == pytest.approx(estimate_ratio(jits, graphs).interval)
     assert (ratio.verdict, ratio.replicates) == ("JAX faster", 3)
     # Latency: 95 calls of 12 ms, 105 of 50 ms: the median and the 95th percentile are 50 ms.
     assert row.modes[0].numbers["step_time_p50_s"] == pytest.approx(0.05)
@@ -123,7 +56,7 @@ def test_the_fastest_modes_are_compared_with_an_interval() -> None:
     assert row.modes[0].flags == {}
 
 
-def test_an_interval_that_holds_1_is_no_difference() -> None:
+def test_an_interval_that_holds_1_decides_nothing() -> None:
     records = [
         record(framework, "jit" if framework == "jax" else "eager", throughput, replicate=replicate)
         for framework, throughputs in (("jax", (1000, 1100, 1200)), ("torch", (1100, 1000, 1150)))
@@ -131,7 +64,7 @@ def test_an_interval_that_holds_1_is_no_difference() -> None:
     ]
     ratio = sections(records)[0].rows[0].ratio
     assert ratio is not None
-    assert ratio.verdict == "no clear difference"
+    assert ratio.verdict == "undecided"
 
 
 def test_one_replicate_has_a_ratio_and_no_interval() -> None:
@@ -262,7 +195,7 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
         )
     save(record("jax", "jit", 1, quick=True), results)  # of no plan, so left out
     console = plain()
-    print_summary(results, [plan("jax", "jit", "scan"), plan("torch", "eager", "cuda_graphs")], console)
+    print_summary(results, [plan("jax", "jit", "scan"), plan("torch", "eager", "cuda_graphs")], console, passed)
     output = text(console)
     assert max(len(line) for line in output.splitlines()) <= 80
     assert "mnist, use case 1 (train), on NVIDIA H200." in output
@@ -287,7 +220,7 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
     corrupt.write_text(corrupt.read_text()[:100])
     target = tmp_path / "tables" / "all.csv"
     console = plain()
-    assert report_command(results, target, console) == 0
+    assert report_command(results, target, console, passed) == 0
     assert f"Warning: {corrupt}: not a record" in text(console)
     assert corrupt.exists()
     lines = list(csv.DictReader(target.read_text().splitlines()))
@@ -302,7 +235,7 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
     assert lines[2]["ratio_jax_over_torch"] == ""
     assert (lines[0]["device"], lines[0]["batch_size"], lines[0]["replicates"]) == ("NVIDIA H200", "100", "3")
     assert lines[0]["quick"] == "False"
-    report_command(results, target, plain())  # a second report replaces the file
+    report_command(results, target, plain(), passed)  # a second report replaces the file
     assert csv_text(sections([])).count("\n") == 1
 
 
@@ -357,11 +290,11 @@ def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> 
     several = plan("jax", "jit").model_copy(update={"cell": TWO})
     save(record("jax", "jit", 1500, cell=TWO), results)
     console = plain()
-    print_summary(results, [several], console)
+    print_summary(results, [several], console, passed)
     assert "No scaling efficiency: this folder has no record of train on one such device" in text(console)
     save(record("jax", "jit", 1000), results)
     console = plain()
-    print_summary(results, [several], console)
+    print_summary(results, [several], console, passed)
     output = text(console)
     assert "on 2 x NVIDIA H200" in output
     assert "use case 1" not in output  # it is read for the efficiency and not shown
@@ -373,5 +306,5 @@ def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> 
 
 def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
     console = plain()
-    assert report_command(Results(root=tmp_path), None, console) == 1
+    assert report_command(Results(root=tmp_path), None, console, passed) == 1
     assert f"No records under {tmp_path / 'records'}. Measure first: python main.py" in text(console)
