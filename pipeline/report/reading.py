@@ -1,6 +1,8 @@
 """All records of a results folder, read with what must be said about those that cannot be."""
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +30,14 @@ def read_records(paths: Iterable[Path], advance: Callable[[], None] = lambda: No
     return Reading(records=tuple(records), refused=tuple(refused))
 
 
-def together(readings: Sequence[Reading]) -> Reading:
-    return Reading(
-        records=tuple(record for reading in readings for record in reading.records),
-        refused=tuple(sentence for reading in readings for sentence in reading.refused),
-    )
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """For the short life of a report: all records are kept, so Python's collector of cycles walks over them again and
+    again and finds nothing. With thousands of records that is most of the time of reading."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

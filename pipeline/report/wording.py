@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from harness.plan import Cell
 from harness.record import Record
 from harness.statistics import Interval, RatioEstimate
 from pipeline.report.compare import NAMES, Comparison, Row
@@ -103,3 +104,13 @@ def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
 
 def _some(labels: Sequence[str]) -> str:
     return labels[0] + (f" (and {len(labels) - 1} more)" if len(labels) > 1 else "")
+
+
+TITLES = {"train": "Train", "per_sample_gradients": "Per-sample gradients"}
+"""Of use cases whose file name does not read well by itself."""
+
+
+def use_case_title(cell: Cell) -> str:
+    """`Train on one GPU`, for any use case, known here or not."""
+    name = TITLES.get(cell.use_case_name, cell.use_case_name.replace("_", " ").capitalize())
+    return f"{name} on {'one GPU' if cell.devices == 1 else f'{cell.devices} GPUs'}"
