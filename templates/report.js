@@ -2,7 +2,8 @@
 // Draws a chart when it comes into view, filters by GPU, benchmark and use case, and switches the theme.
 (() => {
   const content = JSON.parse(document.getElementById("charts").textContent);
-  const options = { renderer: "svg", actions: false, ast: false };
+  const options = { renderer: "svg", actions: false, logLevel: 1 }; // errors only
+  const smallMultiple = 270; // pixels
   const filters = ["device", "benchmark", "use-case"].map((name) => document.getElementById("filter-" + name));
 
   const chosen = () => Object.fromEntries(filters.map((select) => [select.dataset.field, select.value]));
@@ -15,6 +16,9 @@
     let points = content.data[place][name];
     if (place === "summary") points = points.filter((point) => fits({ ...point, useCase: point.use_case }));
     specification.datasets = { [name]: points };
+    if (specification.columns) {
+      specification.columns = Math.max(1, Math.floor(element.clientWidth / smallMultiple));
+    }
     element.replaceChildren();
     if (!points.length) { element.textContent = "Nothing of this choice has a ratio."; return; }
     try {

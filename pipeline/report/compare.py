@@ -31,6 +31,8 @@ from pipeline.report.conditions import Condition, conditions
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 REPLICATES_FOR_AN_INTERVAL = 3
 UNKNOWN_DEVICE = "a device that was not recorded"
+SAME = Interval(0.99, 1.01)
+"""Where an interval that lies in it says `same`; see harness/statistics.py."""
 VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undecided")
 
 FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})

@@ -118,7 +118,7 @@ def _code(jax: Environment, torch: Environment) -> str | None:
 
 
 def _pairing(jax: Environment, torch: Environment) -> str | None:
-    """`together` is one allocation with the two sides in turn. Records from before it was recorded say nothing."""
+    """Equal is only `together`, one allocation with the two sides in turn. Older records say nothing about it."""
 
     def kind(environment: Environment) -> str | None:
         return (environment.get("pairing") or {}).get("kind")
@@ -128,7 +128,7 @@ def _pairing(jax: Environment, torch: Environment) -> str | None:
         return None
     if ours == theirs == "together":
         return EQUAL
-    return f"measured {ours}" if ours == theirs else f"measured {ours} / {theirs}"
+    return str(ours) if ours == theirs else f"{ours} / {theirs}"
 
 
 CONDITIONS: dict[str, Callable[[Environment, Environment], str | None]] = {
@@ -140,7 +140,7 @@ CONDITIONS: dict[str, Callable[[Environment, Environment], str | None]] = {
     "variables": _variables,
     "Slurm job": _slurm_job,
     "code": _code,
-    "time": _pairing,
+    "pairing": _pairing,
 }
 
 

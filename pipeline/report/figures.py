@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.record import Record
 from harness.settings import FRAMEWORKS
-from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, scaling, tally
+from pipeline.report.compare import NAMES, SAME, VERDICTS, Mode, OneDevice, Row, Section, scaling, tally
 from pipeline.report.wording import differences, use_case_title, verdict
 
 Spec = dict[str, Any]
@@ -21,7 +21,7 @@ Points = list[dict[str, Any]]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 MIB = 2**20
-LOG: Spec = {"type": "log", "zero": False, "nice": False, "padding": 8}
+LOG: Spec = {"type": "log", "nice": False, "padding": 8}
 ONCE: Spec = {"values": [{}]}
 """The data of a mark that stands in the chart once, such as the line at 1."""
 SHAPES = {"JAX": "circle", "PyTorch": "diamond"}
@@ -307,7 +307,7 @@ def _variants(field: str = "variant") -> Spec:
         "type": "nominal",
         "sort": {"field": "order", "op": "min"},
         "title": None,
-        "axis": {"labelLimit": 0, "labelExpr": "split(datum.label, ' | ')"},
+        "axis": {"labelLimit": 0, "labelOverlap": False, "labelExpr": "split(datum.label, ' | ')"},
     }
 
 
@@ -375,7 +375,7 @@ def _ratio_chart(name: str, title: str, place: str, data: str, tooltip: Mapping[
                 {
                     "data": ONCE,
                     "mark": {"type": "rect", "color": "NEUTRAL", "opacity": 0.2},
-                    "encoding": {"x": {"datum": 0.99, **x}, "x2": {"datum": 1.01}, "y": None},
+                    "encoding": {"x": {"datum": SAME.low, **x}, "x2": {"datum": SAME.high}, "y": None},
                 },
                 {
                     "data": ONCE,
@@ -429,7 +429,7 @@ def _dots(
         )
     opacity: Spec = {}
     if not only_fastest:
-        opacity = {"opacity": {"condition": {"test": "datum.fastest", "value": 1}, "value": 0.35}}
+        opacity = {"opacity": {"condition": {"test": "datum.fastest", "value": 1}, "value": 0.45}}
     layers.append(
         {
             "mark": POINT,
@@ -487,6 +487,7 @@ def _lines(*, x: Spec, y: Spec, tooltip: Mapping[str, str], detail: Sequence[str
     return {
         "facet": {"field": "group", "type": "nominal", "sort": None, "title": None},
         "columns": 3,
+        "resolve": {"scale": {"x": "independent"}},
         "spec": {
             "width": 200,
             "height": 140,
@@ -708,7 +709,16 @@ def _config(palette: Palette) -> Spec:
             "labelFontSize": 11,
             "titleFontWeight": "normal",
         },
-        "legend": {"labelColor": palette.text, "titleColor": palette.text, "orient": "top", "symbolStrokeWidth": 2},
+        "axisX": {"labelOverlap": "greedy", "labelSeparation": 6},
+        "legend": {
+            "labelColor": palette.text,
+            "titleColor": palette.text,
+            "symbolBaseFillColor": palette.text,
+            "symbolBaseStrokeColor": palette.text,
+            "orient": "top",
+            "columns": 2,
+            "layout": {"top": {"direction": "vertical", "anchor": "start"}},
+        },
         "header": {"labelColor": palette.text, "titleColor": palette.text, "labelFontSize": 11},
         "title": {"color": palette.text, "subtitleColor": palette.text, "anchor": "start", "fontSize": 12},
     }

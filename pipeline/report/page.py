@@ -63,6 +63,10 @@ class Place:
         return self.section.setup
 
     @property
+    def flags(self) -> list[str]:
+        return sorted({flag for row in self.section.rows for mode in row.modes for flag in mode.flags})
+
+    @property
     def columns(self) -> list[ModeColumn]:
         modes = [mode for row in self.section.rows for mode in row.modes]
         return [column for column in MODE_COLUMNS if any(column.number in mode.numbers for mode in modes)]

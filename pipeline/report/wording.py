@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from harness.plan import Cell
 from harness.record import Record
 from harness.statistics import Interval, RatioEstimate
-from pipeline.report.compare import NAMES, Comparison, Row
+from pipeline.report.compare import NAMES, SAME, Comparison, Row, Tally
 
 
 def times(ratio: float) -> str:
@@ -40,6 +40,18 @@ def verdict(estimate: RatioEstimate) -> str:
     if estimate.interval is None:
         return f"undecided: {so_far}, no interval{needed}"
     return f"undecided: {so_far}{needed}"
+
+
+def mean_in_words(found: Tally) -> str:
+    """Of a geometric mean: a verdict by the same rules as that of a ratio, but of many variants."""
+    if found.interval is None:
+        return "No verdict"
+    low, high = found.interval
+    if SAME.low <= low and high <= SAME.high:
+        return "The same"
+    if low <= 1 <= high:
+        return "No clear difference"
+    return f"{NAMES['jax' if low > 1 else 'torch']} faster"
 
 
 def equal_names(comparison: Comparison) -> str:
