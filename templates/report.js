@@ -62,6 +62,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
   name();
   document.getElementById("bar").hidden = false;
+  document.getElementById("no-script").hidden = true;
 
   // Paper has no scrolling: everything is drawn and opened before it is printed.
   addEventListener("beforeprint", () => {

@@ -7,16 +7,23 @@ from typing import Any
 
 import pytest
 
+from harness.parity import Judgement
 from harness.paths import Results
 from harness.plan import JobPlan, Variant
 from harness.record import EpochPoint, Record
 from harness.settings import Framework, MeasurementSettings, WandbSettings
 from harness.statistics import estimate_ratio
-from pipeline.report.command import print_summary, report_command
-from pipeline.report.compare import Section, headline
+from pipeline.report.command import ReportOptions, print_summary, report_command
+from pipeline.report.compare import Section, headline, tally
 from pipeline.report.compare import sections as judged_sections
+from pipeline.report.conditions import conditions
 from pipeline.report.tables import csv_text
+from pipeline.report.wording import use_case_title
 from tests.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
+
+
+def csv_only(path: Path) -> ReportOptions:
+    return ReportOptions(csv=path, figures=False)
 
 
 def sections(records: list[Record]) -> list[Section]:
@@ -220,7 +227,7 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
     corrupt.write_text(corrupt.read_text()[:100])
     target = tmp_path / "tables" / "all.csv"
     console = plain()
-    assert report_command(results, target, console, passed) == 0
+    assert report_command(results, csv_only(target), console, passed) == 0
     assert f"Warning: {corrupt}: not a record" in text(console)
     assert corrupt.exists()
     lines = list(csv.DictReader(target.read_text().splitlines()))
@@ -235,7 +242,7 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
     assert lines[2]["ratio_jax_over_torch"] == ""
     assert (lines[0]["device"], lines[0]["batch_size"], lines[0]["replicates"]) == ("NVIDIA H200", "100", "3")
     assert lines[0]["quick"] == "False"
-    report_command(results, target, plain(), passed)  # a second report replaces the file
+    report_command(results, csv_only(target), plain(), passed)  # a second report replaces the file
     assert csv_text(sections([])).count("\n") == 1
 
 
@@ -306,5 +313,148 @@ def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> 
 
 def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
     console = plain()
-    assert report_command(Results(root=tmp_path), None, console, passed) == 1
+    assert report_command(Results(root=tmp_path), ReportOptions(), console, passed) == 1
     assert f"No records under {tmp_path / 'records'}. Measure first: python main.py" in text(console)
+
+
+# Parity: a ratio only where the gate has passed the pair.
+
+
+def pair_of(replicates: int = 3, **changes: Any) -> list[Record]:
+    """JAX at 3000 and PyTorch at 2000 samples/s."""
+    both = (("jax", "jit", 3000), ("torch", "eager", 2000))
+    return [record(f, mode, speed, replicate=r, **changes) for f, mode, speed in both for r in range(replicates)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", ["failed", "unchecked"])
+def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any, tmp_path: Path) -> None:
+    def judge(jax: Record, torch: Record) -> Judgement:
+        assert (jax.measurement.framework, torch.measurement.framework) == ("jax", "torch")
+        assert jax.measurement.replicate == torch.measurement.replicate
+        return Judgement(state=state, sentence="conv2.kernel differs by 3e-2")
+
+    results = Results(root=tmp_path)
+    records = pair_of()
+    for one in records:
+        save(one, results)
+    (section,) = judged_sections(records, judge)
+    (row,) = section.rows
+    assert row.ratio is None
+    assert row.why_no_ratio == f"parity {state}: conv2.kernel differs by 3e-2"
+    assert tally(section.rows).without_ratio == 1
+    line = list(csv.DictReader(csv_text([section]).splitlines()))[0]
+    assert (line["parity"], line["ratio_jax_over_torch"], line["verdict"]) == (state, "", "")
+    console = plain()
+    report_command(results, ReportOptions(figures=False), console, judge)
+    output = " ".join(text(console).split())
+    assert f"No ratio: parity {state}: conv2.kernel differs by 3e-2; cnn-b100-fp32" in output
+    assert "1.50" not in output
+
+
+def test_one_failed_replicate_fails_the_row_and_one_pass_is_enough() -> None:
+    def judge(jax: Record, torch: Record) -> Judgement:
+        state = states[jax.measurement.replicate]
+        return Judgement(state=state, sentence=f"replicate {jax.measurement.replicate}")
+
+    states: list[Any] = ["passed", "unchecked", "unchecked"]
+    comparison = judged_sections(pair_of(), judge)[0].rows[0].comparison
+    assert comparison is not None and comparison.estimate is not None
+    assert comparison.estimate.value == pytest.approx(1.5)
+    states = ["passed", "passed", "failed"]
+    comparison = judged_sections(pair_of(), judge)[0].rows[0].comparison
+    assert comparison is not None and comparison.estimate is None
+    assert comparison.judgement.sentence == "replicate 2"
+
+
+def test_a_tally_counts_verdicts_and_takes_the_geometric_mean() -> None:
+    records = pair_of() + [
+        record(framework, mode, speed, replicate=r, precision="bf16")
+        for framework, mode, speed in (("jax", "jit", 1000), ("torch", "eager", 1500))
+        for r in range(3)
+    ]
+    records += [record("jax", "jit", 1, replicate=0, precision="tf32")]
+    found = tally(sections(records)[0].rows)
+    assert found.verdicts == {"JAX faster": 1, "PyTorch faster": 1, "same": 0, "undecided": 0}
+    assert found.without_ratio == 1
+    assert found.mean == pytest.approx(1.0)  # of 3/2 and 2/3
+
+
+# What was equal on both sides.
+
+
+def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
+    def environment(**changes: Any) -> dict[str, Any]:
+        same = {
+            "gpu": {"name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580.1"},
+            "framework": {"platform": "gpu"},
+            "node": "n1",
+            "cpu": {"model": "Xeon", "affinity": [0, 1, 2, 3, 8]},
+            "python": "3.12.1",
+            "packages": {"numpy": "2.3", "jax": "0.10.2"},
+            "variables": {"OMP_NUM_THREADS": "4"},
+            "slurm": {"job_id": "12"},
+            "git": {"commit": "a" * 40, "clean": True},
+            "pairing": {"kind": "together", "position": 0},
+        }
+        return same | changes
+
+    names = ["GPU", "driver", "node", "CPUs", "libraries", "variables", "Slurm job", "code", "pairing"]
+    found = conditions([(environment(), environment())])
+    assert [(one.name, one.state) for one in found] == [(name, "equal") for name in names]
+
+    other = environment(
+        gpu={"name": "NVIDIA H200", "uuid": "GPU-2", "driver_version": "580.1"},
+        cpu={"model": "Xeon", "affinity": "4-7"},
+        packages={"numpy": "2.2", "torch": "2.15.0"},
+        git={"commit": "a" * 40, "clean": False},
+        slurm={"job_id": "13"},
+    )
+    del other["node"]
+    # The third replicate is the one that differs.
+    pairs = [(environment(), environment())] * 2 + [(environment(), other)]
+    found = conditions(pairs)
+    assert {one.name: one.detail for one in found if one.state == "differs"} == {
+        "GPU": "GPU-1 / GPU-2",
+        "CPUs": "0-3,8 / 4-7",
+        "libraries": "numpy 2.3 / 2.2",
+        "Slurm job": "12 / 13",
+        "code": "aaaaaaaaaa / aaaaaaaaaa with changes",
+    }
+    assert [one.name for one in found if one.state == "not recorded"] == ["node"]
+
+
+def test_old_records_do_not_know_and_a_cpu_has_no_driver() -> None:
+    found = {one.name: one.state for one in conditions([(CPU, CPU)])}
+    assert "GPU" not in found and "driver" not in found and "Slurm job" not in found
+    assert found["CPUs"] == found["pairing"] == found["code"] == "not recorded"
+
+
+def test_jobs_of_their_own_are_not_equal_pairing() -> None:
+    separate = CPU | {"pairing": {"kind": "separate", "position": None}}
+    (pairing,) = [one for one in conditions([(separate, separate)]) if one.name == "pairing"]
+    assert (pairing.state, pairing.detail) == ("differs", "separate")
+
+
+# Use cases that the report has never heard of.
+
+
+def test_an_unknown_use_case_appears_like_any_other() -> None:
+    many = CELL.model_copy(update={"use_case": 6, "use_case_name": "many_models"})
+    (section,) = sections(pair_of(cell=many))
+    assert use_case_title(section.setup.cell) == "Many models on one GPU"
+    assert section.rows[0].ratio is not None
+    assert headline(section.setup).startswith("mnist, use case 6 (many_models)")
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (ReportOptions(gpus=("h200",)), {"NVIDIA H200"}),
+        (ReportOptions(gpus=("A100", "cpu")), {"NVIDIA A100", "CPU: Xeon"}),
+        (ReportOptions(benchmarks=("mnist",)), {"NVIDIA H200", "NVIDIA A100", "CPU: Xeon"}),
+        (ReportOptions(use_cases=(3,)), set()),
+    ],
+)
+def test_filters(options: ReportOptions, shown: set[str]) -> None:
+    everything = sections([record("jax", "jit", environment=one) for one in (H200, A100, CPU)])
+    assert {section.setup.device for section in everything if options.takes(section)} == shown
