@@ -1,4 +1,4 @@
-"""`python -m bench [timed_loop] [opacus] [planning]`: each part in a process of its own; all of them without a name."""
+"""`python -m bench [timed_loop] [opacus] [planning] [report]`: each part in a process of its own; without a name, all."""
 
 import subprocess
 import sys
@@ -11,6 +11,7 @@ PARTS = {
         for batch_size in ("64", "256")
     ),
     "planning": (["-m", "bench.planning"],),
+    "report": (["-m", "bench.report"],),
 }
 
 

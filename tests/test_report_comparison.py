@@ -366,6 +366,14 @@ def test_one_failed_replicate_fails_the_row_and_one_pass_is_enough() -> None:
     assert comparison.judgement.sentence == "replicate 2"
 
 
+def test_without_a_common_replicate_there_is_no_ratio() -> None:
+    found = [record("jax", "jit", replicate=0), record("torch", "eager", replicate=1)]
+    (row,) = sections(found)[0].rows
+    assert (row.ratio, row.why_no_ratio) == (None, "no replicate is common to both")
+    (row,) = sections(found[:1])[0].rows
+    assert (row.comparison, row.why_no_ratio) == (None, "PyTorch has no number here")
+
+
 def test_a_tally_counts_verdicts_and_takes_the_geometric_mean() -> None:
     records = pair_of() + [
         record(framework, mode, speed, replicate=r, precision="bf16")
@@ -421,6 +429,21 @@ def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
         "code": "aaaaaaaaaa / aaaaaaaaaa with changes",
     }
     assert [one.name for one in found if one.state == "not recorded"] == ["node"]
+
+
+def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
+    sides = {"jax": H200 | {"node": "n1"}, "torch": H200 | {"node": "n2"}}
+    speeds: list[tuple[Framework, str, float]] = [("jax", "jit", 3000), ("torch", "eager", 2000)]
+    found = [record(f, mode, speed, replicate=r, environment=sides[f]) for f, mode, speed in speeds for r in range(3)]
+    for one in found:
+        save(one, Results(root=tmp_path))
+    console = plain(200)
+    report_command(Results(root=tmp_path), ReportOptions(figures=False), console, passed)
+    sentence = (
+        "not equal: node: n1 / n2; not recorded: GPU, driver, CPUs, libraries, variables, Slurm job, code, pairing"
+    )
+    assert f"The two sides: {sentence.replace(', Slurm job', '')}; cnn-b100-fp32" in text(console)
+    assert sentence.replace(", Slurm job", "") in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_old_records_do_not_know_and_a_cpu_has_no_driver() -> None:

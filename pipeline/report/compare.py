@@ -30,6 +30,7 @@ from pipeline.report.conditions import Condition, conditions
 
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 REPLICATES_FOR_AN_INTERVAL = 3
+NO_COMMON_REPLICATE = "no replicate is common to both"
 UNKNOWN_DEVICE = "a device that was not recorded"
 SAME = Interval(0.99, 1.01)
 """Where an interval that lies in it says `same`; see harness/statistics.py."""
@@ -95,6 +96,8 @@ class Comparison:
 
     jax: Mode
     torch: Mode
+    replicates: int
+    """How many both sides have."""
     judgement: Judgement
     estimate: RatioEstimate | None
     """None where the gate has not passed the pair, or no replicate is common to both."""
@@ -105,8 +108,8 @@ class Comparison:
     def why_no_ratio(self) -> str | None:
         if self.estimate is not None:
             return None
-        if self.judgement.state == "passed":
-            return "no replicate is common to both"
+        if self.replicates == 0:
+            return NO_COMMON_REPLICATE
         return f"parity {self.judgement.state}: {self.judgement.sentence}"
 
 
@@ -342,7 +345,7 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
     pairs = [(of_jax[replicate], of_torch[replicate]) for replicate in common]
     judgement = _judgement([judge(ours, theirs) for ours, theirs in pairs])
     estimate = None
-    if pairs and judgement.state == "passed":
+    if judgement.state == "passed":
         estimate = estimate_ratio(
             [jax.throughputs[replicate] for replicate in common],
             [torch.throughputs[replicate] for replicate in common],
@@ -350,6 +353,7 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
     return Comparison(
         jax=jax,
         torch=torch,
+        replicates=len(pairs),
         judgement=judgement,
         estimate=estimate,
         conditions=conditions([(ours.environment, theirs.environment) for ours, theirs in pairs]),
@@ -362,7 +366,7 @@ def _judgement(judgements: Sequence[Judgement]) -> Judgement:
         for judgement in judgements:
             if judgement.state == state:
                 return judgement
-    return judgements[0] if judgements else Judgement(state="unchecked", sentence="no replicate is common to both")
+    return judgements[0] if judgements else Judgement(state="unchecked", sentence=NO_COMMON_REPLICATE)
 
 
 def _by_replicate(mode: Mode) -> Mapping[int, Record]:

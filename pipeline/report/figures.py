@@ -153,7 +153,7 @@ def _ratio_points(section: Section) -> Points:
             **_ends(row.ratio.interval),
             "verdict": row.ratio.verdict,
             "in words": verdict(row.ratio),
-            "not equal": (differences(row.comparison) if row.comparison else "") or "nothing known",
+            "two sides": (differences(row.comparison) if row.comparison else "") or "all equal",
         }
         for order, row in enumerate(section.rows)
         if row.ratio is not None
@@ -515,7 +515,7 @@ CHARTS = (
             "ratio": "JAX / PyTorch",
             "low": "low",
             "high": "high",
-            "not equal": "not equal",
+            "two sides": "the two sides",
         },
     ),
     Chart(
@@ -690,7 +690,7 @@ def specification(chart: Chart, data: Mapping[str, Points] | None, palette: Pale
         "config": _config(palette),
     }
     if not chart.wide and data is None:
-        spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+        spec |= {"autosize": {"type": "fit-x", "contains": "padding"}, "padding": {"left": 5, "right": 16}}
     coloured: Spec = _coloured(spec, palette)
     return coloured
 

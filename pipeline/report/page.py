@@ -128,7 +128,7 @@ def page_html(
     return environment.get_template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
-        vega=Markup(_safe_script(vl_convert.javascript_bundle())),
+        vega=Markup(_safe_script(vl_convert.javascript_bundle(None))),
         charts=Markup(_safe_json(_chart_data(places, summary))),
         summary=summary,
         cards=_device_tallies(quotable),

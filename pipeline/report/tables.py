@@ -20,7 +20,7 @@ from pipeline.report.compare import (
     scaling,
     tally,
 )
-from pipeline.report.wording import bracket, differences, equal_names, number, times
+from pipeline.report.wording import bracket, equal_names, number, times, unequal, unrecorded
 
 CSV_NUMBERS = (
     "throughput_samples_per_s",
@@ -73,6 +73,7 @@ CSV_COLUMNS = (
     "replicates_needed",
     "equal",
     "not_equal",
+    "not_recorded",
     "strong_scaling_efficiency",
     "weak_scaling_efficiency",
 )
@@ -133,7 +134,8 @@ def _csv_comparison(row: Row) -> dict[str, Any]:
         "parity": comparison.judgement.state,
         "parity_sentence": comparison.judgement.sentence,
         "equal": equal_names(comparison),
-        "not_equal": differences(comparison),
+        "not_equal": unequal(comparison),
+        "not_recorded": unrecorded(comparison),
     }
     estimate = comparison.estimate
     if estimate is None:

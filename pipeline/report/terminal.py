@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.parity import Judgement
 from harness.settings import FRAMEWORKS
 from pipeline.report.compare import NAMES, Comparison, Mode, OneDevice, Row, Section, headline, scaling
 from pipeline.report.wording import (
@@ -36,7 +35,7 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
             console.print(line, highlight=False, markup=False)
         if section.rows:
             _print_tables(section, console, alone)
-        lines = [f"Not equal on both sides: {line}" for line in difference_lines(section.rows)]
+        lines = [f"The two sides: {line}" for line in difference_lines(section.rows)]
         lines += [f"No ratio: {line}" for line in no_ratio_lines(section.rows)]
         lines += [f"No number: {line}" for line in failure_lines(section.without_number)]
         for line in lines:
@@ -75,12 +74,10 @@ def _ratio_cell(comparison: Comparison | None) -> str:
         return "no pair"
     estimate = comparison.estimate
     if estimate is None:
-        return _no_ratio(comparison.judgement)
+        return "no ratio:\n" + (
+            f"parity {comparison.judgement.state}" if comparison.replicates else "no common replicate"
+        )
     return f"{times(estimate.value)}{bracket(estimate.interval)}\n" + verdict(estimate).replace(": ", "\n")
-
-
-def _no_ratio(judgement: Judgement) -> str:
-    return "no ratio:\n" + ("no common replicate" if judgement.state == "passed" else f"parity {judgement.state}")
 
 
 def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> None:

@@ -58,11 +58,19 @@ def equal_names(comparison: Comparison) -> str:
     return ", ".join(condition.name for condition in comparison.conditions if condition.state == "equal")
 
 
+def unequal(comparison: Comparison) -> str:
+    """`node: n1 / n2; GPU: ...`, JAX's before PyTorch's."""
+    return "; ".join(f"{c.name}: {c.detail}" for c in comparison.conditions if c.state == "differs")
+
+
+def unrecorded(comparison: Comparison) -> str:
+    return ", ".join(condition.name for condition in comparison.conditions if condition.state == "not recorded")
+
+
 def differences(comparison: Comparison) -> str:
-    """What stands beside the ratio: `node: n1 / n2; not recorded: CPUs`. Empty where all was equal."""
-    differing = [f"{c.name}: {c.detail}" for c in comparison.conditions if c.state == "differs"]
-    unknown = [c.name for c in comparison.conditions if c.state == "not recorded"]
-    return "; ".join([*differing, *([f"not recorded: {', '.join(unknown)}"] if unknown else [])])
+    """What stands beside the ratio: `not equal: node: n1 / n2; not recorded: CPUs`. Empty where all was equal."""
+    found = {"not equal": unequal(comparison), "not recorded": unrecorded(comparison)}
+    return "; ".join(f"{what}: {text}" for what, text in found.items() if text)
 
 
 def flag_lines(rows: Iterable[Row]) -> list[str]:
