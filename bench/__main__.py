@@ -1,4 +1,4 @@
-"""`python -m bench [timed_loop] [opacus] [planning] [report]`: each part in a process of its own; without a name, all."""
+"""`python -m bench [timed_loop] [opacus] [planning] [report]`: each part in its own process; without a name, all."""
 
 import subprocess
 import sys

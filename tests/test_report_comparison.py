@@ -10,13 +10,13 @@ import pytest
 from harness.parity import Judgement
 from harness.paths import Results
 from harness.plan import JobPlan, Variant
-from harness.record import EpochPoint, Record
+from harness.record import Energy, EpochPoint, Memory, RankResult, Record
 from harness.settings import Framework, MeasurementSettings, WandbSettings
 from harness.statistics import estimate_ratio
 from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.compare import Section, headline, tally
 from pipeline.report.compare import sections as judged_sections
-from pipeline.report.conditions import conditions
+from pipeline.report.conditions import conditions, side
 from pipeline.report.tables import csv_text
 from pipeline.report.wording import use_case_title
 from tests.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
@@ -429,6 +429,25 @@ def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
         "code": "aaaaaaaaaa / aaaaaaaaaa with changes",
     }
     assert [one.name for one in found if one.state == "not recorded"] == ["node"]
+
+
+def test_every_rank_has_its_gpu() -> None:
+    def on(*uuids: str) -> Record:
+        ranks = [
+            RankResult(
+                rank=rank, node="n1", gpu_uuid=uuid, block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy()
+            )
+            for rank, uuid in enumerate(uuids)
+        ]
+        same = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}, "node": "n1"}
+        return record("jax", "jit", cell=TWO, environment=same, ranks=ranks)
+
+    def states(jax: Record, torch: Record) -> dict[str, str]:
+        return {one.name: one.detail or one.state for one in conditions([(side(jax), side(torch))])}
+
+    equal = states(on("GPU-1", "GPU-2"), on("GPU-2", "GPU-1"))
+    assert (equal["GPU"], equal["node"]) == ("equal", "equal")
+    assert states(on("GPU-1", "GPU-2"), on("GPU-1", "GPU-3"))["GPU"] == "GPU-1 GPU-2 / GPU-1 GPU-3"
 
 
 def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:

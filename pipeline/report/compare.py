@@ -26,7 +26,7 @@ from harness.statistics import (
     quality_flags,
     summary_numbers,
 )
-from pipeline.report.conditions import Condition, conditions
+from pipeline.report.conditions import Condition, conditions, side
 
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 REPLICATES_FOR_AN_INTERVAL = 3
@@ -356,7 +356,7 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         replicates=len(pairs),
         judgement=judgement,
         estimate=estimate,
-        conditions=conditions([(ours.environment, theirs.environment) for ours, theirs in pairs]),
+        conditions=conditions([(side(ours), side(theirs)) for ours, theirs in pairs]),
     )
 
 

@@ -5,7 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.record import Record
+
 Environment = Mapping[str, Any]
+OF_ALL_RANKS = "ranks"
+"""Beside a record's own environment: node and GPU's UUID of each of several ranks."""
 State = Literal["equal", "differs", "not recorded"]
 
 
@@ -18,8 +22,15 @@ class Condition:
     """Of the first replicate that differs, JAX's value before PyTorch's; else empty."""
 
 
+def side(record: Record) -> Environment:
+    """What is compared of a record: its environment, and where each of several ranks ran."""
+    if not record.ranks:
+        return record.environment
+    return record.environment | {OF_ALL_RANKS: [(rank.node, rank.gpu_uuid) for rank in record.ranks]}
+
+
 def conditions(pairs: Sequence[tuple[Environment, Environment]]) -> tuple[Condition, ...]:
-    """Of the environments of JAX's and PyTorch's records, replicate by replicate."""
+    """Of `side` of JAX's and of PyTorch's records, replicate by replicate."""
     found = []
     for name, differences in CONDITIONS.items():
         states = [differences(jax, torch) for jax, torch in pairs]
@@ -50,9 +61,10 @@ def _compare(jax: Any, torch: Any) -> str | None:
 
 def _gpu(key: str) -> Callable[[Environment, Environment], str | None]:
     def compare(jax: Environment, torch: Environment) -> str | None:
-        if not any(_uses_gpu(side) for side in (jax, torch)):
+        if not any(_uses_gpu(environment) for environment in (jax, torch)):
             return NOT_RELEVANT
-        return _compare((jax.get("gpu") or {}).get(key), (torch.get("gpu") or {}).get(key))
+        ours, theirs = ((environment.get("gpu") or {}).get(key) for environment in (jax, torch))
+        return _compare(ours, theirs)
 
     return compare
 
@@ -62,7 +74,18 @@ def _uses_gpu(environment: Environment) -> bool:
     return bool((environment.get("gpu") or {}).get("name")) and platform != "cpu"
 
 
+def _gpu_uuids(jax: Environment, torch: Environment) -> str | None:
+    """Of all ranks, where there are several."""
+    if OF_ALL_RANKS in jax and OF_ALL_RANKS in torch:
+        ours, theirs = (sorted({uuid for _, uuid in one[OF_ALL_RANKS]}, key=str) for one in (jax, torch))
+        return None if None in ours or None in theirs else _compare(" ".join(ours), " ".join(theirs))
+    return _gpu("uuid")(jax, torch)
+
+
 def _node(jax: Environment, torch: Environment) -> str | None:
+    if OF_ALL_RANKS in jax and OF_ALL_RANKS in torch:
+        ours, theirs = (" ".join(sorted({node for node, _ in one[OF_ALL_RANKS]})) for one in (jax, torch))
+        return _compare(ours, theirs)
     return _compare(jax.get("node"), torch.get("node"))
 
 
@@ -132,7 +155,7 @@ def _pairing(jax: Environment, torch: Environment) -> str | None:
 
 
 CONDITIONS: dict[str, Callable[[Environment, Environment], str | None]] = {
-    "GPU": _gpu("uuid"),
+    "GPU": _gpu_uuids,
     "driver": _gpu("driver_version"),
     "node": _node,
     "CPUs": _cpus,

@@ -18,6 +18,8 @@ from pipeline.report.figures import PAGE, Chart, Drawing, Points, Spec, overview
 
 TEMPLATES = REPOSITORY / "templates"
 MIB = 2**20
+EMBED = "window.vegaEmbed = vegaEmbed;"
+"""What the page's own script uses of Vega."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ def page_html(
     return environment.get_template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
-        vega=Markup(_safe_script(vl_convert.javascript_bundle(None))),
+        vega=Markup(_safe_script(vl_convert.javascript_bundle(EMBED))),
         charts=Markup(_safe_json(_chart_data(places, summary))),
         summary=summary,
         cards=_device_tallies(quotable),
