@@ -690,7 +690,10 @@ def specification(chart: Chart, data: Mapping[str, Points] | None, palette: Pale
         "config": _config(palette),
     }
     if not chart.wide and data is None:
-        spec |= {"autosize": {"type": "fit-x", "contains": "padding"}, "padding": {"left": 5, "right": 16}}
+        spec |= {
+            "autosize": {"type": "fit-x", "contains": "padding"},
+            "padding": {"left": 5, "right": 16, "top": 5, "bottom": 8},
+        }
     coloured: Spec = _coloured(spec, palette)
     return coloured
 
