@@ -49,6 +49,11 @@ commands (without one: measure):
   `python main.py COMMAND --help` lists the flags of a command.
 """
 
+REPORT_DESCRIPTION = """\
+What the records say, with an interval on every ratio: tables on the terminal, and in the folder `report` of the
+results one HTML page (it needs no network), a CSV, LaTeX tables, and figures as SVG and PDF.
+"""
+
 
 class Parser(argparse.ArgumentParser):
     """Answers a wrong flag or value with the nearest valid one."""
@@ -196,8 +201,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         return print_dry_run(pairs, scripts, results, pairing=pairing, executor=arguments.executor)
 
     from pipeline.follow import follow
+    from pipeline.report.command import print_summary
     from pipeline.submit import choose_executor, submit
-    from pipeline.summary import print_summary
 
     executor = choose_executor(arguments.executor)
     folders = submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
@@ -224,16 +229,42 @@ def status_command(arguments: argparse.Namespace) -> int:
 
 
 def report_parser() -> Parser:
-    parser = Parser("main.py report", COMMANDS["report"])
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write every comparison to FILE as well")
+    parser = Parser("main.py report", REPORT_DESCRIPTION)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="where the page goes (default: report.html there)")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="where the CSV goes (default: comparison.csv there)")
+    parser.add_argument("--png", action="store_true", help="draw each figure as PNG too, beside SVG and PDF")
+    parser.two_spellings("--no-figures", action="store_true", help="draw none: faster; the page has its own")
+    parser.two_spellings(
+        "--update-readme",
+        action="store_true",
+        help="renew the results table of README.md, by default from results/published; quick and sample records never",
+    )
+    parser.add_argument("--gpu", action="append", metavar="NAME", help="a GPU of experiments.yaml, or part of its name")
+    parser.add_argument("--benchmark", action="append", metavar="NAME", help="mnist, cifar10, ...; may be repeated")
+    parser.two_spellings(
+        "--use_case", action="append", type=use_case_number, metavar="N", help="1, 3, ...; may be repeated"
+    )
     add_results_flag(parser)
+    parser.set_defaults(results=None)
     return parser
 
 
 def report_command(arguments: argparse.Namespace) -> int:
-    from pipeline import summary
+    from harness.paths import PUBLISHED, README, Results
+    from pipeline.report import command
 
-    return summary.report_command(read_results(arguments), arguments.csv)
+    options = command.ReportOptions(
+        html=arguments.html,
+        csv=arguments.csv,
+        png=arguments.png,
+        figures=not arguments.no_figures,
+        gpus=tuple(arguments.gpu or ()),
+        benchmarks=tuple(arguments.benchmark or ()),
+        use_cases=tuple(arguments.use_case or ()),
+        readme=README if arguments.update_readme else None,
+    )
+    default = PUBLISHED if arguments.update_readme else REPOSITORY / "results"
+    return command.report_command(Results(root=(arguments.results or default).absolute()), options)
 
 
 def data_parser() -> Parser:

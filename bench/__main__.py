@@ -13,6 +13,7 @@ PARTS = {
     "sharding": (["-m", "bench.sharding", "mnist", "256"], ["-m", "bench.sharding", "cifar10", "64"]),
     "planning": (["-m", "bench.planning"],),
     "interval_coverage": (["-m", "bench.interval_coverage"],),
+    "report": (["-m", "bench.report"],),
 }
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from harness.plan import Cell, JobPlan, Measurement
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+README = REPOSITORY / "README.md"
+PUBLISHED = REPOSITORY / "results" / "published"
+"""The one results folder that git knows: the records behind the README's table."""
 
 
 def timestamp() -> str:
@@ -35,6 +38,11 @@ class Results:
     @property
     def jobs(self) -> Path:
         return self.root / "jobs"
+
+    @property
+    def report(self) -> Path:
+        """What `main.py report` writes. Made anew each time."""
+        return self.root / "report"
 
     @property
     def local_queue_lock(self) -> Path:

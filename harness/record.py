@@ -9,6 +9,7 @@ History of the schema:
        2026-11  `environment.pairing`, absent in records from before; times with milliseconds
 """
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,6 +190,9 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(text)
     except ValidationError as error:
+        version = _schema_version(text)
+        if version is not None and version != SCHEMA_VERSION:
+            raise RecordError(f"{path}: {_other_schema(version)}") from error
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise RecordError(
@@ -196,8 +200,21 @@ def read_record(path: Path) -> Record:
             f"It is left alone and counts as not measured."
         ) from error
     if record.schema_version != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema version {record.schema_version}; this code reads {SCHEMA_VERSION}.")
+        raise RecordError(f"{path}: {_other_schema(record.schema_version)}")
     return record
+
+
+def _schema_version(text: str) -> object:
+    """Of what is no record of this schema; None where it says none."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    return content.get("schema_version") if isinstance(content, dict) else None
+
+
+def _other_schema(version: object) -> str:
+    return f"schema version {version}; this code reads {SCHEMA_VERSION}. It is left alone and counts as not measured."
 
 
 def find_settled_record(measurement: Measurement, results: Results, scheduler: str) -> Path | None:

@@ -1,93 +1,33 @@
 """The comparison, from hand-made records whose every number can be worked out."""
 
 import csv
-import io
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from harness.parity import Judgement
 from harness.paths import Results
-from harness.plan import Cell, JobPlan, Measurement, Variant
-from harness.record import Blocks, EpochPoint, Latency, Record, Result, write_record
-from harness.settings import DataKind, Framework, MeasurementSettings, WandbSettings
-from pipeline.summary import csv_text, headline, print_summary, report_command, sections
-
-H200 = {"gpu": {"name": "NVIDIA H200"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
-A100 = {"gpu": {"name": "NVIDIA A100"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
-CPU = {"cpu": {"model": "Xeon"}, "scheduler": "local", "framework": {"platform": "cpu"}}
-CELL = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train")
-
-
-def record(
-    framework: Framework,
-    mode: str,
-    throughput: float = 1000.0,
-    *,
-    replicate: int = 0,
-    environment: dict[str, Any] = H200,
-    data: DataKind = "real",
-    quick: bool = False,
-    settings: dict[str, Any] | None = None,
-    epochs: list[EpochPoint] | None = None,
-    precision: Any = "fp32",
-    cell: Cell = CELL,
-    batch_size: int = 100,
-    **changes: Any,
-) -> Record:
-    """`throughput` samples/s from 20 blocks of 0.1 s; a step of 100 samples."""
-    measurement = Measurement(
-        framework=framework,
-        cell=cell,
-        variant=Variant(model="cnn", batch_size=batch_size, precision=precision, execution_mode=mode),
-        replicate=replicate,
-        settings=settings or {"epochs": 2},
-        protocol=MeasurementSettings(),
-        data=data,
-        quick=quick,
-    )
-    # calls * 100 samples / time = throughput, with 10 calls a block.
-    time_s = 1000 / throughput
-    result = Result(
-        compile_time_s=2.5,
-        blocks=Blocks(
-            calls_per_block=10,
-            steps_per_call=1,
-            samples_per_step=100,
-            block_times_s=[time_s] * 20,
-            warmup_times_s=[],
-        ),
-        latency=Latency(steps_per_call=1, call_times_s=[0.012] * 95 + [0.05] * 105),
-        epochs=epochs or [],
-        time_to_target_s=1.25 if epochs else None,
-    )
-    fields = {
-        "measurement_id": measurement.id,
-        "measurement": measurement,
-        "outcome": "ok",
-        "started_at": "2026-11-21T10:00:00+00:00",
-        "ended_at": "2026-11-21T10:01:00+00:00",
-        "environment": environment,
-        "result": result,
-    }
-    return Record.model_validate(fields | changes)
+from harness.plan import JobPlan, Variant
+from harness.record import Energy, EpochPoint, Memory, RankResult, Record
+from harness.settings import Framework, MeasurementSettings, WandbSettings
+from harness.statistics import estimate_ratio
+from pipeline.report.command import ReportOptions, print_summary, report_command
+from pipeline.report.compare import Section, headline, tally
+from pipeline.report.compare import sections as judged_sections
+from pipeline.report.conditions import conditions, side
+from pipeline.report.tables import csv_text
+from pipeline.report.wording import use_case_title
+from tests.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
 
 
-def save(record: Record, results: Results) -> Path:
-    path = results.new_record(record.measurement)
-    write_record(record, path)
-    return path
+def csv_only(path: Path) -> ReportOptions:
+    return ReportOptions(csv=path, figures=False)
 
 
-def plain(width: int = 80) -> Console:
-    return Console(file=io.StringIO(), width=width, color_system=None)
-
-
-def text(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def sections(records: list[Record]) -> list[Section]:
+    return judged_sections(records, passed)
 
 
 def test_the_fastest_modes_are_compared_with_an_interval() -> None:
@@ -112,10 +52,10 @@ def test_the_fastest_modes_are_compared_with_an_interval() -> None:
     ratio = row.ratio
     assert ratio is not None
     assert ratio.value == pytest.approx(1.25)
-    assert ratio.interval is not None
-    # 4.303 * 0.01 / sqrt(3) = 0.0248434.
-    assert ratio.interval.low == pytest.approx(1.25 * math.exp(-0.0248434), rel=1e-6)
-    assert ratio.interval.high == pytest.approx(1.25 * math.exp(0.0248434), rel=1e-6)
+    # The interval is that of harness.statistics, of the fastest modes and paired by replicate.
+    jits = [5000 * math.exp(noise) for noise in (-0.01, 0.0, 0.01)]
+    graphs = [4000.0] * 3
+    assert ratio.interval == pytest.approx(estimate_ratio(jits, graphs).interval)
     assert (ratio.verdict, ratio.replicates) == ("JAX faster", 3)
     # Latency: 95 calls of 12 ms, 105 of 50 ms: the median and the 95th percentile are 50 ms.
     assert row.modes[0].numbers["step_time_p50_s"] == pytest.approx(0.05)
@@ -123,7 +63,7 @@ def test_the_fastest_modes_are_compared_with_an_interval() -> None:
     assert row.modes[0].flags == {}
 
 
-def test_an_interval_that_holds_1_is_no_difference() -> None:
+def test_an_interval_that_holds_1_decides_nothing() -> None:
     records = [
         record(framework, "jit" if framework == "jax" else "eager", throughput, replicate=replicate)
         for framework, throughputs in (("jax", (1000, 1100, 1200)), ("torch", (1100, 1000, 1150)))
@@ -131,7 +71,7 @@ def test_an_interval_that_holds_1_is_no_difference() -> None:
     ]
     ratio = sections(records)[0].rows[0].ratio
     assert ratio is not None
-    assert ratio.verdict == "no clear difference"
+    assert ratio.verdict == "undecided"
 
 
 def test_one_replicate_has_a_ratio_and_no_interval() -> None:
@@ -262,7 +202,7 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
         )
     save(record("jax", "jit", 1, quick=True), results)  # of no plan, so left out
     console = plain()
-    print_summary(results, [plan("jax", "jit", "scan"), plan("torch", "eager", "cuda_graphs")], console)
+    print_summary(results, [plan("jax", "jit", "scan"), plan("torch", "eager", "cuda_graphs")], console, passed)
     output = text(console)
     assert max(len(line) for line in output.splitlines()) <= 80
     assert "mnist, use case 1 (train), on NVIDIA H200." in output
@@ -287,7 +227,7 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
     corrupt.write_text(corrupt.read_text()[:100])
     target = tmp_path / "tables" / "all.csv"
     console = plain()
-    assert report_command(results, target, console) == 0
+    assert report_command(results, csv_only(target), console, passed) == 0
     assert f"Warning: {corrupt}: not a record" in text(console)
     assert corrupt.exists()
     lines = list(csv.DictReader(target.read_text().splitlines()))
@@ -302,7 +242,7 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
     assert lines[2]["ratio_jax_over_torch"] == ""
     assert (lines[0]["device"], lines[0]["batch_size"], lines[0]["replicates"]) == ("NVIDIA H200", "100", "3")
     assert lines[0]["quick"] == "False"
-    report_command(results, target, plain())  # a second report replaces the file
+    report_command(results, csv_only(target), plain(), passed)  # a second report replaces the file
     assert csv_text(sections([])).count("\n") == 1
 
 
@@ -357,11 +297,11 @@ def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> 
     several = plan("jax", "jit").model_copy(update={"cell": TWO})
     save(record("jax", "jit", 1500, cell=TWO), results)
     console = plain()
-    print_summary(results, [several], console)
+    print_summary(results, [several], console, passed)
     assert "No scaling efficiency: this folder has no record of train on one such device" in text(console)
     save(record("jax", "jit", 1000), results)
     console = plain()
-    print_summary(results, [several], console)
+    print_summary(results, [several], console, passed)
     output = text(console)
     assert "on 2 x NVIDIA H200" in output
     assert "use case 1" not in output  # it is read for the efficiency and not shown
@@ -373,5 +313,190 @@ def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> 
 
 def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
     console = plain()
-    assert report_command(Results(root=tmp_path), None, console) == 1
+    assert report_command(Results(root=tmp_path), ReportOptions(), console, passed) == 1
     assert f"No records under {tmp_path / 'records'}. Measure first: python main.py" in text(console)
+
+
+# Parity: a ratio only where the gate has passed the pair.
+
+
+def pair_of(replicates: int = 3, **changes: Any) -> list[Record]:
+    """JAX at 3000 and PyTorch at 2000 samples/s."""
+    both = (("jax", "jit", 3000), ("torch", "eager", 2000))
+    return [record(f, mode, speed, replicate=r, **changes) for f, mode, speed in both for r in range(replicates)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", ["failed", "unchecked"])
+def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any, tmp_path: Path) -> None:
+    def judge(jax: Record, torch: Record) -> Judgement:
+        assert (jax.measurement.framework, torch.measurement.framework) == ("jax", "torch")
+        assert jax.measurement.replicate == torch.measurement.replicate
+        return Judgement(state=state, sentence="conv2.kernel differs by 3e-2")
+
+    results = Results(root=tmp_path)
+    records = pair_of()
+    for one in records:
+        save(one, results)
+    (section,) = judged_sections(records, judge)
+    (row,) = section.rows
+    assert row.ratio is None
+    assert row.why_no_ratio == f"parity {state}: conv2.kernel differs by 3e-2"
+    assert tally(section.rows).without_ratio == 1
+    line = list(csv.DictReader(csv_text([section]).splitlines()))[0]
+    assert (line["parity"], line["ratio_jax_over_torch"], line["verdict"]) == (state, "", "")
+    console = plain()
+    report_command(results, ReportOptions(figures=False), console, judge)
+    output = " ".join(text(console).split())
+    assert f"No ratio: parity {state}: conv2.kernel differs by 3e-2; cnn-b100-fp32" in output
+    assert "1.50" not in output
+
+
+def test_one_failed_replicate_fails_the_row_and_one_pass_is_enough() -> None:
+    def judge(jax: Record, torch: Record) -> Judgement:
+        state = states[jax.measurement.replicate]
+        return Judgement(state=state, sentence=f"replicate {jax.measurement.replicate}")
+
+    states: list[Any] = ["passed", "unchecked", "unchecked"]
+    comparison = judged_sections(pair_of(), judge)[0].rows[0].comparison
+    assert comparison is not None and comparison.estimate is not None
+    assert comparison.estimate.value == pytest.approx(1.5)
+    states = ["passed", "passed", "failed"]
+    comparison = judged_sections(pair_of(), judge)[0].rows[0].comparison
+    assert comparison is not None and comparison.estimate is None
+    assert comparison.judgement.sentence == "replicate 2"
+
+
+def test_without_a_common_replicate_there_is_no_ratio() -> None:
+    found = [record("jax", "jit", replicate=0), record("torch", "eager", replicate=1)]
+    (row,) = sections(found)[0].rows
+    assert (row.ratio, row.why_no_ratio) == (None, "no replicate is common to both")
+    (row,) = sections(found[:1])[0].rows
+    assert (row.comparison, row.why_no_ratio) == (None, "PyTorch has no number here")
+
+
+def test_a_tally_counts_verdicts_and_takes_the_geometric_mean() -> None:
+    records = pair_of() + [
+        record(framework, mode, speed, replicate=r, precision="bf16")
+        for framework, mode, speed in (("jax", "jit", 1000), ("torch", "eager", 1500))
+        for r in range(3)
+    ]
+    records += [record("jax", "jit", 1, replicate=0, precision="tf32")]
+    found = tally(sections(records)[0].rows)
+    assert found.verdicts == {"JAX faster": 1, "PyTorch faster": 1, "same": 0, "undecided": 0}
+    assert found.without_ratio == 1
+    assert found.mean == pytest.approx(1.0)  # of 3/2 and 2/3
+
+
+# What was equal on both sides.
+
+
+def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
+    def environment(**changes: Any) -> dict[str, Any]:
+        same = {
+            "gpu": {"name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580.1"},
+            "framework": {"platform": "gpu"},
+            "node": "n1",
+            "cpu": {"model": "Xeon", "affinity": [0, 1, 2, 3, 8]},
+            "python": "3.12.1",
+            "packages": {"numpy": "2.3", "jax": "0.10.2"},
+            "variables": {"OMP_NUM_THREADS": "4"},
+            "slurm": {"job_id": "12"},
+            "git": {"commit": "a" * 40, "clean": True},
+            "pairing": {"kind": "together", "position": 0},
+        }
+        return same | changes
+
+    names = ["GPU", "driver", "node", "CPUs", "libraries", "variables", "Slurm job", "code", "pairing"]
+    found = conditions([(environment(), environment())])
+    assert [(one.name, one.state) for one in found] == [(name, "equal") for name in names]
+
+    other = environment(
+        gpu={"name": "NVIDIA H200", "uuid": "GPU-2", "driver_version": "580.1"},
+        cpu={"model": "Xeon", "affinity": "4-7"},
+        packages={"numpy": "2.2", "torch": "2.15.0"},
+        git={"commit": "a" * 40, "clean": False},
+        slurm={"job_id": "13"},
+    )
+    del other["node"]
+    # The third replicate is the one that differs.
+    pairs = [(environment(), environment())] * 2 + [(environment(), other)]
+    found = conditions(pairs)
+    assert {one.name: one.detail for one in found if one.state == "differs"} == {
+        "GPU": "GPU-1 / GPU-2",
+        "CPUs": "0-3,8 / 4-7",
+        "libraries": "numpy 2.3 / 2.2",
+        "Slurm job": "12 / 13",
+        "code": "aaaaaaaaaa / aaaaaaaaaa with changes",
+    }
+    assert [one.name for one in found if one.state == "not recorded"] == ["node"]
+
+
+def test_every_rank_has_its_gpu() -> None:
+    def on(*uuids: str) -> Record:
+        ranks = [
+            RankResult(
+                rank=rank, node="n1", gpu_uuid=uuid, block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy()
+            )
+            for rank, uuid in enumerate(uuids)
+        ]
+        same = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}, "node": "n1"}
+        return record("jax", "jit", cell=TWO, environment=same, ranks=ranks)
+
+    def states(jax: Record, torch: Record) -> dict[str, str]:
+        return {one.name: one.detail or one.state for one in conditions([(side(jax), side(torch))])}
+
+    equal = states(on("GPU-1", "GPU-2"), on("GPU-2", "GPU-1"))
+    assert (equal["GPU"], equal["node"]) == ("equal", "equal")
+    assert states(on("GPU-1", "GPU-2"), on("GPU-1", "GPU-3"))["GPU"] == "GPU-1 GPU-2 / GPU-1 GPU-3"
+
+
+def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
+    sides = {"jax": H200 | {"node": "n1"}, "torch": H200 | {"node": "n2"}}
+    speeds: list[tuple[Framework, str, float]] = [("jax", "jit", 3000), ("torch", "eager", 2000)]
+    found = [record(f, mode, speed, replicate=r, environment=sides[f]) for f, mode, speed in speeds for r in range(3)]
+    for one in found:
+        save(one, Results(root=tmp_path))
+    console = plain(200)
+    report_command(Results(root=tmp_path), ReportOptions(figures=False), console, passed)
+    sentence = (
+        "not equal: node: n1 / n2; not recorded: GPU, driver, CPUs, libraries, variables, Slurm job, code, pairing"
+    )
+    assert f"The two sides: {sentence.replace(', Slurm job', '')}; cnn-b100-fp32" in text(console)
+    assert sentence.replace(", Slurm job", "") in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_old_records_do_not_know_and_a_cpu_has_no_driver() -> None:
+    found = {one.name: one.state for one in conditions([(CPU, CPU)])}
+    assert "GPU" not in found and "driver" not in found and "Slurm job" not in found
+    assert found["CPUs"] == found["pairing"] == found["code"] == "not recorded"
+
+
+def test_jobs_of_their_own_are_not_equal_pairing() -> None:
+    separate = CPU | {"pairing": {"kind": "separate", "position": None}}
+    (pairing,) = [one for one in conditions([(separate, separate)]) if one.name == "pairing"]
+    assert (pairing.state, pairing.detail) == ("differs", "separate")
+
+
+# Use cases that the report has never heard of.
+
+
+def test_an_unknown_use_case_appears_like_any_other() -> None:
+    many = CELL.model_copy(update={"use_case": 6, "use_case_name": "many_models"})
+    (section,) = sections(pair_of(cell=many))
+    assert use_case_title(section.setup.cell) == "Many models on one GPU"
+    assert section.rows[0].ratio is not None
+    assert headline(section.setup).startswith("mnist, use case 6 (many_models)")
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (ReportOptions(gpus=("h200",)), {"NVIDIA H200"}),
+        (ReportOptions(gpus=("A100", "cpu")), {"NVIDIA A100", "CPU: Xeon"}),
+        (ReportOptions(benchmarks=("mnist",)), {"NVIDIA H200", "NVIDIA A100", "CPU: Xeon"}),
+        (ReportOptions(use_cases=(3,)), set()),
+    ],
+)
+def test_filters(options: ReportOptions, shown: set[str]) -> None:
+    everything = sections([record("jax", "jit", environment=one) for one in (H200, A100, CPU)])
+    assert {section.setup.device for section in everything if options.takes(section)} == shown

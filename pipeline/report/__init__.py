@@ -1,0 +1,1 @@
+"""The report: what all records say, on the terminal and as HTML, CSV, LaTeX and figures."""

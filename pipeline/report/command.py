@@ -1,0 +1,167 @@
+"""`main.py report`, and the comparison that `--wait` ends with: reads records, shows and writes what they say."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.paths import Results
+from harness.plan import JobPlan, Measurement
+from harness.record import Record
+from pipeline.parity_gate import ParityGate
+from pipeline.report.compare import NAMES, Judge, Section, device_name, one_device, sections
+from pipeline.report.files import figures, report_files, write_figures, write_page, write_tables
+from pipeline.report.reading import Reading, read_records, without_collector
+from pipeline.report.readme import results_table, update_readme
+from pipeline.report.terminal import new_console, print_sections
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+TRY = "python main.py --benchmark mnist --use_case 1 --data sample --quick --wait"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """What the command line asks for. An empty tuple means all."""
+
+    html: Path | None = None
+    """None: in the report's folder, as for `csv`."""
+    csv: Path | None = None
+    png: bool = False
+    figures: bool = True
+    gpus: tuple[str, ...] = ()
+    """Names of experiments.yaml, or parts of the names that the devices give themselves."""
+    benchmarks: tuple[str, ...] = ()
+    use_cases: tuple[int, ...] = ()
+    readme: Path | None = None
+    """Whose table is to be renewed."""
+
+    def takes(self, section: Section) -> bool:
+        setup = section.setup
+        names = (setup.cell.gpu.lower(), setup.device.lower())
+        return (
+            (not self.gpus or any(gpu.lower() == names[0] or gpu.lower() in names[1] for gpu in self.gpus))
+            and (not self.benchmarks or setup.cell.benchmark in self.benchmarks)
+            and (not self.use_cases or setup.cell.use_case in self.use_cases)
+        )
+
+
+def print_summary(
+    results: Results, plans: list[JobPlan], console: "Console | None" = None, judge: Judge | None = None
+) -> None:
+    """The comparison of what the plans measure, from the records that are there by now."""
+    console = console or new_console()
+    judge = judge or ParityGate(results).judge
+    measurements = {measurement.id: measurement for plan in plans for measurement in plan.measurements()}
+    reading = read_records(path for one in measurements.values() for path in results.record_files(one))
+    _print_refused(reading, console)
+    alone = one_device(sections(_one_device_records(results, plans, console), judge))
+    print_sections(sections(reading.records, judge), console, alone)
+    recorded = {record.measurement_id for record in reading.records}
+    missing = [measurement for id_, measurement in measurements.items() if id_ not in recorded]
+    if missing:
+        console.print(f"Not measured yet: {len(missing)} of {len(measurements)} ({_shortened(missing)}).")
+
+
+def report_command(
+    results: Results,
+    options: ReportOptions,
+    console: "Console | None" = None,
+    judge: Judge | None = None,
+) -> int:
+    """`main.py report`: shows and writes what all records of the results folder say. 1 if there is none, else 0."""
+    with without_collector():
+        return _report(results, options, console or new_console(), judge or ParityGate(results).judge)
+
+
+def _report(results: Results, options: ReportOptions, console: "Console", judge: Judge) -> int:
+    paths = sorted(results.records().rglob("*.json"))
+    with _progress("reading records", len(paths), console) as advance:
+        reading = read_records(paths, advance)
+    _print_refused(reading, console)
+    everything = sections(reading.records, judge)
+    compared = [section for section in everything if options.takes(section)]
+    if options.readme is not None:
+        _update_readme(options.readme, everything, reading.records, console)
+        if not reading.records:
+            return 0
+    if not compared:
+        console.print(_nothing(results, reading, everything), soft_wrap=True, highlight=False)
+        return 1
+    alone = one_device(everything)
+    print_sections(compared, console, alone)
+    _write(results, options, compared, everything, reading, console)
+    return 0
+
+
+def _write(
+    results: Results,
+    options: ReportOptions,
+    compared: Sequence[Section],
+    everything: Sequence[Section],
+    reading: Reading,
+    console: "Console",
+) -> None:
+    alone = one_device(everything)
+    files = report_files(results.report, html=options.html, csv=options.csv)
+    shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
+    records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
+    write_page(files, compared, alone, records, reading.refused, results.root)
+    write_tables(files, compared, alone)
+    if options.figures:
+        drawn = figures(files, compared, alone, png=options.png)
+        with _progress("drawing figures", len(drawn), console) as advance:
+            write_figures(files, drawn, advance)
+    console.rule(style="dim")
+    written = {"page": files.html, "CSV": files.csv, "LaTeX": files.tables}
+    written |= {"figures": files.figures} if options.figures else {}
+    for what, path in written.items():
+        console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _update_readme(path: Path, compared: Sequence[Section], records: Sequence[Record], console: "Console") -> None:
+    changed = update_readme(path, results_table(compared, records))
+    if not any(section.rows and not section.setup.doubts for section in compared):
+        console.print("Nothing to publish: there is no full measurement on real data among these records.")
+    console.print(f"{path}: {'its table was renewed' if changed else 'its table says this already'}.", soft_wrap=True)
+
+
+def _nothing(results: Results, reading: Reading, everything: Sequence[Section]) -> str:
+    if not reading.records:
+        return f"No records under {results.records()}. Measure first: {TRY}"
+    there = sorted({f"{s.setup.device}: {s.setup.cell.benchmark}, {s.setup.cell.use_case}" for s in everything})
+    return f"No record is of that GPU, benchmark and use case. There are: {'; '.join(there)}."
+
+
+@contextmanager
+def _progress(what: str, total: int, console: "Console") -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, gone at its end; nothing in a file or pipe."""
+    from rich.progress import Progress
+
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
+
+
+def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Console") -> list[Record]:
+    """All that plans for several devices may be compared with, whatever the number of the use case it was made for."""
+    benchmarks = {plan.cell.benchmark for plan in plans if plan.cell.devices > 1}
+    paths = [path for name in sorted(benchmarks) for path in results.records().glob(f"*/{name}_*/*/*.json")]
+    reading = read_records(paths)
+    _print_refused(reading, console)
+    return [record for record in reading.records if record.measurement.cell.devices == 1]
+
+
+def _print_refused(reading: Reading, console: "Console") -> None:
+    for sentence in reading.refused:
+        console.print(f"Warning: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def _shortened(measurements: Sequence[Measurement]) -> str:
+    names = [f"{NAMES[measurement.framework]} {measurement.key}" for measurement in measurements]
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

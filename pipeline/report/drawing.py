@@ -1,0 +1,50 @@
+"""From chart specifications to files, in several processes. Imports little, as each process imports it anew."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MOST_PROCESSES = 8
+FIGURES_PER_PROCESS = 10
+"""Fewer are drawn sooner than another process has started."""
+PNG_SCALE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    path: Path
+    """Without its ending."""
+    specification: dict[str, Any]
+    png: bool = False
+    """Beside .svg and .pdf, which are always written."""
+
+
+def draw(figure: Figure) -> None:
+    """Raises ValueError for a specification that Vega-Lite does not take."""
+    import vl_convert
+
+    svg: str = vl_convert.vegalite_to_svg(figure.specification)
+    path = figure.path
+    path.with_name(path.name + ".svg").write_text(svg, encoding="utf-8")
+    path.with_name(path.name + ".pdf").write_bytes(vl_convert.svg_to_pdf(svg))
+    if figure.png:
+        path.with_name(path.name + ".png").write_bytes(vl_convert.svg_to_png(svg, scale=PNG_SCALE))
+
+
+def draw_all(figures: Sequence[Figure], advance: Callable[[], None] = lambda: None) -> None:
+    """`advance` is called after each figure."""
+    cores = len(os.sched_getaffinity(0))
+    processes = min(cores, MOST_PROCESSES, -(-len(figures) // FIGURES_PER_PROCESS))
+    if processes <= 1:
+        for figure in figures:
+            draw(figure)
+            advance()
+        return
+    # Spawned: V8 and its threads do not survive a fork.
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for _ in pool.map(draw, figures, chunksize=4):
+            advance()

@@ -1,0 +1,741 @@
+"""Charts: from sections to Vega-Lite, for the page (live) and for papers (SVG, PDF, PNG).
+
+A chart is a Vega-Lite specification as its documentation has it (https://vega.github.io/vega-lite/docs/), and the
+names of its rows of data. vl-convert draws it without a browser. JAX and PyTorch have one colour, one shape and
+one dash each, everywhere. The colours are of Okabe and Ito, "Color Universal Design" (2008).
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.record import Record
+from harness.settings import FRAMEWORKS
+from pipeline.report.compare import NAMES, SAME, VERDICTS, Mode, OneDevice, Row, Section, scaling, tally
+from pipeline.report.wording import differences, use_case_title, verdict
+
+Spec = dict[str, Any]
+Points = list[dict[str, Any]]
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+MIB = 2**20
+LOG: Spec = {"type": "log", "nice": False, "padding": 8}
+ONCE: Spec = {"values": [{}]}
+"""The data of a mark that stands in the chart once, such as the line at 1."""
+SHAPES = {"JAX": "circle", "PyTorch": "diamond"}
+DASHES: dict[str, list[int]] = {"JAX": [1, 0], "PyTorch": [5, 3]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Palette:
+    jax: str
+    torch: str
+    neutral: str
+    text: str
+    grid: str
+    background: str
+    font: str
+
+
+PRINT = Palette(
+    jax="#0072B2",
+    torch="#D55E00",
+    neutral="#767676",
+    text="#1a1a1a",
+    grid="#dddddd",
+    background="white",
+    font="sans-serif",
+)
+PAGE = Palette(
+    jax="var(--jax)",
+    torch="var(--torch)",
+    neutral="var(--muted)",
+    text="var(--text)",
+    grid="var(--line)",
+    background="transparent",
+    font="system-ui, sans-serif",
+)
+"""Names that the page's style sheet gives a colour for each theme."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    name: str
+    """Ends the file name, such as `throughput`."""
+    title: str
+    caption: str
+    """What is shown and how it was made, in one or two sentences."""
+    data: str
+    """The key in the data that belongs to it."""
+    layers: Spec
+    """Vega-Lite without its data, size and colours."""
+    wide: bool = False
+    """Small multiples, whose width is fixed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """The charts of one section, and the data that they share."""
+
+    charts: tuple[Chart, ...]
+    data: Mapping[str, Points]
+
+
+def overview(compared: Sequence[Section]) -> Drawing:
+    """One point for each section: the geometric mean over its variants."""
+    points: Points = []
+    for section in compared:
+        setup, found = section.setup, tally(section.rows)
+        if found.mean is None:
+            continue
+        cell = setup.cell
+        points.append(
+            {
+                "place": f"{cell.benchmark}: {use_case_title(cell)} | {setup.device}",
+                "order": len(points),
+                "device": setup.device,
+                "benchmark": cell.benchmark,
+                "use_case": cell.use_case,
+                "ratio": found.mean,
+                **_ends(found.interval),
+                "favours": _favours(found.mean),
+                "variants": found.ratios,
+            }
+        )
+    chart = _ratio_chart("overview", "Geometric mean over variants", "place", "overview", OVERVIEW_TOOLTIP)
+    return Drawing(charts=(chart,) if points else (), data={"overview": points})
+
+
+OVERVIEW_TOOLTIP = {"place": "where", "ratio": "JAX / PyTorch", "low": "low", "high": "high", "variants": "variants"}
+
+
+def section_drawing(section: Section, alone: OneDevice) -> Drawing:
+    data = {
+        "ratios": _ratio_points(section),
+        "modes": [_mode_point(order, row, mode) for order, row in enumerate(section.rows) for mode in row.modes],
+        "memory": list(_memory_points(section)),
+        "learning": list(_learning_points(section)),
+        "batches": list(_batch_points(section)),
+        "scaling": list(_scaling_points(section, alone)),
+    }
+    charts = [chart for chart in CHARTS if _has_something(chart, data[chart.data])]
+    used = {chart.data for chart in charts}
+    return Drawing(charts=tuple(charts), data={name: points for name, points in data.items() if name in used})
+
+
+def _has_something(chart: Chart, points: Points) -> bool:
+    """The field of the x axis has a value somewhere. Batch sizes need two of them for a line."""
+    field = X_FIELDS[chart.name]
+    if chart.name == "batch_size":
+        return len({point["batch_size"] for point in points}) > 1
+    return any(point.get(field) is not None for point in points)
+
+
+# Data.
+
+
+def _ends(interval: tuple[float, float] | None) -> dict[str, float]:
+    return {} if interval is None else {"low": interval[0], "high": interval[1]}
+
+
+def _favours(ratio: float) -> str:
+    return NAMES["jax" if ratio > 1 else "torch"]
+
+
+def _ratio_points(section: Section) -> Points:
+    return [
+        {
+            "variant": row.label,
+            "order": order,
+            "ratio": row.ratio.value,
+            **_ends(row.ratio.interval),
+            "verdict": row.ratio.verdict,
+            "in words": verdict(row.ratio),
+            "two sides": (differences(row.comparison) if row.comparison else "") or "all equal",
+        }
+        for order, row in enumerate(section.rows)
+        if row.ratio is not None
+    ]
+
+
+def _mode_point(order: int, row: Row, mode: Mode) -> dict[str, Any]:
+    numbers = mode.numbers
+    return _without_nothing(
+        {
+            "variant": row.label,
+            "order": order,
+            "framework": NAMES[mode.framework],
+            "mode": mode.execution_mode,
+            "fastest": row.best(mode.framework) is mode,
+            "flags": ", ".join(sorted(mode.flags)) or "none",
+            "replicates": len(mode.throughputs),
+            "throughput": _rounded(mode.throughput_samples_per_s),
+            **{name: _rounded(value) for name, value in _ends(mode.throughput_interval).items()},
+            "p50_ms": _scaled(numbers.get("step_time_p50_s"), 1e3),
+            "p95_ms": _scaled(numbers.get("step_time_p95_s"), 1e3),
+            "compile_s": _scaled(numbers.get("compile_time_s"), 1),
+            "gross_mj": _scaled(numbers.get("energy_gross_joules_per_sample"), 1e3),
+            "net_mj": _scaled(numbers.get("energy_net_joules_per_sample"), 1e3),
+        }
+    )
+
+
+def _fastest(section: Section) -> Iterable[tuple[int, Row, Mode]]:
+    for order, row in enumerate(section.rows):
+        for framework in FRAMEWORKS:
+            if mode := row.best(framework):
+                yield order, row, mode
+
+
+MEMORY_KINDS = {
+    "memory_step_peak_bytes": "steady step",
+    "memory_allocator_peak_bytes": "allocator's peak",
+    "memory_pool_peak_bytes": "pool",
+    "memory_process_bytes": "process (NVML)",
+}
+
+
+def _memory_points(section: Section) -> Iterable[dict[str, Any]]:
+    for order, row, mode in _fastest(section):
+        for number, kind in MEMORY_KINDS.items():
+            if number in mode.numbers:
+                yield {
+                    "variant": row.label,
+                    "order": order,
+                    "framework": NAMES[mode.framework],
+                    "mode": mode.execution_mode,
+                    "kind": kind,
+                    "mib": _scaled(mode.numbers[number], 1 / MIB),
+                }
+
+
+def _learning_points(section: Section) -> Iterable[dict[str, Any]]:
+    """The test accuracy after each epoch over the training time until then: medians over replicates."""
+    for _, row, mode in _fastest(section):
+        by_epoch: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for record in mode.records:
+            for epoch, time_s, accuracy in _curve(record):
+                by_epoch[epoch].append((time_s, accuracy))
+        for epoch, points in sorted(by_epoch.items()):
+            times_s, accuracies = zip(*points, strict=True)
+            yield {
+                "group": f"{row.variant.model}-b{row.variant.batch_size}-{row.variant.precision}",
+                "framework": NAMES[mode.framework],
+                "mode": mode.execution_mode,
+                "epoch": epoch,
+                "time_s": _rounded(statistics.median(times_s)),
+                "accuracy": _rounded(statistics.median(accuracies)),
+                "worst": _rounded(min(accuracies)),
+                "best": _rounded(max(accuracies)),
+            }
+
+
+def _curve(record: Record) -> Iterable[tuple[int, float, float]]:
+    time_s = 0.0
+    for point in record.result.epochs if record.result else []:
+        time_s += point.train_time_s
+        yield point.epoch, time_s, point.test_accuracy
+
+
+def _batch_points(section: Section) -> Iterable[dict[str, Any]]:
+    for _, row, mode in _fastest(section):
+        variant = row.variant
+        options = "".join(f", {value}" for _, value in sorted(variant.options.items()))
+        yield {
+            "group": f"{variant.model}, {variant.precision}{options}",
+            "framework": NAMES[mode.framework],
+            "mode": mode.execution_mode,
+            "batch_size": variant.batch_size,
+            "throughput": _rounded(mode.throughput_samples_per_s),
+            "settings": row.settings,
+            **{name: _rounded(value) for name, value in _ends(mode.throughput_interval).items()},
+        }
+
+
+def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, Any]]:
+    for order, row in enumerate(section.rows):
+        for mode in row.modes:
+            found = scaling(section.setup, row, mode, alone)
+            for kind, share in (("strong", found.strong), ("weak", found.weak)):
+                if share is not None:
+                    yield {
+                        "variant": row.label,
+                        "order": order,
+                        "framework": NAMES[mode.framework],
+                        "mode": mode.execution_mode,
+                        "kind": kind,
+                        "efficiency": _rounded(share),
+                    }
+
+
+def _rounded(value: float) -> float:
+    """Five significant digits: more than any chart or tooltip shows."""
+    return float(f"{value:.5g}")
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else _rounded(value * factor)
+
+
+def _without_nothing(point: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in point.items() if value is not None}
+
+
+# Specifications.
+
+
+def _tooltip(fields: Mapping[str, str]) -> list[Spec]:
+    return [{"field": field, "title": title, **_format(field)} for field, title in fields.items()]
+
+
+def _format(field: str) -> Spec:
+    if field in ("ratio", "low", "high"):
+        return {"type": "quantitative", "format": ",.4~r"}
+    if field in ("efficiency", "accuracy", "worst", "best"):
+        return {"type": "quantitative", "format": ".1%"}
+    if field in ("throughput", "p50_ms", "p95_ms", "compile_s", "gross_mj", "net_mj", "mib", "time_s"):
+        return {"type": "quantitative", "format": ",.4~r"}
+    return {"type": "nominal"}
+
+
+def _variants(field: str = "variant") -> Spec:
+    """In the order of the rows; ` | ` in a label breaks the line."""
+    return {
+        "field": field,
+        "type": "nominal",
+        "sort": {"field": "order", "op": "min"},
+        "title": None,
+        "axis": {"labelLimit": 0, "labelOverlap": False, "labelExpr": "split(datum.label, ' | ')"},
+    }
+
+
+def _by_framework(*, shape: bool = True, dash: bool = False) -> Spec:
+    domain = list(NAMES.values())
+    found: Spec = {
+        "color": {
+            "field": "framework",
+            "type": "nominal",
+            "title": None,
+            "scale": {"domain": domain, "range": "COLORS"},
+        }
+    }
+    if shape:
+        found["shape"] = {
+            "field": "framework",
+            "type": "nominal",
+            "title": None,
+            "scale": {"domain": domain, "range": [SHAPES[name] for name in domain]},
+        }
+    if dash:
+        found["strokeDash"] = {
+            "field": "framework",
+            "type": "nominal",
+            "title": None,
+            "scale": {"domain": domain, "range": [DASHES[name] for name in domain]},
+        }
+    return found
+
+
+FRAMEWORK_OFFSET: Spec = {
+    "field": "framework",
+    "type": "nominal",
+    "sort": list(NAMES.values()),
+    "scale": {"domain": list(NAMES.values())},
+}
+POINT: Spec = {"type": "point", "filled": True, "size": 55, "opacity": 1}
+
+
+def _ratio_chart(name: str, title: str, place: str, data: str, tooltip: Mapping[str, str]) -> Chart:
+    """Ratios with their intervals on a logarithmic axis; a line at 1 and a band where the two are the same."""
+    x: Spec = {"type": "quantitative", "title": "JAX / PyTorch", "scale": LOG}
+    favours = name == "overview"
+    domain: Sequence[str] = list(NAMES.values()) if favours else VERDICTS
+    color = {
+        "field": "favours" if favours else "verdict",
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": domain, "range": "COLORS" if favours else "VERDICTS"},
+    }
+    shapes = {"range": ["circle", "diamond"] if favours else ["circle", "diamond", "square", "cross"]}
+    shape = {**color, "scale": {"domain": domain, **shapes}}
+    if favours:
+        color["legend"] = shape["legend"] = None
+    return Chart(
+        name=name,
+        title=title,
+        caption="Right of the line at 1, JAX is faster; left of it, PyTorch. Bars are 95 % intervals over replicates."
+        if not favours
+        else "Right of the line at 1, JAX is faster; left of it, PyTorch. Bars are 95 % intervals.",
+        data=data,
+        layers={
+            "encoding": {"y": _variants(place)},
+            "layer": [
+                {
+                    "data": ONCE,
+                    "mark": {"type": "rect", "color": "NEUTRAL", "opacity": 0.2},
+                    "encoding": {"x": {"datum": SAME.low, **x}, "x2": {"datum": SAME.high}, "y": None},
+                },
+                {
+                    "data": ONCE,
+                    "mark": {"type": "rule", "color": "NEUTRAL"},
+                    "encoding": {"x": {"datum": 1, **x}, "y": None},
+                },
+                {
+                    "mark": {"type": "rule", "strokeWidth": 2},
+                    "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}, "color": color},
+                },
+                {
+                    "mark": {**POINT, "size": 70},
+                    "encoding": {
+                        "x": {"field": "ratio", **x},
+                        "color": color,
+                        "shape": shape,
+                        "tooltip": _tooltip(tooltip),
+                    },
+                },
+            ],
+        },
+    )
+
+
+def _dots(
+    *,
+    x: str,
+    title: str,
+    tooltip: Mapping[str, str],
+    ends: tuple[str, str] | None = None,
+    log: bool = True,
+    only_fastest: bool = False,
+    percent: bool = False,
+) -> Spec:
+    """A point for each variant and framework; `ends` are the fields of a bar through it."""
+    scale = LOG if log else {"zero": not percent}
+    axis: Spec = {"format": "%"} if percent else {"format": "~s"}
+    of_x: Spec = {"type": "quantitative", "title": title, "scale": scale, "axis": axis}
+    transform: list[Spec] = [{"filter": f"isValid(datum.{x})"}]
+    if only_fastest:
+        transform.append({"filter": "datum.fastest"})
+    layers: list[Spec] = []
+    if ends is not None:
+        low, high = ends
+        layers.append(
+            {
+                "transform": [{"filter": f"isValid(datum.{low}) && isValid(datum.{high})"}],
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"x": {"field": low, **of_x}, "x2": {"field": high}, **_by_framework(shape=False)},
+            }
+        )
+    opacity: Spec = {}
+    if not only_fastest:
+        opacity = {"opacity": {"condition": {"test": "datum.fastest", "value": 1}, "value": 0.45}}
+    layers.append(
+        {
+            "mark": POINT,
+            "encoding": {"x": {"field": x, **of_x}, **_by_framework(), **opacity, "tooltip": _tooltip(tooltip)},
+        }
+    )
+    return {
+        "transform": transform,
+        "encoding": {"y": _variants(), "yOffset": FRAMEWORK_OFFSET},
+        "layer": layers,
+    }
+
+
+def _kinds(*, x: str, title: str, kinds: Sequence[str], tooltip: Mapping[str, str], percent: bool = False) -> Spec:
+    """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number."""
+    scale: Spec = {"zero": False} if percent else LOG
+    layers: list[Spec] = []
+    if percent:
+        layers.append(
+            {
+                "data": ONCE,
+                "mark": {"type": "rule", "color": "NEUTRAL"},
+                "encoding": {"x": {"datum": 1}, "y": None, "yOffset": None},
+            }
+        )
+    shape = {
+        "field": "kind",
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(kinds), "range": ["circle", "square", "triangle-up", "cross"][: len(kinds)]},
+    }
+    layers.append(
+        {
+            "mark": POINT,
+            "encoding": {
+                "x": {
+                    "field": x,
+                    "type": "quantitative",
+                    "title": title,
+                    "scale": scale,
+                    "axis": {"format": "%"} if percent else {"format": ",~r"},
+                },
+                **_by_framework(shape=False),
+                "shape": shape,
+                "tooltip": _tooltip(tooltip),
+            },
+        }
+    )
+    return {"encoding": {"y": _variants(), "yOffset": FRAMEWORK_OFFSET}, "layer": layers}
+
+
+def _lines(*, x: Spec, y: Spec, tooltip: Mapping[str, str], detail: Sequence[str] = ()) -> Spec:
+    """Small multiples, one for each group."""
+    common = {"x": x, "y": y, "detail": [{"field": field} for field in detail]}
+    return {
+        "facet": {"field": "group", "type": "nominal", "sort": None, "title": None},
+        "columns": 3,
+        "resolve": {"scale": {"x": "independent"}},
+        "spec": {
+            "width": 200,
+            "height": 140,
+            "layer": [
+                {
+                    "mark": {"type": "line", "strokeWidth": 2},
+                    "encoding": {**common, **_by_framework(shape=False, dash=True)},
+                },
+                {"mark": POINT, "encoding": {**common, **_by_framework(), "tooltip": _tooltip(tooltip)}},
+            ],
+        },
+    }
+
+
+WHAT = {"variant": "variant", "framework": "framework", "mode": "execution mode"}
+CHARTS = (
+    _ratio_chart(
+        "ratio",
+        "JAX over PyTorch",
+        "variant",
+        "ratios",
+        {
+            "variant": "variant",
+            "in words": "verdict",
+            "ratio": "JAX / PyTorch",
+            "low": "low",
+            "high": "high",
+            "two sides": "the two sides",
+        },
+    ),
+    Chart(
+        name="throughput",
+        title="Throughput",
+        caption="Samples per second, median over replicates with its 95 % interval. Pale: slower execution modes.",
+        data="modes",
+        layers=_dots(
+            x="throughput",
+            title="samples / s",
+            ends=("low", "high"),
+            tooltip={
+                "flags": "flags",
+                **WHAT,
+                "throughput": "samples / s",
+                "low": "low",
+                "high": "high",
+                "replicates": "replicates",
+            },
+        ),
+    ),
+    Chart(
+        name="latency",
+        title="Latency of one step",
+        caption="Point: median (p50). The bar ends at the 95th percentile (p95). Each framework's fastest mode.",
+        data="modes",
+        layers=_dots(
+            x="p50_ms",
+            title="ms",
+            ends=("p50_ms", "p95_ms"),
+            only_fastest=True,
+            tooltip={"flags": "flags", **WHAT, "p50_ms": "p50 (ms)", "p95_ms": "p95 (ms)"},
+        ),
+    ),
+    Chart(
+        name="compile",
+        title="Compile time, with cold caches",
+        caption="What the first calls of the step took more than warm ones. Pale: slower execution modes. "
+        "With warm caches it is not measured yet.",
+        data="modes",
+        layers=_dots(x="compile_s", title="s", log=False, tooltip={**WHAT, "compile_s": "compile (s)"}),
+    ),
+    Chart(
+        name="memory",
+        title="Memory",
+        caption="Per device, in each framework's fastest mode. Each counts its steady step in its own way.",
+        data="memory",
+        layers=_kinds(
+            x="mib",
+            title="MiB",
+            kinds=list(MEMORY_KINDS.values()),
+            tooltip={**WHAT, "kind": "what", "mib": "MiB"},
+        ),
+    ),
+    Chart(
+        name="energy",
+        title="Energy of one sample",
+        caption="Of the GPU's board, in each framework's fastest mode. Point: gross; end of the bar: less idle power.",
+        data="modes",
+        layers=_dots(
+            x="gross_mj",
+            title="mJ / sample",
+            ends=("net_mj", "gross_mj"),
+            only_fastest=True,
+            tooltip={"flags": "flags", **WHAT, "gross_mj": "gross (mJ)", "net_mj": "net (mJ)"},
+        ),
+    ),
+    Chart(
+        name="learning",
+        title="Learning curves",
+        caption="Test accuracy over training time, evaluation excluded; medians over replicates, fastest modes.",
+        data="learning",
+        wide=True,
+        layers=_lines(
+            x={"field": "time_s", "type": "quantitative", "title": "training time (s)"},
+            y={
+                "field": "accuracy",
+                "type": "quantitative",
+                "title": "test accuracy",
+                "scale": {"zero": False},
+                "axis": {"format": "%"},
+            },
+            tooltip={
+                "framework": "framework",
+                "mode": "execution mode",
+                "epoch": "epoch",
+                "time_s": "time (s)",
+                "accuracy": "test accuracy",
+                "worst": "worst replicate",
+                "best": "best replicate",
+            },
+        ),
+    ),
+    Chart(
+        name="batch_size",
+        title="Throughput over batch size",
+        caption="Each framework's fastest mode at each batch size; both axes are logarithmic.",
+        data="batches",
+        wide=True,
+        layers=_lines(
+            x={
+                "field": "batch_size",
+                "type": "quantitative",
+                "title": "batch size",
+                "scale": {**LOG, "base": 2},
+                "axis": {"format": "d", "tickCount": 5},
+            },
+            y={
+                "field": "throughput",
+                "type": "quantitative",
+                "title": "samples / s",
+                "scale": LOG,
+                "axis": {"format": "~s", "tickCount": 4},
+            },
+            detail=("settings",),
+            tooltip={
+                "framework": "framework",
+                "mode": "execution mode",
+                "batch_size": "batch size",
+                "throughput": "samples / s",
+                "low": "low",
+                "high": "high",
+            },
+        ),
+    ),
+    Chart(
+        name="scaling",
+        title="Scaling efficiency",
+        caption="Throughput over that of one device times the number of devices. Strong: the same batch in all. "
+        "Weak: the same batch for each device. At the line, nothing is lost.",
+        data="scaling",
+        layers=_kinds(
+            x="efficiency",
+            title="efficiency",
+            kinds=("strong", "weak"),
+            percent=True,
+            tooltip={**WHAT, "kind": "which", "efficiency": "efficiency"},
+        ),
+    ),
+)
+"""In the order in which they are shown."""
+X_FIELDS = {
+    "ratio": "ratio",
+    "throughput": "throughput",
+    "latency": "p50_ms",
+    "compile": "compile_s",
+    "memory": "mib",
+    "energy": "gross_mj",
+    "learning": "time_s",
+    "batch_size": "batch_size",
+    "scaling": "efficiency",
+}
+
+
+def specification(chart: Chart, data: Mapping[str, Points] | None, palette: Palette, *, title: str = "") -> Spec:
+    """The whole of it. Without `data` the page fills that in.
+
+    Args:
+        title: above a static figure; the page has it as text.
+    """
+    size: Spec = {} if chart.wide else {"height": {"step": 36 if chart.name == "overview" else 24, "for": "position"}}
+    if not chart.wide:
+        size["width"] = 460 if data is not None else "container"
+    spec = {
+        "$schema": SCHEMA,
+        "description": f"{chart.title}. {chart.caption}",
+        **({"title": {"text": title, "subtitle": chart.title}} if title else {}),
+        "data": {"name": chart.data},
+        **({"datasets": {chart.data: data[chart.data]}} if data is not None else {}),
+        **size,
+        **chart.layers,
+        "config": _config(palette),
+    }
+    if not chart.wide and data is None:
+        spec |= {
+            "autosize": {"type": "fit-x", "contains": "padding"},
+            "padding": {"left": 5, "right": 16, "top": 5, "bottom": 8},
+        }
+    coloured: Spec = _coloured(spec, palette)
+    return coloured
+
+
+def _config(palette: Palette) -> Spec:
+    return {
+        "background": palette.background,
+        "font": palette.font,
+        "view": {"stroke": None},
+        "axis": {
+            "labelColor": palette.text,
+            "titleColor": palette.text,
+            "gridColor": palette.grid,
+            "domainColor": palette.grid,
+            "tickColor": palette.grid,
+            "labelFontSize": 11,
+            "titleFontWeight": "normal",
+        },
+        "axisX": {"labelOverlap": "greedy", "labelSeparation": 6},
+        "legend": {
+            "labelColor": palette.text,
+            "titleColor": palette.text,
+            "symbolBaseFillColor": palette.text,
+            "symbolBaseStrokeColor": palette.text,
+            "orient": "top",
+            "columns": 2,
+            "layout": {"top": {"direction": "vertical", "anchor": "start"}},
+        },
+        "header": {"labelColor": palette.text, "titleColor": palette.text, "labelFontSize": 11},
+        "title": {"color": palette.text, "subtitleColor": palette.text, "anchor": "start", "fontSize": 12},
+    }
+
+
+def _coloured(part: Any, palette: Palette) -> Any:
+    """The same with colours for the words that stand for them."""
+    colours: dict[str, Any] = {
+        "COLORS": [palette.jax, palette.torch],
+        "VERDICTS": [palette.jax, palette.torch, palette.text, palette.neutral],
+        "NEUTRAL": palette.neutral,
+    }
+    if isinstance(part, dict):
+        return {key: value if key == "datasets" else _coloured(value, palette) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_coloured(entry, palette) for entry in part]
+    return colours.get(part, part) if isinstance(part, str) else part

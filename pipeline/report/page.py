@@ -1,0 +1,225 @@
+"""The report as one HTML page that needs nothing else: no network, no other file, no browser newer than 2023."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.paths import REPOSITORY
+from harness.record import Record
+from harness.settings import FRAMEWORKS
+from pipeline.report import wording
+from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
+from pipeline.report.environments import environment_groups
+from pipeline.report.figures import PAGE, Chart, Drawing, Points, Spec, overview, section_drawing, specification
+
+TEMPLATES = REPOSITORY / "templates"
+MIB = 2**20
+EMBED = "window.vegaEmbed = vegaEmbed;"
+"""What the page's own script uses of Vega."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeColumn:
+    """A column of the table of all execution modes; left out where no mode has the number."""
+
+    title: str
+    number: str
+    """Of harness.statistics.summary_numbers."""
+    factor: float = 1.0
+    percent: bool = False
+
+
+MODE_COLUMNS = (
+    ModeColumn(title="step p50, ms", number="step_time_p50_s", factor=1e3),
+    ModeColumn(title="step p95, ms", number="step_time_p95_s", factor=1e3),
+    ModeColumn(title="compile, cold, s", number="compile_time_s"),
+    ModeColumn(title="memory of a steady step, MiB", number="memory_step_peak_bytes", factor=1 / MIB),
+    ModeColumn(title="allocator's peak, MiB", number="memory_allocator_peak_bytes", factor=1 / MIB),
+    ModeColumn(title="pool, MiB", number="memory_pool_peak_bytes", factor=1 / MIB),
+    ModeColumn(title="process (NVML), MiB", number="memory_process_bytes", factor=1 / MIB),
+    ModeColumn(title="host's peak, MiB", number="memory_host_peak_bytes", factor=1 / MIB),
+    ModeColumn(title="energy gross, mJ/sample", number="energy_gross_joules_per_sample", factor=1e3),
+    ModeColumn(title="energy net, mJ/sample", number="energy_net_joules_per_sample", factor=1e3),
+    ModeColumn(title="test accuracy", number="test_accuracy", percent=True),
+    ModeColumn(title="time to accuracy, s", number="time_to_target_s"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A section with all that the page shows of it."""
+
+    id: str
+    section: Section
+    tally: Tally
+    drawing: Drawing
+    scalings: Sequence[tuple[Row, Mode, str, str]]
+    """Row, mode, strong and weak efficiency in per cent."""
+
+    @property
+    def setup(self) -> Setup:
+        return self.section.setup
+
+    @property
+    def flags(self) -> list[str]:
+        return sorted({flag for row in self.section.rows for mode in row.modes for flag in mode.flags})
+
+    @property
+    def columns(self) -> list[ModeColumn]:
+        modes = [mode for row in self.section.rows for mode in row.modes]
+        return [column for column in MODE_COLUMNS if any(column.number in mode.numbers for mode in modes)]
+
+    @property
+    def absent(self) -> list[str]:
+        """Why memory or energy has no number, once for each reason."""
+        results = [record.result for row in self.section.rows for mode in row.modes for record in mode.records]
+        found = {f"Memory: {result.memory.absent}" for result in results if result and result.memory.absent}
+        found |= {f"Energy: {result.energy.absent}" for result in results if result and result.energy.absent}
+        return sorted(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UseCase:
+    """All places of one use case."""
+
+    title: str
+    places: Sequence[Place]
+
+
+def page_html(
+    compared: Sequence[Section],
+    alone: OneDevice,
+    records: Sequence[Record],
+    refused: Sequence[str],
+    source: Path,
+    now: datetime | None = None,
+) -> str:
+    """
+    Args:
+        records: all that were read; for their environments.
+        refused: sentences about files that could not be read.
+        source: the folder of the records.
+    """
+    import vl_convert
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    places = [_place(index, section, alone) for index, section in enumerate(compared)]
+    quotable = [place for place in places if not place.setup.doubts]
+    doubtful = [place for place in places if place.setup.doubts]
+    shown = quotable or doubtful
+    summary = overview([place.section for place in shown])
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "wording": wording,
+        "cell_of": _cell_text,
+        "names": NAMES,
+        "frameworks": FRAMEWORKS,
+        "verdicts": VERDICTS,
+    }
+    return environment.get_template("report.html.j2").render(
+        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
+        vega=Markup(_safe_script(vl_convert.javascript_bundle(EMBED))),
+        charts=Markup(_safe_json(_chart_data(places, summary))),
+        summary=summary,
+        cards=_device_tallies(quotable),
+        quotable=_by_use_case(quotable),
+        doubtful=_by_use_case(doubtful),
+        shown=shown,
+        devices=_distinct(place.setup.device for place in places),
+        benchmarks=_distinct(place.setup.cell.benchmark for place in places),
+        use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),
+        environments=environment_groups(records),
+        records=len(records),
+        refused=refused,
+        source=source,
+        now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _place(index: int, section: Section, alone: OneDevice) -> Place:
+    return Place(
+        id=f"s{index}",
+        section=section,
+        tally=tally(section.rows),
+        drawing=section_drawing(section, alone),
+        scalings=list(_scalings(section, alone)),
+    )
+
+
+def _scalings(section: Section, alone: OneDevice) -> Iterable[tuple[Row, Mode, str, str]]:
+    for row in section.rows:
+        for mode in row.modes:
+            found = scaling(section.setup, row, mode, alone)
+            strong, weak = ("" if share is None else f"{share:.0%}" for share in (found.strong, found.weak))
+            if strong or weak:
+                yield row, mode, strong, weak
+
+
+def _by_use_case(places: Sequence[Place]) -> list[UseCase]:
+    groups: dict[tuple[int, str], list[Place]] = defaultdict(list)
+    for place in sorted(places, key=_place_order):
+        cell = place.setup.cell
+        groups[cell.use_case, f"Use case {cell.use_case}: {wording.use_case_title(cell)}"].append(place)
+    return [UseCase(title=title, places=same) for (_, title), same in groups.items()]
+
+
+def _place_order(place: Place) -> tuple[Any, ...]:
+    setup = place.setup
+    cell = setup.cell
+    return cell.use_case, cell.devices, cell.benchmark, setup.device, cell.gpu, setup.quick, setup.data
+
+
+def _device_tallies(places: Sequence[Place]) -> list[tuple[str, int, Tally]]:
+    """Device, its number of sections, and all their variants together."""
+    groups: dict[str, list[Place]] = defaultdict(list)
+    for place in places:
+        groups[place.setup.device].append(place)
+    return [
+        (device, len(same), tally(row for place in same for row in place.section.rows))
+        for device, same in sorted(groups.items())
+    ]
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return sorted(set(values))
+
+
+def _cell_text(mode: Mode, column: ModeColumn) -> str:
+    value = mode.numbers.get(column.number)
+    if value is None:
+        return ""
+    text = f"{value:.1%}" if column.percent else wording.number(value, factor=column.factor)
+    having, all_ = mode.replicates_with[column.number], len(mode.throughputs)
+    return text if having == all_ else f"{text} ({having} of {all_})"
+
+
+def _chart_data(places: Sequence[Place], summary: Drawing) -> dict[str, Any]:
+    """Specifications once for each kind of chart, data once for each section."""
+    charts: dict[str, Chart] = {chart.name: chart for place in places for chart in place.drawing.charts}
+    charts |= {chart.name: chart for chart in summary.charts}
+    specifications: dict[str, Spec] = {name: specification(chart, None, PAGE) for name, chart in charts.items()}
+    data: dict[str, dict[str, Points]] = {place.id: dict(place.drawing.data) for place in places}
+    return {"specifications": specifications, "data": data | {"summary": dict(summary.data)}}
+
+
+def _safe_json(content: Any) -> str:
+    """As the text of a script element: no `</script>` and no `<!--` in it."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _safe_script(text: str) -> str:
+    """JavaScript as the text of a script element. A `<` of these words can only stand in a string there."""
+    return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -1,0 +1,97 @@
+"""The results table of README.md, between its two markers. Pure but for `update_readme`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from harness.errors import ProjectError
+from harness.files import write_atomically
+from harness.record import Record
+from harness.settings import FRAMEWORKS
+from pipeline.report.compare import NAMES, VERDICTS, Section, tally
+from pipeline.report.wording import bracket, times, use_case_title
+
+BEGIN = "<!-- results:begin -->"
+END = "<!-- results:end -->"
+COMMAND = "python main.py report --update-readme"
+NOTHING = (
+    "No result is published yet: `results/published` holds no full measurement on real data. "
+    "Quick runs and sample data are never shown here."
+)
+HEAD = ("GPU", "benchmark", "use case", "flags", "JAX / PyTorch", *VERDICTS, "no ratio")
+
+
+def results_table(compared: Sequence[Section], records: Iterable[Record]) -> str:
+    """Markdown. One line for each section that may be quoted; a sentence where there is none.
+
+    Args:
+        records: those of the sections; for the versions and dates below the table.
+    """
+    quotable = [section for section in compared if section.rows and not section.setup.doubts]
+    if not quotable:
+        return NOTHING
+    lines = [_line(HEAD), _line("---" for _ in HEAD), *(_line(_cells(section)) for section in quotable)]
+    return "\n".join([*lines, "", _below(quotable, records)])
+
+
+def _cells(section: Section) -> list[str]:
+    setup, found = section.setup, tally(section.rows)
+    flags = sorted({flag for row in section.rows for mode in row.modes for flag in mode.flags})
+    return [
+        setup.devices,
+        setup.cell.benchmark,
+        f"{setup.cell.use_case}: {use_case_title(setup.cell)}",
+        ", ".join(flags) or "none",
+        "none" if found.mean is None else f"**{times(found.mean)}**{bracket(found.interval)}",
+        *(str(found.verdicts[verdict] or "") for verdict in VERDICTS),
+        str(found.without_ratio or ""),
+    ]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _below(quotable: Sequence[Section], records: Iterable[Record]) -> str:
+    setups = {section.setup.cell for section in quotable}
+    kept = [r for r in records if r.measurement.cell in setups and not r.measurement.quick]
+    kept = [record for record in kept if record.measurement.data == "real"]
+    versions = []
+    for framework in FRAMEWORKS:
+        found = {
+            str((record.environment.get("framework") or {}).get("version") or "of unknown version")
+            for record in kept
+            if record.measurement.framework == framework and record.outcome == "ok"
+        }
+        if found:
+            versions.append(f"{NAMES[framework]} {', '.join(sorted(found))}")
+    days = sorted({record.ended_at[:10] for record in kept})
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    return (
+        "Throughput of JAX over that of PyTorch, each in its fastest mode: geometric mean over variants with its 95 % "
+        "interval, and how many variants have which verdict. Above 1, JAX is faster. "
+        f"{len(kept)} records, {when}, {' and '.join(versions)}; made by `{COMMAND}`."
+    )
+
+
+def replaced(text: str, table: str, name: str) -> str:
+    """`text` with the table between its markers.
+
+    Raises:
+        ProjectError: the markers are not there exactly once, in order.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in after:
+        raise ProjectError(
+            f"{name}: needs the lines {BEGIN} and {END}, once each and in this order; nothing was changed"
+        )
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def update_readme(path: Path, table: str) -> bool:
+    """Whether anything changed."""
+    text = path.read_text(encoding="utf-8")
+    new = replaced(text, table, str(path))
+    if new != text:
+        write_atomically(path, new, replace=True)
+    return new != text

@@ -1,0 +1,149 @@
+"""The comparison as tables on the terminal: what `--wait` and `report` print."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.settings import FRAMEWORKS
+from pipeline.report.compare import NAMES, Comparison, Mode, OneDevice, Row, Section, headline, scaling
+from pipeline.report.wording import (
+    bracket,
+    difference_lines,
+    failure_lines,
+    flag_lines,
+    no_ratio_lines,
+    number,
+    times,
+    verdict,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def new_console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+def print_sections(compared: Sequence[Section], console: "Console", alone: OneDevice) -> None:
+    for section in compared:
+        console.rule(style="dim")
+        console.print(headline(section.setup), style="bold", highlight=False)
+        for line in flag_lines(section.rows):
+            console.print(line, highlight=False, markup=False)
+        if section.rows:
+            _print_tables(section, console, alone)
+        lines = [f"The two sides: {line}" for line in difference_lines(section.rows)]
+        lines += [f"No ratio: {line}" for line in no_ratio_lines(section.rows)]
+        lines += [f"No number: {line}" for line in failure_lines(section.without_number)]
+        for line in lines:
+            console.print(line, highlight=False, markup=False)
+
+
+def _print_tables(section: Section, console: "Console", alone: OneDevice) -> None:
+    console.print(_pair_table(section.rows))
+    console.print(
+        "Samples per second: median over replicates, each framework in its fastest mode. Ratio: "
+        "median over paired replicates, with its 95 % interval.",
+        style="dim",
+        highlight=False,
+    )
+    console.print(_mode_table(section.rows))
+    if section.setup.cell.devices > 1:
+        _print_scaling(section, alone, console)
+
+
+def _pair_table(rows: Sequence[Row]) -> "Table":
+    table = _table("variant", "flags", "JAX\nsamples/s", "PyTorch\nsamples/s", "JAX / PyTorch")
+    for row in rows:
+        bests = [mode for framework in FRAMEWORKS if (mode := row.best(framework))]
+        flags = sorted({flag for mode in bests for flag in mode.flags})
+        cells = [_best_cell(row.best("jax")), _best_cell(row.best("torch")), _ratio_cell(row.comparison)]
+        table.add_row(_breakable(row.label), "\n".join(flags), *cells)
+    return table
+
+
+def _best_cell(mode: Mode | None) -> str:
+    return "none" if mode is None else f"{number(mode.throughput_samples_per_s)}\n({mode.execution_mode})"
+
+
+def _ratio_cell(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "no pair"
+    estimate = comparison.estimate
+    if estimate is None:
+        return "no ratio:\n" + (
+            f"parity {comparison.judgement.state}" if comparison.replicates else "no common replicate"
+        )
+    return f"{times(estimate.value)}{bracket(estimate.interval)}\n" + verdict(estimate).replace(": ", "\n")
+
+
+def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> None:
+    cell = section.setup.cell
+    table = _table("scaling efficiency", "strong", "weak")
+    for row in section.rows:
+        for mode in row.modes:
+            efficiency = scaling(section.setup, row, mode, alone)
+            shares = ["" if share is None else f"{share:.0%}" for share in (efficiency.strong, efficiency.weak)]
+            if any(shares):
+                table.add_row(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares)
+    if table.row_count:
+        console.print(table)
+        note = (
+            f"Throughput on {cell.devices} devices over {cell.devices} times that of one, which had the whole batch "
+            f"(strong) or 1/{cell.devices} of it (weak)."
+        )
+    else:
+        note = (
+            f"No scaling efficiency: this folder has no record of {cell.use_case_name} on one such device with the "
+            f"same settings and the same batch, or 1/{cell.devices} of it."
+        )
+    console.print(note, style="dim", highlight=False)
+
+
+def _mode_table(rows: Sequence[Row]) -> "Table":
+    """Every execution mode below its variant; the columns of training only where there was some."""
+    trained = any("test_accuracy" in mode.numbers for row in rows for mode in row.modes)
+    columns = ["every mode", "samples/s", "step\np50 ms", "step\np95 ms", "compile\ns"]
+    table = _table(*columns, *(["test\nacc.", "to goal\ns"] if trained else []))
+    for row in rows:
+        table.add_row(row.label, style="bold")
+        for mode in row.modes:
+            numbers = mode.numbers
+            cells = [
+                f"  {NAMES[mode.framework]} {mode.execution_mode}",
+                number(mode.throughput_samples_per_s),
+                number(numbers.get("step_time_p50_s"), factor=1e3),
+                number(numbers.get("step_time_p95_s"), factor=1e3),
+                number(numbers.get("compile_time_s")),
+            ]
+            if trained:
+                accuracy = numbers.get("test_accuracy")
+                cells.append("" if accuracy is None else f"{accuracy:.1%}")
+                cells.append(number(numbers.get("time_to_target_s")))
+            table.add_row(*cells)
+    return table
+
+
+def _table(*columns: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for column in columns:
+        is_text = column in ("variant", "every mode", "flags", "scaling efficiency")
+        table.add_column(
+            column,
+            justify="left" if is_text else "right",
+            overflow="fold",
+            no_wrap=column == "every mode",
+        )
+    return table
+
+
+def _breakable(label: str) -> str:
+    """Two lines at the most: the model and batch size, then the rest."""
+    parts = label.split("-")
+    return label if len(label) <= 16 else "-".join(parts[:2]) + "-\n" + "-".join(parts[2:])

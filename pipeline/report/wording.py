@@ -1,0 +1,136 @@
+"""How numbers, ratios and doubts are put into words, the same on the terminal, in the page and in tables."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from harness.plan import Cell
+from harness.record import Record
+from harness.statistics import Interval, RatioEstimate
+from pipeline.report.compare import NAMES, SAME, Comparison, Row, Tally
+
+
+def times(ratio: float) -> str:
+    """1.25, 0.80, 0.0123: two decimals, and more only where they would be mostly zeros."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3g}"
+
+
+def number(value: float | None, *, factor: float = 1.0) -> str:
+    """Three significant digits, or whole numbers from 100 on; nothing where there is none."""
+    if value is None:
+        return ""
+    scaled = value * factor
+    return f"{scaled:,.0f}" if abs(scaled) >= 100 else f"{scaled:.3g}"
+
+
+def bracket(interval: Interval | None) -> str:
+    """` [1.20, 1.31]`, with its blank; empty where there is none."""
+    return "" if interval is None else f" [{times(interval.low)}, {times(interval.high)}]"
+
+
+def replicates(count: int) -> str:
+    return f"{count} replicate{'' if count == 1 else 's'}"
+
+
+def verdict(estimate: RatioEstimate) -> str:
+    """`undecided: 3 replicates, about 12 needed`."""
+    if estimate.verdict != "undecided":
+        return estimate.verdict
+    so_far = replicates(estimate.replicates)
+    needed = f", about {estimate.replicates_needed} needed" if estimate.replicates_needed else ""
+    if estimate.interval is None:
+        return f"undecided: {so_far}, no interval{needed}"
+    return f"undecided: {so_far}{needed}"
+
+
+def mean_in_words(found: Tally) -> str:
+    """Of a geometric mean: a verdict by the same rules as that of a ratio, but of many variants."""
+    if found.interval is None:
+        return "No verdict"
+    low, high = found.interval
+    if SAME.low <= low and high <= SAME.high:
+        return "The same"
+    if low <= 1 <= high:
+        return "No clear difference"
+    return f"{NAMES['jax' if low > 1 else 'torch']} faster"
+
+
+def equal_names(comparison: Comparison) -> str:
+    return ", ".join(condition.name for condition in comparison.conditions if condition.state == "equal")
+
+
+def unequal(comparison: Comparison) -> str:
+    """`node: n1 / n2; GPU: ...`, JAX's before PyTorch's."""
+    return "; ".join(f"{c.name}: {c.detail}" for c in comparison.conditions if c.state == "differs")
+
+
+def unrecorded(comparison: Comparison) -> str:
+    return ", ".join(condition.name for condition in comparison.conditions if condition.state == "not recorded")
+
+
+def differences(comparison: Comparison) -> str:
+    """What stands beside the ratio: `not equal: node: n1 / n2; not recorded: CPUs`. Empty where all was equal."""
+    found = {"not equal": unequal(comparison), "not recorded": unrecorded(comparison)}
+    return "; ".join(f"{what}: {text}" for what, text in found.items() if text)
+
+
+def flag_lines(rows: Iterable[Row]) -> list[str]:
+    """Each flag once, with where it was seen and one of its sentences."""
+    seen: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in rows:
+        for mode in row.modes:
+            for flag, sentence in mode.flags.items():
+                where = f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}"
+                seen[flag].append((where, sentence))
+    lines = []
+    for flag, places in sorted(seen.items()):
+        where, sentence = places[0]
+        more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
+        lines.append(f"{flag}: {sentence}; {where}{more}")
+    return lines
+
+
+def failure_lines(records: Sequence[Record]) -> list[str]:
+    """What was tried and has no number: once for all replicates with the same outcome and reason."""
+    places: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        measurement = record.measurement
+        where = f"{NAMES[measurement.framework]} {measurement.variant.key}"
+        reason = record.reason or "measured nothing that can be compared"
+        places[where, record.outcome.replace("_", " "), reason].append(record)
+    lines = []
+    for (where, outcome, reason), same in places.items():
+        how_many = f" ({len(same)} replicates)" if len(same) > 1 else ""
+        lines.append(f"{where}: {outcome}{how_many}: {reason}")
+    return lines
+
+
+def difference_lines(rows: Iterable[Row]) -> list[str]:
+    """What was not equal, once for all ratios of which it holds."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.ratio is not None and row.comparison is not None:
+            places[differences(row.comparison)].append(row.label)
+    return [f"{what}; {_some(labels)}" for what, labels in places.items() if what]
+
+
+def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
+    """Why a variant has no ratio, once for all of the same reason. Where one side is missing, the table shows it."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.comparison is not None and row.comparison.why_no_ratio:
+            places[row.comparison.why_no_ratio].append(row.label)
+    return [f"{reason}; {_some(labels)}" for reason, labels in places.items()]
+
+
+def _some(labels: Sequence[str]) -> str:
+    return labels[0] + (f" (and {len(labels) - 1} more)" if len(labels) > 1 else "")
+
+
+TITLES = {"train": "Train", "per_sample_gradients": "Per-sample gradients"}
+"""Of use cases whose file name does not read well by itself."""
+
+
+def use_case_title(cell: Cell) -> str:
+    """`Train on one GPU`, for any use case, known here or not."""
+    name = TITLES.get(cell.use_case_name, cell.use_case_name.replace("_", " ").capitalize())
+    return f"{name} on {'one GPU' if cell.devices == 1 else f'{cell.devices} GPUs'}"
