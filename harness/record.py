@@ -5,6 +5,7 @@ Raw samples only; every statistic is derived on reading (harness/statistics.py).
 History of the schema:
     1  2026-11  first version
        2026-11  `ranks`, empty in records from before and on one device; nothing else changed its meaning
+       2026-11  `parity`, None in records from before and of use cases without parity numbers
 """
 
 from pathlib import Path
@@ -162,6 +163,8 @@ class Record(Frozen):
     together; anything else of rank 0 (harness/ranks.py)."""
     ranks: list[RankResult] = []
     """In their order; empty on one device."""
+    parity: str | None = None
+    """File beside this record with the numbers that the parity gate compares (harness/parity.py)."""
 
 
 def write_record(record: Record, path: Path) -> None:
