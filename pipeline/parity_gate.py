@@ -54,8 +54,8 @@ def _why_none(record: Record) -> str:
     module = parity_module(framework, use_case)
     if not module.exists():
         return (
-            f"use case {use_case} has no {framework}_runner/parity/{module.name}, so nothing shows that both frameworks "
-            f"do the same work; docs/adding.md says how to write it"
+            f"use case {use_case} has no {framework}_runner/parity/{module.name}, so nothing shows that both "
+            f"frameworks do the same work; docs/adding.md says how to write it"
         )
     return (
         f"the record of {framework} has no parity numbers: it was made before there was a gate. "
