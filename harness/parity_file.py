@@ -34,7 +34,7 @@ def write_parity(numbers: ParityNumbers, path: Path) -> None:
 def read_parity(path: Path) -> ParityNumbers:
     """Raises RecordError that names the file and what is wrong."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             metadata = ParityMetadata.model_validate_json(str(arrays[METADATA]))
             names = [name for name in arrays.files if name.startswith(NUMBER)]
             kept = {name.removeprefix(NUMBER): arrays[name].astype(np.float64) for name in names}

@@ -219,6 +219,7 @@ def leave_parity_numbers(session: Session, tasks: Sequence[ParityTask]) -> None:
             numbers = dict(compute(replace(session, measurement=task.measurement)))
         except Refused as error:
             outcome, reason = "refused", str(error)
+        session.agree(0.0)  # every rank is through, so the key is done
         key = key_of(task.measurement)
         if session.world.rank == 0:
             kept, shapes = condense(numbers)
