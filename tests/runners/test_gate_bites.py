@@ -54,7 +54,7 @@ def test_training_passes(benchmark: str, model: str) -> None:
     assert sum(name.startswith("gradients/") for name in theirs.kept) == parameters
 
 
-@pytest.mark.parametrize(("benchmark", "model"), MODELS)
+@pytest.mark.parametrize(("benchmark", "model"), MODELS[:2])
 def test_training_of_many_steps_in_one_call_passes(benchmark: str, model: str) -> None:
     judgement = judge(trained("jax", benchmark, model, "scan"), trained("torch", benchmark, model))
     assert judgement.state == "passed", judgement.sentence
@@ -65,14 +65,16 @@ def test_compiled_training_passes() -> None:
     assert judgement.state == "passed", judgement.sentence
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("benchmark", ["mnist", "cifar10"])
+@pytest.mark.parametrize(
+    ("benchmark", "output"),
+    [*(("mnist", output) for output in OUTPUTS), ("cifar10", "full"), ("cifar10", "clipped_sum")],
+)
 def test_per_sample_gradients_pass(benchmark: str, output: str) -> None:
     judgement = judge(per_sample("jax", benchmark, output), per_sample("torch", benchmark, output))
     assert judgement.state == "passed", judgement.sentence
 
 
-@pytest.mark.parametrize("output", ["norms", "full", "clipped_sum"])
+@pytest.mark.parametrize("output", ["full", "clipped_sum"])
 @pytest.mark.parametrize(
     ("framework", "execution_mode"),
     [
