@@ -52,12 +52,12 @@ def first_batch(session: Session, training: Any, own_rows: np.ndarray) -> Neutra
 
 def after_first_step(training: Any) -> Neutral:
     """The gradient that the step took, averaged over the devices by the step itself; an optimizer leaves it as it
-    was."""
+    was. Copied, as the next steps write into the same memory."""
     model = training.objective.model
     gradients = to_neutral({name: parameter.grad for name, parameter in model.named_parameters()})
     statistics = running_statistics(model)
-    return {f"gradients/{name}": value for name, value in gradients.items()} | {
-        f"statistics/{name}": value for name, value in statistics.items()
+    return {f"gradients/{name}": value.copy() for name, value in gradients.items()} | {
+        f"statistics/{name}": value.copy() for name, value in statistics.items()
     }
 
 
