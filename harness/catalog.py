@@ -1,7 +1,8 @@
 """What the two runners can do, read from their files without importing them (that would import a framework).
 
 Each `<framework>_runner/benchmarks/<name>.py` holds the literal MODELS; each `use_cases/<name>.py` holds
-EXECUTION_MODES, OPTIONS, SETTINGS and REFUSED_MODELS. A file that is there is known: nothing is registered.
+EXECUTION_MODES, OPTIONS, SETTINGS and REFUSED_MODELS; `parity/<name>.py` belongs to the use case of that name. A file
+that is there is known: nothing is registered.
 """
 
 import ast
@@ -48,6 +49,8 @@ class Runner(Frozen):
 
     benchmarks: dict[str, BenchmarkFile]
     use_cases: dict[str, UseCaseFile]
+    parity: tuple[str, ...]
+    """Use cases with parity numbers; the others are measured and not compared."""
 
 
 Catalog = dict[Framework, Runner]
@@ -62,6 +65,7 @@ def read_runner(folder: Path) -> Runner:
     return Runner(
         benchmarks={path.stem: read_constants(path, BenchmarkFile) for path in _modules(folder / "benchmarks")},
         use_cases={path.stem: read_constants(path, UseCaseFile) for path in _modules(folder / "use_cases")},
+        parity=tuple(path.stem for path in _modules(folder / "parity")),
     )
 
 
@@ -116,6 +120,11 @@ def differences(catalog: Catalog) -> list[str]:
                 of_jax, of_torch = getattr(files_jax[name], constant), getattr(files_torch[name], constant)
                 if constant not in ("EXECUTION_MODES", "PROCESS_PER_NODE") and of_jax != of_torch:
                     found.append(f"{folder}/{name}.py: {constant} differs: jax {of_jax!r}, torch {of_torch!r}")
+    for name in sorted({*jax.parity} ^ {*torch.parity}):
+        missing = "jax" if name not in jax.parity else "torch"
+        found.append(f"{missing}_runner/parity/{name}.py is missing; the other runner has it")
+    for name in sorted({*jax.parity, *torch.parity} - jax.use_cases.keys() - torch.use_cases.keys()):
+        found.append(f"parity/{name}.py belongs to no use case; use_cases/{name}.py is missing")
     return found
 
 

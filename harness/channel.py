@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from harness.record import Outcome, Result
 
-EventKind = Literal["environment", "progress", "metrics", "result", "error"]
+EventKind = Literal["environment", "progress", "metrics", "parity", "result", "error"]
 
 
 class Channel:
@@ -29,6 +29,10 @@ class Channel:
     def metrics(self, values: dict[str, float]) -> None:
         """Numbers to stream while the job runs; keys carry units, such as `throughput_samples_per_s`."""
         self._send("metrics", values)
+
+    def parity(self, digest: str) -> None:
+        """The key's file is written; the next key begins."""
+        self._send("parity", {"key": digest})
 
     def result(self, result: Result) -> None:
         self._send("result", result.model_dump(mode="json"))

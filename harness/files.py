@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str, *, replace: bool) -> None:
+def write_atomically(path: Path, content: str | bytes, *, replace: bool) -> None:
     """Write to a temporary file beside `path`, sync, then rename: readers see the old file or the whole new one.
 
     Safe with many nodes on one shared file system. With `replace=False` an existing file is kept.
@@ -17,8 +17,8 @@ def write_atomically(path: Path, text: str, *, replace: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("x") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
             file.flush()
             os.fsync(file.fileno())
         if not replace and path.exists():

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -30,10 +30,12 @@ from pydantic import ValidationError
 from harness import data
 from harness.agent import run_agent
 from harness.catalog import process_per_node
+from harness.child import Event
 from harness.environment import describe_environment
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
 from harness.heartbeat import Heartbeat, write_heartbeat
+from harness.parity_job import ParityRun
 from harness.paths import REPOSITORY, JobFolder, Results, stamp_of
 from harness.plan import PLAN_SCHEMA_VERSION, JobPlan, Measurement
 from harness.ranks import Ranks, RanksReport
@@ -241,6 +243,15 @@ class Job:
         self.team = Team(plan.framework, plan.cell)
         self.process_per_node = process_per_node(REPOSITORY / f"{plan.framework}_runner", plan.cell.use_case_name)
         self.environment = describe_environment() | {"pairing": pairing or describe_pairing(None, is_submitted=False)}
+        self.parity = ParityRun(
+            plan=plan,
+            folder=folder,
+            results=results,
+            team=self.team,
+            process_per_node=self.process_per_node,
+            environment=self.environment,
+            listen=self._listen,
+        )
         measurements = list(plan.measurements())
         self.measurements = [each for each in measurements if replicate in (None, each.replicate)]
         self.progress = Progress(total=len(measurements))
@@ -292,6 +303,7 @@ class Job:
                 self._beat("running")
                 self._set_phase("waiting for the other ranks", 0, 1)
                 self.team.gather(while_waiting=self._beat_when_due)
+                self._compute_parity()
                 for measurement in self.measurements:
                     self._measure_unless_settled(measurement, tracker)
         except Stopped:
@@ -324,6 +336,13 @@ class Job:
             f"{failed} failed"
         )
         return EXIT_FAILED if failed else 0
+
+    def _compute_parity(self) -> None:
+        """For what will be measured. A program that fails here has no ratio later, and is measured all the same."""
+        self.progress.current = "parity gate"
+        self.parity.compute(each for each in self.measurements if self._settled_record(each) is None)
+        for variant, reason in self.parity.failures.items():
+            self._print(f"no parity numbers, so no ratio: {variant}: {reason}")
 
     def _measure_unless_settled(self, measurement: Measurement, tracker: Tracker) -> None:
         progress = self.progress
@@ -361,6 +380,7 @@ class Job:
             environment=environment | {"wandb_url": tracker.url},
             result=report.result,
             ranks=report.ranks,
+            parity=self.parity.file_of(measurement),
         )
         write_record(record, path)
         tracker.end(record, summary_numbers(report.result) if report.result else {})
@@ -368,32 +388,44 @@ class Job:
         return record
 
     def _run_children(self, measurement: Measurement, log: Path, tracker: Tracker) -> RanksReport:
+        def hear(event: Event) -> None:
+            if event["kind"] == "metrics":
+                tracker.log(event["content"])
+
         task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
+        timeout_s = measurement.protocol.timeout_s
         per_node = measurement.variant.execution_mode in self.process_per_node
         with self.team.measuring(task, log, per_node=per_node) as (events, worlds):
+            deadline = time.monotonic() + timeout_s
             ranks = Ranks([world.node or self.team.node for world in worlds], log)
-            return self._listen(events, ranks, tracker, log, measurement.protocol.timeout_s)
+            return self._listen(events, ranks, hear, lambda: deadline, f"not done after {timeout_s:g} s; log: {log}")
 
-    def _listen(self, events: Events, ranks: Ranks, tracker: Tracker, log: Path, timeout_s: float) -> RanksReport:
-        """Until every rank's result is here, or the first failure."""
-        deadline = time.monotonic() + timeout_s
+    def _listen(
+        self,
+        events: Events,
+        ranks: Ranks,
+        hear: Callable[[Event], None],
+        deadline: Callable[[], float],
+        timeout: str,
+    ) -> RanksReport:
+        """Until every rank's result is here, or the first failure. Rank 0's events are shown live, and `hear` gets
+        them."""
         self._set_phase("start", 0, 1)
         while not ranks.are_over(time.monotonic()):
-            if time.monotonic() > deadline:
-                return ranks.report(timeout=f"not done after {timeout_s:g} s; log: {log}")
+            if time.monotonic() > deadline():
+                return ranks.report(timeout=timeout)
             self._beat_when_due()
             try:
                 rank, event = events.get(timeout=0.2 if ranks.have_failed else 1.0)
             except queue.Empty:
                 continue
             ranks.take(rank, event, time.monotonic())
-            content = event["content"]
             if rank > 0:
-                continue  # what is shown live is rank 0's
+                continue
             if event["kind"] == "progress":
+                content = event["content"]
                 self._set_phase(content["phase"], content["done"], content["total"])
-            elif event["kind"] == "metrics":
-                tracker.log(content)
+            hear(event)
         return ranks.report()
 
     def _tell(self, tracker: Tracker) -> None:

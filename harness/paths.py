@@ -68,6 +68,18 @@ class Results:
         folder = self.records(measurement.cell, measurement.framework)
         return sorted(folder.glob(f"*-{measurement.id}-*.json"))
 
+    def new_parity(self, cell: Cell, framework: str, digest: str) -> Path:
+        """The numbers of one parity key, beside the records of its cell."""
+        return self.records(cell, framework) / f"parity-{digest}-{timestamp()}.npz"
+
+    def parity_files(self, cell: Cell, framework: str, digest: str) -> list[Path]:
+        """Of one parity key, oldest first."""
+        return sorted(self.records(cell, framework).glob(f"parity-{digest}-*.npz"))
+
+    def new_parity_log(self, cell: Cell, framework: str) -> Path:
+        """The output of one process that computes parity numbers, of as many keys as it lives to do."""
+        return self.records(cell, framework) / f"parity-{timestamp()}.log"
+
     def log_of(self, record: Path) -> Path:
         """The output of the measurement's process, beside its record."""
         return record.with_suffix(".log")
@@ -130,3 +142,8 @@ def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:
     `slurm_scripts/a100/jax_cifar10_3.sh`."""
     gpu, _, script = name.partition("/")
     return (folder if gpu == "any" else folder / gpu) / f"{script}.sh"
+
+
+def parity_module(framework: str, use_case_name: str, repository: Path = REPOSITORY) -> Path:
+    """The file that computes a use case's parity numbers; a use case without it is not compared."""
+    return repository / f"{framework}_runner" / "parity" / f"{use_case_name}.py"

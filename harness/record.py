@@ -7,6 +7,7 @@ History of the schema:
        2026-11  `ranks`, empty in records from before and on one device; nothing else changed its meaning
        2026-11  `result.blocks_alone`, None in records from before and on one device
        2026-11  `environment.pairing`, absent in records from before; times with milliseconds
+       2026-11  `parity`, None in records from before and of use cases without parity numbers
 """
 
 import json
@@ -168,6 +169,8 @@ class Record(Frozen):
     together; anything else of rank 0 (harness/ranks.py)."""
     ranks: list[RankResult] = []
     """In their order; empty on one device."""
+    parity: str | None = None
+    """File beside this record with the numbers that the parity gate compares (harness/parity.py)."""
 
 
 def write_record(record: Record, path: Path) -> None:

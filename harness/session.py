@@ -11,8 +11,9 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ from harness.channel import Channel
 from harness.errors import DataError, ProjectError, Refused
 from harness.gpu import Gpu, NoGpu, SeveralGpus, open_gpus
 from harness.measure import Steady, Step, Wait, compile_time_s, measure_blocks, measure_steady
+from harness.parity import Numbers, ParityMetadata, ParityNumbers, condense, key_of
+from harness.parity_file import write_parity
 from harness.plan import Measurement
 from harness.planted_slowdown import PlantedSlowdown
 from harness.record import EpochPoint, Memory, Outcome, Result
@@ -34,6 +37,17 @@ from harness.world import ALONE, World
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+class ParityTask(Frozen):
+    """One key of the parity gate (harness/parity.py)."""
+
+    measurement: Measurement
+    """The gate's, so with its batch and precision."""
+    path: str
+    """Where rank 0 leaves the numbers."""
+    environment: dict[str, Any]
+    """What the parent knows of where this runs."""
+
+
 class ChildTask(Frozen):
     """What the parent writes to the child's stdin."""
 
@@ -42,6 +56,8 @@ class ChildTask(Frozen):
     world: World = ALONE
     planted_slowdown: float = 0.0
     """By how much each timed block and call is made longer, as a fraction; only `main.py calibrate` asks for it."""
+    parity: tuple[ParityTask, ...] = ()
+    """Where there are any, they are the child's work, and nothing is timed."""
 
 
 class DeviceProtocol(Protocol):
@@ -94,6 +110,13 @@ class Session:
     def agree(self, value: float) -> float:
         """The largest of all ranks' values; the value itself in a world of one."""
         return self.device.agree(value) if self.world.size > 1 else value
+
+    def of_all_ranks(self, own: NDArray[Any]) -> NDArray[np.float64]:
+        """Every rank's part along the first axis, in the order of the ranks; all parts are of one size."""
+        places = np.zeros((self.world.size, *own.shape))
+        places[self.world.rank] = own
+        parts = self.device.mean_over_ranks(places) * self.world.size  # exact: all the others are zero
+        return parts.reshape(-1, *own.shape[1:])
 
     def measure_steady(self, step: Step, wait: Wait, *, steps_per_call: int, samples_per_step: int) -> Steady:
         """The steady state of a step that went through `measure_cold` already; streams its numbers.
@@ -187,8 +210,6 @@ def run_child(file_descriptor: int, framework: str) -> int:
         channel.environment({"framework": device.describe(), "gpu": gpu.describe()})
         dataset = data.load(measurement.cell.benchmark, measurement.data, Path(task.data_dir))
         _require_whole_batch(measurement.variant.batch_size, dataset)
-        use_case = importlib.import_module(f"{framework}_runner.use_cases.{measurement.cell.use_case_name}")
-        run: Callable[[Session], Result] = use_case.run
         session = Session(
             measurement=measurement,
             dataset=dataset,
@@ -198,7 +219,13 @@ def run_child(file_descriptor: int, framework: str) -> int:
             world=world,
             planted_slowdown=task.planted_slowdown,
         )
-        channel.result(run(session))
+        if task.parity:
+            leave_parity_numbers(session, task.parity)
+            channel.result(Result())
+        else:
+            use_case = importlib.import_module(f"{framework}_runner.use_cases.{measurement.cell.use_case_name}")
+            run: Callable[[Session], Result] = use_case.run
+            channel.result(run(session))
     except Exception as error:
         traceback.print_exc()
         outcome, reason = _explain(error, device)
@@ -207,6 +234,35 @@ def run_child(file_descriptor: int, framework: str) -> int:
     if world.size > 1:
         _leave(device)
     return 0
+
+
+def leave_parity_numbers(session: Session, tasks: Sequence[ParityTask]) -> None:
+    """One file and one event for each; what this machine refuses to do leaves a file that says so."""
+    framework, use_case = session.measurement.framework, session.measurement.cell.use_case_name
+    module = importlib.import_module(f"{framework}_runner.parity.{use_case}")
+    compute: Callable[[Session], Numbers] = module.parity_numbers
+    for number, task in enumerate(tasks):
+        session.channel.progress("parity", number, len(tasks))
+        outcome: Outcome = "ok"
+        reason, numbers = None, {}
+        try:
+            numbers = dict(compute(replace(session, measurement=task.measurement)))
+        except Refused as error:
+            outcome, reason = "refused", str(error)
+        session.agree(0.0)  # every rank is through, so the key is done
+        key = key_of(task.measurement)
+        if session.world.rank == 0:
+            kept, shapes = condense(numbers)
+            metadata = ParityMetadata(
+                key=key,
+                outcome=outcome,
+                reason=reason,
+                shapes=shapes,
+                environment=task.environment | {"framework": session.device.describe()},
+                created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            write_parity(ParityNumbers(metadata=metadata, kept=kept), Path(task.path))
+        session.channel.parity(key.digest)
 
 
 def _leave(device: DeviceProtocol) -> None:

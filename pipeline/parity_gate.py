@@ -1,13 +1,63 @@
-"""The parity gate: reads what both sides of a pair left beside their records and judges it."""
+"""Which pairs of records may be compared in speed: what their parity files say (harness/parity.py). Reads each once."""
 
-from harness.parity import Judgement
-from harness.paths import Results
+from pathlib import Path
+
+from harness.errors import RecordError
+from harness.parity import Judgement, ParityNumbers, judge
+from harness.paths import Results, parity_module
 from harness.record import Record
 
 
 class ParityGate:
+    """The judgements of one report."""
+
     def __init__(self, results: Results) -> None:
         self._results = results
+        self._numbers: dict[Path, ParityNumbers | RecordError] = {}
+        self._judgements: dict[tuple[Path, Path], Judgement] = {}
 
     def judge(self, jax: Record, torch: Record) -> Judgement:
-        return Judgement(state="unchecked", sentence="these records were made before there was a parity gate")
+        """Never raises: a pair whose files cannot be read is unchecked, with the reason."""
+        for record in (jax, torch):
+            if record.parity is None:
+                return Judgement(state="unchecked", sentence=_why_none(record))
+        paths = self._path(jax), self._path(torch)
+        if paths not in self._judgements:
+            self._judgements[paths] = self._judge(*paths)
+        return self._judgements[paths]
+
+    def _judge(self, jax: Path, torch: Path) -> Judgement:
+        numbers = [self._read(path) for path in (jax, torch)]
+        for of_one in numbers:
+            if isinstance(of_one, RecordError):
+                return Judgement(state="unchecked", sentence=str(of_one))
+        of_jax, of_torch = (of_one for of_one in numbers if isinstance(of_one, ParityNumbers))
+        return judge(of_jax, of_torch)
+
+    def _read(self, path: Path) -> ParityNumbers | RecordError:
+        from harness.parity_file import read_parity
+
+        if path not in self._numbers:
+            try:
+                self._numbers[path] = read_parity(path)
+            except RecordError as error:
+                self._numbers[path] = error
+        return self._numbers[path]
+
+    def _path(self, record: Record) -> Path:
+        measurement = record.measurement
+        return self._results.records(measurement.cell, measurement.framework) / str(record.parity)
+
+
+def _why_none(record: Record) -> str:
+    framework, use_case = record.measurement.framework, record.measurement.cell.use_case_name
+    module = parity_module(framework, use_case)
+    if not module.exists():
+        return (
+            f"use case {use_case} has no {framework}_runner/parity/{module.name}, so nothing shows that both "
+            f"frameworks do the same work; docs/adding.md says how to write it"
+        )
+    return (
+        f"the record of {framework} has no parity numbers: it was made before there was a gate. "
+        f"Measure again, with --force"
+    )

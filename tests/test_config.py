@@ -391,7 +391,7 @@ def test_the_two_runners_agree() -> None:
 def runners(tmp_path: Path) -> Path:
     """A copy of both runners' files, to be changed."""
     for framework in ("jax", "torch"):
-        for folder in ("benchmarks", "use_cases"):
+        for folder in ("benchmarks", "use_cases", "parity"):
             source = REPOSITORY / f"{framework}_runner" / folder
             shutil.copytree(source, tmp_path / f"{framework}_runner" / folder)
     return tmp_path
@@ -405,6 +405,16 @@ def test_differences_are_named(runners: Path) -> None:
         "benchmarks/mnist.py: MODELS differs: jax ('mlp',), torch ('cnn',)",
         "torch_runner/benchmarks/nlp.py is missing; the other runner has it",
         "jax_runner/use_cases/train.py is missing; the other runner has it",
+    ]
+
+
+def test_parity_numbers_of_one_side_or_of_nothing_are_named(runners: Path) -> None:
+    (runners / "torch_runner/parity/train.py").unlink()
+    for framework in ("jax", "torch"):
+        (runners / f"{framework}_runner/parity/no_such.py").write_text("")
+    assert differences(read_catalog(runners)) == [
+        "torch_runner/parity/train.py is missing; the other runner has it",
+        "parity/no_such.py belongs to no use case; use_cases/no_such.py is missing",
     ]
 
 

@@ -253,6 +253,8 @@ def test_recipe_has_all_of_its_blocks() -> None:
         "torch_runner/use_cases/inference.py",
         "jax_runner/use_cases/inference.py",
         "experiments.yaml, under use_cases",
+        "torch_runner/parity/inference.py",
+        "jax_runner/parity/inference.py",
     ]
 
 
@@ -310,3 +312,27 @@ def test_recipe_measures(extended: Path, framework: str) -> None:
     # conv1 3*3*1*32 + 32, conv2 3*3*32*64 + 64, fc 3136*10 + 10
     assert result["parameter_count"] == 320 + 18_496 + 31_370
     assert result["blocks"]["samples_per_step"] == 256
+
+
+def test_recipe_passes_the_parity_gate(extended: Path) -> None:
+    """The records of the test above."""
+    from harness.paths import Results
+    from harness.record import read_record
+    from pipeline.parity_gate import ParityGate
+
+    results = Results(root=extended / "results")
+    ours, theirs = (
+        read_record(next((results.records() / "any" / "fashion_mnist_5" / framework).glob("*.json")))
+        for framework in ("jax", "torch")
+    )
+    judgement = ParityGate(results).judge(ours, theirs)
+    assert judgement.state == "passed", judgement.sentence
+
+
+def test_measurement_page_has_the_tolerances_of_the_gate() -> None:
+    from harness.parity import QUANTITIES
+
+    table = (REPOSITORY / "docs" / "measurement.md").read_text().partition("## The parity gate")[2]
+    rows = re.findall(r"^\| (`.+`) \| .+ \| (\d\S*) \|$", table.partition("**Why these")[0], re.MULTILINE)
+    stated = {name: float(tolerance) for names, tolerance in rows for name in re.findall(r"`(\w+)`", names)}
+    assert stated == {name: quantity.tolerance for name, quantity in QUANTITIES.items()}

@@ -30,7 +30,8 @@ def main(framework: Any, world_json: str, folder: str) -> None:
     for name, task in json.loads(Path(folder, "tasks.json").read_text()).items():
         print(name, flush=True)
         session = make_session(framework, task["use_case"], device=device, world=world, **task["session"])
-        function = whole_use_case if task["function"] == "whole_use_case" else getattr(functions, task["function"])
+        of_both = {"whole_use_case": whole_use_case, "parity_numbers": parity_numbers}
+        function = of_both.get(task["function"]) or getattr(functions, task["function"])
         if task["float64"]:
             with functions.in_float64():
                 numbers: Numbers = function(normalising_in_float64(session), **task["arguments"])
@@ -63,6 +64,13 @@ def whole_use_case(session: Session) -> Numbers:
         "blocks_alone": np.array([] if result.blocks_alone is None else result.blocks_alone.block_times_s),
         "samples_per_step": np.array(result.blocks.samples_per_step),
     }
+
+
+def parity_numbers(session: Session) -> Numbers:
+    """What the parity gate compares."""
+    cell = session.measurement.cell
+    module: Any = importlib.import_module(f"{session.measurement.framework}_runner.parity.{cell.use_case_name}")
+    return module.parity_numbers(session)
 
 
 if __name__ == "__main__":

@@ -72,6 +72,16 @@ def whole_task(use_case: str, **session: Any) -> dict[str, Any]:
     }
 
 
+def parity_task(use_case: str, **session: Any) -> dict[str, Any]:
+    return {
+        "use_case": use_case,
+        "function": "parity_numbers",
+        "arguments": {},
+        "float64": True,
+        "session": {"batch_size": 16} | session,
+    }
+
+
 def tasks_of(framework: str, size: int) -> dict[str, dict[str, Any]]:
     plain = PLAIN_MODE[framework]
     tasks = {
@@ -84,6 +94,9 @@ def tasks_of(framework: str, size: int) -> dict[str, dict[str, Any]]:
     for mode in PER_SAMPLE_MODES[framework]:
         for output in ("full", "clipped_sum"):
             tasks[f"{output}-{mode}"] = gradients_task(mode, output)
+    tasks["parity-train"] = parity_task("train", weight_decay=0.1)
+    for output in ("full", "clipped_sum"):
+        tasks[f"parity-{output}"] = parity_task("per_sample_gradients", clip_norm=CLIP_NORM, options={"output": output})
     if size > 1:
         tasks["agreements"] = train_task() | {"function": "agreements", "arguments": {}, "float64": False}
         tasks["resnet18"] = train_task(
@@ -349,3 +362,15 @@ def test_one_process_per_node_is_refused_on_one_device() -> None:
 
     with pytest.raises(Refused, match="on one it would be jit"):
         require_several_devices(World())
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("task", ["parity-train", "parity-full", "parity-clipped_sum"])
+def test_parity_numbers_of_two_devices_are_those_of_one(framework: str, task: str, found: Found) -> None:
+    """Of a model without BatchNorm, whose statistics would be each device's own."""
+    (alone,) = found(framework, 1, task)
+    for of_rank in found(framework, 2, task):
+        assert of_rank.keys() == alone.keys()
+        for name, value in alone.items():
+            assert of_rank[name].shape == value.shape, name
+            assert relative_error({name: of_rank[name]}, {name: value}) < TOLERANCE, name

@@ -54,10 +54,6 @@ def run(session: Session) -> Result:
     dataset = session.dataset
     order = batch_order(measurement.protocol.seed, len(dataset.train_labels), variant.batch_size, epochs)
     steps_per_epoch = len(order) // epochs
-    if variant.execution_mode == "cuda_graphs" and not session.device.on_gpu:
-        raise Refused("execution mode cuda_graphs needs an NVIDIA GPU; PyTorch sees none here")
-    if variant.execution_mode == "cuda_graphs" and session.world.size > 1:
-        raise Refused("execution mode cuda_graphs is for one GPU: PyTorch replays no graph under averaged gradients")
 
     training = Training(session)
     order = place_order(order, session.world, session.device.device)
@@ -195,9 +191,14 @@ class Training:
 def make_train_step(training: Training, execution_mode: str):
     """rows [batch] -> mean loss of the batch, after one optimizer step.
 
-    Of several devices, each takes the rows of its own part and has its own part's loss.
+    Of several devices, each takes the rows of its own part and has its own part's loss. Raises Refused for a mode that
+    this machine cannot run.
     """
     objective, optimizer = training.objective, training.optimizer
+    if execution_mode == "cuda_graphs" and training.device.type != "cuda":
+        raise Refused("execution mode cuda_graphs needs an NVIDIA GPU; PyTorch sees none here")
+    if execution_mode == "cuda_graphs" and training.averages:
+        raise Refused("execution mode cuda_graphs is for one GPU: PyTorch replays no graph under averaged gradients")
     if execution_mode == "compiled":
         objective.compile(fullgraph=True, dynamic=False)
     elif execution_mode == "cuda_graphs":

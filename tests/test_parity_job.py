@@ -1,0 +1,127 @@
+"""The parity gate in the job: which programs it runs, and what a fault in one of them costs. Real processes; the
+framework in them is tests/fake_framework."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.parity import ParityNumbers
+from harness.parity_file import read_parity
+from harness.paths import REPOSITORY
+from harness.record import Record
+from tests.fake_repository import Repository, make_repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    repository = make_repository(tmp_path)
+    (tmp_path / "torch_runner" / "parity").mkdir()
+    shutil.copyfile(
+        REPOSITORY / "tests" / "fake_framework" / "parity_of_behave.py",
+        tmp_path / "torch_runner" / "parity" / "behave.py",
+    )
+    return repository
+
+
+def files(repository: Repository) -> list[Path]:
+    return sorted(repository.results.records().rglob("parity-*.npz"))
+
+
+def numbers_of(record: Record, repository: Repository) -> ParityNumbers:
+    assert record.parity is not None
+    measurement = record.measurement
+    return read_parity(repository.results.records(measurement.cell, measurement.framework) / record.parity)
+
+
+def logs(repository: Repository) -> list[str]:
+    """What the parity processes said, one after the other."""
+    return [path.read_text() for path in sorted(repository.results.records().rglob("parity-*Z-????.log"))]
+
+
+def test_one_process_does_all_keys_and_the_records_name_their_files(repository: Repository) -> None:
+    plan = repository.plan("well", replicates=2)
+    plan = plan.model_copy(
+        update={"variants": (plan.variants[0], plan.variants[0].model_copy(update={"batch_size": 4}))}
+    )
+    status, output, _ = repository.run(plan)
+    assert status == 0, output
+    (path,) = files(repository)  # two batch sizes, two replicates, one program
+    paths = sorted(repository.results.records().rglob("*.json"))
+    assert len(paths) == 4
+    assert {Record.model_validate_json(each.read_text()).parity for each in paths} == {path.name}
+    kept = read_parity(path)
+    assert kept.metadata.outcome == "ok"
+    assert kept.metadata.key.execution_mode == "well"
+    assert kept.metadata.environment["framework"]["version"] == "1.2.3"
+    assert {"node", "git", "scheduler"} <= kept.metadata.environment.keys()
+    np.testing.assert_array_equal(kept.kept["logits"], [0, 1, 2, 3])
+    assert logs(repository) == ["rank 0 computes cnn-b16-fp32-well\n"]
+
+
+def test_fault_in_one_program_costs_no_other(repository: Repository) -> None:
+    modes = ("parity_is_killed", "well", "parity_raises", "parity_is_refused", "gated")
+    repository.gate.touch()
+    status, output, _ = repository.run(repository.plan(*modes))
+    assert status == 0, output
+    records = repository.records()
+    assert {mode: record.outcome for mode, record in records.items()} == dict.fromkeys(modes, "ok")
+    found = {mode: numbers_of(record, repository) for mode, record in records.items()}
+    outcomes = {mode: numbers.metadata.outcome for mode, numbers in found.items()}
+    assert outcomes == {
+        "parity_is_killed": "failed",
+        "well": "ok",
+        "parity_raises": "failed",
+        "parity_is_refused": "refused",
+        "gated": "ok",
+    }
+    assert "killed by SIGKILL" in str(found["parity_is_killed"].metadata.reason)
+    assert found["parity_raises"].metadata.reason == "KeyError: 'conv9'"
+    assert found["parity_is_refused"].metadata.reason == "this mode needs an NVIDIA GPU"
+    assert "no parity numbers, so no ratio: cnn-b16-fp32-parity_raises: failed: KeyError: 'conv9'" in output
+    lines = [log.splitlines() for log in logs(repository)]
+    assert [[line.rpartition("-")[2] for line in log if line.startswith("rank")] for log in lines] == [
+        ["parity_is_killed"],
+        ["well", "parity_raises"],
+        ["parity_is_refused", "gated"],
+    ]
+
+
+def test_program_that_takes_too_long_is_given_up(repository: Repository) -> None:
+    status, output, _ = repository.run(repository.plan("parity_sleeps", "well", timeout_s=3.0))
+    assert status == 0, output
+    records = repository.records()
+    slow = numbers_of(records["parity_sleeps"], repository).metadata
+    assert slow.outcome == "timeout"
+    assert str(slow.reason).startswith("no parity numbers after 3 s; log: ")
+    assert numbers_of(records["well"], repository).metadata.outcome == "ok"
+
+
+def test_several_devices_compute_them_together(repository: Repository) -> None:
+    status, output, _ = repository.run(repository.plan("parity_is_killed", "well", devices=2))
+    assert status == 0, output
+    records = repository.records()
+    killed, well = (numbers_of(records[mode], repository) for mode in ("parity_is_killed", "well"))
+    assert killed.metadata.outcome == "failed"
+    assert str(killed.metadata.reason).startswith("rank 1 on ")
+    assert well.kept["loss"] == 2.0
+    assert well.metadata.key.devices == 2
+    assert len(files(repository)) == 2
+
+
+def test_what_is_measured_already_is_not_proved_again(repository: Repository) -> None:
+    plan = repository.plan("well", "prints_much")
+    assert repository.run(plan)[0] == 0
+    assert len(files(repository)) == 2
+    assert repository.run(plan)[0] == 0
+    assert len(files(repository)) == 2
+    assert repository.run(plan.model_copy(update={"force": True}))[0] == 0
+    assert len(files(repository)) == 4
+
+
+def test_use_case_without_parity_numbers_is_measured_all_the_same(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path)
+    assert repository.run(repository.plan("well"))[0] == 0
+    assert repository.records()["well"].parity is None
+    assert files(repository) == []
