@@ -383,6 +383,8 @@ def summary_numbers(result: Result) -> dict[str, float]:
     if result.blocks:
         numbers["throughput_samples_per_s"] = throughput_samples_per_s(result.blocks)
         numbers["step_time_s"] = step_time_s(result.blocks)
+    if result.blocks_alone:
+        numbers["step_time_alone_s"] = step_time_s(result.blocks_alone)
     if result.latency:
         latency = step_latency(result.latency)
         numbers |= {

@@ -6,7 +6,7 @@ NamedSharding would leave the collectives to XLA and make BatchNorm's statistics
 not measured yet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from harness.errors import Refused
+from harness.session import Session
 from harness.world import World
 
 AXIS = "data"
@@ -27,6 +28,12 @@ def require_several_devices(world: World) -> None:
     """Raises Refused where one process for all devices of a node is the same as one for each."""
     if world.device_count == 1:
         raise Refused("one process for all devices of a node is for several devices; on one it would be jit")
+
+
+def details_of(session: Session, process_per_node: Sequence[str]) -> dict[str, Any]:
+    """How the devices were used, and which mode does the same on one of them."""
+    is_per_node = session.measurement.variant.execution_mode in process_per_node
+    return session.world.describe() | ({"one_device_mode": "jit"} if is_per_node else {})
 
 
 def mesh() -> Mesh:

@@ -118,6 +118,10 @@ def numbers(record: Json) -> Json:
         "step_time_s": median([time_s / steps for time_s in blocks["block_times_s"]]),
         "time_to_target_s": result.get("time_to_target_s"),
     }
+    if result.get("blocks_alone"):
+        alone = result["blocks_alone"]
+        steps_alone = alone["calls_per_block"] * alone["steps_per_call"]
+        found["step_time_alone_s"] = median([time_s / steps_alone for time_s in alone["block_times_s"]])
     for name, value in (result.get("memory") or {}).items():
         if name != "absent":
             found[f"memory_{name}"] = value

@@ -25,7 +25,14 @@ KEY = (
     *("precision", "options", "settings", "framework", "execution_mode"),
 )
 NUMBERS = (
-    *("replicates", "throughput_samples_per_s", "step_time_s", "step_time_p50_s", "step_time_p95_s"),
+    *(
+        "replicates",
+        "throughput_samples_per_s",
+        "step_time_s",
+        "step_time_alone_s",
+        "step_time_p50_s",
+        "step_time_p95_s",
+    ),
     *("step_time_mean_s", "compile_time_s", "memory_allocator_peak_bytes", "memory_step_peak_bytes"),
     *("memory_pool_peak_bytes", "memory_process_bytes", "memory_host_peak_bytes", "energy_gross_joules_per_sample"),
     *("test_accuracy", "test_loss", "time_to_target_s", "strong_scaling_efficiency", "weak_scaling_efficiency"),

@@ -14,7 +14,7 @@ from harness.record import Energy, EpochPoint, Memory, RankResult, Record
 from harness.settings import Framework, MeasurementSettings, WandbSettings
 from harness.statistics import estimate_ratio
 from pipeline.report.command import ReportOptions, print_summary, report_command
-from pipeline.report.compare import Section, headline, tally
+from pipeline.report.compare import Section, headline, newest, scaling, tally
 from pipeline.report.compare import sections as judged_sections
 from pipeline.report.conditions import conditions, side
 from pipeline.report.tables import csv_text
@@ -271,6 +271,38 @@ def test_scaling_efficiency_is_against_the_same_batch_and_against_half_of_it() -
     assert float(strong_100) == pytest.approx(1500 / 2000)
     assert float(strong_200) == pytest.approx(1600 / 2500)
     assert float(weak_200) == pytest.approx(1600 / 2000)
+
+
+def test_one_process_per_node_is_compared_with_the_mode_that_does_the_same_on_one_device() -> None:
+    one = record("jax", "jit", 1000)
+    two = record("jax", "jit_process_per_node", 1500, cell=TWO)
+    assert two.result is not None
+    per_node = two.result.model_copy(update={"details": {"one_device_mode": "jit"}})
+    found = efficiencies([one, two.model_copy(update={"result": per_node})])
+    assert float(found["jit_process_per_node", "100"][0]) == pytest.approx(1500 / 2000)
+    assert efficiencies([one, two])["jit_process_per_node", "100"] == ("", "")
+
+
+def test_communication_is_what_a_step_takes_more_than_alone() -> None:
+    """A block of 10 steps takes 0.5 s, and 0.4 s with nothing moved: a fifth of the step's time."""
+    two = record("jax", "jit", 2000, cell=TWO)
+    assert two.result is not None and two.result.blocks is not None
+    alone = two.result.blocks.model_copy(update={"block_times_s": [0.4, 0.4, 0.4]})
+    with_control = two.model_copy(update={"result": two.result.model_copy(update={"blocks_alone": alone})})
+    (section,) = sections([with_control])
+    ((mode,),) = [row.modes for row in section.rows]
+    assert mode.numbers["step_time_alone_s"] == pytest.approx(0.04)
+    assert scaling(section.setup, section.rows[0], mode, {}).communication == pytest.approx(0.2)
+    (line,) = csv.DictReader(csv_text([section]).splitlines())
+    assert float(line["step_time_alone_s"]) == pytest.approx(0.04)
+
+
+def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measured() -> None:
+    measured = record("jax", "jit")
+    failed = record("jax", "jit", environment={}, outcome="failed", reason="no such file", result=None)
+    assert newest([failed, measured]) == [measured]
+    assert newest([measured, failed]) == [measured]
+    assert newest([failed]) == [failed]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from jax_runner.device import model_dtypes
 from jax_runner.several_devices import (
     REPLICATED,
     SPLIT,
+    details_of,
     global_arrays,
     mean_over_devices,
     on_every_device,
@@ -83,7 +84,7 @@ def run(session: Session) -> Result:
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
     if session.device.on_gpu:
         session.device.set_step_peak(counted.lower(count, params, *batch).compile())
-    details = session.world.describe() if session.world.device_count > 1 else {}
+    details = details_of(session, PROCESS_PER_NODE) if session.world.device_count > 1 else {}
     parameters = parameter_count(problem.model)
     result = session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
     moves_something = session.world.device_count > 1 and output not in PER_SAMPLE_OUTPUTS

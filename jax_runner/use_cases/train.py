@@ -36,6 +36,7 @@ from jax_runner.several_devices import (
     AXIS,
     REPLICATED,
     SPLIT,
+    details_of,
     global_arrays,
     on_every_device,
     own_part,
@@ -136,7 +137,7 @@ def run(session: Session) -> Result:
         epochs=points,
         time_to_target_s=time_to_target_s(points, float(settings["target_accuracy"])),
         parameter_count=parameter_count(training.model),
-        details={"batch_norm": "local", **session.world.describe()} if training.averages else {},
+        details={"batch_norm": "local", **details_of(session, PROCESS_PER_NODE)} if training.averages else {},
     )
     return result if session.world.device_count == 1 else add_control(result, session, data, steps_per_call)
 

@@ -79,6 +79,12 @@ class Mode:
     """How many replicates have that number; the others never reached the goal, say."""
     flags: dict[str, str]
 
+    @property
+    def one_device_mode(self) -> str:
+        """The mode that does the same on one device; its own name but for one process per node."""
+        result = self.records[0].result
+        return str(result.details.get("one_device_mode", self.execution_mode)) if result else self.execution_mode
+
     @cached_property
     def throughput_samples_per_s(self) -> float:
         return median(list(self.throughputs.values()))
@@ -174,6 +180,8 @@ class Scaling:
     """The one device had the same batch, so N times the work of each of the N."""
     weak: float | None
     """The one device had the batch that each of the N has."""
+    communication: float | None
+    """Share of the step's time that goes when nothing is moved between the devices; below zero by noise alone."""
 
 
 OneDevice = dict[tuple[object, ...], Mode]
@@ -203,12 +211,18 @@ def device_name(record: Record) -> str:
 def newest(records: Iterable[Record]) -> list[Record]:
     """One record for each measurement on each device: the newest that is settled, or else the newest.
 
-    A later failure does not hide a number that was measured; a later number replaces an earlier one.
+    A later failure does not hide a number that was measured; a later number replaces an earlier one. What failed before
+    its device was known counts only where nothing is settled on any.
     """
     chosen: dict[tuple[str, str], Record] = {}
     for record in sorted(records, key=lambda record: (record.outcome in SETTLED, record.ended_at)):
         chosen[device_name(record), record.measurement_id] = record
-    return list(chosen.values())
+    settled = {record.measurement_id for record in chosen.values() if record.outcome in SETTLED}
+    return [
+        record
+        for (device, measurement_id), record in chosen.items()
+        if device != UNKNOWN_DEVICE or measurement_id not in settled
+    ]
 
 
 def sections(records: Iterable[Record], judge: Judge) -> list[Section]:
@@ -391,8 +405,13 @@ def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
         return mode.throughput_samples_per_s / (devices * other.throughput_samples_per_s) if other else None
 
     if devices == 1:
-        return Scaling(strong=None, weak=None)
-    return Scaling(strong=efficiency(batch_size), weak=efficiency(batch_size // devices))
+        return Scaling(strong=None, weak=None, communication=None)
+    alone_s = mode.numbers.get("step_time_alone_s")
+    return Scaling(
+        strong=efficiency(batch_size),
+        weak=efficiency(batch_size // devices),
+        communication=None if alone_s is None else 1 - alone_s / mode.numbers["step_time_s"],
+    )
 
 
 def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int) -> tuple[object, ...]:
@@ -400,4 +419,4 @@ def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int) -> tuple[o
     cell, variant = setup.cell, row.variant
     what = (setup.device, cell.benchmark, cell.use_case_name, setup.data, setup.quick, row.settings)
     options = tuple(sorted(variant.options.items()))
-    return (*what, variant.model, batch_size, variant.precision, options, mode.framework, mode.execution_mode)
+    return (*what, variant.model, batch_size, variant.precision, options, mode.framework, mode.one_device_mode)

@@ -57,8 +57,8 @@ class Place:
     section: Section
     tally: Tally
     drawing: Drawing
-    scalings: Sequence[tuple[Row, Mode, str, str]]
-    """Row, mode, strong and weak efficiency in per cent."""
+    scalings: Sequence[tuple[Row, Mode, str, str, str]]
+    """Row, mode, strong and weak efficiency, and share of communication, in per cent."""
 
     @property
     def setup(self) -> Setup:
@@ -158,13 +158,15 @@ def _place(index: int, section: Section, alone: OneDevice) -> Place:
     )
 
 
-def _scalings(section: Section, alone: OneDevice) -> Iterable[tuple[Row, Mode, str, str]]:
+def _scalings(section: Section, alone: OneDevice) -> Iterable[tuple[Row, Mode, str, str, str]]:
     for row in section.rows:
         for mode in row.modes:
             found = scaling(section.setup, row, mode, alone)
-            strong, weak = ("" if share is None else f"{share:.0%}" for share in (found.strong, found.weak))
-            if strong or weak:
-                yield row, mode, strong, weak
+            strong, weak, moved = (
+                wording.share_text(share) for share in (found.strong, found.weak, found.communication)
+            )
+            if strong or weak or moved:
+                yield row, mode, strong, weak, moved
 
 
 def _by_use_case(places: Sequence[Place]) -> list[UseCase]:

@@ -25,6 +25,7 @@ from pipeline.report.wording import bracket, equal_names, number, times, unequal
 CSV_NUMBERS = (
     "throughput_samples_per_s",
     "step_time_s",
+    "step_time_alone_s",
     "step_time_p50_s",
     "step_time_p95_s",
     "step_time_mean_s",

@@ -12,6 +12,7 @@ from pipeline.report.wording import (
     flag_lines,
     no_ratio_lines,
     number,
+    share_text,
     times,
     verdict,
 )
@@ -82,18 +83,19 @@ def _ratio_cell(comparison: Comparison | None) -> str:
 
 def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> None:
     cell = section.setup.cell
-    table = _table("scaling efficiency", "strong", "weak")
+    table = _table("scaling efficiency", "strong", "weak", "communi-\ncation")
     for row in section.rows:
         for mode in row.modes:
-            efficiency = scaling(section.setup, row, mode, alone)
-            shares = ["" if share is None else f"{share:.0%}" for share in (efficiency.strong, efficiency.weak)]
+            found = scaling(section.setup, row, mode, alone)
+            shares = [share_text(share) for share in (found.strong, found.weak, found.communication)]
             if any(shares):
                 table.add_row(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares)
     if table.row_count:
         console.print(table)
         note = (
             f"Throughput on {cell.devices} devices over {cell.devices} times that of one, which had the whole batch "
-            f"(strong) or 1/{cell.devices} of it (weak)."
+            f"(strong) or 1/{cell.devices} of it (weak). Communication: the share of the step's time that goes when "
+            f"nothing is moved between the devices."
         )
     else:
         note = (

@@ -22,6 +22,11 @@ def number(value: float | None, *, factor: float = 1.0) -> str:
     return f"{scaled:,.0f}" if abs(scaled) >= 100 else f"{scaled:.3g}"
 
 
+def share_text(share: float | None) -> str:
+    """`87%`; nothing where there is none."""
+    return "" if share is None else f"{share:.0%}"
+
+
 def bracket(interval: Interval | None) -> str:
     """` [1.20, 1.31]`, with its blank; empty where there is none."""
     return "" if interval is None else f" [{times(interval.low)}, {times(interval.high)}]"

@@ -114,6 +114,8 @@ def tasks_of_one_process() -> dict[str, dict[str, Any]]:
     """JAX with both devices in one process."""
     tasks = {"train": train_task(), "resnet18": tasks_of("jax", 2)["resnet18"]}
     tasks["whole-train"] = whole_task("train", batch_size=256, execution_mode="jit_process_per_node")
+    tasks["parity-train"] = tasks_of("jax", 2)["parity-train"]
+    tasks["parity-full"] = tasks_of("jax", 2)["parity-full"]
     for output in ("full", "clipped_sum"):
         tasks[output] = gradients_task("jit", output)
         whole = whole_task(
@@ -328,6 +330,15 @@ def test_one_process_with_two_devices_trains_as_two_processes(found: Found, one_
     assert numbers["collectives"][1] == 0
 
 
+@pytest.mark.parametrize("task", ["parity-train", "parity-full"])
+def test_parity_numbers_of_one_process_are_those_of_two(task: str, found: Found, one_process) -> None:
+    (of_rank, _), numbers = found("jax", 2, task), one_process(task)
+    assert numbers.keys() == of_rank.keys()
+    for name, value in of_rank.items():
+        assert numbers[name].shape == value.shape, name
+        assert relative_error({name: numbers[name]}, {name: value}) < TOLERANCE, name
+
+
 def test_one_process_keeps_batch_norm_local(found: Found, one_process) -> None:
     (first, _) = found("jax", 2, "resnet18")
     assert relative_error(of_kind(one_process("resnet18"), "weights"), of_kind(first, "weights")) < TOLERANCE
@@ -348,7 +359,12 @@ def test_whole_use_cases_in_one_process(found: Found, one_process) -> None:
     training = one_process("whole-train")
     np.testing.assert_allclose(training["train_loss"], alone["train_loss"], rtol=FLOAT32_TOLERANCE)
     np.testing.assert_allclose(training["test_loss"], alone["test_loss"], rtol=FLOAT32_TOLERANCE)
-    assert json.loads(str(training["details"])) == {"batch_norm": "local", "processes": 1, "devices_per_process": 2}
+    assert json.loads(str(training["details"])) == {
+        "batch_norm": "local",
+        "processes": 1,
+        "devices_per_process": 2,
+        "one_device_mode": "jit",
+    }
     for name in ("whole-train", "whole-full", "whole-clipped_sum"):
         numbers = one_process(name)
         assert len(numbers["blocks_alone"]) == (0 if name == "whole-full" else 3)
