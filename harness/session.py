@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,11 +22,11 @@ from harness import data
 from harness.channel import Channel
 from harness.errors import DataError, ProjectError, Refused
 from harness.gpu import Gpu, NoGpu, open_gpu
-from harness.measure import Steady, Step, Wait, compile_time_s, measure_steady
+from harness.measure import Phase, Steady, Step, Wait, compile_time_s, measure_phases, measure_steady
 from harness.plan import Measurement
 from harness.record import EpochPoint, Memory, Outcome, Result
 from harness.settings import Frozen
-from harness.statistics import summary_numbers
+from harness.statistics import sample_summary, summary_numbers
 from harness.world import ALONE, World
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -80,7 +80,7 @@ class Session:
     """What a use case gets to do its work with."""
 
     measurement: Measurement
-    dataset: data.Dataset
+    dataset: data.Dataset | data.NoDataset
     gpu: Gpu | NoGpu
     channel: Channel
     device: DeviceProtocol
@@ -111,6 +111,19 @@ class Session:
         so_far = Result(blocks=steady.blocks, latency=steady.latency, energy=steady.energy, memory=self.memory())
         self.channel.metrics(summary_numbers(so_far))
         return steady
+
+    def measure_phases(self, phases: Sequence[Phase], wait: Wait) -> dict[str, list[float]]:
+        """Seconds of every run of each phase, by its name; streams their statistics.
+
+        For `Result.details["phases"]`. Comes after `result`, as the phases apart may need more memory than the step.
+        """
+        times_s = measure_phases(
+            phases, wait, protocol=self.measurement.protocol, channel=self.channel, agree=self.agree
+        )
+        for name, samples in times_s.items():
+            summary = sample_summary(samples)._asdict()
+            self.channel.metrics({f"phase/{name}/{statistic}_s": value for statistic, value in summary.items()})
+        return times_s
 
     def result(self, steady: Steady, cold_call_times_s: list[float], **fields: Any) -> Result:
         """The Result of a use case: the timed part as measured, and what the use case adds."""
@@ -187,7 +200,9 @@ def _leave(device: DeviceProtocol) -> None:
         traceback.print_exc()
 
 
-def _require_whole_batch(batch_size: int, dataset: data.Dataset) -> None:
+def _require_whole_batch(batch_size: int, dataset: data.Dataset | data.NoDataset) -> None:
+    if isinstance(dataset, data.NoDataset):
+        return
     count = len(dataset.train_labels)
     if batch_size > count:
         raise DataError(
