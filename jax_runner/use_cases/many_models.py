@@ -96,10 +96,13 @@ def run(session: Session) -> Result:
 
 
 def parity_numbers(session: Session) -> dict[str, NDArray]:
-    """What both frameworks must agree on, every array with a first axis of models: outputs, losses and gradients of the
-    first step, and weights after five, by the step that is timed."""
-    problem = Problem(session)
-    training = Training(problem, session.measurement.variant.execution_mode)
+    """What both frameworks must agree on, by the step that is timed."""
+    return numbers_of(Problem(session), session.measurement.variant.execution_mode)
+
+
+def numbers_of(problem: "Problem", execution_mode: str) -> dict[str, NDArray]:
+    """Outputs, losses and gradients of the first step, and weights after five; a first axis of models everywhere."""
+    training = Training(problem, execution_mode)
     training.take(problem.check_batch())
     training.reset()
     outputs = training.over_models(problem.apply, (PER_MODEL, training.batch_axis))
