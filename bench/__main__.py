@@ -1,4 +1,4 @@
-"""`python -m bench [timed_loop] [opacus] [planning]`: each part in a process of its own; all of them without a name."""
+"""`python -m bench [timed_loop] [opacus] [many_models] [planning]`: each in its own process; all without a name."""
 
 import subprocess
 import sys
@@ -10,6 +10,7 @@ PARTS = {
         for benchmark in ("mnist", "cifar10")
         for batch_size in ("64", "256")
     ),
+    "many_models": tuple(["-m", "bench.many_models", models] for models in ("8", "64")),
     "planning": (["-m", "bench.planning"],),
 }
 

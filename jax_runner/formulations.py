@@ -3,9 +3,11 @@
 A formulation turns a function of one model into one of N. What it takes and returns is laid out as the formulation
 wants it, so that a step moves no data:
 
-    vmap, map    arrays [models, ...]
-    unrolled     a tuple of N, one for each model
-    one for all  what all models share has no such axis
+    vmap, map       arrays [models, ...]
+    side_by_side    the same, but images [batch, height, width, models, channels] and kernels of convolutions
+                    [height, width, channels in, models, channels out], as XLA's grouped convolutions want them
+    unrolled        a tuple of N, one for each model
+    one for all     what all models share has no such axis
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +27,36 @@ Axes = Sequence[int | None]
 
 def over_models(function: OfOneModel, formulation: str, axes: Axes, count: int) -> Callable[..., Arrays]:
     """`function` for `count` models; still to be jitted."""
-    return {"vmap": vmapped, "unrolled": unrolled, "map": mapped}[formulation](function, axes, count)
+    makers = {"vmap": vmapped, "side_by_side": side_by_side, "unrolled": unrolled, "map": mapped}
+    return makers[formulation](function, axes, count)
 
 
 def vmapped(function: OfOneModel, axes: Axes, count: int) -> Callable[..., Arrays]:
     """XLA sees batched products, and convolutions with `count` groups."""
     return jax.vmap(function, tuple(axes), axis_size=count)
+
+
+def side_by_side(function: OfOneModel, axes: Axes, count: int) -> Callable[..., Arrays]:
+    """vmap, without moving images and kernels around each convolution."""
+
+    def of_all(*arguments: Arrays) -> Arrays:
+        in_axes = tuple(
+            axis if axis is FOR_ALL else jax.tree.map(axis_of_models, value)
+            for value, axis in zip(arguments, axes, strict=True)
+        )
+        return beside(jax.vmap(function, in_axes, axis_size=count)(*arguments))
+
+    return of_all
+
+
+def axis_of_models(leaf: jax.Array) -> int:
+    """Where side_by_side has it: in front of the last axis of images and of kernels of convolutions, else first."""
+    return 3 if leaf.ndim == 5 else 0
+
+
+def beside(arrays: Arrays) -> Arrays:
+    """From [models, ...] to the layout of side_by_side. XLA cancels this against vmap's own move."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis_of_models(leaf)), arrays)
 
 
 def unrolled(function: OfOneModel, axes: Axes, count: int) -> Callable[..., tuple[Arrays, ...]]:
@@ -68,19 +94,25 @@ def stack(of_models: Sequence[Arrays]) -> Arrays:
 
 
 def laid_out(of_models: Sequence[Arrays], formulation: str) -> Arrays:
-    return tuple(of_models) if formulation == "unrolled" else stack(of_models)
+    if formulation == "unrolled":
+        return tuple(of_models)
+    return beside(stack(of_models)) if formulation == "side_by_side" else stack(of_models)
 
 
 def stacked(arrays: Arrays, formulation: str) -> Arrays:
     """What a formulation returned, as arrays [models, ...]."""
+    if formulation == "side_by_side":
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis_of_models(leaf), 0), arrays)
     return stack(arrays) if formulation == "unrolled" else arrays
 
 
 def place(inputs: jax.Array, labels: jax.Array, formulation: str, *, shared: bool) -> tuple[Arrays, Arrays]:
     """A batch [models, batch, ...], or [batch, ...] for all, in the formulation's layout."""
-    if formulation == "unrolled" and not shared:
+    if shared:
+        return inputs, labels
+    if formulation == "unrolled":
         return tuple(inputs), tuple(labels)
-    return inputs, labels
+    return (beside(inputs), labels) if formulation == "side_by_side" else (inputs, labels)
 
 
 def draw(

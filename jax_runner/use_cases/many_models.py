@@ -5,9 +5,11 @@ that of one model: a step does N times as many samples. The batch lies on the de
 
 Execution modes (formulations.py), for how the step of one model becomes that of N. Each is one jitted program for the
 whole step, state donated:
-    vmap        jax.vmap over stacked parameters
-    unrolled    a Python loop over the models, unrolled inside the jit
-    map         jax.lax.map over stacked parameters: a loop in the program
+    vmap            jax.vmap over stacked parameters
+    side_by_side    the same with the models' axis beside the channels in images and kernels, where a grouped
+                    convolution has it; for models with convolutions
+    unrolled        a Python loop over the models, unrolled inside the jit
+    map             jax.lax.map over stacked parameters: a loop in the program
 Of the phases, each is a jitted program of its own; what the step fuses across them and keeps in place, they do not.
 """
 
@@ -22,6 +24,7 @@ from jax import numpy as jnp
 from numpy.typing import NDArray
 
 from harness.data import NoDataset
+from harness.errors import Refused
 from harness.many_models import (
     CHECK_STEPS,
     PARITY_STEPS,
@@ -41,7 +44,7 @@ from jax_runner.device import model_dtypes
 from jax_runner.formulations import FOR_ALL, PER_MODEL, Arrays, draw, laid_out, over_models, place, stack, stacked
 from jax_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
-EXECUTION_MODES = ("vmap", "unrolled", "map")
+EXECUTION_MODES = ("vmap", "side_by_side", "unrolled", "map")
 OPTIONS = {"models": "positive integer", "batches": ("different", "same"), "learning_rates": ("one", "separate")}
 SETTINGS = {
     "learning_rate": "positive number",
@@ -149,6 +152,9 @@ class Problem:
             dtypes = model_dtypes(self.variant.precision)
         return self.benchmark.make_model(self.variant.model, dtypes, *of_any_size)
 
+    def has_convolutions(self) -> bool:
+        return any(leaf.ndim == 4 for _, leaf in self.template.values())
+
     def state_of(self, params: Params) -> nnx.State:
         return nnx.from_flat_state({path: leaf.replace(params[name]) for name, (path, leaf) in self.template.items()})
 
@@ -244,6 +250,8 @@ class Training:
     """The step that is timed, whole and in phases."""
 
     def __init__(self, problem: Problem, execution_mode: str) -> None:
+        if execution_mode == "side_by_side" and not problem.has_convolutions():
+            raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
         self.problem = problem
         self.formulation = execution_mode
         self.batch_axis = FOR_ALL if problem.shared else PER_MODEL

@@ -37,12 +37,13 @@ MODES = [
     ("torch", "vmap"),
 ]
 DENSE_MODES = [("torch", "conv1d_loop"), ("torch", "grouped_conv1d")]
+CONVOLUTION_MODES = [("jax", "side_by_side")]
 AXES = [("different", "separate"), ("same", "one")]
 """Batches and learning rates: every value of both, in two runs."""
 CASES = [
     (framework, mode, benchmark, model, batches, rates)
     for benchmark, model in MODELS
-    for framework, mode in MODES + (DENSE_MODES if model in DENSE else [])
+    for framework, mode in MODES + (DENSE_MODES if model in DENSE else CONVOLUTION_MODES)
     for batches, rates in AXES
     if benchmark == "synthetic" or batches == "different"
 ]
@@ -200,12 +201,13 @@ def test_a_wrong_step_is_found_and_never_timed(framework: str, mode: str, monkey
 
 
 @pytest.mark.parametrize(
-    ("framework", "mode"), [("jax", "vmap"), ("jax", "unrolled"), ("torch", "loop"), ("torch", "batched")]
+    ("framework", "mode"),
+    [("jax", "vmap"), ("jax", "side_by_side"), ("jax", "unrolled"), ("torch", "loop"), ("torch", "batched")],
 )
 def test_drawn_batches_have_the_layout_of_given_ones(framework: str, mode: str) -> None:
     """Or what is timed would be another program than what is checked."""
     module: Any = {"jax": jax_use_case, "torch": torch_use_case}[framework]
-    for model in ("mlp", "convnet"):
+    for model in ("convnet",) if mode == "side_by_side" else ("mlp", "convnet"):
         for batches in ("different", "same"):
             problem = module.Problem(session(framework, mode, "synthetic", model, batches, "one"))
             training = module.Training(problem, mode)
@@ -230,6 +232,12 @@ def test_conv1d_is_refused_for_convolutions(mode: str) -> None:
     own = session("torch", mode, "synthetic", "convnet", "different", "one")
     with pytest.raises(Refused, match="is for models of dense layers only"):
         torch_use_case.run(own)
+
+
+def test_side_by_side_is_refused_without_convolutions() -> None:
+    own = session("jax", "side_by_side", "synthetic", "mlp", "different", "one")
+    with pytest.raises(Refused, match="is for models with convolutions"):
+        jax_use_case.run(own)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="these modes run on a GPU")
