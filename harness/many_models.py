@@ -56,8 +56,8 @@ def leading_axes(models: int, batch_size: int, batches: str) -> tuple[int, ...]:
 def dataset_batch(dataset: Dataset, lead: tuple[int, ...]) -> Batch:
     """The first images of the training set, normalised; from its start again where it is too short."""
     rows = np.arange(int(np.prod(lead))) % len(dataset.train_labels)
-    images = (dataset.train_images[rows].astype(np.float32) / 255 - dataset.mean) / dataset.std
-    images = np.ascontiguousarray(images.transpose(0, 3, 1, 2), np.float32)
+    normalised = (dataset.train_images[rows].astype(np.float32) / 255 - dataset.mean) / dataset.std
+    images: NDArray[np.float32] = np.ascontiguousarray(normalised.transpose(0, 3, 1, 2), np.float32)
     return Batch(images.reshape(*lead, *images.shape[1:]), dataset.train_labels[rows].reshape(lead))
 
 
