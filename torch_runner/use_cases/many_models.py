@@ -234,6 +234,7 @@ class Training:
             separate=problem.separate_rates,
             compiled=self.how != "eager",
         )
+        self.ones = torch.ones(problem.count, dtype=problem.dtype, device=device)
         self.generator = torch.Generator(device).manual_seed(problem.seed)
         self.inputs: Sequence[Tensor] = ()
         self.labels: Sequence[Tensor] = ()
@@ -280,11 +281,10 @@ class Training:
 
     def backward(self) -> None:
         """Of all models at once: no model's weights are in another one's loss."""
-        losses = self.losses
-        if isinstance(losses, Tensor):
-            losses.sum().backward()
+        if isinstance(self.losses, Tensor):
+            self.losses.backward(self.ones)
         else:
-            torch.autograd.backward(losses)
+            torch.autograd.backward(self.losses)
 
     def optimize(self) -> None:
         self.optimizer.step()
