@@ -112,18 +112,24 @@ class Session:
         self.channel.metrics(summary_numbers(so_far))
         return steady
 
-    def measure_phases(self, phases: Sequence[Phase], wait: Wait) -> dict[str, list[float]]:
-        """Seconds of every run of each phase, by its name; streams their statistics.
+    def measure_phases(self, phases: Sequence[Phase], wait: Wait) -> dict[str, Any]:
+        """For `Result.details`: `phases`, the seconds of every run of each phase by its name; streams their statistics.
 
-        For `Result.details["phases"]`. Comes after `result`, as the phases apart may need more memory than the step.
+        Comes after `result`, as the phases apart may need more memory than the step. Where there is not enough for
+        them, `phases` is empty, `phases_absent` says why, and what was measured before stands.
         """
-        times_s = measure_phases(
-            phases, wait, protocol=self.measurement.protocol, channel=self.channel, agree=self.agree
-        )
+        try:
+            times_s = measure_phases(
+                phases, wait, protocol=self.measurement.protocol, channel=self.channel, agree=self.agree
+            )
+        except Exception as error:
+            if not _is_out_of_memory(error, self.device) or self.world.size > 1:  # other ranks would wait for ever
+                raise
+            return {"phases": {}, "phases_absent": f"out of memory: {_first_line(error)}"}
         for name, samples in times_s.items():
             summary = sample_summary(samples)._asdict()
             self.channel.metrics({f"phase/{name}/{statistic}_s": value for statistic, value in summary.items()})
-        return times_s
+        return {"phases": times_s}
 
     def result(self, steady: Steady, cold_call_times_s: list[float], **fields: Any) -> Result:
         """The Result of a use case: the timed part as measured, and what the use case adds."""
@@ -217,7 +223,14 @@ def _explain(error: Exception, device: DeviceProtocol) -> tuple[Outcome, str]:
         return "refused", text
     if isinstance(error, ProjectError):
         return "failed", text
-    first_line = text.splitlines()[0][:500]
-    if isinstance(error, MemoryError) or device.is_out_of_memory(error):
-        return "out_of_memory", first_line
-    return "failed", f"{type(error).__name__}: {first_line}"
+    if _is_out_of_memory(error, device):
+        return "out_of_memory", _first_line(error)
+    return "failed", f"{type(error).__name__}: {_first_line(error)}"
+
+
+def _is_out_of_memory(error: Exception, device: DeviceProtocol) -> bool:
+    return isinstance(error, MemoryError) or device.is_out_of_memory(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0][:500]

@@ -14,6 +14,7 @@ Of the phases, each is a jitted program of its own; what the step fuses across t
 """
 
 import importlib
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -41,7 +42,7 @@ from harness.record import Check, Result
 from harness.session import Session
 from harness.synthetic import class_count, draw_batch, input_shape, sizes_of
 from jax_runner.device import model_dtypes
-from jax_runner.formulations import FOR_ALL, PER_MODEL, Arrays, draw, laid_out, over_models, place, stack, stacked
+from jax_runner.formulations import FOR_ALL, PER_MODEL, Arrays, draw, laid_out, over_models, place, stacked
 from jax_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
 EXECUTION_MODES = ("vmap", "side_by_side", "unrolled", "map")
@@ -94,8 +95,8 @@ def run(session: Session) -> Result:
         checks=checks,
         parameter_count=problem.count * parameter_count(problem.make_model()),
     )
-    times_s = session.measure_phases(training.phases(), wait)
-    return result.model_copy(update={"details": {"models": problem.count, "phases": times_s}})
+    details = {"models": problem.count} | session.measure_phases(training.phases(), wait)
+    return result.model_copy(update={"details": details})
 
 
 def parity_numbers(session: Session) -> dict[str, NDArray]:
@@ -158,15 +159,13 @@ class Problem:
     def state_of(self, params: Params) -> nnx.State:
         return nnx.from_flat_state({path: leaf.replace(params[name]) for name, (path, leaf) in self.template.items()})
 
-    def initial_weights(self, dtype: Any = None) -> list[Params]:
-        """Of each model; those of model i are drawn as those of a model alone with the seed of model i."""
+    def initial_weights(self, dtype: Any = None) -> Iterator[Params]:
+        """Of one model after the other; those of model i are drawn as those of a model alone with its seed."""
         model = self.make_model(dtype)
-        drawn = []
         for index in range(self.count):
             load_initial_weights(model, model_seed(self.seed, index), self.benchmark.FLATTENED)
             of_model = dict(nnx.to_flat_state(nnx.state(model)))
-            drawn.append({name: jnp.copy(of_model[path][...]) for name, (path, _) in self.template.items()})
-        return drawn
+            yield {name: jnp.copy(of_model[path][...]) for name, (path, _) in self.template.items()}
 
     def check_batch(self) -> Batch:
         """The same numbers in both frameworks."""
@@ -218,32 +217,30 @@ class Problem:
         training.reset()
         losses = [losses_of_models(training.step()[1]) for _ in range(CHECK_STEPS)]
         weights = self.to_neutral(stacked(training.params(), training.formulation))
-        initial = self.to_neutral(stack(self.initial_weights()))
+        initial = self.to_neutral(stack_on_host(self.initial_weights()))
         updates = {name: weights[name] - initial[name] for name in initial}
         actual = Course(losses=np.stack(losses), updates=updates)
         return check_course(actual, self.alone(batch), self.variant.precision)
 
     def alone(self, batch: Batch) -> Course:
-        """Every model by itself in float64, by a jitted step of one model."""
+        """Every model by itself in float64, by a jitted step of one model; no two are on the device at once."""
         graphdef = self.graphdef
-        losses, finals = [], []
+        losses, updates = [], []
         with jax.enable_x64(True):
             self.graphdef = nnx.graphdef(self.make_model(jnp.float64))
-            inputs, labels = self.on_device(batch, jnp.float64)
             step = jax.jit(self.step)
-            initial = self.initial_weights(jnp.float64)
-            for index, params in enumerate(initial):
-                own, own_labels = (inputs, labels) if self.shared else (inputs[index], labels[index])
-                state = self.initial_state(params)
+            for index, initial in enumerate(self.initial_weights(jnp.float64)):
+                own = batch if self.shared else Batch(batch.inputs[index], batch.labels[index])
+                inputs, labels = self.on_device(own, jnp.float64)
+                state = self.initial_state(initial)
                 of_steps = []
                 for _ in range(CHECK_STEPS):
-                    state, loss = step(state, self.rates[index], own, own_labels)
+                    state, loss = step(state, self.rates[index], inputs, labels)
                     of_steps.append(float(loss))
                 losses.append(of_steps)
-                finals.append(jax.tree.map(jnp.subtract, state.params, params))
-            updates = self.to_neutral(stack(finals))
+                updates.append(jax.device_get(jax.tree.map(jnp.subtract, state.params, initial)))
         self.graphdef = graphdef
-        return Course(losses=np.array(losses).T, updates=updates)
+        return Course(losses=np.array(losses).T, updates=self.to_neutral(stack_on_host(updates)))
 
 
 class Training:
@@ -349,3 +346,8 @@ class Training:
 def losses_of_models(losses: Arrays) -> NDArray[np.float64]:
     """[models]"""
     return np.array([float(loss) for loss in losses])
+
+
+def stack_on_host(of_models: Iterable[Params]) -> Params:
+    """[models, ...], as numpy arrays: the device may have no room for them beside what is measured."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *[jax.device_get(params) for params in of_models])

@@ -173,6 +173,28 @@ def test_result_counts_all_models_and_holds_the_phases(framework: str, mode: str
     assert all(0 < check.error < 1e-4 for check in result.checks)
 
 
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched")])
+def test_phases_without_memory_cost_no_number(framework: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's phases keep what the step does not. Any other error is one."""
+    module: Any = {"jax": jax_use_case, "torch": torch_use_case}[framework]
+    words = {"jax": "RESOURCE_EXHAUSTED: Out of memory", "torch": "DefaultCPUAllocator: can't allocate memory"}[
+        framework
+    ]
+    raised = RuntimeError(f"{words}\nand a trace")
+
+    def forward(_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(module.Training, "phases", lambda training: [("forward", lambda: forward(training))])
+    own = session(framework, mode, "synthetic", "linear", "different", "one")
+    result = module.run(own)
+    assert result.blocks.block_times_s
+    assert result.details == {"models": COUNT, "phases": {}, "phases_absent": f"out of memory: {words}"}
+    raised = RuntimeError("shapes do not match")
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        module.run(own)
+
+
 @pytest.mark.parametrize(("framework", "mode"), [("jax", "unrolled"), ("torch", "loop")])
 def test_a_wrong_step_is_found_and_never_timed(framework: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One model of three trains at twice its rate."""

@@ -103,8 +103,8 @@ def run(session: Session) -> Result:
         checks=checks,
         parameter_count=problem.count * parameter_count(problem.make_model()),
     )
-    times_s = session.measure_phases(training.phases(), wait)
-    return result.model_copy(update={"details": {"models": problem.count, "phases": times_s}})
+    details = {"models": problem.count} | session.measure_phases(training.phases(), wait)
+    return result.model_copy(update={"details": details})
 
 
 def parity_numbers(session: Session) -> dict[str, NDArray]:
@@ -190,19 +190,20 @@ class Problem:
         return check_course(actual, self.alone(batch), self.variant.precision)
 
     def alone(self, batch: Batch) -> Course:
-        """Every model by itself in float64, by the plain module and PyTorch's plain SGD."""
-        inputs, labels = self.on_device(batch)
+        """Every model by itself in float64, by the plain module and PyTorch's plain SGD; no two are on the device at
+        once."""
         losses, updates = [], []
         for index in range(self.count):
             model = self.make_model().to(self.device, torch.float64)
             initial = {name: value[index].to(self.device, torch.float64) for name, value in self.initial.items()}
             model.load_state_dict(initial)
             optimizer = torch.optim.SGD(model.parameters(), self.rates[index], self.momentum)
-            own, own_labels = (inputs, labels) if self.shared else (inputs[index], labels[index])
+            own = batch if self.shared else Batch(batch.inputs[index], batch.labels[index])
+            inputs, labels = self.on_device(own)
             of_steps = []
             for _ in range(CHECK_STEPS):
                 optimizer.zero_grad()
-                loss = mean_loss(model(own.double()), own_labels)
+                loss = mean_loss(model(inputs.double()), labels)
                 loss.backward()
                 optimizer.step()
                 of_steps.append(loss.item())
