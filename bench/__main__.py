@@ -11,6 +11,7 @@ PARTS = {
         for batch_size in ("64", "256")
     ),
     "sharding": (["-m", "bench.sharding", "mnist", "256"], ["-m", "bench.sharding", "cifar10", "64"]),
+    "many_models": tuple(["-m", "bench.many_models", models] for models in ("8", "64")),
     "planning": (["-m", "bench.planning"],),
     "interval_coverage": (["-m", "bench.interval_coverage"],),
     "report": (["-m", "bench.report"],),

@@ -17,7 +17,7 @@ from harness.plan import Scalar
 from harness.settings import FRAMEWORKS, Framework, Frozen
 
 SETTING_RULES = ("positive integer", "positive number", "non-negative number", "fraction")
-"""The words that SETTINGS uses for what a setting may be; harness/config_checks.py knows what they mean."""
+"""The words that SETTINGS and OPTIONS use for what a value may be; harness/config_checks.py knows what they mean."""
 
 
 class BenchmarkFile(Frozen):
@@ -31,8 +31,8 @@ class UseCaseFile(Frozen):
 
     EXECUTION_MODES: tuple[str, ...]
     """How this framework can run the use case. In this and PROCESS_PER_NODE the runners may differ, in nothing else."""
-    OPTIONS: dict[str, tuple[Scalar, ...]]
-    """The use case's own axes and their values."""
+    OPTIONS: dict[str, tuple[Scalar, ...] | str]
+    """The use case's own axes: their values, or one of SETTING_RULES where any value that fits the rule will do."""
     SETTINGS: dict[str, str]
     """Name of a setting to its rule, one of SETTING_RULES."""
     REFUSED_MODELS: dict[str, str]
@@ -87,9 +87,11 @@ def read_constants(path: Path, model: type[Constants]) -> Constants:
         first = error.errors()[0]
         raise ProjectError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     if isinstance(constants, UseCaseFile):
-        for setting, rule in constants.SETTINGS.items():
+        rules = [("SETTINGS", name, rule) for name, rule in constants.SETTINGS.items()]
+        rules += [("OPTIONS", name, rule) for name, rule in constants.OPTIONS.items() if isinstance(rule, str)]
+        for constant, name, rule in rules:
             if rule not in SETTING_RULES:
-                raise ProjectError(f"{path}: SETTINGS: {setting}: {rule}: must be one of {', '.join(SETTING_RULES)}")
+                raise ProjectError(f"{path}: {constant}: {name}: {rule}: must be one of {', '.join(SETTING_RULES)}")
     return constants
 
 

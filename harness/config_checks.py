@@ -156,8 +156,19 @@ def _check_axes(
             rule = f"not an option of {use_case.name}; {valid_names(axis, declared)}"
             yield source.problem(inner, rule, at_key=True)
         else:
-            yield from _known(inner, values, declared[axis], source)
+            yield from _check_option(inner, values, declared[axis], source)
     yield from _check_settings((*keys, "settings"), axes.settings, use_case.name, source, catalog)
+
+
+def _check_option(keys: Keys, values: Iterable[object], declared: tuple[Any, ...] | str, source: Source) -> Problems:
+    """`declared` is what OPTIONS says of the axis: its values, or a rule."""
+    if not isinstance(declared, str):
+        yield from _known(keys, values, declared, source)
+        return
+    for index, value in enumerate(values):
+        if not SETTING_CHECKS[declared](value):
+            inner = (*keys, index) if (*keys, index) in source.values else keys
+            yield source.problem(inner, f"must be {SETTING_WORDS[declared]}", value=value)
 
 
 def _check_settings(
@@ -267,6 +278,6 @@ def _setting_rules(use_case_name: str, catalog: Catalog) -> dict[str, str]:
     return {name: rule for file in _files(use_case_name, catalog) for name, rule in file.SETTINGS.items()}
 
 
-def _option_axes(use_case: UseCaseConfig, catalog: Catalog) -> dict[str, tuple[Any, ...]]:
+def _option_axes(use_case: UseCaseConfig, catalog: Catalog) -> dict[str, tuple[Any, ...] | str]:
     files = _files(use_case.name, catalog)
     return {axis: values for file in files for axis, values in file.OPTIONS.items()}

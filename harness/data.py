@@ -1,7 +1,7 @@
 """Data sets as arrays, the same for both frameworks: fetch() brings them on a login node, jobs load() them.
 
 Jobs never download. A real data set is one file of arrays and a manifest with their checksum; the sample
-needs neither file nor network. A new benchmark is one entry in DATASETS.
+needs neither file nor network. A new benchmark is one entry in DATASETS, or in GENERATED where it has no data set.
 """
 
 import gzip
@@ -63,6 +63,27 @@ class Dataset(Arrays):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoDataset:
+    """What stands in the place of a data set where the runners make the inputs on the device, from the seed.
+
+    Asked for what only a data set has, it raises DataError.
+    """
+
+    benchmark: str
+    kind: DataKind
+    source: str
+    """What the inputs are, for the record."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Dataset.__dataclass_fields__:
+            raise DataError(
+                f"the benchmark {self.benchmark} has no data set ({self.source}), and this use case needs one. "
+                f"Exclude {{benchmark: {self.benchmark}, use_case: N}} under matrix.exclude in experiments.yaml."
+            )
+        raise AttributeError(name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Loader:
     """All that a benchmark needs to have data."""
 
@@ -103,12 +124,18 @@ class DataFiles:
         )
 
 
-def load(benchmark: str, kind: DataKind, data_dir: Path) -> Dataset:
-    """The data set, verified. Never downloads.
+def load(benchmark: str, kind: DataKind, data_dir: Path) -> Dataset | NoDataset:
+    """The data set, verified, or what stands for it where a benchmark has none. Never downloads.
 
     Raises:
         DataError: unknown benchmark; or the real data is missing, truncated or not what its manifest says.
     """
+    if benchmark in GENERATED:
+        return NoDataset(benchmark=benchmark, kind=kind, source=GENERATED[benchmark])
+    return _load(benchmark, kind, data_dir)
+
+
+def _load(benchmark: str, kind: DataKind, data_dir: Path) -> Dataset:
     loader = _loader(benchmark)
     if kind == "sample":
         arrays, source = loader.sample(), loader.sample_source
@@ -158,7 +185,7 @@ def fetch(benchmark: str, data_dir: Path) -> Dataset:
             f"{files.arrays.parent}: cannot be written: {error.strerror or error}. "
             f"Free space, or name another folder as data_dir in experiments.yaml."
         ) from error
-    return load(benchmark, "real", data_dir)
+    return _load(benchmark, "real", data_dir)
 
 
 def content_sha256(arrays: Arrays) -> str:
@@ -191,7 +218,10 @@ def channel_statistics(images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], 
 def _loader(benchmark: str) -> Loader:
     if benchmark in DATASETS:
         return DATASETS[benchmark]
-    raise DataError(f"no data set for the benchmark {benchmark!r}; {valid_names(benchmark, DATASETS)}.")
+    if benchmark in GENERATED:
+        raise DataError(f"the benchmark {benchmark} has no data set: {GENERATED[benchmark]}.")
+    valid = valid_names(benchmark, [*DATASETS, *GENERATED])
+    raise DataError(f"no data set for the benchmark {benchmark!r}; {valid}.")
 
 
 def _read_fetched(files: DataFiles) -> tuple[Arrays, str, str]:
@@ -460,3 +490,6 @@ DATASETS = {
         class_count=10,
     ),
 }
+
+GENERATED = {"synthetic": "random inputs, made on the device from the seed"}
+"""Benchmarks without a data set: nothing to fetch, and real and sample are the same."""

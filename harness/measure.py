@@ -13,7 +13,7 @@ whatever decides how many calls are made is agreed on, between two timed windows
 
 import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter, sleep
@@ -27,6 +27,8 @@ from harness.statistics import median, relative_half_width
 
 Step = Callable[[], Any]
 Wait = Callable[[Any], None]
+Phase = tuple[str, Callable[[], Any]]
+"""A part of a step, by name: a function that starts its work and returns its outputs."""
 Agree = Callable[[float], float]
 """The largest of all ranks' values."""
 
@@ -135,6 +137,37 @@ def measure_blocks(step: Step, wait: Wait, *, like: Blocks, count: int, agree: A
         agree(0.0)
         block_times_s = [time_block(step, wait, like.calls_per_block) for _ in range(count)]
     return like.model_copy(update={"block_times_s": block_times_s, "warmup_times_s": warmup_times_s})
+
+
+def measure_phases(
+    phases: Sequence[Phase],
+    wait: Wait,
+    *,
+    protocol: MeasurementSettings,
+    channel: Channel,
+    agree: Agree = lambda value: value,
+) -> dict[str, list[float]]:
+    """Seconds of each phase, by name, one for every round: all phases run in their order, each waited for.
+
+    Without the wait a phase's time would be that of launching it. With it, nothing overlaps and nothing is fused across
+    phases, so their sum is more than a step of the same work. The first COLD_CALLS rounds compile and are not kept.
+    As many rounds follow as `protocol` wants calls for the latency, within its time.
+    """
+    channel.progress("phases", 0, protocol.latency_calls)
+    times_s: dict[str, list[float]] = {name: [] for name, _ in phases}
+    with _no_garbage_collection():
+        for _ in range(COLD_CALLS):
+            for _, run in phases:
+                wait(run())
+        start = perf_counter()
+        rounds = 0
+        while rounds < protocol.latency_calls and _any(
+            rounds < 3 or perf_counter() - start < protocol.latency_max_time_s, agree
+        ):
+            for name, run in phases:
+                times_s[name].append(time_call(run, wait))
+            rounds += 1
+    return times_s
 
 
 def _any(goes_on: bool, agree: Agree) -> bool:

@@ -24,14 +24,23 @@ from harness import data
 from harness.channel import Channel
 from harness.errors import DataError, ProjectError, Refused
 from harness.gpu import Gpu, NoGpu, SeveralGpus, open_gpus
-from harness.measure import Steady, Step, Wait, compile_time_s, measure_blocks, measure_steady
+from harness.measure import (
+    Phase,
+    Steady,
+    Step,
+    Wait,
+    compile_time_s,
+    measure_blocks,
+    measure_phases,
+    measure_steady,
+)
 from harness.parity import Numbers, ParityMetadata, ParityNumbers, condense, key_of
 from harness.parity_file import write_parity
 from harness.plan import Measurement
 from harness.planted_slowdown import PlantedSlowdown
 from harness.record import EpochPoint, Memory, Outcome, Result
 from harness.settings import Frozen
-from harness.statistics import summary_numbers
+from harness.statistics import sample_summary, summary_numbers
 from harness.world import ALONE, World
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -100,7 +109,7 @@ class Session:
     """What a use case gets to do its work with."""
 
     measurement: Measurement
-    dataset: data.Dataset
+    dataset: data.Dataset | data.NoDataset
     gpu: Gpu | SeveralGpus | NoGpu
     channel: Channel
     device: DeviceProtocol
@@ -142,6 +151,25 @@ class Session:
         so_far = Result(blocks=steady.blocks, latency=steady.latency, energy=steady.energy, memory=self.memory())
         self.channel.metrics(summary_numbers(so_far))
         return steady
+
+    def measure_phases(self, phases: Sequence[Phase], wait: Wait) -> dict[str, Any]:
+        """For `Result.details`: `phases`, the seconds of every run of each phase by its name; streams their statistics.
+
+        Comes after `result`, as the phases apart may need more memory than the step. Where there is not enough for
+        them, `phases` is empty, `phases_absent` says why, and what was measured before stands.
+        """
+        try:
+            times_s = measure_phases(
+                phases, wait, protocol=self.measurement.protocol, channel=self.channel, agree=self.agree
+            )
+        except Exception as error:
+            if not _is_out_of_memory(error, self.device) or self.world.size > 1:  # other ranks would wait for ever
+                raise
+            return {"phases": {}, "phases_absent": f"out of memory: {_first_line(error)}"}
+        for name, samples in times_s.items():
+            summary = sample_summary(samples)._asdict()
+            self.channel.metrics({f"phase/{name}/{statistic}_s": value for statistic, value in summary.items()})
+        return {"phases": times_s}
 
     def result(self, steady: Steady, cold_call_times_s: list[float], **fields: Any) -> Result:
         """The Result of a use case: the timed part as measured, and what the use case adds."""
@@ -273,7 +301,9 @@ def _leave(device: DeviceProtocol) -> None:
         traceback.print_exc()
 
 
-def _require_whole_batch(batch_size: int, dataset: data.Dataset) -> None:
+def _require_whole_batch(batch_size: int, dataset: data.Dataset | data.NoDataset) -> None:
+    if isinstance(dataset, data.NoDataset):
+        return
     count = len(dataset.train_labels)
     if batch_size > count:
         raise DataError(
@@ -288,7 +318,14 @@ def _explain(error: Exception, device: DeviceProtocol) -> tuple[Outcome, str]:
         return "refused", text
     if isinstance(error, ProjectError):
         return "failed", text
-    first_line = text.splitlines()[0][:500]
-    if isinstance(error, MemoryError) or device.is_out_of_memory(error):
-        return "out_of_memory", first_line
-    return "failed", f"{type(error).__name__}: {first_line}"
+    if _is_out_of_memory(error, device):
+        return "out_of_memory", _first_line(error)
+    return "failed", f"{type(error).__name__}: {_first_line(error)}"
+
+
+def _is_out_of_memory(error: Exception, device: DeviceProtocol) -> bool:
+    return isinstance(error, MemoryError) or device.is_out_of_memory(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0][:500]

@@ -46,6 +46,32 @@ class StepLatency(NamedTuple):
     mean_s: float
 
 
+class SampleSummary(NamedTuple):
+    """In the unit of the samples."""
+
+    mean: float
+    std: float
+    """Of the sample, with n - 1; 0 for a single value."""
+    min: float
+    max: float
+    p50: float
+    p95: float
+
+
+def sample_summary(values: Sequence[float]) -> SampleSummary:
+    """What is said of times of which each is one run, such as those of a phase. Raises ValueError without values."""
+    if not values:
+        raise ValueError("no values have no summary")
+    return SampleSummary(
+        mean=math.fsum(values) / len(values),
+        std=statistics.stdev(values) if len(values) > 1 else 0.0,
+        min=min(values),
+        max=max(values),
+        p50=median(values),
+        p95=percentile(values, 0.95),
+    )
+
+
 def median(values: Sequence[float]) -> float:
     """The middle value, or the mean of the two middle ones. Raises ValueError without values."""
     if not values:

@@ -352,7 +352,7 @@ def judge_wandb(config: Config, answer: Mapping[str, Any]) -> Finding:
 
 
 def examine_data(benchmark: str, data_dir: Path) -> Finding:
-    from harness.data import DataFiles, load
+    from harness.data import DataFiles, NoDataset, load
 
     name = f"data {benchmark}"
     try:
@@ -360,6 +360,8 @@ def examine_data(benchmark: str, data_dir: Path) -> Finding:
     except DataError as error:
         is_missing = not DataFiles(data_dir=data_dir, benchmark=benchmark).manifest.exists()
         return Finding(name=name, verdict="warning" if is_missing else "problem", found=str(error))
+    if isinstance(dataset, NoDataset):
+        return Finding(name=name, verdict="ok", found=f"none needed: {dataset.source}")
     found = f"{len(dataset.train_images):,} + {len(dataset.test_images):,} images, verified, in {data_dir}"
     return Finding(name=name, verdict="ok", found=found)
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from harness.config import Config
-from harness.data import DATASETS, DataFiles, fetch
+from harness.data import DATASETS, GENERATED, DataFiles, fetch
 from harness.errors import DataError
 
 
@@ -16,6 +16,9 @@ def fetch_command(config: Config, benchmarks: tuple[str, ...]) -> int:
     data_dir = Path(config.data_dir)
     failed = 0
     for benchmark in benchmarks or tuple(name for name in config.benchmarks if name in DATASETS):
+        if benchmark in GENERATED:
+            print(f"{benchmark}: nothing to fetch: {GENERATED[benchmark]}", flush=True)
+            continue
         print(f"{benchmark}: fetching and verifying ...", flush=True)
         start = time.monotonic()
         try:

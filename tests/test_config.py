@@ -8,6 +8,7 @@ import pytest
 from harness.catalog import differences, read_catalog
 from harness.config import Config, load_config
 from harness.errors import ConfigError, ProjectError
+from harness.matrix import expand_variants
 from harness.paths import REPOSITORY
 from harness.yaml_source import read_source
 from tests.config_text import MINIMAL, changed
@@ -190,7 +191,7 @@ MISTAKES = {
         "  mnist: {models: [cnn]}\n",
         "  mnist: {models: [cnn]}\n  minst: {models: [cnn]}\n",
         "experiments.yaml:16:3: benchmarks.minst: no file minst.py in both runners' benchmarks/; "
-        "valid: cifar10, mnist; did you mean mnist?",
+        "valid: cifar10, mnist, synthetic; did you mean mnist?",
     ),
     "model that no runner has": (
         "  mnist: {models: [cnn]}\n",
@@ -451,3 +452,31 @@ def test_a_setting_needs_a_known_rule(runners: Path) -> None:
         f"{path}: SETTINGS: epochs: big: must be one of "
         "positive integer, positive number, non-negative number, fraction"
     )
+
+
+def test_an_option_may_take_any_value_that_fits_its_rule(runners: Path) -> None:
+    """Read from the constants of both files; the words are those of settings."""
+    for framework in ("jax", "torch"):
+        path = runners / f"{framework}_runner/use_cases/per_sample_gradients.py"
+        before = path.read_text()
+        line = next(line for line in before.splitlines() if line.startswith("OPTIONS"))
+        path.write_text(before.replace(line, 'OPTIONS = {"output": "positive integer"}'))
+    path = runners / "experiments.yaml"
+    path.write_text(changed("options: {output: [norms, full]}", "options: {output: [7, 4096]}"))
+    variants = expand_variants(load_config(path, repository=runners), "jax", "mnist", 3, quick=False)
+    assert {variant.options["output"] for variant in variants} == {7, 4096}
+    path.write_text(changed("options: {output: [norms, full]}", "options: {output: [7, 0]}"))
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, repository=runners)
+    assert (
+        str(caught.value)
+        .splitlines()[0]
+        .endswith("use_cases.3.options.output[1]: 0: must be a whole number of at least 1")
+    )
+
+
+def test_an_option_needs_a_known_rule(runners: Path) -> None:
+    path = runners / "torch_runner/use_cases/train.py"
+    path.write_text('EXECUTION_MODES = ("eager",)\nOPTIONS = {"n": "many"}\nREFUSED_MODELS = {}\nSETTINGS = {}\n')
+    with pytest.raises(ProjectError, match="train.py: OPTIONS: n: many: must be one of positive integer"):
+        read_catalog(runners)

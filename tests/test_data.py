@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from harness import data
 from harness.config import load_config
-from harness.data import Arrays, DataFiles, channel_statistics, content_sha256, fetch, load
+from harness.data import Arrays, DataFiles, NoDataset, channel_statistics, content_sha256, fetch, load
 from harness.errors import DataError
 from harness.paths import REPOSITORY
+from harness.settings import DataKind
 from pipeline.fetch import fetch_command
 
 # Of the arrays as first published: a sample that changes makes old and new records incomparable.
@@ -245,7 +246,7 @@ def test_missing_data_names_the_command(tmp_path: Path) -> None:
 
 
 def test_an_unknown_benchmark_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="'cifar'; valid: mnist, cifar10; did you mean cifar10"):
+    with pytest.raises(DataError, match="'cifar'; valid: mnist, cifar10, synthetic; did you mean cifar10"):
         load("cifar", "sample", tmp_path)
 
 
@@ -359,3 +360,27 @@ def test_without_torchvision_fetch_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(DataError, match=r"needs torchvision.*pip install"):
         fetch("mnist", tmp_path)
+
+
+# Without a data set
+
+
+@pytest.mark.parametrize("kind", ["real", "sample"])
+def test_a_benchmark_without_a_data_set_loads_without_files(kind: DataKind, tmp_path: Path) -> None:
+    dataset = load("synthetic", kind, tmp_path / "absent")
+    assert isinstance(dataset, NoDataset)
+    assert (dataset.benchmark, dataset.kind) == ("synthetic", kind)
+    for name in ("train_images", "test_labels", "mean", "class_count"):
+        with pytest.raises(DataError, match=r"synthetic has no data set .* matrix\.exclude in experiments\.yaml"):
+            getattr(dataset, name)
+    with pytest.raises(AttributeError):
+        dataset.train_imgaes  # noqa: B018
+
+
+def test_there_is_nothing_to_fetch_without_a_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = load_config(REPOSITORY / "experiments.yaml").model_copy(update={"data_dir": str(tmp_path)})
+    assert fetch_command(config, ("synthetic",)) == 0
+    assert capsys.readouterr().out == ("synthetic: nothing to fetch: random inputs, made on the device from the seed\n")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError, match="the benchmark synthetic has no data set"):
+        fetch("synthetic", tmp_path)

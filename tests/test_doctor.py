@@ -241,6 +241,14 @@ def test_missing_and_corrupt_data(tmp_path: Path) -> None:
     assert examine_data("mnist", tmp_path).verdict == "problem"
 
 
+def test_a_benchmark_without_a_data_set_needs_none(tmp_path: Path) -> None:
+    finding = examine_data("synthetic", tmp_path)
+    assert (finding.verdict, finding.found) == (
+        "ok",
+        "none needed: random inputs, made on the device from the seed",
+    )
+
+
 def test_results_folder(tmp_path: Path) -> None:
     assert examine_results(Results(root=tmp_path / "new")).verdict == "ok"
     (tmp_path / "file").write_text("")

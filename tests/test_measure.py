@@ -18,6 +18,7 @@ from harness.measure import (
     compile_time_s,
     measure_blocks,
     measure_cold,
+    measure_phases,
     measure_steady,
     time_block,
     time_call,
@@ -407,3 +408,63 @@ def test_nothing_is_agreed_on_within_a_timed_window(clock: Clock, listener: List
     assert set(found.blocks.warmup_times_s) == {4 * TICK_S}
     assert set(found.blocks.block_times_s) == {found.blocks.calls_per_block * 4 * TICK_S}
     assert set(found.latency.call_times_s) == {4 * TICK_S}
+
+
+def test_each_phase_is_waited_for_and_only_the_cold_rounds_are_left_out(clock: Clock) -> None:
+    """The waits of one phase never fall into the next, and compiling ones are not kept."""
+    order: list[str] = []
+    queued_s = 0.0
+
+    def phase(name: str, cold_s: float, warm_s: float) -> tuple[str, Callable[[], str]]:
+        def run() -> str:
+            nonlocal queued_s
+            queued_s += cold_s if order.count(name) < COLD_CALLS else warm_s
+            order.append(name)
+            return name
+
+        return name, run
+
+    def wait(output: object) -> None:
+        nonlocal queued_s
+        assert output == order[-1]
+        clock.advance(queued_s)
+        queued_s = 0.0
+
+    phases = [phase("forward", 512 * TICK_S, 2 * TICK_S), phase("backward", 256 * TICK_S, 5 * TICK_S)]
+    protocol = MeasurementSettings(latency_calls=4)
+    listener = Listener()
+    times_s = measure_phases(phases, wait, protocol=protocol, channel=listener.channel)
+    listener.close()
+    assert times_s == {"forward": [2 * TICK_S] * 4, "backward": [5 * TICK_S] * 4}
+    assert order == ["forward", "backward"] * (COLD_CALLS + 4)
+
+
+def test_phases_stop_at_the_time_limit_with_three_rounds_at_least(clock: Clock) -> None:
+    def run() -> None:
+        clock.advance(1.0)
+
+    for limit_s, rounds in ((0.5, 3), (4.5, 5)):
+        protocol = MeasurementSettings(latency_calls=100, latency_max_time_s=limit_s)
+        listener = Listener()
+        times_s = measure_phases([("only", run)], lambda _: None, protocol=protocol, channel=listener.channel)
+        listener.close()
+        assert times_s == {"only": [1.0] * rounds}
+
+
+def test_ranks_agree_on_the_rounds_of_phases(clock: Clock) -> None:
+    """Another rank has had enough after none, but goes on as long as this one does; and the other way round."""
+    asked: list[float] = []
+
+    def agree(value: float) -> float:
+        asked.append(value)
+        return 1.0 if len(asked) <= 6 else value
+
+    def run() -> None:
+        clock.advance(1.0)
+
+    protocol = MeasurementSettings(latency_calls=100, latency_max_time_s=0.5)
+    listener = Listener()
+    times_s = measure_phases([("only", run)], lambda _: None, protocol=protocol, channel=listener.channel, agree=agree)
+    listener.close()
+    assert len(times_s["only"]) == 6
+    assert asked == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]

@@ -22,6 +22,7 @@ from harness.statistics import (
     ratio_interval,
     relative_half_width,
     relative_interquartile_range,
+    sample_summary,
     step_latency,
     step_time_s,
     student_t_95,
@@ -71,6 +72,15 @@ def test_percentile_is_numpys_default() -> None:
     values = [random.Random(3).lognormvariate(0, 1) for _ in range(101)]
     for share in (0.01, 0.25, 0.5, 0.9, 0.95, 0.999):
         assert percentile(values, share) == pytest.approx(float(np.percentile(values, 100 * share)), rel=1e-12)
+
+
+def test_sample_summary_by_hand() -> None:
+    """Squares of the distances from the mean 3: 4 + 1 + 0 + 1 + 4 = 10, over n - 1 = 4; p95 at position 3.8."""
+    summary = sample_summary([4.0, 1.0, 3.0, 2.0, 5.0])
+    assert summary == (3.0, pytest.approx(2.5**0.5), 1.0, 5.0, 3.0, pytest.approx(4.8))
+    assert sample_summary([7.0]) == (7.0, 0.0, 7.0, 7.0, 7.0, 7.0)
+    with pytest.raises(ValueError, match="no values"):
+        sample_summary([])
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, 95])

@@ -17,10 +17,21 @@ from harness.world import ALONE, World
 CHANNEL = Channel(os.open(os.devnull, os.O_WRONLY))
 atexit.register(CHANNEL._pipe.close)
 
-NUMBERS = {"train": 1, "per_sample_gradients": 3}
+NUMBERS = {"train": 1, "per_sample_gradients": 3, "many_models": 6}
 SETTINGS: dict[str, dict[str, Any]] = {
     "train": {"epochs": 1, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "target_accuracy": 0.5},
     "per_sample_gradients": {"chunk_size": 8, "clip_norm": 1.0},
+    "many_models": {
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "in_features": 6,
+        "hidden_features": 7,
+        "out_features": 5,
+        "channels": 2,
+        "image_size": 5,
+        "hidden_channels": 4,
+        "classes": 3,
+    },
 }
 PROTOCOL = MeasurementSettings(
     replicates=1,

@@ -1,0 +1,108 @@
+"""What N models at once means, in numbers: rates, seeds, batches, and the check against models trained alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.data import Dataset, load
+from harness.errors import CheckFailed
+from harness.many_models import (
+    Course,
+    check_course,
+    dataset_batch,
+    gate_numbers,
+    leading_axes,
+    learning_rates,
+    model_seed,
+)
+from harness.parity import QUANTITIES
+from harness.synthetic import Sizes, class_count, draw_batch, input_shape, sizes_of
+from harness.weights import initial_weight
+
+
+def test_separate_learning_rates_fall_to_a_tenth_in_equal_ratios() -> None:
+    np.testing.assert_allclose(learning_rates(0.4, 3, "separate"), [0.4, 0.4 / 10**0.5, 0.04], rtol=1e-12)
+    assert learning_rates(0.4, 1, "separate").tolist() == [0.4]
+    assert learning_rates(0.4, 3, "one").tolist() == [0.4, 0.4, 0.4]
+
+
+def test_every_model_has_a_seed_and_by_option_a_batch() -> None:
+    assert [model_seed(5, index) for index in range(3)] == [5, 6, 7]
+    assert leading_axes(3, 8, "different") == (3, 8)
+    assert leading_axes(3, 8, "same") == (8,)
+
+
+def test_batches_of_a_data_set_are_its_first_images_normalised_and_begin_again() -> None:
+    dataset = load("cifar10", "sample", Path("nowhere"))
+    assert isinstance(dataset, Dataset)
+    count = len(dataset.train_labels)
+    inputs, labels = dataset_batch(dataset, (2, count - 1))
+    assert inputs.shape == (2, count - 1, 3, 32, 32) and inputs.dtype == np.float32
+    for model, row, image in ((0, 5, 5), (1, 0, count - 1), (1, 1, 0)):
+        expected = (dataset.train_images[image] / 255 - dataset.mean) / dataset.std
+        np.testing.assert_allclose(inputs[model, row], expected.transpose(2, 0, 1), atol=1e-5)
+        assert labels[model, row] == dataset.train_labels[image]
+
+
+def test_synthetic_batches_are_normal_and_depend_on_the_seed() -> None:
+    inputs, labels = draw_batch(0, (4, 500), (6,), 3)
+    assert inputs.shape == (4, 500, 6) and inputs.dtype == np.float32
+    assert labels.shape == (4, 500) and labels.dtype == np.int32
+    assert abs(float(inputs.mean())) < 0.05 and abs(float(inputs.std()) - 1) < 0.05  # of 12,000: 0.01 and 0.006
+    assert np.bincount(labels.ravel()).min() > 550  # of 667 each
+    again, other = draw_batch(0, (4, 500), (6,), 3)[0], draw_batch(1, (4, 500), (6,), 3)[0]
+    np.testing.assert_array_equal(again, inputs)
+    assert not np.array_equal(other, inputs)
+
+
+def test_sizes_come_from_the_settings_of_the_same_names() -> None:
+    sizes = sizes_of({"in_features": 6, "classes": 4, "learning_rate": 0.1})
+    assert sizes == Sizes(in_features=6, classes=4)
+    assert input_shape("mlp", sizes) == input_shape("linear", sizes) == (6,)
+    assert input_shape("convnet", sizes) == input_shape("conv2d", sizes) == (3, 32, 32)
+    assert [class_count(name, sizes) for name in ("linear", "mlp", "conv2d", "convnet")] == [512, 512, 32, 4]
+
+
+def course(updates: list[list[float]], losses: list[list[float]] | None = None) -> Course:
+    return Course(losses=np.array(losses or [[1.0, 1.0], [0.5, 0.5]]), updates={"w": np.array(updates)})
+
+
+def test_the_check_takes_the_worst_model() -> None:
+    """Model 1 is off by 0.005 of a length of 5: 1e-3. Over both models together it would be less."""
+    checks = check_course(course([[3.0, 4.0], [3.0, 4.005]]), course([[3.0, 4.0], [3.0, 4.0]]), "fp32")
+    assert [check.error for check in checks] == [0, pytest.approx(1e-3)]
+    assert checks[1].name == "weight updates of 2 steps against models trained alone in float64, worst of 2"
+    assert all(check.passed and check.tolerance == 2e-3 for check in checks)
+
+
+def test_a_wrong_update_and_a_wrong_loss_fail() -> None:
+    right = course([[3.0, 4.0], [3.0, 4.0]])
+    with pytest.raises(CheckFailed, match=r"weight updates .*, which is model 1: relative error 1\.00e-02"):
+        check_course(course([[3.0, 4.0], [3.0, 4.05]]), right, "fp32")
+    check_course(course([[3.0, 4.0], [3.0, 4.05]]), right, "tf32")
+    with pytest.raises(CheckFailed, match=r"losses .*, which is model 0: "):
+        check_course(course([[3.0, 4.0], [3.0, 4.0]], [[1.0, 1.0], [0.6, 0.5]]), right, "fp32")
+    with pytest.raises(CheckFailed, match="which is model 0"):  # exchanged models are wrong models
+        check_course(course([[3.0, 4.0], [4.0, 3.0]]), course([[4.0, 3.0], [3.0, 4.0]]), "bf16")
+
+
+def test_nothing_finite_is_no_agreement() -> None:
+    right = course([[3.0, 4.0], [3.0, 4.0]])
+    with pytest.raises(CheckFailed, match="relative error inf"):
+        check_course(course([[3.0, 4.0], [3.0, float("nan")]]), right, "bf16")
+
+
+def test_the_gate_compares_what_the_steps_have_added() -> None:
+    weights = np.stack([initial_weight(seed, "fc.weight", (3, 2)) for seed in (7, 8)])
+    numbers = {
+        "outputs": np.zeros((2, 4)),
+        "loss": np.zeros(2),
+        "gradient/fc.weight": np.ones((2, 3, 2)),
+        "weights_after_5_steps/fc.weight": weights + np.array([0.25, 0.5])[:, None, None],
+    }
+    found = gate_numbers(numbers, seed=7)
+    assert list(found) == ["logits", "loss", "gradients/fc.weight", "updates/fc.weight"]
+    np.testing.assert_allclose(found["updates/fc.weight"][0], np.full((3, 2), 0.25))
+    np.testing.assert_allclose(found["updates/fc.weight"][1], np.full((3, 2), 0.5))
+    assert all(name.partition("/")[0] in QUANTITIES for name in found)

@@ -1,0 +1,440 @@
+"""N models of one kind at once, in each of the ways that PyTorch has for it (use case 6).
+
+Every formulation keeps its inputs in the layout that it computes in, so that a step moves no data:
+
+    separate modules     a list of N tensors [batch, ...]; images are channels_last, as in training
+    stacked, dense       [models, batch, features]
+    stacked, images      [batch, models * channels, height, width]: models side by side in the channels
+    vmap                 [models, batch, ...]
+    one batch for all    [batch, ...] for everybody
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional as F
+
+from harness.errors import Refused
+
+Read = Callable[[Tensor], Tensor]
+MakeModel = Callable[[], nn.Module]
+PARALLEL_STREAMS = 32
+"""CUDA runs no more at once than PyTorch's pool of streams has (c10/cuda/CUDAStream.cpp, kStreamsPerPool)."""
+
+
+class Formulation(Protocol):
+    """N models as one thing."""
+
+    def outputs(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """[models, batch, classes], as one tensor or as a list of N."""
+
+    def losses(self, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> Sequence[Tensor]:
+        """[models], as one tensor or as a list of N: the mean over each model's batch."""
+
+    def stacked(self, read: Read) -> dict[str, Tensor]:
+        """`read` of every parameter, [models, ...] in neutral shape by neutral name."""
+
+    def load(self, values: dict[str, Tensor]) -> None:
+        """The other way, in place: compiled code and optimizers keep pointing at the parameters."""
+
+    def parameters_of_models(self) -> list[list[Tensor]]:
+        """By model where each has its own; else one list of parameters that begin with an axis of models."""
+
+    def place(self, inputs: Tensor, labels: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """A batch [models, batch, ...] or [batch, ...] in this formulation's layout."""
+
+    def draw(
+        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """A random batch, drawn on the generator's device in this formulation's layout."""
+
+
+def make_formulation(
+    name: str, make_model: MakeModel, count: int, *, shared: bool, device: torch.device
+) -> Formulation:
+    """`shared`: all models see the same batch. Raises Refused where the model or the machine cannot do it."""
+    if name == "streams" and device.type != "cuda":
+        raise Refused("execution mode streams needs an NVIDIA GPU; PyTorch sees none here")
+    makers = {
+        "loop": lambda: SeparateModels(make_model, count, shared, device),
+        "conv1d_loop": lambda: SeparateModels(lambda: with_conv1d(make_model()), count, shared, device),
+        "streams": lambda: StreamedModels(make_model, count, shared, device),
+        "grouped_conv1d": lambda: StackedModels(make_model, count, shared, device, dense=GroupedConv1d),
+        "batched": lambda: StackedModels(make_model, count, shared, device, dense=BatchedLinear),
+        "vmap": lambda: VmappedModels(make_model, count, shared, device),
+    }
+    return makers[name]()
+
+
+class SeparateModels:
+    """N modules, one after the other."""
+
+    def __init__(self, make_model: MakeModel, count: int, shared: bool, device: torch.device) -> None:
+        models = [make_model() for _ in range(count)]
+        self.shared = shared
+        self.shapes = neutral_shapes(models[0])
+        self.models = [model.to(device, memory_format=torch.channels_last) for model in models]
+
+    def outputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return [model(own) for model, own in zip(self.models, inputs, strict=True)]
+
+    def losses(self, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> list[Tensor]:
+        return [mean_loss(logits, own) for logits, own in zip(self.outputs(inputs), labels, strict=True)]
+
+    def stacked(self, read: Read) -> dict[str, Tensor]:
+        of_models = zip(*(model.parameters() for model in self.models), strict=True)
+        return {
+            name: torch.stack([read(parameter).reshape(shape) for parameter in parameters])
+            for (name, shape), parameters in zip(self.shapes.items(), of_models, strict=True)
+        }
+
+    @torch.no_grad()
+    def load(self, values: dict[str, Tensor]) -> None:
+        for index, model in enumerate(self.models):
+            for value, parameter in zip(values.values(), model.parameters(), strict=True):
+                parameter.copy_(value[index].reshape(parameter.shape))
+
+    def parameters_of_models(self) -> list[list[Tensor]]:
+        return [list(model.parameters()) for model in self.models]
+
+    def place(self, inputs: Tensor, labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        if self.shared:
+            return [as_channels_last(inputs)] * len(self.models), [labels] * len(self.models)
+        return [as_channels_last(own) for own in inputs], list(labels)
+
+    def draw(
+        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        lead = (batch_size,) if self.shared else (len(self.models), batch_size)
+        inputs = normal((*lead, *shape[1:], shape[0]), generator).movedim(-1, -len(shape))
+        return self.place(inputs, labels_like(lead, classes, generator))
+
+
+class StreamedModels(SeparateModels):
+    """The same loop with each model's work in a CUDA stream of its own; autograd runs its backward pass there too."""
+
+    def __init__(self, make_model: MakeModel, count: int, shared: bool, device: torch.device) -> None:
+        super().__init__(make_model, count, shared, device)
+        streams = [torch.cuda.Stream(device) for _ in range(min(count, PARALLEL_STREAMS))]
+        self.streams = [streams[index % len(streams)] for index in range(count)]
+
+    def losses(self, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> list[Tensor]:
+        main = torch.cuda.current_stream()
+        losses = []
+        for model, stream, own, own_labels in zip(self.models, self.streams, inputs, labels, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                losses.append(mean_loss(model(own), own_labels))
+        for stream in self.streams:
+            main.wait_stream(stream)
+        return losses
+
+
+class StackedModels:
+    """One module whose layers hold the weights of all models, as [models, ...].
+
+    The model's own forward pass runs on them: what stands between its layers works on activations of all models side by
+    side as it does on those of one.
+    """
+
+    def __init__(
+        self,
+        make_model: MakeModel,
+        count: int,
+        shared: bool,
+        device: torch.device,
+        *,
+        dense: "type[BatchedLinear | GroupedConv1d]",
+    ) -> None:
+        self.count, self.shared = count, shared
+        model = make_model()
+        self.dense = all(isinstance(layer, nn.Linear) for layer in layers_of(model))
+        if dense is GroupedConv1d and not self.dense:
+            raise Refused("execution mode grouped_conv1d is for models of dense layers only")
+        self.side_by_side = dense is GroupedConv1d or not self.dense
+        self.model = replace_layers(model, lambda layer: stacked_layer(layer, count, dense)).to(device)
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        logits = self.model(inputs)
+        if logits.dim() == 3:
+            return logits
+        return logits.unflatten(1, (self.count, -1)).transpose(0, 1)
+
+    def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        return mean_losses(self.outputs(inputs), labels)
+
+    def stacked(self, read: Read) -> dict[str, Tensor]:
+        return {name: read(parameter) for name, parameter in self.model.named_parameters()}
+
+    @torch.no_grad()
+    def load(self, values: dict[str, Tensor]) -> None:
+        for name, parameter in self.model.named_parameters():
+            parameter.copy_(values[name])
+
+    def parameters_of_models(self) -> list[list[Tensor]]:
+        return [list(self.model.parameters())]
+
+    def place(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self.side_by_side and not self.shared:
+            inputs = inputs.transpose(0, 1).flatten(1, 2)
+        return inputs.contiguous(), labels
+
+    def draw(
+        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        lead = (batch_size,) if self.shared else (self.count, batch_size)
+        if self.shared:
+            own = (batch_size, *shape)
+        elif self.side_by_side:
+            own = (batch_size, self.count * shape[0], *shape[1:])
+        else:
+            own = (self.count, batch_size, *shape)
+        return normal(own, generator), labels_like(lead, classes, generator)
+
+
+class VmappedModels:
+    """torch.func: one model's function, vmapped over its stacked parameters."""
+
+    def __init__(self, make_model: MakeModel, count: int, shared: bool, device: torch.device) -> None:
+        self.count, self.shared = count, shared
+        parameters, _ = stack_module_state([make_model() for _ in range(count)])
+        self.parameters = {name: nn.Parameter(value.detach().to(device)) for name, value in parameters.items()}
+        for parameter in self.parameters.values():
+            torch._dynamo.mark_static_address(parameter)  # in no module, so CUDA graphs would copy it in every step
+        self.model = make_model().to("meta")
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        in_dims = (0, None if self.shared else 0)
+        return vmap(lambda own, x: functional_call(self.model, own, (x,)), in_dims)(self.parameters, inputs)
+
+    def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        return mean_losses(self.outputs(inputs), labels)
+
+    def stacked(self, read: Read) -> dict[str, Tensor]:
+        return {name: read(parameter) for name, parameter in self.parameters.items()}
+
+    @torch.no_grad()
+    def load(self, values: dict[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.copy_(values[name])
+
+    def parameters_of_models(self) -> list[list[Tensor]]:
+        return [list(self.parameters.values())]
+
+    def place(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return inputs, labels
+
+    def draw(
+        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        lead = (batch_size,) if self.shared else (self.count, batch_size)
+        return normal((*lead, *shape), generator), labels_like(lead, classes, generator)
+
+
+# Layers
+
+
+class BatchedLinear(nn.Module):
+    """N dense layers as one batched matrix product (baddbmm)."""
+
+    def __init__(self, layer: nn.Linear, count: int) -> None:
+        super().__init__()
+        self.count, self.in_features = count, layer.in_features
+        self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
+        self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[models, batch, features], or side by side [batch, models * features], to [models, batch, features out].
+
+        An input that all models share, [batch, features], takes one ordinary product with all weights side by side.
+        """
+        if inputs.dim() == 2 and inputs.shape[1] == self.in_features:
+            product = F.linear(inputs, self.weight.flatten(0, 1), self.bias.flatten())
+            return product.unflatten(1, (self.count, -1)).transpose(0, 1)
+        if inputs.dim() == 2:
+            inputs = inputs.unflatten(1, (self.count, -1)).transpose(0, 1)
+        return torch.baddbmm(self.bias.unsqueeze(1), inputs, self.weight.transpose(1, 2))
+
+
+class GroupedConv1d(nn.Module):
+    """N dense layers as one convolution with a kernel of 1 and N groups."""
+
+    def __init__(self, layer: nn.Linear, count: int) -> None:
+        super().__init__()
+        self.count, self.in_features = count, layer.in_features
+        self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
+        self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[batch, models * features], or [batch, features] for all models, to [batch, models * features out]."""
+        groups = 1 if inputs.shape[1] == self.in_features else self.count
+        weight = self.weight.flatten(0, 1).unsqueeze(2)
+        return F.conv1d(inputs.unsqueeze(2), weight, self.bias.flatten(), groups=groups).squeeze(2)
+
+
+class GroupedConv2d(nn.Module):
+    """N convolutions as one with N groups."""
+
+    def __init__(self, layer: nn.Conv2d, count: int) -> None:
+        super().__init__()
+        if layer.groups != 1 or layer.padding_mode != "zeros" or layer.bias is None:
+            raise Refused(f"execution mode batched knows plain convolutions with a bias, not {layer}")
+        self.count, self.in_channels = count, layer.in_channels
+        self.window = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
+        self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
+        self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[batch, models * channels, height, width], or [batch, channels, ...] for all models, to the first layout."""
+        groups = 1 if images.shape[1] == self.in_channels else self.count
+        return F.conv2d(images, self.weight.flatten(0, 1), self.bias.flatten(), groups=groups, **self.window)
+
+
+class Conv1dLinear(nn.Module):
+    """A dense layer as a convolution with a kernel of 1."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(layer.weight.detach().unsqueeze(2).clone())
+        self.bias = nn.Parameter(layer.bias.detach().clone())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[batch, features] to [batch, features out]."""
+        return F.conv1d(inputs.unsqueeze(2), self.weight, self.bias).squeeze(2)
+
+
+def with_conv1d(model: nn.Module) -> nn.Module:
+    """Raises Refused unless all layers are dense."""
+    if not all(isinstance(layer, nn.Linear) for layer in layers_of(model)):
+        raise Refused("execution mode conv1d_loop is for models of dense layers only")
+    return replace_layers(model, Conv1dLinear)
+
+
+def stacked_layer(layer: nn.Module, count: int, dense: "type[BatchedLinear | GroupedConv1d]") -> nn.Module:
+    """Raises Refused for a layer that has no batched form here."""
+    if isinstance(layer, nn.Linear) and layer.bias is not None:
+        return dense(layer, count)
+    if isinstance(layer, nn.Conv2d):
+        return GroupedConv2d(layer, count)
+    raise Refused(f"execution mode batched knows Conv2d and Linear with a bias, not {layer}")
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """Modules with parameters or statistics of their own."""
+    return [module for module in model.modules() if has_own_state(module)]
+
+
+def has_own_state(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False))
+
+
+def replace_layers(model: nn.Module, make_layer: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """In place, and returned; names stay."""
+    for name, child in list(model.named_children()):
+        setattr(model, name, make_layer(child) if has_own_state(child) else replace_layers(child, make_layer))
+    return model
+
+
+def neutral_shapes(model: nn.Module) -> dict[str, torch.Size]:
+    """By neutral name; the kernel axis of a Conv1dLinear is no part of it."""
+    return {name: value.shape[:2] if value.dim() == 3 else value.shape for name, value in model.named_parameters()}
+
+
+# Losses and inputs
+
+
+def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(in_full_precision(logits), labels)
+
+
+def mean_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logits [models, batch, classes] and labels [models, batch], or [batch] for all, to [models]."""
+    labels = labels.expand(logits.shape[:2])
+    losses = F.cross_entropy(in_full_precision(logits).flatten(0, 1), labels.flatten(), reduction="none")
+    return losses.unflatten(0, labels.shape).mean(1)
+
+
+def in_full_precision(logits: Tensor) -> Tensor:
+    return logits.float() if logits.dtype == torch.bfloat16 else logits
+
+
+def as_channels_last(inputs: Tensor) -> Tensor:
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+
+
+def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device)
+
+
+def labels_like(lead: tuple[int, ...], classes: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(classes, lead, generator=generator, device=generator.device)
+
+
+# Optimizers
+
+
+class StackedSgd:
+    """SGD with momentum over parameters [models, ...], where each model has its own learning rate.
+
+    torch.optim has one rate for a tensor. The mathematics is that of torch.optim.SGD: v = momentum * v + g, then
+    p = p - rate * v.
+    """
+
+    def __init__(self, parameters: list[Tensor], rates: Tensor, momentum: float, compiled: bool) -> None:
+        self.parameters, self.momentum = parameters, momentum
+        self.velocities = [torch.zeros_like(parameter) for parameter in parameters]
+        self.rates = [rates.view(-1, *repeat(1, parameter.dim() - 1)) for parameter in parameters]
+        self.update = torch.compile(self._update, fullgraph=True, dynamic=False) if compiled else self._update
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        with torch.no_grad():
+            gradients = [parameter.grad for parameter in self.parameters]
+            self.update(self.parameters, gradients, self.velocities, self.rates)
+
+    def forget(self) -> None:
+        for velocity in self.velocities:
+            velocity.zero_()
+
+    def _update(
+        self, parameters: list[Tensor], gradients: list[Tensor], velocities: list[Tensor], rates: list[Tensor]
+    ) -> None:
+        torch._foreach_mul_(velocities, self.momentum)
+        torch._foreach_add_(velocities, gradients)
+        for parameter, velocity, rate in zip(parameters, velocities, rates, strict=True):
+            parameter.addcmul_(velocity, rate, value=-1)
+
+
+class Sgd(torch.optim.SGD):
+    """PyTorch's fused SGD, with one learning rate for each list of parameters."""
+
+    def __init__(self, parameters_of_models: list[list[Tensor]], rates: list[float], momentum: float) -> None:
+        groups = [
+            {"params": parameters, "lr": rate} for parameters, rate in zip(parameters_of_models, rates, strict=True)
+        ]
+        super().__init__(groups, lr=rates[0], momentum=momentum, fused=True)
+
+    def forget(self) -> None:
+        self.state.clear()
+
+
+def make_optimizer(
+    formulation: Formulation, rates: Sequence[float], momentum: float, *, separate: bool, compiled: bool
+) -> Sgd | StackedSgd:
+    """One fused kernel for all parameters where all models share a rate."""
+    of_models = formulation.parameters_of_models()
+    if not separate:
+        everything = [parameter for parameters in of_models for parameter in parameters]
+        return Sgd([everything], [rates[0]], momentum)
+    if len(of_models) == len(rates):
+        return Sgd(of_models, list(rates), momentum)
+    (parameters,) = of_models
+    on_device = torch.tensor(rates, dtype=parameters[0].dtype, device=parameters[0].device)
+    return StackedSgd(parameters, on_device, momentum, compiled)
