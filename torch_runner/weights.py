@@ -22,8 +22,8 @@ def load_initial_weights(model: nn.Module, seed: int) -> None:
                 tensor.copy_(torch.from_numpy(initial_weight(seed, name, tuple(tensor.shape))))
 
 
-def to_neutral(tensors: Mapping[str, torch.Tensor], leading_axes: int = 0) -> Neutral:
-    """Parameters or gradients by neutral name; `leading_axes` counts axes before the parameter's own (samples)."""
+def to_neutral(tensors: Mapping[str, torch.Tensor]) -> Neutral:
+    """Parameters or gradients by neutral name, with or without axes before the parameter's own (samples, models)."""
     return {name: tensor.detach().cpu().double().numpy() for name, tensor in tensors.items()}
 
 
