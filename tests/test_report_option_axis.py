@@ -18,7 +18,7 @@ from pipeline.report.option_axis import OptionAxis, axis_option, option_axis, sp
 from pipeline.report.page import page_html
 from pipeline.report.phases import phase_table
 from pipeline.report.terminal import print_sections
-from pipeline.report.wording import win_lines
+from pipeline.report.wording import axis_name, win_lines
 from tests.report_records import passed, plain, record, text
 
 MANY = Cell(gpu="any", benchmark="synthetic", use_case=6, use_case_name="many_models")
@@ -195,7 +195,8 @@ def test_the_charts_over_the_number_of_models() -> None:
     speed_up = {(p["framework"], p["mode"], p["value"]): p["speed_up"] for p in drawing.data["axis_speed_up"]}
     assert speed_up["PyTorch", "loop_compiled", 8] == 1.3
     assert speed_up["JAX", "vmap", 1] == 0.9
-    assert len(speed_up) == 4 * 3 + 2  # not the loops, and not JAX at 64
+    assert speed_up["PyTorch", "loop", 64] == 1
+    assert len(speed_up) == 5 * 3 + 2 * 2  # not JAX at 64
     memory = {(p["group"], p["mode"], p["value"]): p["mib"] for p in drawing.data["axis_memory"]}
     assert memory["cnn-b100-fp32-different | steady step", "loop", 1] == 512
     assert memory["cnn-b100-fp32-different | pool", "loop", 1] == 2048
@@ -217,6 +218,16 @@ def with_memory(one: Record) -> Record:
 def test_without_loop_or_memory_there_is_the_step_time_only() -> None:
     drawing = section_drawing(section_of([of("jax", "vmap", 1), of("jax", "vmap", 8)]), {})
     assert [chart.name for chart in drawing.charts if "_over_" in chart.name] == ["step_time_over_models"]
+
+
+def test_a_loop_alone_has_no_speed_up() -> None:
+    drawing = section_drawing(section_of([of("torch", "loop", 1), of("torch", "loop", 8)]), {})
+    assert [chart.name for chart in drawing.charts if "_over_" in chart.name] == ["step_time_over_models"]
+
+
+@pytest.mark.parametrize(("option", "name"), [("models", "number of models"), ("sparse_share", "sparse share")])
+def test_an_axis_is_named_in_words(option: str, name: str) -> None:
+    assert axis_name(option) == name
 
 
 def test_one_number_of_models_makes_no_chart() -> None:

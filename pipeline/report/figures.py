@@ -14,8 +14,8 @@ from typing import Any
 from harness.record import Record
 from harness.settings import FRAMEWORKS
 from pipeline.report.compare import NAMES, SAME, VERDICTS, Mode, OneDevice, Row, Section, scaling, tally
-from pipeline.report.option_axis import PLAIN, OptionAxis, is_loop, option_axis, speed_ups, split_modes
-from pipeline.report.wording import differences, use_case_title, verdict
+from pipeline.report.option_axis import PLAIN, OptionAxis, option_axis, speed_ups, split_modes
+from pipeline.report.wording import axis_name, differences, use_case_title, verdict
 
 Spec = dict[str, Any]
 Points = list[dict[str, Any]]
@@ -301,7 +301,9 @@ def _axis_data(axis: OptionAxis) -> dict[str, Points]:
                         group = f"{panel.label} | {kind}"
                         data["axis_memory"].append({**names, "group": group, "value": value, "mib": mib})
             loop = panel.loop(line.framework)
-            if loop is not None and not is_loop(line):
+            if loop is not None and panel.has_others(
+                line.framework
+            ):  # the loop's own line is at 1, so it has its shape here too
                 data["axis_speed_up"] += [
                     {
                         **names,
@@ -563,8 +565,10 @@ def _lines(*, x: Spec, y: Spec, tooltip: Mapping[str, str], detail: Sequence[str
 
 FORMULATION_SHAPES = (
     *("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "triangle-left", "triangle-right"),
-    *("wedge", "arrow"),
+    "M0,-1L0.235,-0.324L0.951,-0.309L0.38,0.124L0.588,0.809L0,0.4L-0.588,0.809L-0.38,0.124L-0.951,-0.309L-0.235,-0.324Z",
+    "M-0.8,-0.8L0.8,-0.8L-0.8,0.8L0.8,0.8Z",
 )
+"""In the order of the formulations' names. The last two are paths: a star and an hourglass."""
 RUN_AS_DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
 
 
@@ -574,7 +578,7 @@ def _axis_charts(option: str) -> tuple[Chart, ...]:
     return (
         Chart(
             name=f"step_time_over_{option}",
-            title=f"Time per step over {option}",
+            title=f"Time per step by {axis_name(option)}",
             caption=f"Median over replicates, of back-to-back steps; every execution mode. {modes} "
             "Both axes are logarithmic.",
             data="axis_step",
@@ -583,7 +587,7 @@ def _axis_charts(option: str) -> tuple[Chart, ...]:
         ),
         Chart(
             name=f"speed_up_over_{option}",
-            title=f"Speed-up over the loop, over {option}",
+            title=f"Speed-up over the loop by {axis_name(option)}",
             caption="Throughput of each mode over that of the same framework's own loop, geometric mean over paired "
             "replicates: `loop` of PyTorch, which runs eagerly; `unrolled` of JAX, which is one jitted program. So "
             f"speed-ups do not compare the frameworks with each other. {modes}",
@@ -599,7 +603,7 @@ def _axis_charts(option: str) -> tuple[Chart, ...]:
         ),
         Chart(
             name=f"memory_over_{option}",
-            title=f"Memory over {option}",
+            title=f"Memory by {axis_name(option)}",
             caption=f"Per device, median over replicates; every execution mode. {modes} "
             "Steady step: what tensors hold, which each framework counts in its own way. Pool: what is reserved.",
             data="axis_memory",
@@ -615,7 +619,7 @@ def _axis_lines(option: str, *, y: str, title: str, tooltip: Mapping[str, str], 
         "x": {
             "field": "value",
             "type": "quantitative",
-            "title": option.replace("_", " "),
+            "title": axis_name(option),
             "scale": {**LOG, "base": 2},
             "axis": {"format": "~g", "tickCount": 5},
         },
@@ -637,7 +641,7 @@ def _axis_lines(option: str, *, y: str, title: str, tooltip: Mapping[str, str], 
         "scale": {"range": RUN_AS_DASHES},
     }
     shape = {"field": "formulation", "type": "nominal", "title": None, "scale": {"range": FORMULATION_SHAPES}}
-    told = {"framework": "framework", "mode": "execution mode", "value": option, **tooltip}
+    told = {"framework": "framework", "mode": "execution mode", "value": axis_name(option), **tooltip}
     points: list[Spec] = [
         {
             "transform": [{"filter": {"field": "framework", "equal": name}}],

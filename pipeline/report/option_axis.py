@@ -43,6 +43,10 @@ class Panel:
     def loop(self, framework: Framework) -> Line | None:
         return next((line for line in self.lines if line.framework == framework and is_loop(line)), None)
 
+    def has_others(self, framework: Framework) -> bool:
+        """Whether there is a number to compare with that of the loop."""
+        return any(line.modes for line in self.lines if line.framework == framework and not is_loop(line))
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptionAxis:

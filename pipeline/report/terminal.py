@@ -7,6 +7,7 @@ from harness.settings import FRAMEWORKS
 from pipeline.report.compare import NAMES, Comparison, Mode, OneDevice, Row, Section, headline, scaling
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.wording import (
+    axis_name,
     bracket,
     difference_lines,
     failure_lines,
@@ -49,7 +50,7 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
     console.print(_pair_table(section.rows))
     console.print(
         "Samples per second: median over replicates, each framework in its fastest mode. Ratio: "
-        "median over paired replicates, with its 95 % interval.",
+        "geometric mean over paired replicates, with its 95 % interval.",
         style="dim",
         highlight=False,
     )
@@ -111,8 +112,8 @@ def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> No
 
 
 def _print_wins(axis: OptionAxis, console: "Console") -> None:
-    name = axis.option.replace("_", " ")
-    table = _table(f"number of {name}", "faster than\nits loop", "speed-up", "out of\nmemory at")
+    name = axis_name(axis.option)
+    table = _table("mode", "faster than\nits loop", "speed-up", "out of\nmemory at")
     for panel in axis.panels:
         table.add_row(panel.label, style="bold")
         for win in win_lines(panel):
@@ -121,8 +122,7 @@ def _print_wins(axis: OptionAxis, console: "Console") -> None:
             table.add_row(mode, win.wins, win.last, win.out_of_memory)
     console.print(table)
     console.print(
-        f"From which number of {name} on a mode is faster than the same framework's loop: `loop` of PyTorch, "
-        f"`unrolled` of JAX.",
+        f"From which {name} on a mode is faster than the same framework's loop: `loop` of PyTorch, `unrolled` of JAX.",
         style="dim",
         highlight=False,
     )
@@ -158,7 +158,7 @@ def _table(*columns: str) -> "Table":
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for column in columns:
-        is_text = column in ("variant", "every mode", "flags", "scaling efficiency") or column.startswith("number of")
+        is_text = column in ("variant", "every mode", "flags", "scaling efficiency", "mode")
         table.add_column(
             column,
             justify="left" if is_text else "right",

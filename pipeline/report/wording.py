@@ -129,6 +129,12 @@ def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
     return [f"{reason}; {_some(labels)}" for reason, labels in places.items()]
 
 
+def axis_name(option: str) -> str:
+    """`models` is `number of models`; an option that is no plural has its own name."""
+    name = option.replace("_", " ")
+    return f"number of {name}" if name.endswith("s") else name
+
+
 def values_text(values: Iterable[float]) -> str:
     """`1, 8, 64`"""
     return ", ".join(f"{value:g}" for value in values)
