@@ -32,13 +32,18 @@ def record(
     precision: Any = "fp32",
     cell: Cell = CELL,
     batch_size: int = 100,
+    options: dict[str, Any] | None = None,
+    details: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Record:
     """`throughput` samples/s from 20 blocks of 0.1 s; a step of 100 samples."""
+    variant = Variant(
+        model="cnn", batch_size=batch_size, precision=precision, execution_mode=mode, options=options or {}
+    )
     measurement = Measurement(
         framework=framework,
         cell=cell,
-        variant=Variant(model="cnn", batch_size=batch_size, precision=precision, execution_mode=mode),
+        variant=variant,
         replicate=replicate,
         settings=settings or {"epochs": 2},
         protocol=MeasurementSettings(),
@@ -59,6 +64,7 @@ def record(
         latency=Latency(steps_per_call=1, call_times_s=[0.012] * 95 + [0.05] * 105),
         epochs=epochs or [],
         time_to_target_s=1.25 if epochs else None,
+        details=details or {},
     )
     fields = {
         "measurement_id": measurement.id,

@@ -270,7 +270,7 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
     for record in records:
         if record.outcome == "ok" and record.result is not None and record.result.blocks is not None:
             key = record.measurement.variant.comparison_key
-            rows[key, _settings_digest(record.measurement)].append(record)
+            rows[key, settings_digest(record.measurement)].append(record)
         else:
             without_number.append(record)
     settings_of = Counter(key for key, _ in rows)
@@ -293,7 +293,7 @@ def _row_order(record: Record, label: str, digest: str) -> tuple[object, ...]:
     return variant.model, options, variant.precision, variant.batch_size, label, digest
 
 
-def _settings_digest(measurement: Measurement) -> str:
+def settings_digest(measurement: Measurement) -> str:
     """Of the use case's settings and the protocol: with others it is another measurement, and has a row of its own."""
     protocol = measurement.protocol.model_dump(mode="json", exclude={"replicates", "timeout_s"})
     content = json.dumps([measurement.settings, protocol], sort_keys=True)

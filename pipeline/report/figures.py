@@ -14,7 +14,8 @@ from typing import Any
 from harness.record import Record
 from harness.settings import FRAMEWORKS
 from pipeline.report.compare import NAMES, SAME, VERDICTS, Mode, OneDevice, Row, Section, scaling, tally
-from pipeline.report.wording import differences, use_case_title, verdict
+from pipeline.report.option_axis import PLAIN, OptionAxis, option_axis, speed_ups, split_modes
+from pipeline.report.wording import axis_name, differences, use_case_title, verdict
 
 Spec = dict[str, Any]
 Points = list[dict[str, Any]]
@@ -121,6 +122,9 @@ def section_drawing(section: Section, alone: OneDevice) -> Drawing:
         "scaling": list(_scaling_points(section, alone)),
     }
     charts = [chart for chart in CHARTS if _has_something(chart, data[chart.data])]
+    if axis := option_axis(section):
+        data |= _axis_data(axis)
+        charts += [chart for chart in _axis_charts(axis.option) if data[chart.data]]
     used = {chart.data for chart in charts}
     return Drawing(charts=tuple(charts), data={name: points for name, points in data.items() if name in used})
 
@@ -270,6 +274,52 @@ def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, An
                     }
 
 
+def _axis_data(axis: OptionAxis) -> dict[str, Points]:
+    """A point for each panel, line and value: its step time, its speed-up over the loop, its memory."""
+    data: dict[str, Points] = {"axis_step": [], "axis_speed_up": [], "axis_memory": []}
+    modes = {
+        framework: {line.execution_mode for panel in axis.panels for line in panel.lines if line.framework == framework}
+        for framework in FRAMEWORKS
+    }
+    parts = {framework: split_modes(sorted(of_one)) for framework, of_one in modes.items()}
+    for panel in axis.panels:
+        for line in panel.lines:
+            formulation, run_as = parts[line.framework][line.execution_mode]
+            names = {
+                "group": panel.label,
+                "framework": NAMES[line.framework],
+                "mode": line.execution_mode,
+                "formulation": formulation,
+                "run_as": run_as,
+            }
+            for value, mode in line.modes.items():
+                step_ms = _rounded(mode.numbers["step_time_s"] * 1e3)
+                data["axis_step"].append({**names, "value": value, "step_ms": step_ms})
+                for number, kind in AXIS_MEMORY_KINDS.items():
+                    if number in mode.numbers:
+                        mib = _scaled(mode.numbers[number], 1 / MIB)
+                        group = f"{panel.label} | {kind}"
+                        data["axis_memory"].append({**names, "group": group, "value": value, "mib": mib})
+            loop = panel.loop(line.framework)
+            if loop is not None and panel.has_others(
+                line.framework
+            ):  # the loop's own line is at 1, so it has its shape here too
+                data["axis_speed_up"] += [
+                    {
+                        **names,
+                        "value": value,
+                        "speed_up": _rounded(estimate.value),
+                        **{name: _rounded(end) for name, end in _ends(estimate.interval).items()},
+                    }
+                    for value, estimate in speed_ups(line, loop).items()
+                ]
+    return data
+
+
+AXIS_MEMORY_KINDS = {"memory_step_peak_bytes": "steady step", "memory_pool_peak_bytes": "pool"}
+"""What tensors hold, and what is reserved for them."""
+
+
 def _rounded(value: float) -> float:
     """Five significant digits: more than any chart or tooltip shows."""
     return float(f"{value:.5g}")
@@ -295,7 +345,18 @@ def _format(field: str) -> Spec:
         return {"type": "quantitative", "format": ",.4~r"}
     if field in ("efficiency", "accuracy", "worst", "best"):
         return {"type": "quantitative", "format": ".1%"}
-    if field in ("throughput", "p50_ms", "p95_ms", "compile_s", "gross_mj", "net_mj", "mib", "time_s"):
+    if field in (
+        "throughput",
+        "p50_ms",
+        "p95_ms",
+        "compile_s",
+        "gross_mj",
+        "net_mj",
+        "mib",
+        "time_s",
+        "step_ms",
+        "speed_up",
+    ):
         return {"type": "quantitative", "format": ",.4~r"}
     return {"type": "nominal"}
 
@@ -499,6 +560,113 @@ def _lines(*, x: Spec, y: Spec, tooltip: Mapping[str, str], detail: Sequence[str
                 {"mark": POINT, "encoding": {**common, **_by_framework(), "tooltip": _tooltip(tooltip)}},
             ],
         },
+    }
+
+
+FORMULATION_SHAPES = (
+    *("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "triangle-left", "triangle-right"),
+    "M0,-1L0.235,-0.324L0.951,-0.309L0.38,0.124L0.588,0.809L0,0.4L-0.588,0.809L-0.38,0.124L-0.951,-0.309L-0.235,-0.324Z",
+    "M-0.8,-0.8L0.8,-0.8L-0.8,0.8L0.8,0.8Z",
+)
+"""In the order of the formulations' names. The last two are paths: a star and an hourglass."""
+RUN_AS_DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
+
+
+def _axis_charts(option: str) -> tuple[Chart, ...]:
+    """Of an option that is a number: what it does to each execution mode."""
+    modes = "Shape: formulation; dash: how it is run; filled: JAX, hollow: PyTorch."
+    return (
+        Chart(
+            name=f"step_time_over_{option}",
+            title=f"Time per step by {axis_name(option)}",
+            caption=f"Median over replicates, of back-to-back steps; every execution mode. {modes} "
+            "Both axes are logarithmic.",
+            data="axis_step",
+            wide=True,
+            layers=_axis_lines(option, y="step_ms", title="ms / step", tooltip={"step_ms": "ms / step"}),
+        ),
+        Chart(
+            name=f"speed_up_over_{option}",
+            title=f"Speed-up over the loop by {axis_name(option)}",
+            caption="Throughput of each mode over that of the same framework's own loop, geometric mean over paired "
+            "replicates: `loop` of PyTorch, which runs eagerly; `unrolled` of JAX, which is one jitted program. So "
+            f"speed-ups do not compare the frameworks with each other. {modes}",
+            data="axis_speed_up",
+            wide=True,
+            layers=_axis_lines(
+                option,
+                y="speed_up",
+                title="speed-up",
+                tooltip={"speed_up": "speed-up", "low": "low", "high": "high"},
+                line_at_1=True,
+            ),
+        ),
+        Chart(
+            name=f"memory_over_{option}",
+            title=f"Memory by {axis_name(option)}",
+            caption=f"Per device, median over replicates; every execution mode. {modes} "
+            "Steady step: what tensors hold, which each framework counts in its own way. Pool: what is reserved.",
+            data="axis_memory",
+            wide=True,
+            layers=_axis_lines(option, y="mib", title="MiB", tooltip={"mib": "MiB"}),
+        ),
+    )
+
+
+def _axis_lines(option: str, *, y: str, title: str, tooltip: Mapping[str, str], line_at_1: bool = False) -> Spec:
+    """Small multiples, one for each panel, with a line for each framework and execution mode."""
+    common: Spec = {
+        "x": {
+            "field": "value",
+            "type": "quantitative",
+            "title": axis_name(option),
+            "scale": {**LOG, "base": 2},
+            "axis": {"format": "~g", "tickCount": 5},
+        },
+        "y": {
+            "field": y,
+            "type": "quantitative",
+            "title": title,
+            "scale": LOG,
+            "axis": {"format": ",.3~r", "tickCount": 4},
+        },
+        "detail": {"field": "mode"},
+        **_by_framework(shape=False),
+    }
+    dash = {
+        "field": "run_as",
+        "type": "nominal",
+        "title": None,
+        "sort": [PLAIN],
+        "scale": {"range": RUN_AS_DASHES},
+    }
+    shape = {"field": "formulation", "type": "nominal", "title": None, "scale": {"range": FORMULATION_SHAPES}}
+    told = {"framework": "framework", "mode": "execution mode", "value": axis_name(option), **tooltip}
+    points: list[Spec] = [
+        {
+            "transform": [{"filter": {"field": "framework", "equal": name}}],
+            "mark": {"type": "point", "filled": name == NAMES["jax"], "size": 45, "opacity": 1, "strokeWidth": 1.5},
+            "encoding": {**common, "shape": shape, "tooltip": _tooltip(told)},
+        }
+        for name in NAMES.values()
+    ]
+    lines: Spec = {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": {**common, "strokeDash": dash}}
+    at_1: Spec = {
+        "data": ONCE,
+        "mark": {"type": "rule", "color": "NEUTRAL"},
+        "encoding": {"y": {"datum": 1, "type": "quantitative", "scale": LOG}},
+    }
+    return {
+        "facet": {
+            "field": "group",
+            "type": "nominal",
+            "sort": None,
+            "title": None,
+            "header": {"labelExpr": "split(datum.label, ' | ')"},
+        },
+        "columns": 3,
+        "resolve": {"scale": {"x": "independent", "y": "independent"}},
+        "spec": {"width": 200, "height": 170, "layer": [*([at_1] if line_at_1 else []), lines, *points]},
     }
 
 

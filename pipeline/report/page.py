@@ -15,6 +15,8 @@ from pipeline.report import wording
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import PAGE, Chart, Drawing, Points, Spec, overview, section_drawing, specification
+from pipeline.report.option_axis import OptionAxis, option_axis
+from pipeline.report.phases import PhaseTable, phase_table
 
 TEMPLATES = REPOSITORY / "templates"
 MIB = 2**20
@@ -59,6 +61,8 @@ class Place:
     drawing: Drawing
     scalings: Sequence[tuple[Row, Mode, str, str, str]]
     """Row, mode, strong and weak efficiency, and share of communication, in per cent."""
+    axis: OptionAxis | None
+    phases: PhaseTable | None
 
     @property
     def setup(self) -> Setup:
@@ -155,6 +159,8 @@ def _place(index: int, section: Section, alone: OneDevice) -> Place:
         tally=tally(section.rows),
         drawing=section_drawing(section, alone),
         scalings=list(_scalings(section, alone)),
+        axis=option_axis(section),
+        phases=phase_table(section),
     )
 
 

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from harness.settings import FRAMEWORKS
 from pipeline.report.compare import NAMES, Comparison, Mode, OneDevice, Row, Section, headline, scaling
+from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.wording import (
+    axis_name,
     bracket,
     difference_lines,
     failure_lines,
@@ -15,6 +17,7 @@ from pipeline.report.wording import (
     share_text,
     times,
     verdict,
+    win_lines,
 )
 
 if TYPE_CHECKING:
@@ -47,13 +50,16 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
     console.print(_pair_table(section.rows))
     console.print(
         "Samples per second: median over replicates, each framework in its fastest mode. Ratio: "
-        "median over paired replicates, with its 95 % interval.",
+        "geometric mean over paired replicates, with its 95 % interval.",
         style="dim",
         highlight=False,
     )
     console.print(_mode_table(section.rows))
     if section.setup.cell.devices > 1:
         _print_scaling(section, alone, console)
+    axis = option_axis(section)
+    if axis is not None and axis.has_loops:
+        _print_wins(axis, console)
 
 
 def _pair_table(rows: Sequence[Row]) -> "Table":
@@ -105,6 +111,23 @@ def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> No
     console.print(note, style="dim", highlight=False)
 
 
+def _print_wins(axis: OptionAxis, console: "Console") -> None:
+    name = axis_name(axis.option)
+    table = _table("mode", "faster than\nits loop", "speed-up", "out of\nmemory at")
+    for panel in axis.panels:
+        table.add_row(panel.label, style="bold")
+        for win in win_lines(panel):
+            line = win.line
+            mode = f"  {NAMES[line.framework]} {line.execution_mode}"
+            table.add_row(mode, win.wins, win.last, win.out_of_memory)
+    console.print(table)
+    console.print(
+        f"From which {name} on a mode is faster than the same framework's loop: `loop` of PyTorch, `unrolled` of JAX.",
+        style="dim",
+        highlight=False,
+    )
+
+
 def _mode_table(rows: Sequence[Row]) -> "Table":
     """Every execution mode below its variant; the columns of training only where there was some."""
     trained = any("test_accuracy" in mode.numbers for row in rows for mode in row.modes)
@@ -135,7 +158,7 @@ def _table(*columns: str) -> "Table":
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for column in columns:
-        is_text = column in ("variant", "every mode", "flags", "scaling efficiency")
+        is_text = column in ("variant", "every mode", "flags", "scaling efficiency", "mode")
         table.add_column(
             column,
             justify="left" if is_text else "right",

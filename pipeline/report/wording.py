@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from harness.plan import Cell
 from harness.record import Record
 from harness.statistics import Interval, RatioEstimate
 from pipeline.report.compare import NAMES, SAME, Comparison, Row, Tally
+from pipeline.report.option_axis import Line, Panel, Win, is_loop, where_it_wins
 
 
 def times(ratio: float) -> str:
@@ -125,6 +127,60 @@ def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
         if row.comparison is not None and row.comparison.why_no_ratio:
             places[row.comparison.why_no_ratio].append(row.label)
     return [f"{reason}; {_some(labels)}" for reason, labels in places.items()]
+
+
+def axis_name(option: str) -> str:
+    """`models` is `number of models`; an option that is no plural has its own name."""
+    name = option.replace("_", " ")
+    return f"number of {name}" if name.endswith("s") else name
+
+
+def values_text(values: Iterable[float]) -> str:
+    """`1, 8, 64`"""
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def win_text(win: Win) -> str:
+    """Where it is faster than the loop: `always`, `never`, `from 8`, or the very values of what comes and goes."""
+    if not win.compared_at:
+        return "not compared"
+    if len(win.compared_at) == 1:
+        return f"{'at' if win.faster_at else 'not at'} {win.compared_at[0]:g}, no other compared"
+    if not win.faster_at:
+        return "never"
+    if win.faster_at == win.compared_at:
+        return "always"
+    if win.faster_at == win.compared_at[-len(win.faster_at) :]:
+        return f"from {win.faster_at[0]:g}"
+    return f"only at {values_text(win.faster_at)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WinLine:
+    """A line of the table of where each mode begins to win, in words."""
+
+    line: Line
+    wins: str
+    last: str
+    """The speed-up at the largest value at which it can be told."""
+    compared_at: str
+    out_of_memory: str
+
+
+def win_lines(panel: Panel) -> list[WinLine]:
+    return [_win_line(line, panel.loop(line.framework)) for line in panel.lines]
+
+
+def _win_line(line: Line, loop: Line | None) -> WinLine:
+    win = None if loop is None or is_loop(line) else where_it_wins(line, loop)
+    last = win.last if win else None
+    return WinLine(
+        line=line,
+        wins=win_text(win) if win else "is the loop" if is_loop(line) else "no loop here",
+        last=f"{times(last.value)}{bracket(last.interval)} at {win.compared_at[-1]:g}" if win and last else "",
+        compared_at=values_text(win.compared_at if win else line.modes),
+        out_of_memory=values_text(line.out_of_memory),
+    )
 
 
 def _some(labels: Sequence[str]) -> str:

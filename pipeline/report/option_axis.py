@@ -1,0 +1,197 @@
+"""What a numeric option, such as the number of models trained at once, does to the speed of each execution mode.
+
+Pure. Any option that is a number and has more than one value may be the axis. Speed-ups are within one framework: over
+its own mode that does the work piece by piece.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.plan import Variant
+from harness.record import Record
+from harness.settings import FRAMEWORKS, Framework
+from harness.statistics import RatioEstimate, estimate_ratio
+from pipeline.report.compare import SAME, Mode, Section, settings_digest
+
+LOOPS: Mapping[Framework, str] = {"jax": "unrolled", "torch": "loop"}
+"""The execution mode of each framework that does one piece after the other, as a loop in Python."""
+PLAIN = "plain"
+"""How a mode is run whose name adds nothing to that of its formulation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One framework in one execution mode, over the option's values."""
+
+    framework: Framework
+    execution_mode: str
+    modes: Mapping[float, Mode]
+    """By the option's value, ascending."""
+    out_of_memory: tuple[float, ...]
+    """Values without any number, as memory ran out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """All lines that share model, batch size, precision, other options and settings."""
+
+    label: str
+    lines: tuple[Line, ...]
+    """JAX before PyTorch; its loop first, the others by name."""
+
+    def loop(self, framework: Framework) -> Line | None:
+        return next((line for line in self.lines if line.framework == framework and is_loop(line)), None)
+
+    def has_others(self, framework: Framework) -> bool:
+        """Whether there is a number to compare with that of the loop."""
+        return any(line.modes for line in self.lines if line.framework == framework and not is_loop(line))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionAxis:
+    option: str
+    panels: tuple[Panel, ...]
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether anything can be compared with a loop."""
+        return any(panel.loop(framework) for panel in self.panels for framework in FRAMEWORKS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Win:
+    """Where a line is faster than the loop of its framework."""
+
+    compared_at: tuple[float, ...]
+    """Values at which both have a number."""
+    faster_at: tuple[float, ...]
+    last: RatioEstimate | None
+    """The speed-up at the largest value of `compared_at`."""
+
+
+def axis_option(variants: Iterable[Variant]) -> str | None:
+    """The option that is a positive number wherever it is, and has the most values, at least two; by name among equals.
+    Variants may lack it, as records from before it was an option do."""
+    values: dict[str, set[object]] = defaultdict(set)
+    for variant in variants:
+        for name, value in variant.options.items():
+            values[name].add(value)
+    axes = {name: len(found) for name, found in values.items() if len(found) > 1 and all(map(_is_positive, found))}
+    return min(axes, key=lambda name: (-axes[name], name), default=None)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def option_axis(section: Section) -> OptionAxis | None:
+    """None where no numeric option has several values."""
+    short = [record for record in section.without_number if record.outcome == "out_of_memory"]
+    variants = [row.variant for row in section.rows]
+    option = axis_option([*variants, *(record.measurement.variant for record in short)])
+    if option is None:
+        return None
+    found: dict[tuple[str, str], _Found] = defaultdict(_Found)
+    for row in section.rows:
+        if option not in row.variant.options:
+            continue
+        for mode in row.modes:
+            of_panel = found[_label(row.variant, option), row.settings]
+            of_panel.modes[mode.framework, mode.execution_mode][_value(row.variant, option)] = mode
+    for record in short:
+        measurement = record.measurement
+        if option not in measurement.variant.options:
+            continue
+        of_panel = found[_label(measurement.variant, option), settings_digest(measurement)]
+        of_panel.short[measurement.framework, measurement.variant.execution_mode].append(record)
+    labels = [label for label, _ in found]
+    return OptionAxis(
+        option=option,
+        panels=tuple(
+            Panel(
+                label=f"{label} (settings {settings})" if labels.count(label) > 1 else label,
+                lines=of_panel.lines(option),
+            )
+            for (label, settings), of_panel in found.items()
+        ),
+    )
+
+
+class _Found:
+    """A panel while its records are gathered."""
+
+    def __init__(self) -> None:
+        self.modes: dict[tuple[Framework, str], dict[float, Mode]] = defaultdict(dict)
+        self.short: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
+
+    def lines(self, option: str) -> tuple[Line, ...]:
+        lines = []
+        for framework, mode in {**self.modes, **self.short}:
+            modes = self.modes.get((framework, mode), {})
+            short = {_value(one.measurement.variant, option) for one in self.short.get((framework, mode), [])}
+            lines.append(
+                Line(
+                    framework=framework,
+                    execution_mode=mode,
+                    modes=dict(sorted(modes.items())),
+                    out_of_memory=tuple(sorted(short - modes.keys())),
+                )
+            )
+        lines.sort(key=lambda line: (FRAMEWORKS.index(line.framework), not is_loop(line), line.execution_mode))
+        return tuple(lines)
+
+
+def _label(variant: Variant, option: str) -> str:
+    others = {name: value for name, value in variant.options.items() if name != option}
+    return variant.model_copy(update={"options": others}).comparison_key
+
+
+def _value(variant: Variant, option: str) -> float:
+    value = variant.options[option]
+    assert isinstance(value, int | float), "axis_option chooses numbers only"
+    return value
+
+
+def is_loop(line: Line) -> bool:
+    return LOOPS[line.framework] == line.execution_mode
+
+
+def speed_up(mode: Mode, loop: Mode) -> RatioEstimate | None:
+    """Throughput over that of the loop, paired by replicate; None without a common one."""
+    common = sorted(mode.throughputs.keys() & loop.throughputs.keys())
+    if not common:
+        return None
+    return estimate_ratio([mode.throughputs[one] for one in common], [loop.throughputs[one] for one in common])
+
+
+def speed_ups(line: Line, loop: Line) -> dict[float, RatioEstimate]:
+    """By the option's value, ascending, where both have a number."""
+    found = {value: speed_up(mode, loop.modes[value]) for value, mode in line.modes.items() if value in loop.modes}
+    return {value: estimate for value, estimate in found.items() if estimate is not None}
+
+
+def where_it_wins(line: Line, loop: Line) -> Win:
+    found = speed_ups(line, loop)
+    return Win(
+        compared_at=tuple(found),
+        faster_at=tuple(value for value, estimate in found.items() if _is_faster(estimate)),
+        last=list(found.values())[-1] if found else None,
+    )
+
+
+def _is_faster(estimate: RatioEstimate) -> bool:
+    """The interval excludes 1 and is not `same`; without one, by more than what counts as the same."""
+    if estimate.interval is None:
+        return estimate.value > SAME.high
+    return estimate.interval.low > 1 and estimate.interval.high > SAME.high
+
+
+def split_modes(execution_modes: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Of each mode of a framework its formulation, and how that is run: `loop_compiled` beside `loop` is
+    (`loop`, `compiled`), `loop` is (`loop`, `plain`). What extends no other mode is a formulation itself."""
+    found = {}
+    for mode in execution_modes:
+        base = min((other for other in execution_modes if mode.startswith(f"{other}_")), key=len, default=mode)
+        found[mode] = (base, mode.removeprefix(f"{base}_") if base != mode else PLAIN)
+    return found
