@@ -90,25 +90,27 @@ def _ratio_cell(comparison: Comparison | None) -> str:
 def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> None:
     cell = section.setup.cell
     table = _table("scaling efficiency", "strong", "weak", "communi-\ncation")
-    for row in section.rows:
-        for mode in row.modes:
-            found = scaling(section.setup, row, mode, alone)
-            shares = [share_text(share) for share in (found.strong, found.weak, found.communication)]
-            if any(shares):
-                table.add_row(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares)
-    if table.row_count:
-        console.print(table)
-        note = (
+    modes = [(row, mode, scaling(section.setup, row, mode, alone)) for row in section.rows for mode in row.modes]
+    for row, mode, found in modes:
+        shares = [share_text(share) for share in (found.strong, found.weak, found.communication)]
+        if any(shares):
+            table.add_row(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares)
+    notes = []
+    if any(found.strong is not None or found.weak is not None for _, _, found in modes):
+        notes.append(
             f"Throughput on {cell.devices} devices over {cell.devices} times that of one, which had the whole batch "
-            f"(strong) or 1/{cell.devices} of it (weak). Communication: the share of the step's time that goes when "
-            f"nothing is moved between the devices."
+            f"(strong) or 1/{cell.devices} of it (weak)."
         )
     else:
-        note = (
+        notes.append(
             f"No scaling efficiency: this folder has no record of {cell.use_case_name} on one such device with the "
             f"same settings and the same batch, or 1/{cell.devices} of it."
         )
-    console.print(note, style="dim", highlight=False)
+    if any(found.communication is not None for _, _, found in modes):
+        notes.append("Communication: the share of the step's time that goes when nothing is moved between the devices.")
+    if table.row_count:
+        console.print(table)
+    console.print(" ".join(notes), style="dim", highlight=False)
 
 
 def _print_wins(axis: OptionAxis, console: "Console") -> None:
