@@ -42,6 +42,8 @@ ROUNDS, MIN_ROUNDS = 40, 10
 MAX_TIME_S = 90.0
 """Then the rounds end, if there are MIN_ROUNDS."""
 STEPS_COMPARED = 5
+RECORDED = ("python", "platform", "cpu", "load_average", "packages", "git")
+"""Of the environment: what may matter to a reader, and nothing of where it lies."""
 AGREEMENT = 1e-4
 """Relative, of the losses and of the weights' norm after a few steps in float32: sums over half batches round."""
 
@@ -144,7 +146,8 @@ def main(benchmark: str, batch_size: int, record: Path | None) -> int:
         flush=True,
     )
     if record:
-        environment = describe_environment() | {"framework": session.device.describe()}
+        whole = describe_environment()
+        environment = {name: whole[name] for name in RECORDED} | {"framework": session.device.describe()}
         content = {
             "benchmark": benchmark,
             "batch_size": batch_size,

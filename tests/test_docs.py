@@ -336,3 +336,13 @@ def test_measurement_page_has_the_tolerances_of_the_gate() -> None:
     rows = re.findall(r"^\| (`.+`) \| .+ \| (\d\S*) \|$", table.partition("**Why these")[0], re.MULTILINE)
     stated = {name: float(tolerance) for names, tolerance in rows for name in re.findall(r"`(\w+)`", names)}
     assert stated == {name: quantity.tolerance for name, quantity in QUANTITIES.items()}
+
+
+def test_the_numbers_of_shard_map_are_those_of_the_record() -> None:
+    """Median over rounds, and its interval by order statistics: the 14th and the 27th of 40."""
+    record = json.loads((REPOSITORY / "results/published/sharding/mnist-256-cpu.json").read_text())
+    ratios = sorted(times["named_sharding_s"] / times["shard_map_s"] for times in record["rounds"])
+    assert len(ratios) == 40
+    middle, low, high = (ratios[19] + ratios[20]) / 2, ratios[13], ratios[26]
+    text = " ".join((REPOSITORY / "docs" / "measurement.md").read_text().split())
+    assert f"was {middle:.2f} times as fast, with a 95 % interval of {low:.2f} to {high:.2f}" in text
