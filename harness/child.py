@@ -31,12 +31,21 @@ class Child:
     """Runs from the moment it is made. Made in a main thread only: the kernel ends a child with the thread that
     started it."""
 
-    def __init__(self, framework: str, task: ChildTask, log: Path, tell: Callable[[Event], None]) -> None:
-        """`tell` is called from threads. Raises RecordError where the log cannot be written."""
+    def __init__(
+        self, framework: str, task: ChildTask, log: Path, tell: Callable[[Event], None], caches: Path | None = None
+    ) -> None:
+        """
+        Args:
+            tell: called from threads.
+            caches: folder of the compilers' caches, kept; without it a new one, which ends with the child.
+
+        Raises:
+            RecordError: the log cannot be written.
+        """
         self._log = log
         self._tell = tell
         with _open_log(log) as output:
-            self._caches = tempfile.TemporaryDirectory(prefix="cold-caches-")
+            self._own_caches = None if caches else compiler_caches()
             reading, writing = os.pipe()
             self._process = subprocess.Popen(
                 [sys.executable, "-u", f"{framework}_runner/run.py", "--child", str(writing)],
@@ -45,7 +54,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 pass_fds=(writing,),
                 cwd=REPOSITORY,
-                env=child_environment(self._caches.name),
+                env=child_environment(str(caches) if self._own_caches is None else self._own_caches.name),
                 start_new_session=True,  # its signals come from here alone
             )
         os.close(writing)
@@ -60,7 +69,8 @@ class Child:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._waiter.join()
-        self._caches.cleanup()
+        if self._own_caches is not None:
+            self._own_caches.cleanup()
 
     def _feed(self, task: ChildTask) -> None:
         assert self._process.stdin is not None
@@ -83,19 +93,31 @@ class Child:
         self._tell({"kind": "exit", "content": {"code": code, "tail": _tail(self._log)}})
 
 
+def compiler_caches() -> "tempfile.TemporaryDirectory[str]":
+    """An empty folder for the caches of compilers."""
+    return tempfile.TemporaryDirectory(prefix="compiler-caches-")
+
+
 def child_environment(caches: str) -> dict[str, str]:
-    """Empty caches, so that compile times are cold in both frameworks; and defaults that the caller may override."""
+    """All compilers' caches in one folder: an empty one makes compile times cold in both frameworks. And defaults that
+    the caller may override.
+
+    JAX is told to keep every program, as Inductor does: its own threshold is 1 s of compiling.
+    """
     defaults = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # CUDA's index is then NVML's on a node with different cards
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # take memory as it is needed, as PyTorch does
     }
-    cold = {
+    in_caches = {
         "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
         "TRITON_CACHE_DIR": f"{caches}/triton",
         "CUDA_CACHE_PATH": f"{caches}/cuda",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        "JAX_COMPILATION_CACHE_DIR": f"{caches}/jax",
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    return defaults | os.environ | cold
+    return defaults | os.environ | in_caches
 
 
 def _open_log(log: Path) -> IO[str]:

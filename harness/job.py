@@ -30,20 +30,21 @@ from pydantic import ValidationError
 from harness import data
 from harness.agent import run_agent
 from harness.catalog import process_per_node
-from harness.child import Event
+from harness.child import Event, compiler_caches
 from harness.environment import describe_environment
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
 from harness.heartbeat import Heartbeat, write_heartbeat
+from harness.measure import compile_time_s
 from harness.parity_job import ParityRun
 from harness.paths import REPOSITORY, JobFolder, Results, stamp_of
 from harness.plan import PLAN_SCHEMA_VERSION, JobPlan, Measurement
 from harness.ranks import Ranks, RanksReport
-from harness.record import Record, find_settled_record, read_record, write_record
+from harness.record import Record, Result, find_settled_record, read_record, write_record
 from harness.rendezvous import slurm_rendezvous
 from harness.session import ChildTask, run_child
 from harness.settings import Framework
-from harness.statistics import quality_flags, summary_numbers
+from harness.statistics import median, quality_flags, summary_numbers
 from harness.team import Events, RankLostError, Team, rendezvous_of_started_agent, send_home
 from harness.tracking import Tracker, open_tracker
 
@@ -367,35 +368,48 @@ class Job:
         path = self.results.new_record(measurement)
         started_at = _now()
         tracker.begin(measurement, self.environment)
-        report = self._run_children(measurement, self.results.log_of(path), tracker)
-        environment = self.environment | report.environment
-        record = Record(
-            measurement_id=measurement.id,
-            measurement=measurement,
-            outcome=report.outcome,
-            reason=report.reason,
-            flags=quality_flags(report.result, environment, measurement.protocol.target_noise) if report.result else {},
-            started_at=started_at,
-            ended_at=_now(),
-            environment=environment | {"wandb_url": tracker.url},
-            result=report.result,
-            ranks=report.ranks,
-            parity=self.parity.file_of(measurement),
-        )
-        write_record(record, path)
-        tracker.end(record, summary_numbers(report.result) if report.result else {})
+        log = self.results.log_of(path)
+        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
+        with compiler_caches() as caches:
+            report = self._run_children(task, log, Path(caches), tracker)
+            result = report.result
+            try:
+                if result is not None and has_warm_start(measurement):
+                    result = result.model_copy(
+                        update={"compile_time_warm_absent": "the job ended before it was measured"}
+                    )
+                    again = task.model_copy(update={"cold_calls_only": True})
+                    warm_log = log.with_name(f"{log.stem}-warm-start{log.suffix}")
+                    result = with_warm_start(result, self._run_children(again, warm_log, Path(caches), tracker))
+            finally:  # also where a signal ends the job meanwhile: what was measured is recorded
+                environment = self.environment | report.environment
+                record = Record(
+                    measurement_id=measurement.id,
+                    measurement=measurement,
+                    outcome=report.outcome,
+                    reason=report.reason,
+                    flags=quality_flags(result, environment, measurement.protocol.target_noise) if result else {},
+                    started_at=started_at,
+                    ended_at=_now(),
+                    environment=environment | {"wandb_url": tracker.url},
+                    result=result,
+                    ranks=report.ranks,
+                    parity=self.parity.file_of(measurement),
+                )
+                write_record(record, path)
+        tracker.end(record, summary_numbers(result) if result else {})
         self._tell(tracker)
         return record
 
-    def _run_children(self, measurement: Measurement, log: Path, tracker: Tracker) -> RanksReport:
+    def _run_children(self, task: ChildTask, log: Path, caches: Path, tracker: Tracker) -> RanksReport:
         def hear(event: Event) -> None:
             if event["kind"] == "metrics":
                 tracker.log(event["content"])
 
-        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
+        measurement = task.measurement
         timeout_s = measurement.protocol.timeout_s
         per_node = measurement.variant.execution_mode in self.process_per_node
-        with self.team.measuring(task, log, per_node=per_node) as (events, worlds):
+        with self.team.measuring(task, log, per_node=per_node, caches=caches) as (events, worlds):
             deadline = time.monotonic() + timeout_s
             ranks = Ranks([world.node or self.team.node for world in worlds], log)
             return self._listen(events, ranks, hear, lambda: deadline, f"not done after {timeout_s:g} s; log: {log}")
@@ -484,6 +498,23 @@ class Job:
             return
         self._printed.add(line)
         print(f"{datetime.now(UTC):%H:%M:%S} {self.plan.framework} | {line}", flush=True)
+
+
+def has_warm_start(measurement: Measurement) -> bool:
+    """Once for each variant, as it costs another start of the framework. On several devices each rank would need what
+    rank 0 has cached, so there it is not measured."""
+    return measurement.replicate == 0 and measurement.cell.devices == 1 and not measurement.quick
+
+
+def with_warm_start(result: Result, again: RanksReport) -> Result:
+    """`again`: of a process that did the cold calls only, with the caches that the one of `result` had filled."""
+    if again.result is None or result.latency is None:
+        reason = (again.reason or "no reason").splitlines()[0]
+        return result.model_copy(update={"compile_time_warm_absent": f"{again.outcome}: {reason}"})
+    times_s = again.result.cold_call_times_s
+    warm_s = compile_time_s(times_s, median(result.latency.call_times_s))
+    measured = {"compile_time_warm_s": warm_s, "warm_start_call_times_s": times_s, "compile_time_warm_absent": None}
+    return result.model_copy(update=measured)
 
 
 @contextmanager

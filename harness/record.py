@@ -8,6 +8,7 @@ History of the schema:
        2026-11  `result.blocks_alone`, None in records from before and on one device
        2026-11  `environment.pairing`, absent in records from before; times with milliseconds
        2026-11  `parity`, None in records from before and of use cases without parity numbers
+       2026-11  `result.compile_time_warm_s` and what belongs to it, None in records from before
 """
 
 import json
@@ -118,6 +119,11 @@ class Result(Frozen):
     compile_time_s: float | None = None
     """What the first calls of the step took more than as many warm calls; all caches were empty (cold)."""
     cold_call_times_s: list[float] = []
+    compile_time_warm_s: float | None = None
+    """The same of a new process that found the caches which this one had filled."""
+    warm_start_call_times_s: list[float] = []
+    """That process's first calls."""
+    compile_time_warm_absent: str | None = None
     blocks: Blocks | None = None
     blocks_alone: Blocks | None = None
     """Of several devices: the same step with nothing moved between them. What `blocks` takes more is communication that

@@ -31,6 +31,7 @@ from harness.measure import (
     Wait,
     compile_time_s,
     measure_blocks,
+    measure_cold,
     measure_phases,
     measure_steady,
 )
@@ -65,6 +66,8 @@ class ChildTask(Frozen):
     world: World = ALONE
     planted_slowdown: float = 0.0
     """By how much each timed block and call is made longer, as a fraction; only `main.py calibrate` asks for it."""
+    cold_calls_only: bool = False
+    """The cold calls are the whole work: another process has filled the compilers' caches, and this one finds them."""
     parity: tuple[ParityTask, ...] = ()
     """Where there are any, they are the child's work, and nothing is timed."""
 
@@ -115,6 +118,7 @@ class Session:
     device: DeviceProtocol
     world: World = ALONE
     planted_slowdown: float = 0.0
+    cold_calls_only: bool = False
 
     def agree(self, value: float) -> float:
         """The largest of all ranks' values; the value itself in a world of one."""
@@ -126,6 +130,17 @@ class Session:
         places[self.world.rank] = own
         parts = self.device.mean_over_ranks(places) * self.world.size  # exact: all the others are zero
         return parts.reshape(-1, *own.shape[1:])
+
+    def measure_cold(self, step: Step, wait: Wait) -> list[float]:
+        """Times of the very first calls, compilation included. Comes first.
+
+        Raises:
+            ColdCallsDone: nothing else is wanted of this process. Not to be caught by a use case.
+        """
+        cold_call_times_s = measure_cold(step, wait)
+        if self.cold_calls_only:
+            raise ColdCallsDone(cold_call_times_s)
+        return cold_call_times_s
 
     def measure_steady(self, step: Step, wait: Wait, *, steps_per_call: int, samples_per_step: int) -> Steady:
         """The steady state of a step that went through `measure_cold` already; streams its numbers.
@@ -221,6 +236,14 @@ class Session:
         )
 
 
+class ColdCallsDone(BaseException):
+    """Ends a use case early. No Exception, so that no use case's own handling of errors takes it for one."""
+
+    def __init__(self, cold_call_times_s: list[float]) -> None:
+        super().__init__()
+        self.cold_call_times_s = cold_call_times_s
+
+
 def run_child(file_descriptor: int, framework: str) -> int:
     """Measure what stdin asks for; every end, good or bad, is told over the channel."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
@@ -246,6 +269,7 @@ def run_child(file_descriptor: int, framework: str) -> int:
             device=device,
             world=world,
             planted_slowdown=task.planted_slowdown,
+            cold_calls_only=task.cold_calls_only,
         )
         if task.parity:
             leave_parity_numbers(session, task.parity)
@@ -254,6 +278,8 @@ def run_child(file_descriptor: int, framework: str) -> int:
             use_case = importlib.import_module(f"{framework}_runner.use_cases.{measurement.cell.use_case_name}")
             run: Callable[[Session], Result] = use_case.run
             channel.result(run(session))
+    except ColdCallsDone as done:
+        channel.result(Result(cold_call_times_s=done.cold_call_times_s))
     except Exception as error:
         traceback.print_exc()
         outcome, reason = _explain(error, device)

@@ -399,6 +399,7 @@ def summary_numbers(result: Result) -> dict[str, float]:
     """The derived numbers of one record, by the names that W&B and the job's log show, with units."""
     numbers: dict[str, float | None] = {
         "compile_time_s": result.compile_time_s,
+        "compile_time_warm_s": result.compile_time_warm_s,
         "time_to_target_s": result.time_to_target_s,
         "memory_allocator_peak_bytes": result.memory.allocator_peak_bytes,
         "memory_step_peak_bytes": result.memory.step_peak_bytes,

@@ -115,12 +115,13 @@ class Team:
 
     @contextmanager
     def measuring(
-        self, task: ChildTask, log: Path, *, per_node: bool = False
+        self, task: ChildTask, log: Path, *, per_node: bool = False, caches: Path | None = None
     ) -> Iterator[tuple[Events, Sequence[World]]]:
         """A child on every rank, at work on `task`; all are ended on leaving. The log of rank 1 is `log` with `-rank1`.
 
         Args:
             per_node: one child for all devices of a node, instead of one for each device.
+            caches: of rank 0's compilers (harness/child.py).
 
         Raises:
             RankLostError: an agent is gone, so nothing was started.
@@ -132,7 +133,7 @@ class Team:
         tasks = [task.model_copy(update={"world": world}) for world in worlds]
         events: Events = queue.SimpleQueue()
         try:
-            child = Child(self._framework, tasks[0], log, lambda event: events.put((0, event)))
+            child = Child(self._framework, tasks[0], log, lambda event: events.put((0, event)), caches)
             try:
                 for agent, of_agent in zip(agents, tasks[1:], strict=True):
                     self._start(agent, of_agent, log, events)

@@ -145,6 +145,11 @@ def _result(measurement: Measurement, draw: random.Random) -> Result:
         )
         * math.exp(draw.gauss(0, 0.1)),
         cold_call_times_s=[5.0, 0.1, 0.01],
+        compile_time_warm_s={"eager": 0.3, "loop": 0.2, "compiled": 4.0, "cuda_graphs": 5.0}.get(
+            variant.execution_mode, 0.9
+        )
+        if measurement.replicate == 0
+        else None,
         blocks=Blocks(
             calls_per_block=calls,
             steps_per_call=1,

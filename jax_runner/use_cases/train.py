@@ -25,7 +25,6 @@ from flax import nnx
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 
-from harness.measure import measure_cold
 from harness.record import EpochPoint, Result
 from harness.session import Session
 from harness.training import require_finite, require_finite_evaluation, time_to_target_s
@@ -102,7 +101,7 @@ def run(session: Session) -> Result:
 
     wait = session.device.wait
     wait((state, data))  # copied before the clock starts
-    cold_call_times_s = measure_cold(step, wait)
+    cold_call_times_s = session.measure_cold(step, wait)
     steady = session.measure_steady(step, wait, steps_per_call=steps_per_call, samples_per_step=variant.batch_size)
 
     state = training.initial_state()

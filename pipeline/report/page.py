@@ -39,6 +39,7 @@ MODE_COLUMNS = (
     ModeColumn(title="step p50, ms", number="step_time_p50_s", factor=1e3),
     ModeColumn(title="step p95, ms", number="step_time_p95_s", factor=1e3),
     ModeColumn(title="compile, cold, s", number="compile_time_s"),
+    ModeColumn(title="compile, warm, s", number="compile_time_warm_s"),
     ModeColumn(title="memory of a steady step, MiB", number="memory_step_peak_bytes", factor=1 / MIB),
     ModeColumn(title="allocator's peak, MiB", number="memory_allocator_peak_bytes", factor=1 / MIB),
     ModeColumn(title="pool, MiB", number="memory_pool_peak_bytes", factor=1 / MIB),

@@ -30,6 +30,7 @@ CSV_NUMBERS = (
     "step_time_p95_s",
     "step_time_mean_s",
     "compile_time_s",
+    "compile_time_warm_s",
     "memory_allocator_peak_bytes",
     "memory_step_peak_bytes",
     "memory_pool_peak_bytes",

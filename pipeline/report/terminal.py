@@ -131,10 +131,11 @@ def _print_wins(axis: OptionAxis, console: "Console") -> None:
 
 
 def _mode_table(rows: Sequence[Row]) -> "Table":
-    """Every execution mode below its variant; the columns of training only where there was some."""
+    """Every execution mode below its variant; columns of training and of warm caches only where there are any."""
     trained = any("test_accuracy" in mode.numbers for row in rows for mode in row.modes)
+    warm = any("compile_time_warm_s" in mode.numbers for row in rows for mode in row.modes)
     columns = ["every mode", "samples/s", "step\np50 ms", "step\np95 ms", "compile\ns"]
-    table = _table(*columns, *(["test\nacc.", "to goal\ns"] if trained else []))
+    table = _table(*columns, *(["warm\ns"] if warm else []), *(["test\nacc.", "to goal\ns"] if trained else []))
     for row in rows:
         table.add_row(row.label, style="bold")
         for mode in row.modes:
@@ -146,6 +147,8 @@ def _mode_table(rows: Sequence[Row]) -> "Table":
                 number(numbers.get("step_time_p95_s"), factor=1e3),
                 number(numbers.get("compile_time_s")),
             ]
+            if warm:
+                cells.append(number(numbers.get("compile_time_warm_s")))
             if trained:
                 accuracy = numbers.get("test_accuracy")
                 cells.append("" if accuracy is None else f"{accuracy:.1%}")

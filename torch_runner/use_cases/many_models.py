@@ -39,7 +39,7 @@ from harness.many_models import (
     learning_rates,
     model_seed,
 )
-from harness.measure import Phase, measure_cold
+from harness.measure import Phase
 from harness.parity import PARITY_STEPS
 from harness.record import Check, Result
 from harness.session import Session
@@ -90,7 +90,7 @@ def run(session: Session) -> Result:
 
     wait = session.device.wait
     wait(training)  # copied before the clock starts
-    cold_call_times_s = measure_cold(training.step, wait)
+    cold_call_times_s = session.measure_cold(training.step, wait)
     checks = problem.check(training, batch)
     if problem.draws:
         training.draw()

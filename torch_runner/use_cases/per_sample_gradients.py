@@ -30,7 +30,6 @@ from torch.nn import functional as F
 
 from harness.errors import Refused
 from harness.gradient_check import PER_SAMPLE_OUTPUTS, check_batch_rows, check_gradients
-from harness.measure import measure_cold
 from harness.record import Check, Result
 from harness.session import Session
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
@@ -65,7 +64,7 @@ def run(session: Session) -> Result:
 
     wait = session.device.wait
     wait(batch)  # copied before the clock starts
-    cold_call_times_s = measure_cold(step, wait)
+    cold_call_times_s = session.measure_cold(step, wait)
     checks = problem.check(to_neutral(step()), output, clip_norm)
     batch = problem.own_batch(range(variant.batch_size))
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)

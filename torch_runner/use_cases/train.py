@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.errors import Refused
-from harness.measure import measure_cold
 from harness.record import EpochPoint, Result
 from harness.session import Session
 from harness.training import require_finite, require_finite_evaluation, time_to_target_s
@@ -69,7 +68,7 @@ def run(session: Session) -> Result:
 
     wait = session.device.wait
     wait(training)  # copied before the clock starts
-    cold_call_times_s = measure_cold(step, wait)
+    cold_call_times_s = session.measure_cold(step, wait)
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
 
     training.reset()

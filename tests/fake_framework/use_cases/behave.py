@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import CheckFailed
-from harness.measure import measure_cold
 from harness.record import Result
 from harness.session import Session
 from harness.training import require_finite
@@ -31,7 +30,7 @@ def well(session: Session) -> Result:
         time.sleep(1e-4)
 
     wait = session.device.wait
-    cold = measure_cold(step, wait)
+    cold = session.measure_cold(step, wait)
     return session.result(session.measure_steady(step, wait, steps_per_call=1, samples_per_step=8), cold)
 
 
@@ -45,6 +44,35 @@ def gated(session: Session) -> Result:
     while not Path(str(settings["gate"])).exists() and time.monotonic() < end:
         time.sleep(0.02)
     return well(session)
+
+
+def compiles(session: Session) -> Result:
+    """For 0.4 s where the caches are empty, for 0.1 s else; fills them."""
+    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+
+    def step() -> None:
+        time.sleep(1e-3)
+
+    def first() -> None:
+        time.sleep(0.1 if cache.exists() else 0.4)
+        cache.mkdir(parents=True, exist_ok=True)
+
+    calls = iter([first])
+    wait = session.device.wait
+    cold = session.measure_cold(lambda: next(calls, step)(), wait)
+    return session.result(session.measure_steady(step, wait, steps_per_call=1, samples_per_step=8), cold)
+
+
+def cannot_use_its_caches(session: Session) -> Result:
+    if Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).exists():
+        raise ValueError("bad cache entry")
+    return compiles(session)
+
+
+def hangs_with_its_caches(session: Session) -> Result:
+    if Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).exists():
+        return gated(session)
+    return compiles(session)
 
 
 def sleeps(session: Session) -> Result:
@@ -122,7 +150,7 @@ def is_slower_on_rank_1(session: Session) -> Result:
         time.sleep(3e-3 if session.world.rank == 1 else 1e-3)
 
     wait = session.device.wait
-    cold = measure_cold(step, wait)
+    cold = session.measure_cold(step, wait)
     return session.result(session.measure_steady(step, wait, steps_per_call=1, samples_per_step=8), cold)
 
 
