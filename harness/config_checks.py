@@ -117,23 +117,11 @@ def _check_use_case(number: int, use_case: UseCaseConfig, config: Config, source
     if use_case.devices % use_case.nodes:
         rule = f"must be divisible by nodes ({use_case.nodes}): every node takes as many"
         yield source.problem((*keys, "devices"), rule, value=use_case.devices)
-    yield from _check_gpus_hold(number, use_case, config, source)
     yield from _check_axes(keys, use_case, use_case, source, catalog)
     for axis in _option_axes(use_case, catalog):
         if axis not in use_case.options:
             yield source.problem((*keys, "options", axis), "is missing; list the values to measure")
     yield from _check_exclude(number, use_case, config, source)
-
-
-def _check_gpus_hold(number: int, use_case: UseCaseConfig, config: Config, source: Source) -> Problems:
-    for name, gpu in config.gpus.items():
-        excluded = all(config.is_excluded(name, benchmark, number) for benchmark in config.benchmarks)
-        if gpu.per_node and use_case.devices > gpu.per_node * use_case.nodes and not excluded:
-            rule = (
-                f"more than gpus.{name}.per_node ({gpu.per_node}) x nodes ({use_case.nodes}); "
-                f"exclude {{gpu: {name}, use_case: {number}}} under matrix.exclude if {name} is not meant"
-            )
-            yield source.problem(("use_cases", number, "devices"), rule, value=use_case.devices)
 
 
 def _check_axes(

@@ -34,7 +34,8 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     A name may be any that experiments.yaml defines, in its `matrix` or not.
 
     Raises:
-        ConfigError: a name that is not defined, or nothing left to measure.
+        ConfigError: a name that is not defined, a cell that takes more GPUs than its nodes have, or nothing left to
+            measure.
     """
     gpus = _chosen("--gpu", selection.gpus, config.gpus, config.matrix.gpus)
     benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks)
@@ -52,6 +53,7 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
         if config.is_excluded(gpu, benchmark, use_case):
             continue
         cell = config.cell(gpu, benchmark, use_case)
+        _require_enough_gpus(config, cell)
         settings = config.settings(benchmark, use_case, quick=selection.quick)
         jobs = tuple(
             JobPlan(
@@ -73,6 +75,17 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     if not pairs:
         raise ConfigError("nothing to measure: matrix.exclude in experiments.yaml removes every cell asked for")
     return pairs
+
+
+def _require_enough_gpus(config: Config, cell: Cell) -> None:
+    per_node = config.gpus[cell.gpu].per_node
+    if per_node is not None and cell.devices > per_node * cell.nodes:
+        raise ConfigError(
+            f"{cell.name}: use_cases.{cell.use_case} takes {cell.devices} GPUs on {cell.nodes} node(s), and by "
+            f"gpus.{cell.gpu}.per_node a node has {per_node}. Lower `devices` or raise `nodes` of the use case, "
+            f"correct per_node, or leave the cell out with `- {{gpu: {cell.gpu}, use_case: {cell.use_case}}}` under "
+            f"matrix.exclude."
+        )
 
 
 def baselines(config: Config, pairs: Sequence[Pair], selection: Selection) -> list[Pair]:

@@ -256,12 +256,6 @@ MISTAKES = {
         "execution_mode: loop, batch_size: 23",
         "experiments.yaml:33:44: use_cases.3.exclude[1].batch_size: 23: not defined; valid: 16, 32; did you mean 32?",
     ),
-    "more devices than a node has": (
-        "    name: train\n",
-        "    name: train\n    devices: 8\n",
-        "experiments.yaml:20:14: use_cases.1.devices: 8: more than gpus.a100.per_node (4) x nodes (1); "
-        "exclude {gpu: a100, use_case: 1} under matrix.exclude if a100 is not meant",
-    ),
     "devices that do not divide": (
         "    name: train\n",
         "    name: train\n    devices: 4\n    nodes: 3\n",
