@@ -37,7 +37,8 @@ class Child:
         """
         Args:
             tell: called from threads.
-            caches: folder of the compilers' caches, kept; without it a new one, which ends with the child.
+            caches: where all compilers keep what they compile, for the next child; without it they start from nothing
+                and leave nothing.
 
         Raises:
             RecordError: the log cannot be written.
@@ -54,7 +55,9 @@ class Child:
                 stderr=subprocess.STDOUT,
                 pass_fds=(writing,),
                 cwd=REPOSITORY,
-                env=child_environment(str(caches) if self._own_caches is None else self._own_caches.name),
+                env=child_environment(
+                    str(caches) if self._own_caches is None else self._own_caches.name, kept=self._own_caches is None
+                ),
                 start_new_session=True,  # its signals come from here alone
             )
         os.close(writing)
@@ -98,11 +101,13 @@ def compiler_caches() -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="compiler-caches-")
 
 
-def child_environment(caches: str) -> dict[str, str]:
+def child_environment(caches: str, *, kept: bool) -> dict[str, str]:
     """All compilers' caches in one folder: an empty one makes compile times cold in both frameworks. And defaults that
     the caller may override.
 
-    JAX is told to keep every program, as Inductor does: its own threshold is 1 s of compiling.
+    Args:
+        kept: another child will use them. JAX is then told to keep every program, as Inductor always does. Else JAX's
+            cache is off, which is its default.
     """
     defaults = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # CUDA's index is then NVML's on a node with different cards
@@ -113,7 +118,7 @@ def child_environment(caches: str) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{caches}/triton",
         "CUDA_CACHE_PATH": f"{caches}/cuda",
         "JAX_COMPILATION_CACHE_DIR": f"{caches}/jax",
-        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_ENABLE_COMPILATION_CACHE": "true" if kept else "false",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }

@@ -370,38 +370,42 @@ class Job:
         tracker.begin(measurement, self.environment)
         log = self.results.log_of(path)
         task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
-        with compiler_caches() as caches:
-            report = self._run_children(task, log, Path(caches), tracker)
-            result = report.result
-            try:
-                if result is not None and has_warm_start(measurement):
-                    result = result.model_copy(
-                        update={"compile_time_warm_absent": "the job ended before it was measured"}
-                    )
-                    again = task.model_copy(update={"cold_calls_only": True})
-                    warm_log = log.with_name(f"{log.stem}-warm-start{log.suffix}")
-                    result = with_warm_start(result, self._run_children(again, warm_log, Path(caches), tracker))
-            finally:  # also where a signal ends the job meanwhile: what was measured is recorded
-                environment = self.environment | report.environment
-                record = Record(
-                    measurement_id=measurement.id,
-                    measurement=measurement,
-                    outcome=report.outcome,
-                    reason=report.reason,
-                    flags=quality_flags(result, environment, measurement.protocol.target_noise) if result else {},
-                    started_at=started_at,
-                    ended_at=_now(),
-                    environment=environment | {"wandb_url": tracker.url},
-                    result=result,
-                    ranks=report.ranks,
-                    parity=self.parity.file_of(measurement),
-                )
-                write_record(record, path)
+        report = self._run_children(task, log, tracker)
+        result = report.result
+        try:
+            if result is not None and has_warm_start(measurement):
+                result = result.model_copy(update={"compile_time_warm_absent": "the job ended before it was measured"})
+                result = with_warm_start(result, self._start_twice(task, log, tracker))
+        finally:  # also where a signal ends the job meanwhile: what was measured is recorded
+            environment = self.environment | report.environment
+            record = Record(
+                measurement_id=measurement.id,
+                measurement=measurement,
+                outcome=report.outcome,
+                reason=report.reason,
+                flags=quality_flags(result, environment, measurement.protocol.target_noise) if result else {},
+                started_at=started_at,
+                ended_at=_now(),
+                environment=environment | {"wandb_url": tracker.url},
+                result=result,
+                ranks=report.ranks,
+                parity=self.parity.file_of(measurement),
+            )
+            write_record(record, path)
         tracker.end(record, summary_numbers(result) if result else {})
         self._tell(tracker)
         return record
 
-    def _run_children(self, task: ChildTask, log: Path, caches: Path, tracker: Tracker) -> RanksReport:
+    def _start_twice(self, task: ChildTask, log: Path, tracker: Tracker) -> RanksReport:
+        """The cold calls in two new processes with the same caches: the first fills them, and the second, which is
+        reported, finds them. Both frameworks' caches are on here, whatever their defaults."""
+        cold_calls = task.model_copy(update={"cold_calls_only": True})
+        log = log.with_name(f"{log.stem}-warm-start{log.suffix}")
+        with compiler_caches() as caches:
+            first = self._run_children(cold_calls, log, tracker, Path(caches))
+            return first if first.result is None else self._run_children(cold_calls, log, tracker, Path(caches))
+
+    def _run_children(self, task: ChildTask, log: Path, tracker: Tracker, caches: Path | None = None) -> RanksReport:
         def hear(event: Event) -> None:
             if event["kind"] == "metrics":
                 tracker.log(event["content"])
@@ -501,13 +505,13 @@ class Job:
 
 
 def has_warm_start(measurement: Measurement) -> bool:
-    """Once for each variant, as it costs another start of the framework. On several devices each rank would need what
+    """Once for each variant, as it costs two more starts of the framework. On several devices each rank would need what
     rank 0 has cached, so there it is not measured."""
     return measurement.replicate == 0 and measurement.cell.devices == 1 and not measurement.quick
 
 
 def with_warm_start(result: Result, again: RanksReport) -> Result:
-    """`again`: of a process that did the cold calls only, with the caches that the one of `result` had filled."""
+    """`again`: of a process that did the cold calls only, and found the caches filled."""
     if again.result is None or result.latency is None:
         reason = (again.reason or "no reason").splitlines()[0]
         return result.model_copy(update={"compile_time_warm_absent": f"{again.outcome}: {reason}"})

@@ -120,7 +120,7 @@ class Result(Frozen):
     """What the first calls of the step took more than as many warm calls; all caches were empty (cold)."""
     cold_call_times_s: list[float] = []
     compile_time_warm_s: float | None = None
-    """The same of a new process that found the caches which this one had filled."""
+    """The same of a process that found all caches as another process had left them."""
     warm_start_call_times_s: list[float] = []
     """That process's first calls."""
     compile_time_warm_absent: str | None = None

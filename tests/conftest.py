@@ -1,5 +1,6 @@
-"""The order of the tests."""
+"""The order of the tests, and the signals that they start with."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,3 +12,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start a framework in pytest's own process come last: JAX's threads do not survive a fork, and the
     others fork."""
     items.sort(key=lambda item: FRAMEWORKS_IN_THIS_PROCESS in item.path.parents)
+
+
+def pytest_configure() -> None:
+    """A shell without job control starts what it runs in the background with SIGINT ignored, and every process would
+    inherit that; some tests are about what a SIGINT does."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -30,8 +30,8 @@ def results(repository: Repository) -> list[Result]:
     return [record.result for record in records if record.result]
 
 
-def test_second_process_finds_what_the_first_has_compiled(repository: Repository) -> None:
-    """The first compiles for 0.4 s, the second for 0.1 s, and a later call takes 1 ms."""
+def test_process_that_finds_filled_caches(repository: Repository) -> None:
+    """It compiles for 0.1 s, one with empty caches for 0.4 s, and a later call takes 1 ms."""
     status, _, _ = repository.run(full(repository.plan("compiles", replicates=2)))
     assert status == 0
     first, second = results(repository)
@@ -42,7 +42,7 @@ def test_second_process_finds_what_the_first_has_compiled(repository: Repository
     later_s = sorted(first.latency.call_times_s)[1]  # the median of 3
     assert first.compile_time_warm_s == pytest.approx(sum(first.warm_start_call_times_s) - 3 * later_s)
 
-    # Every replicate starts cold, and the first alone is started again.
+    # Every replicate starts cold, and the first alone has warm starts.
     assert second.compile_time_s == pytest.approx(0.4, abs=0.09)
     assert (second.compile_time_warm_s, second.compile_time_warm_absent) == (None, None)
     logs = [path.name for path in repository.results.records().rglob("*.log")]
@@ -54,7 +54,7 @@ def test_smoke_run_has_no_warm_start(repository: Repository) -> None:
     assert results(repository)[0].warm_start_call_times_s == []
 
 
-def test_what_breaks_in_the_second_process_costs_nothing_of_the_first(repository: Repository) -> None:
+def test_what_breaks_in_a_warm_start_costs_nothing_else(repository: Repository) -> None:
     status, _, _ = repository.run(full(repository.plan("cannot_use_its_caches")))
     assert status == 0
     (result,) = results(repository)
@@ -63,12 +63,12 @@ def test_what_breaks_in_the_second_process_costs_nothing_of_the_first(repository
     assert result.compile_time_warm_absent == "failed: ValueError: bad cache entry"
 
 
-def test_signal_in_the_second_process_keeps_the_record(repository: Repository) -> None:
+def test_signal_in_a_warm_start_keeps_the_record(repository: Repository) -> None:
     folder = repository.job(full(repository.plan("hangs_with_its_caches", "well")))
     with repository.start(folder) as process:
         end = time.monotonic() + 30
         while not repository.pid.exists():
-            assert time.monotonic() < end, "the second process has not begun"
+            assert time.monotonic() < end, "the warm start has not begun"
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=30)

@@ -12,12 +12,12 @@ import pytest
 
 from harness.paths import REPOSITORY
 from harness.plan import JobPlan
-from harness.record import read_record
 from pipeline.executors import RunScript, ScriptSlurm
 from tests.fake_repository import Repository, make_repository
 from tests.slurm.cluster import Cluster
 from tests.test_agent import read_pids
 from tests.test_job import is_alive, wait_until
+from tests.two_devices import copy_repository, require_all_good, run_main
 
 pytestmark = pytest.mark.slurm
 
@@ -156,46 +156,15 @@ def test_a_step_of_another_size_is_told_at_once(slurm: Cluster, repository: Repo
 
 # The whole way of a user, with both frameworks.
 
-COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "main.py", "experiments.yaml")
-SMALL = """\
-    4:
-      batch_sizes: [64]
-      precisions: [fp32]
-      execution_modes: {jax: [jit], torch: [eager]}
-      options: {output: [clipped_sum]}
-"""
 
-
-def copy_repository(root: Path, nodes: int) -> None:
-    """With one variant of use case 4, on two devices of `nodes` nodes, and on one task per CPU of the small cluster."""
-    for name in COPIED:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, root / name)
-    config = root / "experiments.yaml"
-    text = config.read_text()
-    quick = text.index("\nquick:")
-    start = text.index("    4:\n", quick)
-    end = text.index("\n\n", start) + 1
-    text = text[:start] + SMALL + text[end:]
-    text = text.replace("    devices: 2\n    nodes: 1\n", f"    devices: 2\n    nodes: {nodes}\n")
-    config.write_text(text.replace("cpus_per_task: 4 ", "cpus_per_task: 1 "))
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path, nodes: int) -> None:
+@pytest.mark.parametrize(("nodes", "use_case"), [(1, 4), (2, 2)])
+def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path, nodes: int, use_case: int) -> None:
     pytest.importorskip("jax")
     pytest.importorskip("torch")
-    copy_repository(tmp_path, nodes)
-    selection = ["--benchmark", "mnist", "--use_case", "4", "--data", "sample", "--quick", "--wait", "--no-baseline"]
-    done = subprocess.run(
-        [sys.executable, "main.py", *selection], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    records = [read_record(path) for path in (tmp_path / "results" / "records").rglob("*.json")]
-    assert done.returncode == 0, done.stdout + done.stderr + "".join(f"\n{r.reason}" for r in records)
-    assert sorted((r.measurement.framework, r.outcome) for r in records) == [("jax", "ok"), ("torch", "ok")]
+    copy_repository(tmp_path, nodes=nodes)
+    done = run_main(tmp_path, "--use_case", str(use_case), "--no-baseline")
+    records = require_all_good(tmp_path, done)
+    assert len(records) == 2
     for record in records:
         assert record.measurement.cell.nodes == nodes
         assert record.environment["scheduler"] == "slurm"
