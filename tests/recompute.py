@@ -128,7 +128,8 @@ def numbers(record: Json) -> Json:
     if latency:
         times_s = [time_s / latency["steps_per_call"] for time_s in latency["call_times_s"]]
         found["step_time_p50_s"] = median(times_s)
-        found["step_time_p95_s"] = percentile(times_s, 0.95)
+        if latency["steps_per_call"] == 1:
+            found["step_time_p95_s"] = percentile(times_s, 0.95)
         found["step_time_mean_s"] = math.fsum(times_s) / len(times_s)
         found["compile_time_s"] = compile_time_s(record)
         if warm_s := result.get("warm_start_call_times_s"):

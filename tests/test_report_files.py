@@ -159,6 +159,26 @@ def test_the_data_of_the_charts() -> None:
     assert "batches" not in data  # one batch size makes no line
 
 
+def test_other_settings_have_learning_curves_of_their_own() -> None:
+    found = [full("jax", "jit", 3000, settings={"epochs": 3, "momentum": momentum}) for momentum in (0.5, 0.9)]
+    (section,) = sections(found, passed)
+    points = section_drawing(section, {}).data["learning"]
+    assert [(point["group"], point["epoch"]) for point in points] == [
+        (row.label, epoch) for row in section.rows for epoch in (1, 2, 3)
+    ]
+    assert len({point["group"] for point in points}) == 2
+
+
+def test_a_mode_with_many_steps_in_a_call_has_no_bar_to_a_p95() -> None:
+    scan = full("jax", "scan", 3000)
+    assert scan.result is not None and scan.result.latency is not None
+    many = scan.result.model_copy(update={"latency": scan.result.latency.model_copy(update={"steps_per_call": 10})})
+    (section,) = sections([scan.model_copy(update={"result": many}), full("torch", "eager", 1000)], passed)
+    points = {point["mode"]: point for point in section_drawing(section, {}).data["modes"]}
+    assert "p95_ms" not in points["scan"] and points["eager"]["p95_ms"] == 50
+    assert points["scan"]["p50_ms"] == 5  # calls of 50 ms, 10 steps in each
+
+
 def test_the_frameworks_look_the_same_everywhere() -> None:
     assert len(set(SHAPES.values())) == 2
     for chart in CHARTS:
@@ -239,7 +259,6 @@ def test_the_page_says_first_which_is_faster_by_how_much_on_which_gpu() -> None:
     quotable, _, doubtful = page.text.partition("Quick runs and sample data Not to be quoted.")
     assert quotable.count("mnist on NVIDIA H200") == 1
     assert "Quick run: not a result to quote." in doubtful and "Sample data: not a result to quote." in doubtful
-    assert "With warm caches it is not measured yet" in page.text
 
 
 def test_the_page_needs_nothing_but_itself() -> None:

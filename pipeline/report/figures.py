@@ -226,7 +226,7 @@ def _learning_points(section: Section) -> Iterable[dict[str, Any]]:
         for epoch, points in sorted(by_epoch.items()):
             times_s, accuracies = zip(*points, strict=True)
             yield {
-                "group": f"{row.variant.model}-b{row.variant.batch_size}-{row.variant.precision}",
+                "group": row.label,
                 "framework": NAMES[mode.framework],
                 "mode": mode.execution_mode,
                 "epoch": epoch,
@@ -343,7 +343,7 @@ def _tooltip(fields: Mapping[str, str]) -> list[Spec]:
 
 def _format(field: str) -> Spec:
     if field in ("ratio", "low", "high"):
-        return {"type": "quantitative", "format": ",.4~r"}
+        return {"type": "quantitative", "format": ",.6~r"}
     if field in ("efficiency", "accuracy", "worst", "best"):
         return {"type": "quantitative", "format": ".1%"}
     if field in (
@@ -710,7 +710,8 @@ CHARTS = (
     Chart(
         name="latency",
         title="Latency of one step",
-        caption="Point: median (p50). The bar ends at the 95th percentile (p95). Each framework's fastest mode.",
+        caption="Point: median (p50). The bar ends at the 95th percentile (p95). Without a bar, one call holds many "
+        "steps (JAX's scan), and a percentile of their means is not that of a step. Each framework's fastest mode.",
         data="modes",
         layers=_dots(
             x="p50_ms",

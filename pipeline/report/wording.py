@@ -6,14 +6,27 @@ from dataclasses import dataclass
 
 from harness.plan import Cell
 from harness.record import Record
-from harness.statistics import Interval, RatioEstimate
+from harness.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
 from pipeline.report.compare import NAMES, SAME, Comparison, Row, Tally
 from pipeline.report.option_axis import Line, Panel, Win, is_loop, where_it_wins
 
+EDGES = (1 / SAME_WITHIN, 1.0, SAME_WITHIN)
+"""What a verdict turns on."""
+MOST_DECIMALS = 6
+
 
 def times(ratio: float) -> str:
-    """1.25, 0.80, 0.0123: two decimals, and more only where they would be mostly zeros."""
-    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3g}"
+    """1.25, 0.0123, and near 1 at least three decimals: 1.020. As many more as show on which side of 1, and of what
+    counts as the same, it lies: 1.0005, 0.9902."""
+    if ratio < 0.1:
+        return f"{ratio:.3g}"
+    fewest = 3 if 0.9 <= ratio < 1.1 else 2
+    texts = [f"{ratio:.{decimals}f}" for decimals in range(fewest, MOST_DECIMALS + 1)]
+    return next((text for text in texts if _sides(float(text)) == _sides(ratio)), texts[0])
+
+
+def _sides(ratio: float) -> list[int]:
+    return [(ratio > edge) - (ratio < edge) for edge in EDGES]
 
 
 def number(value: float | None, *, factor: float = 1.0) -> str:
@@ -39,11 +52,13 @@ def replicates(count: int) -> str:
 
 
 def verdict(estimate: RatioEstimate) -> str:
-    """`undecided: 3 replicates, about 12 needed`."""
+    """`undecided: 3 replicates, about 12 needed`, or `100 or more needed`."""
     if estimate.verdict != "undecided":
         return estimate.verdict
     so_far = replicates(estimate.replicates)
-    needed = f", about {estimate.replicates_needed} needed" if estimate.replicates_needed else ""
+    count = estimate.replicates_needed
+    how_many = f"{count} or more" if count == REPLICATES_NEEDED_MAX else f"about {count}"
+    needed = f", {how_many} needed" if count else ""
     if estimate.interval is None:
         return f"undecided: {so_far}, no interval{needed}"
     return f"undecided: {so_far}{needed}"
