@@ -41,6 +41,9 @@ def recompute(folder: Path) -> list[Json]:
             | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
         )
     for line in lines:
+        beside = [other for other in lines if work(other) == work(line)]
+        line["modes_with_a_number"] = sum(other["framework"] == line["framework"] for other in beside)
+    for line in lines:
         line |= compared(line, lines) | scaling(line, lines)
     for line in lines:
         del line["throughputs"]

@@ -27,6 +27,7 @@ KEY = (
 NUMBERS = (
     *(
         "replicates",
+        "modes_with_a_number",
         "throughput_samples_per_s",
         "step_time_s",
         "step_time_alone_s",

@@ -79,11 +79,40 @@ def test_text_is_escaped_for_latex(plain_text: str, escaped: str) -> None:
 
 def test_the_latex_row_of_a_pair() -> None:
     (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
-    row = section_table(section).splitlines()[-3]
-    assert row == r"cnn-{}b100-{}fp32 & jit & 3,000 & compiled & 2,000 & 1.50 [1.50, 1.50] JAX faster &  \\"
-    assert overview_table([section]).splitlines()[-3] == (
-        r"NVIDIA H200 & mnist & 1 train & 1 & 0 & 0 & 0 & 0 & 1.50 [1.50, 1.50] \\"
+    row = section_table(section).splitlines()[-4]
+    ratio = r"1.50 [1.50, 1.50]\textsuperscript{1}"
+    jax, torch = "jit (best of 2) & 3,000", "compiled (best of 2) & 2,000"
+    assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster \\"
+    overview = overview_table([section]).splitlines()
+    assert overview[-4] == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1 & 0 & 0 & 0 & 0 \\"
+    assert overview[-1] == (
+        r"\par\noindent{\footnotesize \textsuperscript{1} The two sides: not recorded: GPU, driver, node, CPUs, "
+        r"libraries, variables, code, pairing.\par}"
     )
+
+
+def test_flags_stand_before_the_ratio_and_each_difference_is_told_once() -> None:
+    equal = H200 | {
+        **{"node": "n1", "python": "3", "packages": {}, "variables": {}, "pairing": {"kind": "together"}},
+        **{"gpu": {"name": "NVIDIA H200", "uuid": "G", "driver_version": "1"}, "cpu": {"affinity": [0]}},
+        "git": {"commit": "a", "clean": True},
+    }
+    found = [
+        record(framework, mode, speed, replicate=replicate, environment=environment, precision=precision)
+        for precision, node in (("bf16", "n2"), ("fp32", "n1"), ("tf32", "n2"))
+        for framework, mode, speed, environment in (
+            ("jax", "jit", 3000, equal),
+            ("torch", "eager", 2000, equal | {"node": node}),
+        )
+        for replicate in (0, 1)
+    ]
+    (section,) = sections(found, passed)
+    text_of = section_table(section)
+    assert text_of.count(r"1.50\textsuperscript{1} undecided") == 2  # bf16 and tf32
+    assert r" & 2,000 & 1.50 undecided \\" in text_of  # fp32: all equal
+    assert text_of.count(r"cnn-{}b100-{}fp32 & few\_replicates & jit (only mode)") == 1
+    assert r"\textsuperscript{1} The two sides: not equal: node: n1 / n2; cnn-{}b100-{}bf16 (and 1 more)." in text_of
+    assert r"\textsuperscript{2}" not in text_of
 
 
 def test_quick_and_sample_sections_are_not_in_the_overview() -> None:
@@ -253,7 +282,8 @@ def test_the_page_says_first_which_is_faster_by_how_much_on_which_gpu() -> None:
     html = html_of([*records(), *records(environment=A100, quick=True), *records(data="sample")])
     page = Page(html)
     first = page.text[page.text.index("In short") : page.text.index("Use case 1: Train on one GPU")]
-    assert "NVIDIA H200 No verdict JAX / PyTorch 1.50" in first or "NVIDIA H200 JAX faster 1.50×" in first
+    assert "NVIDIA H200 not recorded JAX faster 1.50×" in first
+    assert "1.50 [1.50, 1.50] not recorded: GPU, driver, node, CPUs, libraries, variables, code, pairing" in first
     assert "Geometric mean over 2 variants of 1 section" in first
     assert "A100" not in first[: first.index("One line for each")]  # quick: in no card
     quotable, _, doubtful = page.text.partition("Quick runs and sample data Not to be quoted.")

@@ -15,7 +15,15 @@ from harness.record import Record
 from harness.settings import FRAMEWORKS
 from pipeline.report.compare import NAMES, SAME, VERDICTS, Mode, OneDevice, Row, Section, scaling, tally
 from pipeline.report.option_axis import PLAIN, OptionAxis, option_axis, speed_ups, split_modes
-from pipeline.report.wording import axis_name, differences, use_case_title, verdict
+from pipeline.report.wording import (
+    axis_name,
+    differences,
+    fastest_modes,
+    flag_names,
+    unlike_names,
+    use_case_title,
+    verdict,
+)
 
 Spec = dict[str, Any]
 Points = list[dict[str, Any]]
@@ -103,13 +111,23 @@ def overview(compared: Sequence[Section]) -> Drawing:
                 **_ends(found.interval),
                 "favours": _favours(found.mean),
                 "variants": found.ratios,
+                "flags": ", ".join(flag_names(mode for row in section.rows for mode in row.modes)) or "none",
+                "two sides": unlike_names(section.rows) or "all equal",
             }
         )
     chart = _ratio_chart("overview", "Geometric mean over variants", "place", "overview", OVERVIEW_TOOLTIP)
     return Drawing(charts=(chart,) if points else (), data={"overview": points})
 
 
-OVERVIEW_TOOLTIP = {"place": "where", "ratio": "JAX / PyTorch", "low": "low", "high": "high", "variants": "variants"}
+OVERVIEW_TOOLTIP = {
+    "flags": "flags",
+    "place": "where",
+    "ratio": "JAX / PyTorch",
+    "low": "low",
+    "high": "high",
+    "two sides": "the two sides",
+    "variants": "variants",
+}
 
 
 def section_drawing(section: Section, alone: OneDevice) -> Drawing:
@@ -155,6 +173,7 @@ def _ratio_points(section: Section) -> Points:
             "order": order,
             "ratio": row.ratio.value,
             **_ends(row.ratio.interval),
+            "flags": ", ".join(flag_names(fastest_modes(row))) or "none",
             "verdict": row.ratio.verdict,
             "in words": verdict(row.ratio),
             "two sides": (differences(row.comparison) if row.comparison else "") or "all equal",
@@ -680,6 +699,7 @@ CHARTS = (
         "variant",
         "ratios",
         {
+            "flags": "flags",
             "variant": "variant",
             "in words": "verdict",
             "ratio": "JAX / PyTorch",

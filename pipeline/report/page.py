@@ -71,7 +71,11 @@ class Place:
 
     @property
     def flags(self) -> list[str]:
-        return sorted({flag for row in self.section.rows for mode in row.modes for flag in mode.flags})
+        return wording.flag_names(mode for row in self.section.rows for mode in row.modes)
+
+    @property
+    def unlike(self) -> str:
+        return wording.unlike_names(self.section.rows)
 
     @property
     def columns(self) -> list[ModeColumn]:
@@ -85,6 +89,30 @@ class Place:
         found = {f"Memory: {result.memory.absent}" for result in results if result and result.memory.absent}
         found |= {f"Energy: {result.energy.absent}" for result in results if result and result.energy.absent}
         return sorted(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """All places of one device together: the first that a reader sees."""
+
+    device: str
+    places: Sequence[Place]
+
+    @property
+    def tally(self) -> Tally:
+        return tally(self._rows)
+
+    @property
+    def unlike(self) -> str:
+        return wording.unlike_names(self._rows)
+
+    @property
+    def _rows(self) -> list[Row]:
+        return [row for place in self.places for row in place.section.rows]
+
+    @property
+    def flags(self) -> list[str]:
+        return sorted({flag for place in self.places for flag in place.flags})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +166,7 @@ def page_html(
         vega=Markup(_safe_script(vl_convert.javascript_bundle(EMBED))),
         charts=Markup(_safe_json(_chart_data(places, summary))),
         summary=summary,
-        cards=_device_tallies(quotable),
+        cards=_cards(quotable),
         quotable=_by_use_case(quotable),
         doubtful=_by_use_case(doubtful),
         shown=shown,
@@ -190,15 +218,11 @@ def _place_order(place: Place) -> tuple[Any, ...]:
     return cell.use_case, cell.devices, cell.benchmark, setup.device, cell.gpu, setup.quick, setup.data
 
 
-def _device_tallies(places: Sequence[Place]) -> list[tuple[str, int, Tally]]:
-    """Device, its number of sections, and all their variants together."""
+def _cards(places: Sequence[Place]) -> list[Card]:
     groups: dict[str, list[Place]] = defaultdict(list)
     for place in places:
         groups[place.setup.device].append(place)
-    return [
-        (device, len(same), tally(row for place in same for row in place.section.rows))
-        for device, same in sorted(groups.items())
-    ]
+    return [Card(device=device, places=same) for device, same in sorted(groups.items())]
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

@@ -14,13 +14,26 @@ from pipeline.report.compare import (
     Row,
     Section,
     Setup,
-    Tally,
     headline,
     one_device,
     scaling,
     tally,
 )
-from pipeline.report.wording import bracket, equal_names, number, times, unequal, unrecorded
+from pipeline.report.wording import (
+    best_of,
+    bracket,
+    difference_mark,
+    difference_notes,
+    equal_names,
+    fastest_modes,
+    flag_names,
+    modes_with_a_number,
+    number,
+    times,
+    unequal,
+    unlike_names,
+    unrecorded,
+)
 
 CSV_NUMBERS = (
     "throughput_samples_per_s",
@@ -60,6 +73,7 @@ CSV_COLUMNS = (
     "framework",
     "execution_mode",
     "fastest",
+    "modes_with_a_number",
     "flags",
     "replicates",
     *CSV_NUMBERS,
@@ -117,6 +131,7 @@ def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str,
         "framework": mode.framework,
         "execution_mode": mode.execution_mode,
         "fastest": fastest,
+        "modes_with_a_number": modes_with_a_number(row, mode.framework),
         "flags": " ".join(sorted(mode.flags)),
         "replicates": len(mode.throughputs),
         **{name: mode.numbers.get(name) for name in CSV_NUMBERS},
@@ -196,53 +211,70 @@ def latex_tables(compared: Sequence[Section], names: Mapping[Setup, str]) -> dic
 
 def overview_table(compared: Sequence[Section]) -> str:
     """One line for each section: how many variants have which verdict, and their geometric mean."""
-    lines = []
-    for section in compared:
-        setup, found = section.setup, tally(section.rows)
-        cell = setup.cell
-        what = [setup.devices, cell.benchmark, f"{cell.use_case} {cell.use_case_name.replace('_', ' ')}"]
-        counts = [str(found.verdicts[verdict]) for verdict in VERDICTS]
-        lines.append([*map(latex_escaped, what), *counts, str(found.without_ratio), _latex_mean(found)])
+    notes = list(dict.fromkeys(text for section in compared if (text := unlike_names(section.rows))))
     return _latex(
         comments=["Geometric mean over variants of the throughput of JAX over that of PyTorch, with 95 % interval."],
-        columns="lllrrrrrr",
+        columns="llllrrrrrr",
         head=[
-            *("device", "benchmark", "use case", "JAX faster", "PyTorch faster"),
-            *("same", "undecided", "no ratio", "JAX / PyTorch"),
+            *("device", "benchmark", "use case", "flags", "JAX / PyTorch", "JAX faster", "PyTorch faster"),
+            *("same", "undecided", "no ratio"),
         ],
-        lines=lines,
+        lines=[_latex_section(section, notes) for section in compared],
+        notes=[f"The two sides: {text}." for text in notes],
     )
 
 
-def _latex_mean(found: Tally) -> str:
-    return "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
+def _latex_section(section: Section, notes: Sequence[str]) -> list[str]:
+    setup, found, unlike = section.setup, tally(section.rows), unlike_names(section.rows)
+    cell = setup.cell
+    flags = flag_names(mode for row in section.rows for mode in row.modes)
+    what = [setup.devices, cell.benchmark, f"{cell.use_case} {cell.use_case_name.replace('_', ' ')}", ", ".join(flags)]
+    mean = "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
+    mark = _latex_mark(notes.index(unlike) + 1 if unlike else None)
+    counts = [str(found.verdicts[verdict]) for verdict in VERDICTS]
+    return [*map(latex_escaped, what), mean + mark, *counts, str(found.without_ratio)]
 
 
 def section_table(section: Section) -> str:
+    notes = difference_notes(section.rows)
     return _latex(
         comments=[headline(section.setup), "Throughput: median over replicates. Ratio: JAX / PyTorch, 95 % interval."],
-        columns="llrlrll",
-        head=["variant", "JAX mode", "samples/s", "PyTorch mode", "samples/s", "JAX / PyTorch", "flags"],
-        lines=[_latex_row(row) for row in section.rows],
+        columns="lllrlrl",
+        head=["variant", "flags", "JAX mode", "samples/s", "PyTorch mode", "samples/s", "JAX / PyTorch"],
+        lines=[_latex_row(row, notes) for row in section.rows],
+        notes=[f"The two sides: {note}." for note in notes.values()],
     )
 
 
-def _latex_row(row: Row) -> list[str]:
-    cells = [row.label]
+def _latex_row(row: Row, notes: Iterable[str]) -> list[str]:
+    cells = [row.label, ", ".join(flag_names(fastest_modes(row)))]
     for framework in FRAMEWORKS:
         mode = row.best(framework)
-        cells += [mode.execution_mode, number(mode.throughput_samples_per_s)] if mode else ["none", ""]
+        if mode is None:
+            cells += ["none", ""]
+        else:
+            cells += [f"{mode.execution_mode} ({best_of(row, framework)})", number(mode.throughput_samples_per_s)]
     estimate = row.ratio
     if estimate is not None:
-        cells.append(f"{times(estimate.value)}{bracket(estimate.interval)} {estimate.verdict}")
-    else:
-        cells.append("no pair" if row.comparison is None else f"parity {row.comparison.judgement.state}")
-    flags = {flag for mode in row.modes if row.best(mode.framework) is mode for flag in mode.flags}
-    return [latex_escaped(cell) for cell in [*cells, ", ".join(sorted(flags))]]
+        ratio = f"{times(estimate.value)}{bracket(estimate.interval)}{_latex_mark(difference_mark(row, notes))}"
+        return [*map(latex_escaped, cells), f"{ratio} {estimate.verdict}"]
+    why = "no pair" if row.comparison is None else f"parity {row.comparison.judgement.state}"
+    return [latex_escaped(cell) for cell in [*cells, why]]
 
 
-def _latex(*, comments: Iterable[str], columns: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table for `\\input`. What is in `lines` is escaped already."""
+def _latex_mark(mark: int | None) -> str:
+    return "" if mark is None else rf"\textsuperscript{{{mark}}}"
+
+
+def _latex(
+    *,
+    comments: Iterable[str],
+    columns: str,
+    head: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+) -> str:
+    """A table for `\\input`. What is in `lines` is escaped already; the notes, marked 1, 2, ..., stand below it."""
     long = len(lines) > LONGEST_TABULAR
     environment = "longtable" if long else "tabular"
     packages = "booktabs, longtable" if long else "booktabs"
@@ -252,5 +284,8 @@ def _latex(*, comments: Iterable[str], columns: str, head: Sequence[str], lines:
     text += [" & ".join(latex_escaped(name) for name in head) + end, r"\midrule"]
     text += [r"\endhead"] if long else []
     text += [" & ".join(line) + end for line in lines]
-    text += [r"\bottomrule", rf"\end{{{environment}}}", ""]
+    text += [r"\bottomrule", rf"\end{{{environment}}}"]
+    for mark, note in enumerate(notes, start=1):
+        text.append(rf"\par\noindent{{\footnotesize {_latex_mark(mark)} {latex_escaped(note)}\par}}")
+    text.append("")
     return "\n".join(text)
