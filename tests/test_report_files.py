@@ -83,7 +83,7 @@ def test_the_latex_row_of_a_pair() -> None:
     ratio = r"1.50 [1.50, 1.50]\textsuperscript{1}"
     jax, torch = "jit (best of 2) & 3,000", "compiled (best of 2) & 2,000"
     assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster \\"
-    overview = overview_table([section]).splitlines()
+    overview = overview_table([section], {}).splitlines()
     assert overview[-4] == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1 & 0 & 0 & 0 & 0 \\"
     assert overview[-1] == (
         r"\par\noindent{\footnotesize \textsuperscript{1} The two sides: not recorded: GPU, driver, node, CPUs, "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.files import write_atomically
 from harness.record import Record
+from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, draw_all
 from pipeline.report.figures import PRINT, overview, section_drawing, specification
@@ -40,15 +41,18 @@ def write_page(
     records: Sequence[Record],
     refused: Sequence[str],
     source: Path,
+    calibrated: CalibratedDevices,
 ) -> None:
-    page = page_html(compared, alone, records, refused, source)
+    page = page_html(compared, alone, records, refused, source, calibrated)
     write_atomically(files.html, page, replace=True)
 
 
-def write_tables(files: ReportFiles, compared: Sequence[Section], alone: OneDevice) -> None:
+def write_tables(
+    files: ReportFiles, compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices
+) -> None:
     write_atomically(files.csv, csv_text(compared, alone), replace=True)
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, section_names(compared)).items():
+    for name, text in latex_tables(compared, section_names(compared), calibrated).items():
         write_atomically(files.tables / f"{name}.tex", text, replace=True)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from harness.paths import REPOSITORY
 from harness.record import Record
 from harness.settings import FRAMEWORKS
-from pipeline.report import wording
+from pipeline.report import calibrations, wording
+from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import PAGE, Chart, Drawing, Points, Spec, overview, section_drawing, specification
@@ -129,6 +130,7 @@ def page_html(
     records: Sequence[Record],
     refused: Sequence[str],
     source: Path,
+    calibrated: CalibratedDevices | None = None,
     now: datetime | None = None,
 ) -> str:
     """
@@ -136,6 +138,7 @@ def page_html(
         records: all that were read; for their environments.
         refused: sentences about files that could not be read.
         source: the folder of the records.
+        calibrated: what is known of the verdicts on each device.
     """
     import vl_convert
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -155,6 +158,7 @@ def page_html(
     )
     environment.globals |= {
         "wording": wording,
+        "calibrations": calibrations,
         "cell_of": _cell_text,
         "names": NAMES,
         "frameworks": FRAMEWORKS,
@@ -170,6 +174,7 @@ def page_html(
         quotable=_by_use_case(quotable),
         doubtful=_by_use_case(doubtful),
         shown=shown,
+        calibrated=calibrated or {},
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),
         use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.settings import FRAMEWORKS
+from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import (
     VERDICTS,
     Mode,
@@ -198,7 +199,9 @@ def _ascii(text: str) -> str:
     return "".join(letter if " " <= letter <= "~" else " " if letter.isspace() else "?" for letter in plain)
 
 
-def latex_tables(compared: Sequence[Section], names: Mapping[Setup, str]) -> dict[str, str]:
+def latex_tables(
+    compared: Sequence[Section], names: Mapping[Setup, str], calibrated: CalibratedDevices | None = None
+) -> dict[str, str]:
     """File name (without its ending) to text: `overview`, and one for each section that has rows.
 
     Args:
@@ -206,11 +209,13 @@ def latex_tables(compared: Sequence[Section], names: Mapping[Setup, str]) -> dic
     """
     tables = {names[section.setup]: section_table(section) for section in compared if section.rows}
     quotable = [section for section in compared if section.rows and not section.setup.doubts]
-    return {"overview": overview_table(quotable), **tables} if quotable else tables
+    return {"overview": overview_table(quotable, calibrated or {}), **tables} if quotable else tables
 
 
-def overview_table(compared: Sequence[Section]) -> str:
-    """One line for each section: how many variants have which verdict, and their geometric mean."""
+def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -> str:
+    """One line for each section: how many variants have which verdict, and their geometric mean. Below it, what is
+    known of the verdicts on these devices."""
+    devices = {section.setup.device for section in compared}
     notes = list(dict.fromkeys(text for section in compared if (text := unlike_names(section.rows))))
     return _latex(
         comments=["Geometric mean over variants of the throughput of JAX over that of PyTorch, with 95 % interval."],
@@ -221,6 +226,12 @@ def overview_table(compared: Sequence[Section]) -> str:
         ],
         lines=[_latex_section(section, notes) for section in compared],
         notes=[f"The two sides: {text}." for text in notes],
+        remarks=[
+            f"{sentence}."
+            for device, found in calibrated.items()
+            if device in devices
+            for sentence in sentences(device, found)
+        ],
     )
 
 
@@ -273,8 +284,10 @@ def _latex(
     head: Sequence[str],
     lines: Sequence[Sequence[str]],
     notes: Sequence[str] = (),
+    remarks: Sequence[str] = (),
 ) -> str:
-    """A table for `\\input`. What is in `lines` is escaped already; the notes, marked 1, 2, ..., stand below it."""
+    """A table for `\\input`. What is in `lines` is escaped already; below it the notes, marked 1, 2, ..., and remarks
+    without a mark."""
     long = len(lines) > LONGEST_TABULAR
     environment = "longtable" if long else "tabular"
     packages = "booktabs, longtable" if long else "booktabs"
@@ -285,7 +298,8 @@ def _latex(
     text += [r"\endhead"] if long else []
     text += [" & ".join(line) + end for line in lines]
     text += [r"\bottomrule", rf"\end{{{environment}}}"]
-    for mark, note in enumerate(notes, start=1):
-        text.append(rf"\par\noindent{{\footnotesize {_latex_mark(mark)} {latex_escaped(note)}\par}}")
+    below = [f"{_latex_mark(mark)} {latex_escaped(note)}" for mark, note in enumerate(notes, start=1)]
+    below += map(latex_escaped, remarks)
+    text += [rf"\par\noindent{{\footnotesize {line}\par}}" for line in below]
     text.append("")
     return "\n".join(text)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from harness.settings import FRAMEWORKS, Framework
+from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.wording import (
@@ -49,6 +50,14 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
         lines += [f"No number: {line}" for line in failure_lines(section.without_number)]
         for line in lines:
             console.print(line, highlight=False, markup=False)
+
+
+def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> None:
+    if calibrated:
+        console.rule(style="dim")
+    for device, found in calibrated.items():
+        for sentence in sentences(device, found):
+            console.print(sentence, highlight=False, markup=False)
 
 
 def _print_tables(section: Section, console: "Console", alone: OneDevice) -> None:
