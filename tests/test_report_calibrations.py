@@ -56,8 +56,8 @@ def test_in_words() -> None:
     found = calibrated_devices([blind_to_2_percent(3)], [HERE])[HERE]
     assert sentences(HERE, found) == [
         "Calibrated on CPU: A CPU: PyTorch, mnist, use case 1 (cnn-b256-fp32-eager, sample data), 3 rounds on "
-        "2026-11-22: flags: noisy in 3 of 18 processes; with 3 replicates 0.0 % false verdicts between two that are alike, and 2 % "
-        "slower found in 0.0 %",
+        "2026-11-22: flags: noisy in 3 of 18 processes; with 3 replicates 0.0 % false verdicts between two that are "
+        "alike, and 2 % slower found in 0.0 %",
         "Not calibrated on CPU: A CPU: JAX; python main.py calibrate",
     ]
     assert sentences(ELSEWHERE, []) == ["Not calibrated on NVIDIA H200: JAX and PyTorch; python main.py calibrate"]
@@ -69,9 +69,10 @@ def test_quick_and_unfinished_calibrations_are_no_answer_in_short() -> None:
     for made in (made_calibration(3, quick=True), made_calibration(2), made_calibration(0)):
         found = calibrated_devices([made], [HERE])[HERE]
         assert in_short(found) == "Not calibrated on this device"
-    assert "a quick run: not to be quoted" in sentences(
-        HERE, calibrated_devices([made_calibration(3, quick=True)], [HERE])[HERE]
-    )[0]
+    assert (
+        "a quick run: not to be quoted"
+        in sentences(HERE, calibrated_devices([made_calibration(3, quick=True)], [HERE])[HERE])[0]
+    )
 
 
 def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

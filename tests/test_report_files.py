@@ -127,11 +127,14 @@ def test_every_table_compiles(tmp_path: Path) -> None:
             pytest.fail("REQUIRE_LATEX=1, and there is no pdflatex")
         pytest.skip("there is no pdflatex (Debian: texlive-latex-base and texlive-latex-recommended)")
     strange = Cell(gpu="any", benchmark=NASTY, use_case=9, use_case_name=NASTY)
+    timed = {"phases": {NASTY: [0.001, 0.002], "zero_gradients": [0.001]}}
     long = [r for size in range(1, LONGEST_TABULAR + 20) for r in (record("jax", "jit", batch_size=size),)]
     compared = sections(
-        [*records(), *records(environment=A100), *records(cell=strange), *records(quick=True), *long], passed
+        [*records(), *records(environment=A100, details=timed), *records(cell=strange), *records(quick=True), *long],
+        passed,
     )
-    tables = latex_tables(compared, section_names(compared))
+    tables = latex_tables(compared, section_names(compared), {"NVIDIA H200": [], NASTY: []})
+    assert "mnist-1-train-nvidia-a100-phases" in tables and "mnist-1-train-nvidia-h200-phases" not in tables
     assert any(r"\begin{longtable}" in table for table in tables.values())
     for name, table in tables.items():
         (tmp_path / f"{name}.tex").write_text(table)

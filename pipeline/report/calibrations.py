@@ -9,6 +9,7 @@ from harness.settings import FRAMEWORKS, Framework
 from pipeline.calibration import (
     FOUND_GOAL_OF,
     Calibration,
+    Row,
     flag_counts,
     read_calibration,
     rounds_of,
@@ -78,9 +79,9 @@ def calibrated_devices(calibrations: Sequence[Calibration], devices: Iterable[st
 
 def _calibrated(calibration: Calibration, framework: Framework) -> Calibrated:
     rounds = rounds_of(calibration, framework)
-    by_replicates: dict[int, dict[str, Mapping[str, float]]] = {}
+    by_replicates: dict[int, dict[str, Row]] = {}
     for row in rows_of(rounds, conditions=("A/A", FOUND_GOAL_OF)):
-        by_replicates.setdefault(row.replicates, {})[row.condition] = row.shares
+        by_replicates.setdefault(row.replicates, {})[row.condition] = row
     return Calibrated(
         framework=framework,
         what=what_was_measured(calibration, framework),
@@ -90,8 +91,12 @@ def _calibrated(calibration: Calibration, framework: Framework) -> Calibrated:
         rounds=len(rounds),
         spread=spread(rounds) if rounds else None,
         trust=tuple(
-            Trust(replicates=replicates, false_in_aa=shares["A/A"]["wrong"], found=shares[FOUND_GOAL_OF]["right"])
-            for replicates, shares in by_replicates.items()
+            Trust(
+                replicates=replicates,
+                false_in_aa=rows["A/A"].shares["wrong"],
+                found=rows[FOUND_GOAL_OF].shares["right"],
+            )
+            for replicates, rows in by_replicates.items()
         ),
     )
 

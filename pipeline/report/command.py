@@ -135,7 +135,7 @@ def _write(
         with _progress("drawing figures", len(drawn), console) as advance:
             write_figures(files, drawn, advance)
     console.rule(style="dim")
-    written = {"page": files.html, "CSV": files.csv, "LaTeX": files.tables}
+    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "LaTeX": files.tables}
     written |= {"figures": files.figures} if options.figures else {}
     for what, path in written.items():
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)

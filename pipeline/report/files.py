@@ -12,7 +12,7 @@ from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, draw_all
 from pipeline.report.figures import PRINT, overview, section_drawing, specification
 from pipeline.report.page import page_html
-from pipeline.report.tables import csv_text, latex_tables
+from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,8 @@ class ReportFiles:
 
     html: Path
     csv: Path
+    phases: Path
+    """CSV of the phases of each step."""
     tables: Path
     figures: Path
 
@@ -29,6 +31,7 @@ def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = N
     return ReportFiles(
         html=html or folder / "report.html",
         csv=csv or folder / "comparison.csv",
+        phases=folder / "phases.csv",
         tables=folder / "tables",
         figures=folder / "figures",
     )
@@ -51,6 +54,7 @@ def write_tables(
     files: ReportFiles, compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices
 ) -> None:
     write_atomically(files.csv, csv_text(compared, alone), replace=True)
+    write_atomically(files.phases, phases_csv_text(compared), replace=True)
     _clear(files.tables, "*.tex")
     for name, text in latex_tables(compared, section_names(compared), calibrated).items():
         write_atomically(files.tables / f"{name}.tex", text, replace=True)

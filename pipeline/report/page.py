@@ -17,7 +17,7 @@ from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Secti
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import PAGE, Chart, Drawing, Points, Spec, overview, section_drawing, specification
 from pipeline.report.option_axis import OptionAxis, option_axis
-from pipeline.report.phases import PhaseTable, phase_table
+from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
 
 TEMPLATES = REPOSITORY / "templates"
 MIB = 2**20
@@ -163,6 +163,7 @@ def page_html(
         "names": NAMES,
         "frameworks": FRAMEWORKS,
         "verdicts": VERDICTS,
+        "statistics": STATISTICS,
     }
     return environment.get_template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),

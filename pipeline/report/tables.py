@@ -3,12 +3,13 @@
 import csv
 import io
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.settings import FRAMEWORKS
 from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import (
+    NAMES,
     VERDICTS,
     Mode,
     OneDevice,
@@ -20,6 +21,7 @@ from pipeline.report.compare import (
     scaling,
     tally,
 )
+from pipeline.report.phases import STATISTICS, PhaseTable, all_times, phase_table
 from pipeline.report.wording import (
     best_of,
     bracket,
@@ -57,7 +59,7 @@ CSV_NUMBERS = (
     "time_to_target_s",
 )
 """Of harness.statistics.summary_numbers; each is the median over replicates."""
-CSV_COLUMNS = (
+CSV_KEY = (
     "device",
     "gpu",
     "benchmark",
@@ -73,6 +75,9 @@ CSV_COLUMNS = (
     "settings",
     "framework",
     "execution_mode",
+)
+CSV_COLUMNS = (
+    *CSV_KEY,
     "fastest",
     "modes_with_a_number",
     "flags",
@@ -94,27 +99,43 @@ CSV_COLUMNS = (
     "strong_scaling_efficiency",
     "weak_scaling_efficiency",
 )
+PHASE_COLUMNS = (*CSV_KEY, "phase", "replicates", *(f"{name}_s" for name in STATISTICS))
 LONGEST_TABULAR = 40
 """Rows. A longer table gets `longtable`, which breaks over pages."""
 
 
 def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str:
     """One line for each framework and execution mode; the ratio stands in the lines of its two."""
-    output = io.StringIO()
-    writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n", restval="")
-    writer.writeheader()
     alone = one_device(compared) if alone is None else alone
-    for section in compared:
-        for row in section.rows:
-            for mode in row.modes:
-                writer.writerow(_csv_line(section.setup, row, mode, alone))
+    lines = (_csv_line(one.setup, row, mode, alone) for one in compared for row in one.rows for mode in row.modes)
+    return _csv(CSV_COLUMNS, lines)
+
+
+def phases_csv_text(compared: Sequence[Section]) -> str:
+    """One line for each phase of a step, in each framework and execution mode, and one for the whole step."""
+    return _csv(PHASE_COLUMNS, (line for section in compared for line in _phase_lines(section)))
+
+
+def _phase_lines(section: Section) -> Iterator[dict[str, Any]]:
+    for of_mode in all_times(section):
+        for phase, summary in of_mode.with_whole_step.items():
+            yield {
+                **_csv_key(section.setup, of_mode.row, of_mode.mode),
+                "phase": phase,
+                "replicates": len(of_mode.mode.throughputs),
+                **{f"{name}_s": value for name, value in summary.items()},
+            }
+
+
+def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
+    output = io.StringIO()
+    writer = csv.DictWriter(output, columns, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(lines)
     return output.getvalue()
 
 
-def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str, Any]:
-    efficiency = scaling(setup, row, mode, alone)
-    interval = mode.throughput_interval
-    fastest = row.best(mode.framework) is mode
+def _csv_key(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:
     return {
         "device": setup.device,
         "gpu": setup.cell.gpu,
@@ -131,6 +152,15 @@ def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str,
         "settings": row.settings,
         "framework": mode.framework,
         "execution_mode": mode.execution_mode,
+    }
+
+
+def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str, Any]:
+    efficiency = scaling(setup, row, mode, alone)
+    interval = mode.throughput_interval
+    fastest = row.best(mode.framework) is mode
+    return {
+        **_csv_key(setup, row, mode),
         "fastest": fastest,
         "modes_with_a_number": modes_with_a_number(row, mode.framework),
         "flags": " ".join(sorted(mode.flags)),
@@ -202,12 +232,16 @@ def _ascii(text: str) -> str:
 def latex_tables(
     compared: Sequence[Section], names: Mapping[Setup, str], calibrated: CalibratedDevices | None = None
 ) -> dict[str, str]:
-    """File name (without its ending) to text: `overview`, and one for each section that has rows.
+    """File name (without its ending) to text: `overview`, one for each section that has rows, and one for the phases
+    of a step where they were timed.
 
     Args:
         names: of the sections' files.
     """
     tables = {names[section.setup]: section_table(section) for section in compared if section.rows}
+    for section in compared:
+        if (found := phase_table(section)) and found.times:
+            tables[f"{names[section.setup]}-phases"] = phases_table(section, found)
     quotable = [section for section in compared if section.rows and not section.setup.doubts]
     return {"overview": overview_table(quotable, calibrated or {}), **tables} if quotable else tables
 
@@ -254,6 +288,28 @@ def section_table(section: Section) -> str:
         head=["variant", "flags", "JAX mode", "samples/s", "PyTorch mode", "samples/s", "JAX / PyTorch"],
         lines=[_latex_row(row, notes) for row in section.rows],
         notes=[f"The two sides: {note}." for note in notes.values()],
+    )
+
+
+def phases_table(section: Section, found: PhaseTable) -> str:
+    """Milliseconds of each phase, and of the whole step."""
+    return _latex(
+        comments=[
+            headline(section.setup),
+            "Milliseconds: medians over replicates. Every phase waits for the device; phases do not add up to a step.",
+        ],
+        columns="lll" + "r" * len(STATISTICS),
+        head=["variant", "mode", "phase", *STATISTICS],
+        lines=[
+            [
+                latex_escaped(of_mode.row.label),
+                latex_escaped(f"{NAMES[of_mode.mode.framework]} {of_mode.mode.execution_mode}"),
+                latex_escaped(phase.replace("_", " ")),
+                *(number(summary.get(name), factor=1e3) for name in STATISTICS),
+            ]
+            for of_mode in found.times
+            for phase, summary in of_mode.with_whole_step.items()
+        ],
     )
 
 
