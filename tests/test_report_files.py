@@ -15,10 +15,11 @@ import pytest
 from harness.paths import Results
 from harness.plan import Cell
 from harness.record import Energy, EpochPoint, Memory, Record
+from pipeline.report.charts import CHARTS, PAGE, PRINT, SHAPES, X_FIELDS, specification
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import one_device, sections
 from pipeline.report.environments import environment_groups
-from pipeline.report.figures import CHARTS, PAGE, PRINT, SHAPES, X_FIELDS, overview, section_drawing, specification
+from pipeline.report.figures import overview, section_drawing
 from pipeline.report.files import section_names
 from pipeline.report.page import page_html
 from pipeline.report.tables import LONGEST_TABULAR, latex_escaped, latex_tables, overview_table, section_table

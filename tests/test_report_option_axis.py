@@ -12,9 +12,10 @@ import pytest
 from harness.plan import Cell, Variant
 from harness.record import Memory, Record
 from harness.settings import Framework
+from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import Section
 from pipeline.report.compare import sections as judged_sections
-from pipeline.report.figures import PRINT, section_drawing, specification
+from pipeline.report.figures import section_drawing
 from pipeline.report.option_axis import OptionAxis, axis_option, option_axis, split_modes, where_it_wins
 from pipeline.report.page import page_html
 from pipeline.report.phases import all_times, phase_table

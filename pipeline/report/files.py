@@ -8,9 +8,10 @@ from pathlib import Path
 from harness.files import write_atomically
 from harness.record import Record
 from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, draw_all
-from pipeline.report.figures import PRINT, overview, section_drawing, specification
+from pipeline.report.figures import overview, section_drawing
 from pipeline.report.page import page_html
 from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
 

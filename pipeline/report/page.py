@@ -13,9 +13,10 @@ from harness.record import Record
 from harness.settings import FRAMEWORKS
 from pipeline.report import calibrations, wording
 from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
 from pipeline.report.environments import environment_groups
-from pipeline.report.figures import PAGE, Chart, Drawing, Points, Spec, overview, section_drawing, specification
+from pipeline.report.figures import Drawing, overview, section_drawing
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
 
