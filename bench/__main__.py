@@ -14,6 +14,7 @@ PARTS = {
     "many_models": tuple(["-m", "bench.many_models", models] for models in ("8", "64")),
     "planning": (["-m", "bench.planning"],),
     "interval_coverage": (["-m", "bench.interval_coverage"],),
+    "best_of_modes": (["-m", "bench.best_of_modes"],),
     "report": (["-m", "bench.report"],),
 }
 

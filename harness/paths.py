@@ -45,6 +45,11 @@ class Results:
         return self.root / "report"
 
     @property
+    def calibration(self) -> Path:
+        """What `main.py calibrate` leaves."""
+        return self.root / "calibration"
+
+    @property
     def local_queue_lock(self) -> Path:
         return self.root / "local_queue.lock"
 

@@ -11,12 +11,11 @@ class PlantedSlowdown:
 
     From the first call after a wait until the next wait returns, that is over one block or one waited-for call, the
     time is taken; then this process busy-waits for `fraction` of it, and only then does the wait return, so the clock
-    of harness/measure.py still runs. This is exact on a GPU too: the wait comes after the device is done, so the pause
-    adds to its time and cannot hide behind it. The clock starts some 0.1 us before the first call is seen here, which a
-    block of 0.1 s does not show.
+    of harness/measure.py still runs. The wait comes after the device is done, so the pause adds to the time of a GPU
+    too, and cannot hide behind its work.
 
-    What it cannot imitate: in the pause the device idles, so a GPU near its power limit may run a little faster in the
-    next block. The planted slowdown is then slightly smaller than it is called.
+    The pause is as long as it is called; the whole slowdown need not be, as the work itself may run at another speed
+    after a pause. On a CPU such a difference was seen and is unexplained (docs/measurement.md, "Calibration").
     """
 
     def __init__(self, fraction: float, step: Step, wait: Wait) -> None:

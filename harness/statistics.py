@@ -42,7 +42,8 @@ class StepLatency(NamedTuple):
     """What one step costs when somebody waits for it, in seconds."""
 
     p50_s: float
-    p95_s: float
+    p95_s: float | None
+    """None where a call holds several steps: the spread of their means says little about that of a step."""
     mean_s: float
 
 
@@ -159,7 +160,11 @@ def step_latency(latency: Latency) -> StepLatency:
     Where a call holds several steps this is their mean within the call: a single slow step is diluted.
     """
     times_s = [time_s / latency.steps_per_call for time_s in latency.call_times_s]
-    return StepLatency(p50_s=median(times_s), p95_s=percentile(times_s, 0.95), mean_s=math.fsum(times_s) / len(times_s))
+    return StepLatency(
+        p50_s=median(times_s),
+        p95_s=percentile(times_s, 0.95) if latency.steps_per_call == 1 else None,
+        mean_s=math.fsum(times_s) / len(times_s),
+    )
 
 
 def calls_needed(share: float, confidence: float = 0.95) -> int:
@@ -367,8 +372,9 @@ def _block_flags(blocks: Blocks, target_noise: float) -> dict[str, str]:
 
 
 def _latency_flags(latency: Latency) -> dict[str, str]:
+    """Only of what has a 95th percentile; see StepLatency."""
     calls, needed = len(latency.call_times_s), calls_needed(0.95)
-    if calls >= needed:
+    if calls >= needed or latency.steps_per_call > 1:
         return {}
     return {"too_few_latency_calls": f"{calls} latency calls: the 95th percentile needs at least {needed}"}
 

@@ -166,7 +166,7 @@ def show_calibration(path: Path) -> int:
 
 
 def new_file(results: Results) -> Path:
-    return results.root / "calibration" / f"{timestamp()}.json"
+    return results.calibration / f"{timestamp()}.json"
 
 
 def resumed(path: Path, *, rounds: int | None) -> Calibration:

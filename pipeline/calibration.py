@@ -34,6 +34,8 @@ CONDITIONS: dict[str, float] = dict.fromkeys(BASES, 0.0) | PLANTED
 REPLICATES = (3, 5, 10)
 TRIALS = 1000
 SEED_OF_TRIALS = 0
+FLAGS_OF_OTHER_NUMBERS = frozenset({"too_few_latency_calls"})
+"""A calibration takes few latency calls and shows none of them."""
 MOST_FALSE_IN_AA = 0.05
 FOUND_GOAL = 0.90
 FOUND_GOAL_OF = "+2 %"
@@ -152,13 +154,13 @@ def judge(planted: float, verdict: Verdict) -> Answer:
     return "right" if verdict == ("JAX faster" if planted else "same") else "wrong"
 
 
-def rows_of(rounds: Sequence[dict[str, float]]) -> list[Row]:
+def rows_of(rounds: Sequence[dict[str, float]], conditions: Sequence[str] = ("A/A", *PLANTED)) -> list[Row]:
     """For each number of replicates that there are rounds for: A/A, then each planted slowdown."""
     return [
         _row(rounds, replicates, condition)
         for replicates in REPLICATES
         if replicates <= len(rounds)
-        for condition in ("A/A", *PLANTED)
+        for condition in conditions
     ]
 
 
@@ -206,13 +208,13 @@ def describe(calibration: Calibration) -> str:
 def _describe(calibration: Calibration, framework: Framework) -> str:
     """One paragraph on one line, then the table."""
     rounds = rounds_of(calibration, framework)
-    measurement = calibration.measurements[framework]
-    headline = f"**{framework}**, {measurement.cell.benchmark}, use case {measurement.cell.use_case}"
-    headline += f" ({measurement.variant.key}, {measurement.data} data)"
+    headline = f"**{framework}**, {what_was_measured(calibration, framework)}"
     if not rounds:
         return f"{headline}: no complete round yet."
     facts = [f"{headline}, on {_where(calibration, framework)}.", _how_much(calibration, framework, rounds)]
-    if measurement.quick:
+    if flags := flag_counts(calibration, framework):
+        facts.append(f"Flags: {flags}.")
+    if calibration.measurements[framework].quick:
         facts.append("A quick run: not a result to quote.")
     rows = rows_of(rounds)
     if not rows:
@@ -231,6 +233,23 @@ def table(rows: Sequence[Row]) -> str:
         ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
         lines.append("| " + " | ".join([str(row.replicates), row.condition, *shares, *ratio, row.goal]) + " |")
     return "\n".join(lines)
+
+
+def what_was_measured(calibration: Calibration, framework: Framework) -> str:
+    measurement = calibration.measurements[framework]
+    return (
+        f"{measurement.cell.benchmark}, use case {measurement.cell.use_case} ({measurement.variant.key}, "
+        f"{measurement.data} data)"
+    )
+
+
+def flag_counts(calibration: Calibration, framework: Framework) -> str:
+    """`imprecise in 42 of 43 processes, drift in 14`: those that bear on the throughput. Empty without any."""
+    flags = [process.flags for process in calibration.processes if process.framework == framework]
+    counts = Counter(flag for of_one in flags for flag in of_one if flag not in FLAGS_OF_OTHER_NUMBERS)
+    ordered = sorted(counts.items(), key=lambda flag: (-flag[1], flag[0]))
+    told = [f"{flag} in {count}" for flag, count in ordered]
+    return ", ".join([f"{told[0]} of {len(flags)} processes", *told[1:]]) if told else ""
 
 
 def _where(calibration: Calibration, framework: Framework) -> str:

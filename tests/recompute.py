@@ -18,18 +18,23 @@ SETTLED = ("ok", "out_of_memory", "refused")
 
 
 def main(folder: Path) -> None:
-    json.dump(recompute(folder), sys.stdout, indent=1)
+    json.dump({"comparison": recompute(folder), "phases": phases(folder)}, sys.stdout, indent=1)
 
 
-def recompute(folder: Path) -> list[Json]:
-    """One line for each framework and execution mode, as in the CSV; None where there is no number."""
+def records_of_modes(folder: Path) -> list[list[Json]]:
+    """The replicates of each framework and execution mode that have a number."""
     modes: dict[str, list[Json]] = {}
     for record in newest(read(folder)):
         result = record["result"] or {}
         if record["outcome"] == "ok" and result.get("blocks"):
             modes.setdefault(json.dumps([identity(record), side(record)], sort_keys=True), []).append(record)
+    return list(modes.values())
+
+
+def recompute(folder: Path) -> list[Json]:
+    """One line for each framework and execution mode, as in the CSV; None where there is no number."""
     lines = []
-    for records in modes.values():
+    for records in records_of_modes(folder):
         first = records[0]
         by_replicate = {record["measurement"]["replicate"]: numbers(record) for record in records}
         names = {name for of_record in by_replicate.values() for name in of_record}
@@ -41,10 +46,46 @@ def recompute(folder: Path) -> list[Json]:
             | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
         )
     for line in lines:
+        beside = [other for other in lines if work(other) == work(line)]
+        line["modes_with_a_number"] = sum(other["framework"] == line["framework"] for other in beside)
+    for line in lines:
         line |= compared(line, lines) | scaling(line, lines)
     for line in lines:
         del line["throughputs"]
     return lines
+
+
+def phases(folder: Path) -> list[Json]:
+    """One line for each phase of each framework and execution mode, and for the whole step, as in phases.csv."""
+    lines = []
+    for records in records_of_modes(folder):
+        summaries: dict[str, list[Json]] = {}
+        for record in records:
+            for phase, times_s in (record["result"].get("details") or {}).get("phases", {}).items():
+                if times_s:
+                    summaries.setdefault(phase, []).append(summary(times_s))
+        for record in records:
+            if latency := record["result"].get("latency"):
+                steps = latency["steps_per_call"]
+                found = summary([time_s / steps for time_s in latency["call_times_s"]])
+                if steps > 1:  # calls of several steps: their mean and median only
+                    found = {"mean_s": found["mean_s"], "p50_s": found["p50_s"]}
+                summaries.setdefault("whole_step", []).append(found)
+        for phase, of_replicates in summaries.items():
+            medians = {name: median([one[name] for one in of_replicates]) for name in of_replicates[0]}
+            lines.append(identity(records[0]) | side(records[0]) | {"phase": phase} | medians)
+    return lines
+
+
+def summary(values: list[float]) -> Json:
+    return {
+        "mean_s": math.fsum(values) / len(values),
+        "std_s": deviation(values) if len(values) > 1 else 0.0,
+        "min_s": min(values),
+        "max_s": max(values),
+        "p50_s": median(values),
+        "p95_s": percentile(values, 0.95),
+    }
 
 
 # What belongs together.
@@ -128,7 +169,8 @@ def numbers(record: Json) -> Json:
     if latency:
         times_s = [time_s / latency["steps_per_call"] for time_s in latency["call_times_s"]]
         found["step_time_p50_s"] = median(times_s)
-        found["step_time_p95_s"] = percentile(times_s, 0.95)
+        if latency["steps_per_call"] == 1:
+            found["step_time_p95_s"] = percentile(times_s, 0.95)
         found["step_time_mean_s"] = math.fsum(times_s) / len(times_s)
         found["compile_time_s"] = compile_time_s(record)
         if warm_s := result.get("warm_start_call_times_s"):

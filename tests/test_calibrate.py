@@ -1,8 +1,10 @@
 """The instrument's own calibration: the plant, the trials, the table, and a run with fake frameworks."""
 
 import json
+import math
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -27,6 +29,7 @@ from pipeline.calibration import (
     END,
     NOT_PUBLISHED,
     PLANTED,
+    PUBLISHED,
     Calibration,
     Process,
     describe,
@@ -215,12 +218,17 @@ def test_incomplete_rounds_are_left_out() -> None:
     assert len(rounds_of(calibration, "torch")) == 4
 
 
-def test_description_says_where_and_how_much() -> None:
-    text = describe(made_calibration(4))
+def test_description_says_where_how_much_and_with_which_flags() -> None:
+    made = made_calibration(4)
+    flags: list[dict[str, str]] = [{"too_few_latency_calls": ""}] * 21
+    flags += [{"imprecise": "", "drift": ""}, {"imprecise": ""}, {}]
+    processes = [p.model_copy(update={"flags": f}) for p, f in zip(made.processes, flags, strict=True)]
+    text = describe(made.model_copy(update={"processes": processes}))
     assert text.startswith(
         "**torch**, mnist, use case 1 (cnn-b256-fp32-eager, sample data), on 2 CPUs (A CPU), with torch 2.15.0 and "
         "Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round differ by "
-        "0.00 % (root mean square). Too few rounds for 5 and 10 replicates.\n\n| replicates |"
+        "0.00 % (root mean square). Flags: imprecise in 2 of 24 processes, drift in 1. Too few rounds for 5 and 10 "
+        "replicates.\n\n| replicates |"
     )
     assert "| 3 | +10 % | 100.0 % | 0.0 % | 0.0 % | 1.1000 | +0.00 % |  |" in text
     assert "no complete round yet" in describe(made_calibration(0))
@@ -251,6 +259,16 @@ def test_what_is_no_calibration_is_refused_by_name(tmp_path: Path, content: str,
 def test_docs_have_the_tables_of_the_published_calibrations() -> None:
     text = (REPOSITORY / "docs" / "measurement.md").read_text()
     assert text.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0] == published_text()
+
+
+def test_what_the_docs_say_of_the_errors_is_in_the_published_calibration() -> None:
+    text = (REPOSITORY / "docs" / "measurement.md").read_text()
+    rounds = rounds_of(read_calibration(PUBLISHED / "20261121T063255.567798Z-227d.json"), "jax")
+    for name, fraction in PLANTED.items():
+        logs = [math.log(math.sqrt(one["A"] * one["A'"]) / one[name]) for one in rounds]
+        error = statistics.stdev(logs) / math.sqrt(len(logs))
+        line = f"| {name} | {math.log(1 + fraction):+.3f} | {statistics.mean(logs):+.3f} ± {error:.3f} |"
+        assert line in text, line
 
 
 def test_docs_are_written_between_the_markers(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ KEY = (
 NUMBERS = (
     *(
         "replicates",
+        "modes_with_a_number",
         "throughput_samples_per_s",
         "step_time_s",
         "step_time_alone_s",
@@ -56,6 +57,7 @@ class Maker:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.draw = random.Random(20261121)
+        self.draw_phases = random.Random(5)
         self.count = 0
 
     def record(
@@ -153,6 +155,14 @@ class Maker:
                 "warmup_times_s": [step_s] * 5,
             },
             "latency": {"steps_per_call": steps_per_call, "call_times_s": call_times_s},
+            "details": {
+                "phases": {
+                    phase: [step_s * self.draw_phases.lognormvariate(0, 0.1) for _ in range(runs)]
+                    for phase, runs in (("forward", self.draw_phases.choice((1, 2, 40))), ("backward", 40))
+                }
+            }
+            if batch_size == 64
+            else {},
             "memory": {"host_peak_bytes": self.draw.randrange(10**9), "absent": "a CPU"},
         }
         if gpu:
@@ -227,9 +237,13 @@ def lines_of_the_report(folder: Path, file: Path) -> dict[tuple[str, ...], dict[
     command = [sys.executable, "main.py", "report", "--csv", str(file), "--results", str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return lines_by_key(file, KEY)
+
+
+def lines_by_key(file: Path, key: tuple[str, ...]) -> dict[tuple[str, ...], dict[str, str]]:
     with file.open(newline="") as lines:
         found = list(csv.DictReader(lines))
-    by_key = {tuple(line[name] for name in KEY): line for line in found}
+    by_key = {tuple(line[name] for name in key): line for line in found}
     assert len(by_key) == len(found)
     return by_key
 
@@ -246,6 +260,16 @@ def require_equal(line: dict[str, str], expected: dict[str, Any], names: tuple[s
             assert float(line[name]) == pytest.approx(value, rel=CLOSE), (name, line)
 
 
+def require_phases(folder: Path) -> None:
+    """Every number of the phases.csv that the report has just left."""
+    key = (*KEY, "phase")
+    expected = {tuple(str(line[name]) for name in key): line for line in recompute.phases(folder)}
+    found = lines_by_key(folder / "report" / "phases.csv", key)
+    assert found.keys() == expected.keys()
+    for place, line in found.items():
+        require_equal(line, expected[place], ("mean_s", "std_s", "min_s", "max_s", "p50_s", "p95_s"))
+
+
 def require_close(found: Sequence[float | None], expected: Sequence[float | None]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one == (None if other is None else pytest.approx(other, rel=CLOSE))
@@ -257,6 +281,7 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
     expected = {tuple(str(line[name]) for name in KEY): line for line in recompute.recompute(folder)}
     found = lines_of_the_report(folder, tmp_path / "report.csv")
     assert found.keys() == expected.keys()
+    require_phases(folder)
     ratios = 0
     for key, line in found.items():
         require_equal(line, expected[key], (*NUMBERS, *(name for name in IF_THERE if name in line)))
@@ -270,6 +295,12 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
         # Two lines each for training, two batches of per-sample gradients, two settings on the A100, three in scaling,
         # and one quick run.
         assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1)
+
+
+def test_records_made_here_have_phases_and_calls_of_several_steps(made: Path) -> None:
+    lines = recompute.phases(made)
+    assert {line["phase"] for line in lines} == {"forward", "backward", "whole_step"}
+    assert {line["execution_mode"]: len(line) for line in lines if "p95_s" not in line}.keys() == {"scan"}
 
 
 def test_records_made_here_have_every_verdict(made: Path) -> None:
@@ -319,4 +350,5 @@ def test_the_script_is_plain_python_and_runs_alone(made: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(path), str(made)], cwd="/", capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout) == json.loads(json.dumps(recompute.recompute(made)))
+    both = {"comparison": recompute.recompute(made), "phases": recompute.phases(made)}
+    assert json.loads(done.stdout) == json.loads(json.dumps(both))

@@ -208,6 +208,7 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
     assert "mnist, use case 1 (train), on NVIDIA H200." in output
     assert "12,345" in output
     assert "1.23 [1.23, 1.23]" in output  # 12,345 / 10,000, without spread
+    assert output.count("only mode") == 2  # what was refused has no number to be the best of
     assert "JAX faster" in output
     assert "98.8%" in output
     assert "1.25" in output
@@ -493,7 +494,8 @@ def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
     sentence = (
         "not equal: node: n1 / n2; not recorded: GPU, driver, CPUs, libraries, variables, Slurm job, code, pairing"
     )
-    assert f"The two sides: {sentence.replace(', Slurm job', '')}; cnn-b100-fp32" in text(console)
+    assert f"(1) The two sides: {sentence.replace(', Slurm job', '')}; cnn-b100-fp32" in text(console)
+    assert "1.50 [1.50, 1.50] (1)" in text(console)
     assert sentence.replace(", Slurm job", "") in (tmp_path / "report" / "report.html").read_text()
 
 

@@ -15,10 +15,11 @@ import pytest
 from harness.paths import Results
 from harness.plan import Cell
 from harness.record import Energy, EpochPoint, Memory, Record
+from pipeline.report.charts import CHARTS, PAGE, PRINT, SHAPES, X_FIELDS, specification
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import one_device, sections
 from pipeline.report.environments import environment_groups
-from pipeline.report.figures import CHARTS, PAGE, PRINT, SHAPES, X_FIELDS, overview, section_drawing, specification
+from pipeline.report.figures import overview, section_drawing
 from pipeline.report.files import section_names
 from pipeline.report.page import page_html
 from pipeline.report.tables import LONGEST_TABULAR, latex_escaped, latex_tables, overview_table, section_table
@@ -79,11 +80,40 @@ def test_text_is_escaped_for_latex(plain_text: str, escaped: str) -> None:
 
 def test_the_latex_row_of_a_pair() -> None:
     (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
-    row = section_table(section).splitlines()[-3]
-    assert row == r"cnn-{}b100-{}fp32 & jit & 3,000 & compiled & 2,000 & 1.50 [1.50, 1.50] JAX faster &  \\"
-    assert overview_table([section]).splitlines()[-3] == (
-        r"NVIDIA H200 & mnist & 1 train & 1 & 0 & 0 & 0 & 0 & 1.50 [1.50, 1.50] \\"
+    row = section_table(section).splitlines()[-4]
+    ratio = r"1.50 [1.50, 1.50]\textsuperscript{1}"
+    jax, torch = "jit (best of 2) & 3,000", "compiled (best of 2) & 2,000"
+    assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster \\"
+    overview = overview_table([section], {}).splitlines()
+    assert overview[-4] == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1 & 0 & 0 & 0 & 0 \\"
+    assert overview[-1] == (
+        r"\par\noindent{\footnotesize \textsuperscript{1} The two sides: not recorded: GPU, driver, node, CPUs, "
+        r"libraries, variables, code, pairing.\par}"
     )
+
+
+def test_flags_stand_before_the_ratio_and_each_difference_is_told_once() -> None:
+    equal = H200 | {
+        **{"node": "n1", "python": "3", "packages": {}, "variables": {}, "pairing": {"kind": "together"}},
+        **{"gpu": {"name": "NVIDIA H200", "uuid": "G", "driver_version": "1"}, "cpu": {"affinity": [0]}},
+        "git": {"commit": "a", "clean": True},
+    }
+    found = [
+        record(framework, mode, speed, replicate=replicate, environment=environment, precision=precision)
+        for precision, node in (("bf16", "n2"), ("fp32", "n1"), ("tf32", "n2"))
+        for framework, mode, speed, environment in (
+            ("jax", "jit", 3000, equal),
+            ("torch", "eager", 2000, equal | {"node": node}),
+        )
+        for replicate in (0, 1)
+    ]
+    (section,) = sections(found, passed)
+    text_of = section_table(section)
+    assert text_of.count(r"1.50\textsuperscript{1} undecided") == 2  # bf16 and tf32
+    assert r" & 2,000 & 1.50 undecided \\" in text_of  # fp32: all equal
+    assert text_of.count(r"cnn-{}b100-{}fp32 & few\_replicates & jit (only mode)") == 1
+    assert r"\textsuperscript{1} The two sides: not equal: node: n1 / n2; cnn-{}b100-{}bf16 (and 1 more)." in text_of
+    assert r"\textsuperscript{2}" not in text_of
 
 
 def test_quick_and_sample_sections_are_not_in_the_overview() -> None:
@@ -98,11 +128,14 @@ def test_every_table_compiles(tmp_path: Path) -> None:
             pytest.fail("REQUIRE_LATEX=1, and there is no pdflatex")
         pytest.skip("there is no pdflatex (Debian: texlive-latex-base and texlive-latex-recommended)")
     strange = Cell(gpu="any", benchmark=NASTY, use_case=9, use_case_name=NASTY)
+    timed = {"phases": {NASTY: [0.001, 0.002], "zero_gradients": [0.001]}}
     long = [r for size in range(1, LONGEST_TABULAR + 20) for r in (record("jax", "jit", batch_size=size),)]
     compared = sections(
-        [*records(), *records(environment=A100), *records(cell=strange), *records(quick=True), *long], passed
+        [*records(), *records(environment=A100, details=timed), *records(cell=strange), *records(quick=True), *long],
+        passed,
     )
-    tables = latex_tables(compared, section_names(compared))
+    tables = latex_tables(compared, section_names(compared), {"NVIDIA H200": [], NASTY: []})
+    assert "mnist-1-train-nvidia-a100-phases" in tables and "mnist-1-train-nvidia-h200-phases" not in tables
     assert any(r"\begin{longtable}" in table for table in tables.values())
     for name, table in tables.items():
         (tmp_path / f"{name}.tex").write_text(table)
@@ -157,6 +190,26 @@ def test_the_data_of_the_charts() -> None:
     curve = [(p["epoch"], p["time_s"], p["accuracy"]) for p in data["learning"] if p["framework"] == "PyTorch"]
     assert curve == [(1, 2.0, 0.5), (2, 4.0, 0.75), (3, 6.0, 0.875)]
     assert "batches" not in data  # one batch size makes no line
+
+
+def test_other_settings_have_learning_curves_of_their_own() -> None:
+    found = [full("jax", "jit", 3000, settings={"epochs": 3, "momentum": momentum}) for momentum in (0.5, 0.9)]
+    (section,) = sections(found, passed)
+    points = section_drawing(section, {}).data["learning"]
+    assert [(point["group"], point["epoch"]) for point in points] == [
+        (row.label, epoch) for row in section.rows for epoch in (1, 2, 3)
+    ]
+    assert len({point["group"] for point in points}) == 2
+
+
+def test_a_mode_with_many_steps_in_a_call_has_no_bar_to_a_p95() -> None:
+    scan = full("jax", "scan", 3000)
+    assert scan.result is not None and scan.result.latency is not None
+    many = scan.result.model_copy(update={"latency": scan.result.latency.model_copy(update={"steps_per_call": 10})})
+    (section,) = sections([scan.model_copy(update={"result": many}), full("torch", "eager", 1000)], passed)
+    points = {point["mode"]: point for point in section_drawing(section, {}).data["modes"]}
+    assert "p95_ms" not in points["scan"] and points["eager"]["p95_ms"] == 50
+    assert points["scan"]["p50_ms"] == 5  # calls of 50 ms, 10 steps in each
 
 
 def test_the_frameworks_look_the_same_everywhere() -> None:
@@ -233,13 +286,13 @@ def test_the_page_says_first_which_is_faster_by_how_much_on_which_gpu() -> None:
     html = html_of([*records(), *records(environment=A100, quick=True), *records(data="sample")])
     page = Page(html)
     first = page.text[page.text.index("In short") : page.text.index("Use case 1: Train on one GPU")]
-    assert "NVIDIA H200 No verdict JAX / PyTorch 1.50" in first or "NVIDIA H200 JAX faster 1.50×" in first
+    assert "NVIDIA H200 not recorded JAX faster 1.50×" in first
+    assert "1.50 [1.50, 1.50] not recorded: GPU, driver, node, CPUs, libraries, variables, code, pairing" in first
     assert "Geometric mean over 2 variants of 1 section" in first
     assert "A100" not in first[: first.index("One line for each")]  # quick: in no card
     quotable, _, doubtful = page.text.partition("Quick runs and sample data Not to be quoted.")
     assert quotable.count("mnist on NVIDIA H200") == 1
     assert "Quick run: not a result to quote." in doubtful and "Sample data: not a result to quote." in doubtful
-    assert "With warm caches it is not measured yet" in page.text
 
 
 def test_the_page_needs_nothing_but_itself() -> None:

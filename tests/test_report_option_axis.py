@@ -1,5 +1,6 @@
 """What the report shows of a numeric option, and of phases, from hand-made records."""
 
+import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 from harness.plan import Cell, Variant
 from harness.record import Memory, Record
 from harness.settings import Framework
+from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import Section
 from pipeline.report.compare import sections as judged_sections
-from pipeline.report.figures import PRINT, section_drawing, specification
+from pipeline.report.figures import section_drawing
 from pipeline.report.option_axis import OptionAxis, axis_option, option_axis, split_modes, where_it_wins
 from pipeline.report.page import page_html
-from pipeline.report.phases import phase_table
+from pipeline.report.phases import all_times, phase_table
+from pipeline.report.tables import phases_csv_text, phases_table
 from pipeline.report.terminal import print_sections
 from pipeline.report.wording import axis_name, win_lines
 from tests.report_records import passed, plain, record, text
@@ -254,12 +257,50 @@ def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
     assert table is not None
     assert table.phases == ("data_generation", "zero_gradients", "forward")
     assert {
-        times.mode.execution_mode: dict(times.times_s) for times in table.times if times.mode.framework == "torch"
+        times.mode.execution_mode: {phase: summary["p50"] for phase, summary in times.phases.items()}
+        for times in table.times
+        if times.mode.framework == "torch"
     } == {
         # Medians of the replicates: 9, 2 and 4; 2, 4 and 5.
         "loop": {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
     }
     assert table.absent == ("PyTorch cnn-b100-fp32-different-8 vmap: out of memory: 9 GiB",)
+
+
+def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
+    found = [
+        # Of 1 to 5: squares of the distances from the mean 3 are 10, over n - 1 = 4. p95 at position 3.8.
+        of("torch", "loop", 8, replicate=0, details=phases(forward=[1.0, 2.0, 3.0, 4.0, 5.0])),
+        of("torch", "loop", 8, replicate=1, details=phases(forward=[10.0])),
+        of("torch", "loop", 8, replicate=2, details=phases(forward=[0.0, 8.0])),
+    ]
+    section = section_of(found)
+    table = phase_table(section)
+    assert table is not None
+    (times,) = table.times
+    # Medians over replicates: means 3, 10, 4; deviations 1.58, 0, 5.66; least 1, 10, 0; largest 5, 10, 8; ...
+    assert times.phases["forward"] == pytest.approx(
+        {"mean": 4, "std": math.sqrt(2.5), "min": 1, "max": 8, "p50": 4, "p95": 7.6}
+    )
+    # 95 calls of 12 ms and 105 of 50 ms: their mean is 31.95 ms.
+    assert times.whole_step["mean"] == pytest.approx(0.03195)
+    assert (times.whole_step["min"], times.whole_step["max"]) == (0.012, 0.05)
+    lines = list(csv.DictReader(phases_csv_text([section]).splitlines()))
+    assert [line["phase"] for line in lines] == ["forward", "whole_step"]
+    assert [line["max_s"] for line in lines] == ["8.0", "0.05"]
+    latex = phases_table(section, table)
+    row = r"cnn-{}b100-{}fp32-{}different-{}8 & PyTorch loop"
+    assert rf"{row} & forward & 4,000 & 1,581 & 1,000 & 8,000 & 4,000 & 7,600 \\" in latex
+    assert rf"{row} & whole step & 32 & 19 & 12 & 50 & 50 & 50 \\" in latex
+
+
+def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
+    one = record("jax", "scan")
+    assert one.result is not None and one.result.latency is not None
+    many = one.result.model_copy(update={"latency": one.result.latency.model_copy(update={"steps_per_call": 10})})
+    (times,) = all_times(section_of([one.model_copy(update={"result": many})]))
+    assert times.whole_step == pytest.approx({"mean": 0.003195, "p50": 0.005})
+    assert phase_table(section_of([one])) is None
 
 
 def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() -> None:
@@ -289,6 +330,8 @@ def test_the_page_has_both_tables() -> None:
     row = '<th scope="row" class="torch">PyTorch grouped_conv1d</th><td class="n">12.5</td><td class="n">250</td>'
     assert f'{row}<td class="n">50</td>' in html
     assert "their sum is not the step" in html
+    statistics = '<th scope="row">forward</th>' + '<td class="n">12.5</td><td class="n">0</td>'
+    assert statistics in html  # one run: no spread
 
 
 def test_the_page_of_other_use_cases_has_neither() -> None:

@@ -28,8 +28,13 @@ def pair(**changes: object) -> list[Record]:
 def test_the_table_of_full_records_on_real_data() -> None:
     found = pair()
     lines = results_table(sections(found, passed), found).splitlines()
-    assert lines[0].startswith("| GPU | benchmark | use case | flags | JAX / PyTorch | JAX faster | PyTorch faster |")
-    assert lines[2] == "| NVIDIA H200 | mnist | 1: Train on one GPU | none | **1.50** [1.50, 1.50] | 1 |  |  |  |  |"
+    assert lines[0].startswith(
+        "| GPU | benchmark | use case | flags | JAX / PyTorch | the two sides | JAX faster | PyTorch faster |"
+    )
+    assert lines[2] == (
+        "| NVIDIA H200 | mnist | 1: Train on one GPU | none | **1.50** [1.50, 1.50] | not recorded: GPU, driver, node, "
+        "CPUs, libraries, variables, code, pairing | 1 |  |  |  |  |"
+    )
     assert lines[-1].endswith(
         "6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by `python main.py report --update-readme`."
     )

@@ -161,11 +161,19 @@ def test_throughput_is_the_median_over_blocks() -> None:
 
 
 def test_latency_is_per_step() -> None:
-    # Calls of 4 steps: 1, 2, 3, 4, 10 s a step. p95: h = 3.8, 4 + 0.8 * 6.
+    # 1, 2, 3, 4, 10 s a step. p95: h = 3.8, 4 + 0.8 * 6.
+    latency = step_latency(Latency(steps_per_call=1, call_times_s=[1, 2, 3, 4, 10]))
+    assert latency == (3, pytest.approx(8.8), pytest.approx(4))
+    # The same in calls of 4 steps: a percentile of means is not that of a step.
     latency = step_latency(Latency(steps_per_call=4, call_times_s=[4, 8, 12, 16, 40]))
-    assert latency.p50_s == 3
-    assert latency.p95_s == pytest.approx(8.8)
-    assert latency.mean_s == pytest.approx(4)
+    assert latency == (3, None, pytest.approx(4))
+
+
+def test_calls_of_several_steps_have_no_p95_and_no_flag_about_it() -> None:
+    few = Result(latency=Latency(steps_per_call=4, call_times_s=[4.0] * 3))
+    assert quality_flags(few, {}, 0.005) == {}
+    assert "step_time_p95_s" not in summary_numbers(few)
+    assert summary_numbers(few)["step_time_p50_s"] == 1
 
 
 def test_calls_needed_for_the_95th_percentile() -> None:

@@ -2,19 +2,21 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
 from harness.record import Record
+from pipeline.calibration import PUBLISHED as PUBLISHED_CALIBRATIONS
 from pipeline.parity_gate import ParityGate
-from pipeline.report.compare import NAMES, Judge, Section, device_name, one_device, sections
+from pipeline.report.calibrations import CalibratedDevices, calibrated_devices, read_calibrations
+from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
 from pipeline.report.files import figures, report_files, write_figures, write_page, write_tables
 from pipeline.report.reading import Reading, read_records, without_collector
 from pipeline.report.readme import results_table, update_readme
-from pipeline.report.terminal import new_console, print_sections
+from pipeline.report.terminal import new_console, print_calibrations, print_sections
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,9 +58,13 @@ def print_summary(
     judge = judge or ParityGate(results).judge
     measurements = {measurement.id: measurement for plan in plans for measurement in plan.measurements()}
     reading = read_records(path for one in measurements.values() for path in results.record_files(one))
-    _print_refused(reading, console)
+    _print_refused(reading.refused, console)
     alone = one_device(sections(_one_device_records(results, plans, console), judge))
-    print_sections(sections(reading.records, judge), console, alone)
+    compared = sections(reading.records, judge)
+    print_sections(compared, console, alone)
+    calibrations, refused = read_calibrations(_calibration_folders(results))
+    _print_refused(refused, console)
+    print_calibrations(calibrated_devices(calibrations, _devices(compared)), console)
     recorded = {record.measurement_id for record in reading.records}
     missing = [measurement for id_, measurement in measurements.items() if id_ not in recorded]
     if missing:
@@ -80,7 +86,7 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
     paths = sorted(results.records().rglob("*.json"))
     with _progress("reading records", len(paths), console) as advance:
         reading = read_records(paths, advance)
-    _print_refused(reading, console)
+    _print_refused(reading.refused, console)
     everything = sections(reading.records, judge)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
@@ -92,8 +98,21 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
         return 1
     alone = one_device(everything)
     print_sections(compared, console, alone)
-    _write(results, options, compared, everything, reading, console)
+    calibrations, refused = read_calibrations(_calibration_folders(results))
+    _print_refused(refused, console)
+    calibrated = calibrated_devices(calibrations, _devices(compared))
+    print_calibrations(calibrated, console)
+    reading = replace(reading, refused=(*reading.refused, *refused))
+    _write(results, options, compared, everything, reading, calibrated, console)
     return 0
+
+
+def _calibration_folders(results: Results) -> list[Path]:
+    return [PUBLISHED_CALIBRATIONS, results.calibration]
+
+
+def _devices(compared: Sequence[Section]) -> set[str]:
+    return {section.setup.device for section in compared} - {UNKNOWN_DEVICE}
 
 
 def _write(
@@ -102,20 +121,21 @@ def _write(
     compared: Sequence[Section],
     everything: Sequence[Section],
     reading: Reading,
+    calibrated: CalibratedDevices,
     console: "Console",
 ) -> None:
     alone = one_device(everything)
     files = report_files(results.report, html=options.html, csv=options.csv)
     shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
     records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
-    write_page(files, compared, alone, records, reading.refused, results.root)
-    write_tables(files, compared, alone)
+    write_page(files, compared, alone, records, reading.refused, results.root, calibrated)
+    write_tables(files, compared, alone, calibrated)
     if options.figures:
         drawn = figures(files, compared, alone, png=options.png)
         with _progress("drawing figures", len(drawn), console) as advance:
             write_figures(files, drawn, advance)
     console.rule(style="dim")
-    written = {"page": files.html, "CSV": files.csv, "LaTeX": files.tables}
+    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "LaTeX": files.tables}
     written |= {"figures": files.figures} if options.figures else {}
     for what, path in written.items():
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)
@@ -153,12 +173,12 @@ def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Co
     benchmarks = {plan.cell.benchmark for plan in plans if plan.cell.devices > 1}
     paths = [path for name in sorted(benchmarks) for path in results.records().glob(f"*/{name}_*/*/*.json")]
     reading = read_records(paths)
-    _print_refused(reading, console)
+    _print_refused(reading.refused, console)
     return [record for record in reading.records if record.measurement.cell.devices == 1]
 
 
-def _print_refused(reading: Reading, console: "Console") -> None:
-    for sentence in reading.refused:
+def _print_refused(refused: Sequence[str], console: "Console") -> None:
+    for sentence in refused:
         console.print(f"Warning: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -197,14 +197,17 @@ def headline(setup: Setup) -> str:
 
 
 def device_name(record: Record) -> str:
-    """What the framework computed on. A JAX for the CPU beside a GPU ran on the CPU."""
+    """What the framework computed on, if it came so far as to tell."""
     environment = record.environment
+    is_told = (environment.get("gpu") or {}).get("name") or (environment.get("framework") or {}).get("platform")
+    return device_of(environment) if is_told or record.outcome == "ok" else UNKNOWN_DEVICE
+
+
+def device_of(environment: Mapping[str, Any]) -> str:
+    """A JAX for the CPU beside a GPU ran on the CPU."""
     gpu = (environment.get("gpu") or {}).get("name")
-    platform = (environment.get("framework") or {}).get("platform")
-    if gpu and platform != "cpu":
+    if gpu and (environment.get("framework") or {}).get("platform") != "cpu":
         return str(gpu)
-    if platform is None and record.outcome != "ok":
-        return UNKNOWN_DEVICE
     return f"CPU: {(environment.get('cpu') or {}).get('model') or 'of unknown model'}"
 
 

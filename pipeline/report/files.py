@@ -7,11 +7,13 @@ from pathlib import Path
 
 from harness.files import write_atomically
 from harness.record import Record
+from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, draw_all
-from pipeline.report.figures import PRINT, overview, section_drawing, specification
+from pipeline.report.figures import overview, section_drawing
 from pipeline.report.page import page_html
-from pipeline.report.tables import csv_text, latex_tables
+from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,8 @@ class ReportFiles:
 
     html: Path
     csv: Path
+    phases: Path
+    """CSV of the phases of each step."""
     tables: Path
     figures: Path
 
@@ -28,6 +32,7 @@ def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = N
     return ReportFiles(
         html=html or folder / "report.html",
         csv=csv or folder / "comparison.csv",
+        phases=folder / "phases.csv",
         tables=folder / "tables",
         figures=folder / "figures",
     )
@@ -40,15 +45,19 @@ def write_page(
     records: Sequence[Record],
     refused: Sequence[str],
     source: Path,
+    calibrated: CalibratedDevices,
 ) -> None:
-    page = page_html(compared, alone, records, refused, source)
+    page = page_html(compared, alone, records, refused, source, calibrated)
     write_atomically(files.html, page, replace=True)
 
 
-def write_tables(files: ReportFiles, compared: Sequence[Section], alone: OneDevice) -> None:
+def write_tables(
+    files: ReportFiles, compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices
+) -> None:
     write_atomically(files.csv, csv_text(compared, alone), replace=True)
+    write_atomically(files.phases, phases_csv_text(compared), replace=True)
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, section_names(compared)).items():
+    for name, text in latex_tables(compared, section_names(compared), calibrated).items():
         write_atomically(files.tables / f"{name}.tex", text, replace=True)
 
 

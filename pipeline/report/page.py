@@ -11,12 +11,14 @@ from typing import Any
 from harness.paths import REPOSITORY
 from harness.record import Record
 from harness.settings import FRAMEWORKS
-from pipeline.report import wording
+from pipeline.report import calibrations, wording
+from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
 from pipeline.report.environments import environment_groups
-from pipeline.report.figures import PAGE, Chart, Drawing, Points, Spec, overview, section_drawing, specification
+from pipeline.report.figures import Drawing, overview, section_drawing
 from pipeline.report.option_axis import OptionAxis, option_axis
-from pipeline.report.phases import PhaseTable, phase_table
+from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
 
 TEMPLATES = REPOSITORY / "templates"
 MIB = 2**20
@@ -71,7 +73,11 @@ class Place:
 
     @property
     def flags(self) -> list[str]:
-        return sorted({flag for row in self.section.rows for mode in row.modes for flag in mode.flags})
+        return wording.flag_names(mode for row in self.section.rows for mode in row.modes)
+
+    @property
+    def unlike(self) -> str:
+        return wording.unlike_names(self.section.rows)
 
     @property
     def columns(self) -> list[ModeColumn]:
@@ -88,6 +94,30 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Card:
+    """All places of one device together: the first that a reader sees."""
+
+    device: str
+    places: Sequence[Place]
+
+    @property
+    def tally(self) -> Tally:
+        return tally(self._rows)
+
+    @property
+    def unlike(self) -> str:
+        return wording.unlike_names(self._rows)
+
+    @property
+    def _rows(self) -> list[Row]:
+        return [row for place in self.places for row in place.section.rows]
+
+    @property
+    def flags(self) -> list[str]:
+        return sorted({flag for place in self.places for flag in place.flags})
+
+
+@dataclass(frozen=True, kw_only=True)
 class UseCase:
     """All places of one use case."""
 
@@ -101,6 +131,7 @@ def page_html(
     records: Sequence[Record],
     refused: Sequence[str],
     source: Path,
+    calibrated: CalibratedDevices | None = None,
     now: datetime | None = None,
 ) -> str:
     """
@@ -108,6 +139,7 @@ def page_html(
         records: all that were read; for their environments.
         refused: sentences about files that could not be read.
         source: the folder of the records.
+        calibrated: what is known of the verdicts on each device.
     """
     import vl_convert
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -127,10 +159,12 @@ def page_html(
     )
     environment.globals |= {
         "wording": wording,
+        "calibrations": calibrations,
         "cell_of": _cell_text,
         "names": NAMES,
         "frameworks": FRAMEWORKS,
         "verdicts": VERDICTS,
+        "statistics": STATISTICS,
     }
     return environment.get_template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
@@ -138,10 +172,11 @@ def page_html(
         vega=Markup(_safe_script(vl_convert.javascript_bundle(EMBED))),
         charts=Markup(_safe_json(_chart_data(places, summary))),
         summary=summary,
-        cards=_device_tallies(quotable),
+        cards=_cards(quotable),
         quotable=_by_use_case(quotable),
         doubtful=_by_use_case(doubtful),
         shown=shown,
+        calibrated=calibrated or {},
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),
         use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),
@@ -190,15 +225,11 @@ def _place_order(place: Place) -> tuple[Any, ...]:
     return cell.use_case, cell.devices, cell.benchmark, setup.device, cell.gpu, setup.quick, setup.data
 
 
-def _device_tallies(places: Sequence[Place]) -> list[tuple[str, int, Tally]]:
-    """Device, its number of sections, and all their variants together."""
+def _cards(places: Sequence[Place]) -> list[Card]:
     groups: dict[str, list[Place]] = defaultdict(list)
     for place in places:
         groups[place.setup.device].append(place)
-    return [
-        (device, len(same), tally(row for place in same for row in place.section.rows))
-        for device, same in sorted(groups.items())
-    ]
+    return [Card(device=device, places=same) for device, same in sorted(groups.items())]
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

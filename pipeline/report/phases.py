@@ -1,12 +1,22 @@
-"""The phases of a step, for use cases that time them apart (`details.phases` of a record). Pure."""
+"""The phases of a step, for use cases that time them apart (`details.phases` of a record), and the whole step. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from harness.record import Record
-from harness.statistics import median
+from harness.record import Latency, Record
+from harness.statistics import SampleSummary, median, sample_summary
 from pipeline.report.compare import NAMES, Mode, Row, Section
+
+WHOLE_STEP = "whole_step"
+"""Beside the phases: one step, waited for."""
+STATISTICS = SampleSummary._fields
+OF_SEVERAL_STEPS = ("mean", "p50")
+"""What is said of calls that hold several steps: anything else of their means is not that of a step."""
+
+Summary = Mapping[str, float]
+"""Seconds by a name of STATISTICS: the median over replicates of what each replicate's runs give."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +25,26 @@ class PhaseTimes:
 
     row: Row
     mode: Mode
-    times_s: Mapping[str, float]
-    """Median over replicates of the median over a replicate's runs, by the phase's name."""
+
+    @cached_property
+    def phases(self) -> Mapping[str, Summary]:
+        """By the phase's name, in the order of the step; empty where the use case has none."""
+        of_phase: dict[str, list[Summary]] = defaultdict(list)
+        for record in self.mode.records:
+            for name, samples in _samples(record).items():
+                if samples:
+                    of_phase[name].append(sample_summary(samples)._asdict())
+        return {name: _medians(summaries) for name, summaries in of_phase.items()}
+
+    @cached_property
+    def whole_step(self) -> Summary:
+        """Empty without a waited-for call."""
+        latencies = [record.result.latency for record in self.mode.records if record.result]
+        return _medians([_of_step(latency) for latency in latencies if latency and latency.call_times_s])
+
+    @property
+    def with_whole_step(self) -> Mapping[str, Summary]:
+        return {**self.phases, **({WHOLE_STEP: self.whole_step} if self.whole_step else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,24 +63,28 @@ class PhaseTable:
         return list(groups.values())
 
 
+def all_times(section: Section) -> list[PhaseTimes]:
+    """Of each mode with a number, with or without phases."""
+    return [PhaseTimes(row=row, mode=mode) for row in section.rows for mode in row.modes]
+
+
 def phase_table(section: Section) -> PhaseTable | None:
     """None where nothing was timed in phases."""
-    places = [(row, mode) for row in section.rows for mode in row.modes]
-    all_times = [PhaseTimes(row=row, mode=mode, times_s=_medians(mode.records)) for row, mode in places]
-    times = tuple(of_mode for of_mode in all_times if of_mode.times_s)
-    absent = dict.fromkeys(line for row, mode in places for line in _absent(row, mode))
+    times = tuple(one for one in all_times(section) if one.phases)
+    absent = dict.fromkeys(line for row in section.rows for mode in row.modes for line in _absent(row, mode))
     if not times and not absent:
         return None
-    return PhaseTable(phases=_in_order([list(one.times_s) for one in times]), times=times, absent=tuple(absent))
+    return PhaseTable(phases=_in_order([list(one.phases) for one in times]), times=times, absent=tuple(absent))
 
 
-def _medians(records: Sequence[Record]) -> dict[str, float]:
-    of_phase: dict[str, list[float]] = defaultdict(list)
-    for record in records:
-        for name, samples in _samples(record).items():
-            if samples:
-                of_phase[name].append(median(samples))
-    return {name: median(medians) for name, medians in of_phase.items()}
+def _of_step(latency: Latency) -> Summary:
+    found = sample_summary([time_s / latency.steps_per_call for time_s in latency.call_times_s])._asdict()
+    return found if latency.steps_per_call == 1 else {name: found[name] for name in OF_SEVERAL_STEPS}
+
+
+def _medians(summaries: Sequence[Summary]) -> Summary:
+    names = [name for name in STATISTICS if any(name in summary for summary in summaries)]
+    return {name: median([summary[name] for summary in summaries if name in summary]) for name in names}
 
 
 def _samples(record: Record) -> dict[str, list[float]]:

@@ -8,7 +8,7 @@ from harness.files import write_atomically
 from harness.record import Record
 from harness.settings import FRAMEWORKS
 from pipeline.report.compare import NAMES, VERDICTS, Section, tally
-from pipeline.report.wording import bracket, times, use_case_title
+from pipeline.report.wording import bracket, flag_names, times, unlike_names, use_case_title
 
 BEGIN = "<!-- results:begin -->"
 END = "<!-- results:end -->"
@@ -17,7 +17,7 @@ NOTHING = (
     "No result is published yet: `results/published` holds no full measurement on real data. "
     "Quick runs and sample data are never shown here."
 )
-HEAD = ("GPU", "benchmark", "use case", "flags", "JAX / PyTorch", *VERDICTS, "no ratio")
+HEAD = ("GPU", "benchmark", "use case", "flags", "JAX / PyTorch", "the two sides", *VERDICTS, "no ratio")
 
 
 def results_table(compared: Sequence[Section], records: Iterable[Record]) -> str:
@@ -35,13 +35,13 @@ def results_table(compared: Sequence[Section], records: Iterable[Record]) -> str
 
 def _cells(section: Section) -> list[str]:
     setup, found = section.setup, tally(section.rows)
-    flags = sorted({flag for row in section.rows for mode in row.modes for flag in mode.flags})
     return [
         setup.devices,
         setup.cell.benchmark,
         f"{setup.cell.use_case}: {use_case_title(setup.cell)}",
-        ", ".join(flags) or "none",
+        ", ".join(flag_names(mode for row in section.rows for mode in row.modes)) or "none",
         "none" if found.mean is None else f"**{times(found.mean)}**{bracket(found.interval)}",
+        unlike_names(section.rows) or ("" if found.mean is None else "all equal"),
         *(str(found.verdicts[verdict] or "") for verdict in VERDICTS),
         str(found.without_ratio or ""),
     ]

@@ -3,24 +3,40 @@
 import csv
 import io
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.settings import FRAMEWORKS
+from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import (
+    NAMES,
     VERDICTS,
     Mode,
     OneDevice,
     Row,
     Section,
     Setup,
-    Tally,
     headline,
     one_device,
     scaling,
     tally,
 )
-from pipeline.report.wording import bracket, equal_names, number, times, unequal, unrecorded
+from pipeline.report.phases import STATISTICS, PhaseTable, all_times, phase_table
+from pipeline.report.wording import (
+    best_of,
+    bracket,
+    difference_mark,
+    difference_notes,
+    equal_names,
+    fastest_modes,
+    flag_names,
+    modes_with_a_number,
+    number,
+    times,
+    unequal,
+    unlike_names,
+    unrecorded,
+)
 
 CSV_NUMBERS = (
     "throughput_samples_per_s",
@@ -43,7 +59,7 @@ CSV_NUMBERS = (
     "time_to_target_s",
 )
 """Of harness.statistics.summary_numbers; each is the median over replicates."""
-CSV_COLUMNS = (
+CSV_KEY = (
     "device",
     "gpu",
     "benchmark",
@@ -59,7 +75,11 @@ CSV_COLUMNS = (
     "settings",
     "framework",
     "execution_mode",
+)
+CSV_COLUMNS = (
+    *CSV_KEY,
     "fastest",
+    "modes_with_a_number",
     "flags",
     "replicates",
     *CSV_NUMBERS,
@@ -79,27 +99,43 @@ CSV_COLUMNS = (
     "strong_scaling_efficiency",
     "weak_scaling_efficiency",
 )
+PHASE_COLUMNS = (*CSV_KEY, "phase", "replicates", *(f"{name}_s" for name in STATISTICS))
 LONGEST_TABULAR = 40
 """Rows. A longer table gets `longtable`, which breaks over pages."""
 
 
 def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str:
     """One line for each framework and execution mode; the ratio stands in the lines of its two."""
-    output = io.StringIO()
-    writer = csv.DictWriter(output, CSV_COLUMNS, lineterminator="\n", restval="")
-    writer.writeheader()
     alone = one_device(compared) if alone is None else alone
-    for section in compared:
-        for row in section.rows:
-            for mode in row.modes:
-                writer.writerow(_csv_line(section.setup, row, mode, alone))
+    lines = (_csv_line(one.setup, row, mode, alone) for one in compared for row in one.rows for mode in row.modes)
+    return _csv(CSV_COLUMNS, lines)
+
+
+def phases_csv_text(compared: Sequence[Section]) -> str:
+    """One line for each phase of a step, in each framework and execution mode, and one for the whole step."""
+    return _csv(PHASE_COLUMNS, (line for section in compared for line in _phase_lines(section)))
+
+
+def _phase_lines(section: Section) -> Iterator[dict[str, Any]]:
+    for of_mode in all_times(section):
+        for phase, summary in of_mode.with_whole_step.items():
+            yield {
+                **_csv_key(section.setup, of_mode.row, of_mode.mode),
+                "phase": phase,
+                "replicates": len(of_mode.mode.throughputs),
+                **{f"{name}_s": value for name, value in summary.items()},
+            }
+
+
+def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
+    output = io.StringIO()
+    writer = csv.DictWriter(output, columns, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(lines)
     return output.getvalue()
 
 
-def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str, Any]:
-    efficiency = scaling(setup, row, mode, alone)
-    interval = mode.throughput_interval
-    fastest = row.best(mode.framework) is mode
+def _csv_key(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:
     return {
         "device": setup.device,
         "gpu": setup.cell.gpu,
@@ -116,7 +152,17 @@ def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str,
         "settings": row.settings,
         "framework": mode.framework,
         "execution_mode": mode.execution_mode,
+    }
+
+
+def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str, Any]:
+    efficiency = scaling(setup, row, mode, alone)
+    interval = mode.throughput_interval
+    fastest = row.best(mode.framework) is mode
+    return {
+        **_csv_key(setup, row, mode),
         "fastest": fastest,
+        "modes_with_a_number": modes_with_a_number(row, mode.framework),
         "flags": " ".join(sorted(mode.flags)),
         "replicates": len(mode.throughputs),
         **{name: mode.numbers.get(name) for name in CSV_NUMBERS},
@@ -183,66 +229,121 @@ def _ascii(text: str) -> str:
     return "".join(letter if " " <= letter <= "~" else " " if letter.isspace() else "?" for letter in plain)
 
 
-def latex_tables(compared: Sequence[Section], names: Mapping[Setup, str]) -> dict[str, str]:
-    """File name (without its ending) to text: `overview`, and one for each section that has rows.
+def latex_tables(
+    compared: Sequence[Section], names: Mapping[Setup, str], calibrated: CalibratedDevices | None = None
+) -> dict[str, str]:
+    """File name (without its ending) to text: `overview`, one for each section that has rows, and one for the phases
+    of a step where they were timed.
 
     Args:
         names: of the sections' files.
     """
     tables = {names[section.setup]: section_table(section) for section in compared if section.rows}
-    quotable = [section for section in compared if section.rows and not section.setup.doubts]
-    return {"overview": overview_table(quotable), **tables} if quotable else tables
-
-
-def overview_table(compared: Sequence[Section]) -> str:
-    """One line for each section: how many variants have which verdict, and their geometric mean."""
-    lines = []
     for section in compared:
-        setup, found = section.setup, tally(section.rows)
-        cell = setup.cell
-        what = [setup.devices, cell.benchmark, f"{cell.use_case} {cell.use_case_name.replace('_', ' ')}"]
-        counts = [str(found.verdicts[verdict]) for verdict in VERDICTS]
-        lines.append([*map(latex_escaped, what), *counts, str(found.without_ratio), _latex_mean(found)])
+        if (found := phase_table(section)) and found.times:
+            tables[f"{names[section.setup]}-phases"] = phases_table(section, found)
+    quotable = [section for section in compared if section.rows and not section.setup.doubts]
+    return {"overview": overview_table(quotable, calibrated or {}), **tables} if quotable else tables
+
+
+def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -> str:
+    """One line for each section: how many variants have which verdict, and their geometric mean. Below it, what is
+    known of the verdicts on these devices."""
+    devices = {section.setup.device for section in compared}
+    notes = list(dict.fromkeys(text for section in compared if (text := unlike_names(section.rows))))
     return _latex(
         comments=["Geometric mean over variants of the throughput of JAX over that of PyTorch, with 95 % interval."],
-        columns="lllrrrrrr",
+        columns="llllrrrrrr",
         head=[
-            *("device", "benchmark", "use case", "JAX faster", "PyTorch faster"),
-            *("same", "undecided", "no ratio", "JAX / PyTorch"),
+            *("device", "benchmark", "use case", "flags", "JAX / PyTorch", "JAX faster", "PyTorch faster"),
+            *("same", "undecided", "no ratio"),
         ],
-        lines=lines,
+        lines=[_latex_section(section, notes) for section in compared],
+        notes=[f"The two sides: {text}." for text in notes],
+        remarks=[
+            f"{sentence}."
+            for device, found in calibrated.items()
+            if device in devices
+            for sentence in sentences(device, found)
+        ],
     )
 
 
-def _latex_mean(found: Tally) -> str:
-    return "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
+def _latex_section(section: Section, notes: Sequence[str]) -> list[str]:
+    setup, found, unlike = section.setup, tally(section.rows), unlike_names(section.rows)
+    cell = setup.cell
+    flags = flag_names(mode for row in section.rows for mode in row.modes)
+    what = [setup.devices, cell.benchmark, f"{cell.use_case} {cell.use_case_name.replace('_', ' ')}", ", ".join(flags)]
+    mean = "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
+    mark = _latex_mark(notes.index(unlike) + 1 if unlike else None)
+    counts = [str(found.verdicts[verdict]) for verdict in VERDICTS]
+    return [*map(latex_escaped, what), mean + mark, *counts, str(found.without_ratio)]
 
 
 def section_table(section: Section) -> str:
+    notes = difference_notes(section.rows)
     return _latex(
         comments=[headline(section.setup), "Throughput: median over replicates. Ratio: JAX / PyTorch, 95 % interval."],
-        columns="llrlrll",
-        head=["variant", "JAX mode", "samples/s", "PyTorch mode", "samples/s", "JAX / PyTorch", "flags"],
-        lines=[_latex_row(row) for row in section.rows],
+        columns="lllrlrl",
+        head=["variant", "flags", "JAX mode", "samples/s", "PyTorch mode", "samples/s", "JAX / PyTorch"],
+        lines=[_latex_row(row, notes) for row in section.rows],
+        notes=[f"The two sides: {note}." for note in notes.values()],
     )
 
 
-def _latex_row(row: Row) -> list[str]:
-    cells = [row.label]
+def phases_table(section: Section, found: PhaseTable) -> str:
+    """Milliseconds of each phase, and of the whole step."""
+    return _latex(
+        comments=[
+            headline(section.setup),
+            "Milliseconds: medians over replicates. Every phase waits for the device; phases do not add up to a step.",
+        ],
+        columns="lll" + "r" * len(STATISTICS),
+        head=["variant", "mode", "phase", *STATISTICS],
+        lines=[
+            [
+                latex_escaped(of_mode.row.label),
+                latex_escaped(f"{NAMES[of_mode.mode.framework]} {of_mode.mode.execution_mode}"),
+                latex_escaped(phase.replace("_", " ")),
+                *(number(summary.get(name), factor=1e3) for name in STATISTICS),
+            ]
+            for of_mode in found.times
+            for phase, summary in of_mode.with_whole_step.items()
+        ],
+    )
+
+
+def _latex_row(row: Row, notes: Iterable[str]) -> list[str]:
+    cells = [row.label, ", ".join(flag_names(fastest_modes(row)))]
     for framework in FRAMEWORKS:
         mode = row.best(framework)
-        cells += [mode.execution_mode, number(mode.throughput_samples_per_s)] if mode else ["none", ""]
+        if mode is None:
+            cells += ["none", ""]
+        else:
+            cells += [f"{mode.execution_mode} ({best_of(row, framework)})", number(mode.throughput_samples_per_s)]
     estimate = row.ratio
     if estimate is not None:
-        cells.append(f"{times(estimate.value)}{bracket(estimate.interval)} {estimate.verdict}")
-    else:
-        cells.append("no pair" if row.comparison is None else f"parity {row.comparison.judgement.state}")
-    flags = {flag for mode in row.modes if row.best(mode.framework) is mode for flag in mode.flags}
-    return [latex_escaped(cell) for cell in [*cells, ", ".join(sorted(flags))]]
+        ratio = f"{times(estimate.value)}{bracket(estimate.interval)}{_latex_mark(difference_mark(row, notes))}"
+        return [*map(latex_escaped, cells), f"{ratio} {estimate.verdict}"]
+    why = "no pair" if row.comparison is None else f"parity {row.comparison.judgement.state}"
+    return [latex_escaped(cell) for cell in [*cells, why]]
 
 
-def _latex(*, comments: Iterable[str], columns: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table for `\\input`. What is in `lines` is escaped already."""
+def _latex_mark(mark: int | None) -> str:
+    return "" if mark is None else rf"\textsuperscript{{{mark}}}"
+
+
+def _latex(
+    *,
+    comments: Iterable[str],
+    columns: str,
+    head: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    remarks: Sequence[str] = (),
+) -> str:
+    """A table for `\\input`. What is in `lines` is escaped already; below it the notes, marked 1, 2, ..., and remarks
+    without a mark."""
     long = len(lines) > LONGEST_TABULAR
     environment = "longtable" if long else "tabular"
     packages = "booktabs, longtable" if long else "booktabs"
@@ -252,5 +353,9 @@ def _latex(*, comments: Iterable[str], columns: str, head: Sequence[str], lines:
     text += [" & ".join(latex_escaped(name) for name in head) + end, r"\midrule"]
     text += [r"\endhead"] if long else []
     text += [" & ".join(line) + end for line in lines]
-    text += [r"\bottomrule", rf"\end{{{environment}}}", ""]
+    text += [r"\bottomrule", rf"\end{{{environment}}}"]
+    below = [f"{_latex_mark(mark)} {latex_escaped(note)}" for mark, note in enumerate(notes, start=1)]
+    below += map(latex_escaped, remarks)
+    text += [rf"\par\noindent{{\footnotesize {line}\par}}" for line in below]
+    text.append("")
     return "\n".join(text)

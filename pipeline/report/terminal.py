@@ -1,17 +1,22 @@
 """The comparison as tables on the terminal: what `--wait` and `report` print."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from harness.settings import FRAMEWORKS
-from pipeline.report.compare import NAMES, Comparison, Mode, OneDevice, Row, Section, headline, scaling
+from harness.settings import FRAMEWORKS, Framework
+from pipeline.report.calibrations import CalibratedDevices, sentences
+from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.wording import (
     axis_name,
+    best_of,
     bracket,
-    difference_lines,
+    difference_mark,
+    difference_notes,
     failure_lines,
+    fastest_modes,
     flag_lines,
+    flag_names,
     no_ratio_lines,
     number,
     share_text,
@@ -39,18 +44,28 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
             console.print(line, highlight=False, markup=False)
         if section.rows:
             _print_tables(section, console, alone)
-        lines = [f"The two sides: {line}" for line in difference_lines(section.rows)]
+        notes = difference_notes(section.rows).values()
+        lines = [f"({mark}) The two sides: {note}" for mark, note in enumerate(notes, start=1)]
         lines += [f"No ratio: {line}" for line in no_ratio_lines(section.rows)]
         lines += [f"No number: {line}" for line in failure_lines(section.without_number)]
         for line in lines:
             console.print(line, highlight=False, markup=False)
 
 
+def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> None:
+    if calibrated:
+        console.rule(style="dim")
+    for device, found in calibrated.items():
+        for sentence in sentences(device, found):
+            console.print(sentence, highlight=False, markup=False)
+
+
 def _print_tables(section: Section, console: "Console", alone: OneDevice) -> None:
     console.print(_pair_table(section.rows))
     console.print(
         "Samples per second: median over replicates, each framework in its fastest mode. Ratio: "
-        "geometric mean over paired replicates, with its 95 % interval.",
+        "geometric mean over paired replicates, with its 95 % interval. The best of many modes is partly the luckiest "
+        "one.",
         style="dim",
         highlight=False,
     )
@@ -64,19 +79,22 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
 
 def _pair_table(rows: Sequence[Row]) -> "Table":
     table = _table("variant", "flags", "JAX\nsamples/s", "PyTorch\nsamples/s", "JAX / PyTorch")
+    notes = difference_notes(rows)
     for row in rows:
-        bests = [mode for framework in FRAMEWORKS if (mode := row.best(framework))]
-        flags = sorted({flag for mode in bests for flag in mode.flags})
-        cells = [_best_cell(row.best("jax")), _best_cell(row.best("torch")), _ratio_cell(row.comparison)]
-        table.add_row(_breakable(row.label), "\n".join(flags), *cells)
+        cells = [*(_best_cell(row, framework) for framework in FRAMEWORKS), _ratio_cell(row, notes)]
+        table.add_row(_breakable(row.label), "\n".join(flag_names(fastest_modes(row))), *cells)
     return table
 
 
-def _best_cell(mode: Mode | None) -> str:
-    return "none" if mode is None else f"{number(mode.throughput_samples_per_s)}\n({mode.execution_mode})"
+def _best_cell(row: Row, framework: Framework) -> str:
+    mode = row.best(framework)
+    if mode is None:
+        return "none"
+    return f"{number(mode.throughput_samples_per_s)}\n({mode.execution_mode})\n{best_of(row, framework)}"
 
 
-def _ratio_cell(comparison: Comparison | None) -> str:
+def _ratio_cell(row: Row, notes: Iterable[str]) -> str:
+    comparison = row.comparison
     if comparison is None:
         return "no pair"
     estimate = comparison.estimate
@@ -84,7 +102,9 @@ def _ratio_cell(comparison: Comparison | None) -> str:
         return "no ratio:\n" + (
             f"parity {comparison.judgement.state}" if comparison.replicates else "no common replicate"
         )
-    return f"{times(estimate.value)}{bracket(estimate.interval)}\n" + verdict(estimate).replace(": ", "\n")
+    mark = difference_mark(row, notes)
+    ratio = f"{times(estimate.value)}{bracket(estimate.interval)}" + (f" ({mark})" if mark else "")
+    return f"{ratio}\n" + verdict(estimate).replace(": ", "\n")
 
 
 def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> None:

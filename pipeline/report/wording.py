@@ -6,14 +6,28 @@ from dataclasses import dataclass
 
 from harness.plan import Cell
 from harness.record import Record
-from harness.statistics import Interval, RatioEstimate
-from pipeline.report.compare import NAMES, SAME, Comparison, Row, Tally
+from harness.settings import FRAMEWORKS, Framework
+from harness.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
+from pipeline.report.compare import NAMES, SAME, Comparison, Mode, Row, Tally
 from pipeline.report.option_axis import Line, Panel, Win, is_loop, where_it_wins
+
+EDGES = (1 / SAME_WITHIN, 1.0, SAME_WITHIN)
+"""What a verdict turns on."""
+MOST_DECIMALS = 6
 
 
 def times(ratio: float) -> str:
-    """1.25, 0.80, 0.0123: two decimals, and more only where they would be mostly zeros."""
-    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3g}"
+    """1.25, 0.0123, and near 1 at least three decimals: 1.020. As many more as show on which side of 1, and of what
+    counts as the same, it lies: 1.0005, 0.9902."""
+    if ratio < 0.1:
+        return f"{ratio:.3g}"
+    fewest = 3 if 0.9 <= ratio < 1.1 else 2
+    texts = [f"{ratio:.{decimals}f}" for decimals in range(fewest, MOST_DECIMALS + 1)]
+    return next((text for text in texts if _sides(float(text)) == _sides(ratio)), texts[0])
+
+
+def _sides(ratio: float) -> list[int]:
+    return [(ratio > edge) - (ratio < edge) for edge in EDGES]
 
 
 def number(value: float | None, *, factor: float = 1.0) -> str:
@@ -39,11 +53,13 @@ def replicates(count: int) -> str:
 
 
 def verdict(estimate: RatioEstimate) -> str:
-    """`undecided: 3 replicates, about 12 needed`."""
+    """`undecided: 3 replicates, about 12 needed`, or `100 or more needed`."""
     if estimate.verdict != "undecided":
         return estimate.verdict
     so_far = replicates(estimate.replicates)
-    needed = f", about {estimate.replicates_needed} needed" if estimate.replicates_needed else ""
+    count = estimate.replicates_needed
+    how_many = f"{count} or more" if count == REPLICATES_NEEDED_MAX else f"about {count}"
+    needed = f", {how_many} needed" if count else ""
     if estimate.interval is None:
         return f"undecided: {so_far}, no interval{needed}"
     return f"undecided: {so_far}{needed}"
@@ -111,13 +127,57 @@ def failure_lines(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def difference_lines(rows: Iterable[Row]) -> list[str]:
-    """What was not equal, once for all ratios of which it holds."""
+def difference_notes(rows: Iterable[Row]) -> dict[str, str]:
+    """What was not equal, once for all ratios of which it holds: from the text of `differences` to that of the note.
+    The place in this order, from 1, is the mark beside each of these ratios."""
     places: dict[str, list[str]] = defaultdict(list)
     for row in rows:
+        if text := _differences_of_ratio(row):
+            places[text].append(row.label)
+    return {text: f"{text}; {_some(labels)}" for text, labels in places.items()}
+
+
+def difference_mark(row: Row, notes: Iterable[str]) -> int | None:
+    """None where both sides were equal in all, or there is no ratio."""
+    text = _differences_of_ratio(row)
+    return list(notes).index(text) + 1 if text else None
+
+
+def _differences_of_ratio(row: Row) -> str:
+    return differences(row.comparison) if row.ratio is not None and row.comparison is not None else ""
+
+
+def unlike_names(rows: Iterable[Row]) -> str:
+    """`not equal: node, CPUs; not recorded: code`, of one of these ratios at the least. Empty where all was equal."""
+    states: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
         if row.ratio is not None and row.comparison is not None:
-            places[differences(row.comparison)].append(row.label)
-    return [f"{what}; {_some(labels)}" for what, labels in places.items() if what]
+            for condition in row.comparison.conditions:
+                states[condition.name].add(condition.state)
+    names = {
+        "not equal": [name for name, found in states.items() if "differs" in found],
+        "not recorded": [name for name, found in states.items() if "not recorded" in found and "differs" not in found],
+    }
+    return "; ".join(f"{what}: {', '.join(found)}" for what, found in names.items() if found)
+
+
+def flag_names(modes: Iterable[Mode]) -> list[str]:
+    return sorted({flag for mode in modes for flag in mode.flags})
+
+
+def fastest_modes(row: Row) -> list[Mode]:
+    """Those that the row's ratio is made of."""
+    return [mode for framework in FRAMEWORKS if (mode := row.best(framework))]
+
+
+def modes_with_a_number(row: Row, framework: Framework) -> int:
+    return sum(mode.framework == framework for mode in row.modes)
+
+
+def best_of(row: Row, framework: Framework) -> str:
+    """`best of 4`: from how many execution modes the fastest was chosen."""
+    count = modes_with_a_number(row, framework)
+    return "only mode" if count == 1 else f"best of {count}"
 
 
 def no_ratio_lines(rows: Iterable[Row]) -> list[str]:

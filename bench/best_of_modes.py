@@ -1,0 +1,98 @@
+"""How far does choosing each side's fastest mode on the data of the ratio lean to the side with more modes? Simulated.
+
+    python -m bench.best_of_modes            prints the table
+    python -m bench.best_of_modes --publish  also writes results/published/statistics/best_of_modes.json
+
+All modes of both frameworks are equally fast in truth, which is where choosing does most; each replicate of each mode
+has normal noise on the logarithm of its throughput. As in a report, a framework's fastest mode has the largest median
+over replicates, and the ratio is that of the two fastest, paired by replicate.
+"""
+
+import argparse
+import json
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.files import write_atomically
+from harness.paths import REPOSITORY
+from harness.statistics import estimate_ratio
+
+RECORD = REPOSITORY / "results" / "published" / "statistics" / "best_of_modes.json"
+MODES = ((1, 1), (1, 4), (4, 4), (4, 14), (1, 14))
+"""Of the numerator's framework, and of the other's."""
+COUNTS = (3, 5, 10)
+NOISES = (0.01, 0.03)
+RUNS = 10_000
+SEED = 20261121
+
+Values = NDArray[np.float64]
+
+
+def fastest(logs: Values) -> Values:
+    """From [runs, modes, replicates] those of each run's fastest mode: [runs, replicates]."""
+    chosen = np.median(logs, axis=2).argmax(axis=1)
+    return logs[np.arange(len(logs)), chosen]
+
+
+def simulate(runs: int = RUNS) -> dict[str, object]:
+    """The record: for each case the mean error of the ratio, and how often it names a faster framework, wrongly."""
+    cases = []
+    for noise in NOISES:
+        for modes in MODES:
+            for count in COUNTS:
+                draw = np.random.default_rng([SEED, len(cases)])
+                ours, theirs = (fastest(noise * draw.standard_normal((runs, of_one, count))) for of_one in modes)
+                verdicts = [
+                    estimate_ratio(jax.tolist(), torch.tolist()).verdict
+                    for jax, torch in zip(np.exp(ours), np.exp(theirs), strict=True)
+                ]
+                cases.append(
+                    {
+                        "noise": noise,
+                        "modes": modes,
+                        "replicates": count,
+                        "bias": round(float(np.expm1(np.mean(ours - theirs))), 5),
+                        "named_faster": {
+                            name: sum(verdict == f"{name} faster" for verdict in verdicts) / runs
+                            for name in ("JAX", "PyTorch")
+                        },
+                    }
+                )
+    return {"schema_version": 1, "runs": runs, "seed": SEED, "numpy": np.__version__, "cases": cases}
+
+
+def table(record: dict[str, object]) -> str:
+    """Markdown: the mean error of the ratio and, behind it, how often either side is named faster."""
+    cases = record["cases"]
+    assert isinstance(cases, list)
+    cells = {(case["noise"], tuple(case["modes"]), case["replicates"]): case for case in cases}
+    header = ["noise", "modes", *(f"n = {count}" for count in COUNTS)]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for noise in NOISES:
+        for modes in MODES:
+            row = [_cell(cells[noise, modes, count]) for count in COUNTS]
+            lines.append("| " + " | ".join([f"{noise * 100:.0f} %", f"{modes[0]} and {modes[1]}", *row]) + " |")
+    return "\n".join(lines)
+
+
+def _cell(case: dict[str, object]) -> str:
+    bias, named = case["bias"], case["named_faster"]
+    assert isinstance(bias, float) and isinstance(named, dict)
+    return f"{bias * 100:+.1f} % ({sum(named.values()) * 100:.1f} %)"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.best_of_modes", description=__doc__.partition("\n")[0])
+    parser.add_argument("--publish", action="store_true", help=f"write {RECORD.relative_to(REPOSITORY)}")
+    parsed = parser.parse_args(arguments)
+    record = simulate()
+    print(table(record))
+    if parsed.publish:
+        write_atomically(RECORD, json.dumps(record, indent=1) + "\n", replace=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
