@@ -234,9 +234,10 @@ class SeveralGpus:
         return None if None in values else max(value for value in values if value is not None)
 
     def describe(self) -> dict[str, Any]:
-        """The first's, and the UUIDs of all."""
+        """The first's, and the UUIDs and names of all."""
         descriptions = [gpu.describe() for gpu in self._gpus]
-        return descriptions[0] | {"uuids": [description["uuid"] for description in descriptions]}
+        of_all = {f"{name}s": [description[name] for description in descriptions] for name in ("uuid", "name")}
+        return descriptions[0] | of_all
 
 
 def _sum_of_all(values: Sequence[float | None]) -> float | None:

@@ -139,7 +139,8 @@ class Ranks:
             RankResult(
                 rank=rank.rank,
                 node=rank.node,
-                gpu_uuid=(rank.environment.get("gpu") or {}).get("uuid"),
+                gpu_uuids=_of_each_gpu(rank.environment, "uuid"),
+                gpu_names=_of_each_gpu(rank.environment, "name"),
                 block_times_s=rank.result.blocks.block_times_s if rank.result.blocks else [],
                 call_times_s=rank.result.latency.call_times_s if rank.result.latency else [],
                 memory=rank.result.memory,
@@ -148,6 +149,13 @@ class Ranks:
             for rank in self._ranks
             if rank.result is not None
         ]
+
+
+def _of_each_gpu(environment: Mapping[str, Any], quantity: str) -> list[str]:
+    """`uuid` or `name` of each GPU of one rank; empty where one is not known."""
+    gpu = environment.get("gpu") or {}
+    values = gpu.get(f"{quantity}s") or [gpu.get(quantity)]
+    return [] if None in values else values
 
 
 def log_of_rank(log: Path, rank: int) -> Path:

@@ -9,13 +9,16 @@ History of the schema:
        2026-11  `environment.pairing`, absent in records from before; times with milliseconds
        2026-11  `parity`, None in records from before and of use cases without parity numbers
        2026-11  `result.compile_time_warm_s` and what belongs to it, None in records from before
+       2026-11  `environment.pairing.pair`, absent in records from before
+       2026-11  `ranks[].gpu_uuids` instead of `gpu_uuid`, which is read as a list of one; `ranks[].gpu_names` and
+                `environment.gpu.names`, empty and absent in records from before
 """
 
 import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from harness.errors import RecordError
 from harness.files import write_atomically
@@ -149,11 +152,23 @@ class RankResult(Frozen):
 
     rank: int
     node: str
-    gpu_uuid: str | None = None
+    gpu_uuids: list[str] = []
+    """Of its devices, as NVML tells; empty where it does not."""
+    gpu_names: list[str] = []
+    """Of the same."""
     block_times_s: list[float]
     call_times_s: list[float]
     memory: Memory
     energy: Energy
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_the_one_uuid_of_before(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or "gpu_uuid" not in content:
+            return content
+        uuid = content["gpu_uuid"]
+        others = {name: value for name, value in content.items() if name != "gpu_uuid"}
+        return {"gpu_uuids": [] if uuid is None else [uuid]} | others
 
 
 class Record(Frozen):

@@ -88,6 +88,7 @@ def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
         other_processes=1,
     )
     assert both.describe()["uuids"] == UUIDS
+    assert both.describe()["names"] == ["NVIDIA A100-SXM4-80GB"] * 2
     assert both.describe()["uuid"] == UUIDS[0]
 
 

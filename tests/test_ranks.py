@@ -1,12 +1,13 @@
 """From the events and results of several ranks to one outcome and one result; every number worked out by hand."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.ranks import EXIT_GRACE_S, SETTLE_S, Ranks, combine
-from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Result
+from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, RankResult, Result
 
 LOG = Path("/results/x.log")
 EXIT_0 = {"kind": "exit", "content": {"code": 0, "tail": ""}}
@@ -167,3 +168,23 @@ def test_alone_a_rank_needs_no_name() -> None:
     ranks.take(0, error("KeyError: 'conv9'"), 5.0)
     assert ranks.are_over(5.0)
     assert ranks.report().reason == "KeyError: 'conv9'"
+
+
+def test_every_rank_keeps_the_gpus_that_it_used() -> None:
+    ranks = two()
+    one = {"gpu": {"uuid": "GPU-1", "name": "H200"}}
+    both = {"gpu": {"uuid": "GPU-2", "uuids": ["GPU-2", "GPU-3"], "name": "H200", "names": ["H200", "A100"]}}
+    for rank, environment in enumerate((one, both)):
+        ranks.take(rank, {"kind": "environment", "content": environment}, 1.0)
+        ranks.take(rank, {"kind": "result", "content": result().model_dump(mode="json")}, 1.0)
+    first, second = ranks.report().ranks
+    assert (first.gpu_uuids, first.gpu_names) == (["GPU-1"], ["H200"])
+    assert (second.gpu_uuids, second.gpu_names) == (["GPU-2", "GPU-3"], ["H200", "A100"])
+
+
+@pytest.mark.parametrize(("before", "now"), [("GPU-1", ["GPU-1"]), (None, [])])
+def test_rank_of_a_record_with_one_uuid_is_read(before: str | None, now: list[str]) -> None:
+    fields = {"rank": 0, "node": "n1", "block_times_s": [], "call_times_s": [], "memory": {}, "energy": {}}
+    read = RankResult.model_validate_json(json.dumps(fields | {"gpu_uuid": before}))
+    assert read.gpu_uuids == now
+    assert RankResult.model_validate_json(read.model_dump_json()) == read

@@ -20,7 +20,7 @@ from pipeline.report.compare import (
     scaling,
     tally,
 )
-from pipeline.report.wording import bracket, equal_names, number, times, unequal, unrecorded
+from pipeline.report.wording import bracket, differences, equal_names, number, times, unequal, unrecorded
 
 CSV_NUMBERS = (
     "throughput_samples_per_s",
@@ -76,8 +76,10 @@ CSV_COLUMNS = (
     "equal",
     "not_equal",
     "not_recorded",
+    "left_out",
     "strong_scaling_efficiency",
     "weak_scaling_efficiency",
+    "scaling_differences",
 )
 LONGEST_TABULAR = 40
 """Rows. A longer table gets `longtable`, which breaks over pages."""
@@ -125,6 +127,7 @@ def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str,
         **(_csv_comparison(row) if fastest else {}),
         "strong_scaling_efficiency": efficiency.strong,
         "weak_scaling_efficiency": efficiency.weak,
+        "scaling_differences": differences(efficiency),
     }
 
 
@@ -138,6 +141,7 @@ def _csv_comparison(row: Row) -> dict[str, Any]:
         "equal": equal_names(comparison),
         "not_equal": unequal(comparison),
         "not_recorded": unrecorded(comparison),
+        "left_out": comparison.left_out,
     }
     estimate = comparison.estimate
     if estimate is None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from harness.plan import Cell
 from harness.record import Record
+from harness.settings import FRAMEWORKS
 from harness.statistics import Interval, RatioEstimate
-from pipeline.report.compare import NAMES, SAME, Comparison, Row, Tally
+from pipeline.report.compare import NAMES, SAME, Comparison, Row, Scaling, Tally
 from pipeline.report.option_axis import Line, Panel, Win, is_loop, where_it_wins
 
 
@@ -42,6 +43,8 @@ def verdict(estimate: RatioEstimate) -> str:
     """`undecided: 3 replicates, about 12 needed`."""
     if estimate.verdict != "undecided":
         return estimate.verdict
+    if estimate.doubt:
+        return f"undecided: {estimate.doubt}"
     so_far = replicates(estimate.replicates)
     needed = f", about {estimate.replicates_needed} needed" if estimate.replicates_needed else ""
     if estimate.interval is None:
@@ -65,18 +68,20 @@ def equal_names(comparison: Comparison) -> str:
     return ", ".join(condition.name for condition in comparison.conditions if condition.state == "equal")
 
 
-def unequal(comparison: Comparison) -> str:
-    """`node: n1 / n2; GPU: ...`, JAX's before PyTorch's."""
+def unequal(comparison: Comparison | Scaling) -> str:
+    """`node: n1 / n2; GPU: ...`, JAX's before PyTorch's, or that on one device before that on several."""
     return "; ".join(f"{c.name}: {c.detail}" for c in comparison.conditions if c.state == "differs")
 
 
-def unrecorded(comparison: Comparison) -> str:
+def unrecorded(comparison: Comparison | Scaling) -> str:
     return ", ".join(condition.name for condition in comparison.conditions if condition.state == "not recorded")
 
 
-def differences(comparison: Comparison) -> str:
+def differences(comparison: Comparison | Scaling) -> str:
     """What stands beside the ratio: `not equal: node: n1 / n2; not recorded: CPUs`. Empty where all was equal."""
     found = {"not equal": unequal(comparison), "not recorded": unrecorded(comparison)}
+    if isinstance(comparison, Comparison) and comparison.left_out:
+        found["left out"] = comparison.left_out
     return "; ".join(f"{what}: {text}" for what, text in found.items() if text)
 
 
@@ -120,12 +125,21 @@ def difference_lines(rows: Iterable[Row]) -> list[str]:
     return [f"{what}; {_some(labels)}" for what, labels in places.items() if what]
 
 
+def scaling_lines(found: Iterable[tuple[str, Scaling]]) -> list[str]:
+    """What was not equal on one device and on several, once for all modes of which it holds."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for label, efficiency in found:
+        places[differences(efficiency)].append(label)
+    return [f"{what}; {_some(labels)}" for what, labels in places.items() if what]
+
+
 def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
     """Why a variant has no ratio, once for all of the same reason. Where one side is missing, the table shows it."""
     places: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        if row.comparison is not None and row.comparison.why_no_ratio:
-            places[row.comparison.why_no_ratio].append(row.label)
+        both_measured = len({mode.framework for mode in row.modes}) == len(FRAMEWORKS)
+        if both_measured and row.why_no_ratio:
+            places[row.why_no_ratio].append(row.label)
     return [f"{reason}; {_some(labels)}" for reason, labels in places.items()]
 
 
