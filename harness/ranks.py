@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Outcome, RankResult, Result
+from pydantic import ValidationError
+
+from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Outcome, RankResult, Result, in_words
 
 EXIT_GRACE_S = 20.0
 """How long a measurement's process may take to end once its result is here; then it is killed and the result stands."""
@@ -69,8 +71,12 @@ class Ranks:
         if kind == "environment":
             rank.environment = content
         elif kind == "result":
-            rank.result = Result.model_validate(content)
             rank.must_end_at = now + EXIT_GRACE_S
+            try:
+                rank.result = Result.model_validate(content)
+            except ValidationError as error:
+                reason = f"its result cannot be recorded: {in_words(error)}"
+                self._fail(rank, _Failure(outcome="failed", reason=reason, is_cause=False), now)
         elif kind == "error":
             self._fail(rank, _Failure(outcome=content["outcome"], reason=content["reason"], is_cause=False), now)
         elif kind == "silent":

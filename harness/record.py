@@ -15,10 +15,11 @@ History of the schema:
 """
 
 import json
+import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import RecordError
 from harness.files import write_atomically
@@ -33,24 +34,36 @@ SETTLED: frozenset[Outcome] = frozenset({"ok", "out_of_memory", "refused"})
 """Outcomes that a second run would only repeat. `failed` and `timeout` are tried again."""
 
 
-class Blocks(Frozen):
+class Measured(Frozen):
+    """JSON has no infinity and no NaN: what is neither a number nor None is refused before it is written."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=1)]
+Time = Annotated[float, Field(gt=0)]
+Times = Annotated[list[Time], Field(min_length=1)]
+"""What has statistics: some times, and none of nothing."""
+
+
+class Blocks(Measured):
     """Throughput: back-to-back calls with one wait at the end of each block."""
 
-    calls_per_block: int
-    steps_per_call: int
+    calls_per_block: Count
+    steps_per_call: Count
     """More than one where a call runs several steps (JAX `scan`)."""
-    samples_per_step: int
+    samples_per_step: Count
     """Over all devices."""
-    block_times_s: list[float]
+    block_times_s: Times
     warmup_times_s: list[float]
     """One per call of the warm-up, each waited for; the compiling call is not among them."""
 
 
-class Latency(Frozen):
+class Latency(Measured):
     """One wait per call: what a single step costs when somebody waits for it."""
 
-    steps_per_call: int
-    call_times_s: list[float]
+    steps_per_call: Count
+    call_times_s: Times
 
 
 class Memory(Frozen):
@@ -70,7 +83,7 @@ class Memory(Frozen):
     absent: str | None = None
 
 
-class Energy(Frozen):
+class Energy(Measured):
     """Of the GPU's own counter over the throughput blocks; the whole board, so only the GPU's sole user can be
     charged."""
 
@@ -83,7 +96,7 @@ class Energy(Frozen):
     absent: str | None = None
 
 
-class GpuState(Frozen):
+class GpuState(Measured):
     """Read between two blocks, never inside one."""
 
     sm_clock_mhz: int
@@ -95,7 +108,7 @@ class GpuState(Frozen):
     """Processes on this GPU besides the measurement's own."""
 
 
-class EpochPoint(Frozen):
+class EpochPoint(Measured):
     """One epoch of training; evaluation runs outside the clock."""
 
     epoch: int
@@ -116,7 +129,7 @@ class Check(Frozen):
     passed: bool
 
 
-class Result(Frozen):
+class Result(Measured):
     """What the measurement's process found."""
 
     compile_time_s: float | None = None
@@ -146,8 +159,15 @@ class Result(Frozen):
     details: dict[str, Any] = {}
     """What only this use case has."""
 
+    @field_validator("checks", "details")
+    @classmethod
+    def _are_finite(cls, content: Any) -> Any:
+        if (where := not_finite(content)) is not None:
+            raise ValueError(f"{where} is not a finite number")
+        return content
 
-class RankResult(Frozen):
+
+class RankResult(Measured):
     """What one of several ranks measured, on its own device. All of them did their steps together."""
 
     rank: int
@@ -194,6 +214,30 @@ class Record(Frozen):
     """File beside this record with the numbers that the parity gate compares (harness/parity.py)."""
 
 
+def not_finite(content: Any) -> str | None:
+    """The first number in it that is infinite or none, by its place: `phases.forward.3 (nan)`. None if all are
+    finite."""
+    if isinstance(content, float):
+        return None if math.isfinite(content) else f"({content})"
+    if isinstance(content, Frozen):
+        content = dict(content)
+    elif isinstance(content, list | tuple):
+        content = dict(enumerate(content))
+    elif not isinstance(content, dict):
+        return None
+    for name, value in content.items():
+        if (where := not_finite(value)) is not None:
+            return f"{name}{' ' if where.startswith('(') else '.'}{where}"
+    return None
+
+
+def in_words(error: ValidationError) -> str:
+    """The first thing that is wrong with a record: where, and what."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    return f"{where}: {first['msg']}"
+
+
 def write_record(record: Record, path: Path) -> None:
     """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
     try:
@@ -217,10 +261,8 @@ def read_record(path: Path) -> Record:
         version = _schema_version(text)
         if version is not None and version != SCHEMA_VERSION:
             raise RecordError(f"{path}: {_other_schema(version)}") from error
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise RecordError(
-            f"{path}: not a record of schema {SCHEMA_VERSION}: {where}: {first['msg']}. "
+            f"{path}: not a record of schema {SCHEMA_VERSION}: {in_words(error)}. "
             f"It is left alone and counts as not measured."
         ) from error
     if record.schema_version != SCHEMA_VERSION:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from harness import data
 from harness.channel import Channel
@@ -39,7 +40,7 @@ from harness.parity import Numbers, ParityMetadata, ParityNumbers, condense, key
 from harness.parity_file import write_parity
 from harness.plan import Measurement
 from harness.planted_slowdown import PlantedSlowdown
-from harness.record import EpochPoint, Memory, Outcome, Result
+from harness.record import EpochPoint, Memory, Outcome, Result, in_words
 from harness.settings import Frozen
 from harness.statistics import sample_summary, summary_numbers
 from harness.world import ALONE, World
@@ -344,6 +345,8 @@ def _explain(error: Exception, device: DeviceProtocol) -> tuple[Outcome, str]:
         return "refused", text
     if isinstance(error, ProjectError):
         return "failed", text
+    if isinstance(error, ValidationError):
+        return "failed", f"its result cannot be recorded: {error.title}: {in_words(error)}"
     if _is_out_of_memory(error, device):
         return "out_of_memory", _first_line(error)
     return "failed", f"{type(error).__name__}: {_first_line(error)}"

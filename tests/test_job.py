@@ -60,6 +60,10 @@ FAULTS = {
     "diverges": ("failed", "the loss of epoch 2, step 3 of 4, is nan: training diverged. Lower settings.learning_rate"),
     "is_wrong": ("failed", "full against the float64 loop: relative error 1.00e+00"),
     "raises": ("failed", "KeyError: 'conv9'"),
+    "tells_nonsense": (
+        "failed",
+        "its result cannot be recorded: Result: details: Value error, phases.forward.1 (nan) is not a finite number",
+    ),
     "writes_nonsense": ("failed", "the measurement's process ended with status 1 and no result"),
     "is_killed_and_leaves_a_worker": ("failed", "the measurement's process was killed by SIGKILL"),
 }

@@ -1,6 +1,7 @@
 """From the events and results of several ranks to one outcome and one result; every number worked out by hand."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,16 @@ def test_rank_of_a_record_with_one_uuid_is_read(before: str | None, now: list[st
     read = RankResult.model_validate_json(json.dumps(fields | {"gpu_uuid": before}))
     assert read.gpu_uuids == now
     assert RankResult.model_validate_json(read.model_dump_json()) == read
+
+
+def test_result_that_cannot_be_recorded_is_a_failure_that_names_the_field() -> None:
+    ranks = two()
+    good = result().model_dump(mode="json")
+    ranks.take(0, {"kind": "result", "content": good}, 1.0)
+    bad = good | {"energy": good["energy"] | {"gross_joules": math.nan}}
+    ranks.take(1, {"kind": "result", "content": bad}, 1.0)
+    report = ranks.report()
+    assert (report.outcome, report.result) == ("failed", None)
+    assert report.reason == (
+        "rank 1 on n2: its result cannot be recorded: energy.gross_joules: Input should be a finite number"
+    )
