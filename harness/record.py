@@ -12,6 +12,8 @@ History of the schema:
        2026-11  `environment.pairing.pair`, absent in records from before
        2026-11  `ranks[].gpu_uuids` instead of `gpu_uuid`, which is read as a list of one; `ranks[].gpu_names` and
                 `environment.gpu.names`, empty and absent in records from before
+       2026-11  `memory.devices` and `energy.devices_gross_joules`, empty in records from before and on one device; in
+                those from before, `details.memory_all_devices` adds up the largest device of each process
 """
 
 import json
@@ -81,6 +83,8 @@ class Memory(Frozen):
     host_peak_bytes: int | None = None
     """Peak resident set of the process in the host's memory."""
     absent: str | None = None
+    devices: list["Memory"] = []
+    """Of several devices: each one's own, in the order of ranks and, within a process, of its devices."""
 
 
 class Energy(Measured):
@@ -94,6 +98,8 @@ class Energy(Measured):
     idle_watts: float | None = None
     """Mean power with the framework's context loaded and nothing running."""
     absent: str | None = None
+    devices_gross_joules: list[float] = []
+    """Of several devices: each one's own, in the same order."""
 
 
 class GpuState(Measured):

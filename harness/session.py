@@ -104,7 +104,9 @@ class DeviceProtocol(Protocol):
     def end_timing(self) -> None:
         """After the last timed call, before evaluation or anything else: torch reads its memory peak."""
 
-    def memory(self) -> Memory: ...
+    def memory(self) -> Memory:
+        """Of the device that took most, and of each where this process has several."""
+
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
 
@@ -232,8 +234,18 @@ class Session:
     def memory(self) -> Memory:
         """The framework's numbers, NVML's, and the host's peak (ru_maxrss is in KiB on Linux)."""
         host_peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return self.device.memory().model_copy(
-            update={"process_bytes": self.gpu.process_bytes(), "host_peak_bytes": host_peak_bytes}
+        memory = self.device.memory()
+        of_each = self.gpu.process_bytes_of_each() or [None] * len(memory.devices)
+        devices = [
+            device.model_copy(update={"process_bytes": process_bytes})
+            for device, process_bytes in zip(memory.devices, of_each, strict=False)
+        ]
+        return memory.model_copy(
+            update={
+                "process_bytes": self.gpu.process_bytes(),
+                "host_peak_bytes": host_peak_bytes,
+                "devices": devices,
+            }
         )
 
 

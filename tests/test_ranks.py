@@ -63,7 +63,42 @@ def test_times_are_the_slowest_ranks_memory_the_largest_energy_the_sum() -> None
     sums = combined.details["memory_all_devices"]
     assert (sums["allocator_peak_bytes"], sums["host_peak_bytes"], sums["pool_peak_bytes"]) == (400, 15, None)
     assert combined.details["batch_norm"] == "local"
-    assert combined.energy == Energy(gross_joules=120.0, window_s=6.0, samples=32, idle_watts=5.0)
+    assert combined.energy == Energy(
+        gross_joules=120.0, window_s=6.0, samples=32, idle_watts=5.0, devices_gross_joules=[50.0, 70.0]
+    )
+    assert [device.allocator_peak_bytes for device in combined.memory.devices] == [100, 300]
+    assert {device.host_peak_bytes for device in combined.memory.devices} == {None}  # of the process
+
+
+def of_one_process(*allocator_peak_bytes: int, host_peak_bytes: int, joules: tuple[float, float]) -> Result:
+    memory = Memory(
+        allocator_peak_bytes=max(allocator_peak_bytes),
+        process_bytes=9,
+        host_peak_bytes=host_peak_bytes,
+        devices=[Memory(allocator_peak_bytes=peak, process_bytes=4) for peak in allocator_peak_bytes],
+    )
+    energy = Energy(
+        gross_joules=sum(joules), window_s=5.0, samples=32, idle_watts=2.0, devices_gross_joules=list(joules)
+    )
+    return result(memory=memory, energy=energy)
+
+
+def test_one_process_for_two_devices_tells_of_each_and_of_both() -> None:
+    alone = of_one_process(100, 70, host_peak_bytes=10, joules=(20.0, 25.0))
+    combined = combine([alone])
+    assert combined == alone.model_copy(update={"details": combined.details})
+    sums = combined.details["memory_all_devices"]
+    assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == (170, 8, 10)
+
+
+def test_processes_of_two_devices_each_add_up_over_four_devices() -> None:
+    first = of_one_process(100, 70, host_peak_bytes=10, joules=(20.0, 25.0))
+    combined = combine([first, of_one_process(80, 90, host_peak_bytes=30, joules=(21.0, 26.0))])
+    assert [device.allocator_peak_bytes for device in combined.memory.devices] == [100, 70, 80, 90]
+    assert (combined.memory.allocator_peak_bytes, combined.memory.host_peak_bytes) == (100, 30)
+    sums = combined.details["memory_all_devices"]
+    assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == (340, 16, 40)
+    assert (combined.energy.gross_joules, combined.energy.devices_gross_joules) == (92.0, [20.0, 25.0, 21.0, 26.0])
 
 
 def test_one_rank_is_left_as_it_is() -> None:
