@@ -43,6 +43,9 @@ class NoGpu:
     def energy_joules(self) -> None:
         return None
 
+    def joules_of_each(self) -> list[float]:
+        return []
+
     def power_watts(self) -> None:
         return None
 
@@ -51,6 +54,9 @@ class NoGpu:
 
     def process_bytes(self, pid: int | None = None) -> None:
         return None
+
+    def process_bytes_of_each(self) -> list[int | None]:
+        return []
 
     def describe(self) -> dict[str, Any]:
         return {"absent": self.absent}
@@ -80,6 +86,10 @@ class Gpu:
             return None
         millijoules = self._ask("energy_joules", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._board))
         return None if millijoules is None else millijoules / 1000
+
+    def joules_of_each(self) -> list[float | None]:
+        """Of each GPU; here of one."""
+        return [self.energy_joules()]
 
     def power_watts(self) -> float | None:
         """Of the whole board: the mean over one second on most cards since Ampere, an instant on others."""
@@ -134,6 +144,9 @@ class Gpu:
             if process.pid == wanted:
                 return None if process.usedGpuMemory is None else int(process.usedGpuMemory)
         return None
+
+    def process_bytes_of_each(self) -> list[int | None]:
+        return [self.process_bytes()]
 
     def describe(self) -> dict[str, Any]:
         """What stays the same for the process's life, and under "absent" what this GPU refuses and why."""
@@ -209,7 +222,10 @@ class SeveralGpus:
         self._gpus = gpus
 
     def energy_joules(self) -> float | None:
-        return _sum_of_all([gpu.energy_joules() for gpu in self._gpus])
+        return _sum_of_all(self.joules_of_each())
+
+    def joules_of_each(self) -> list[float | None]:
+        return [gpu.energy_joules() for gpu in self._gpus]
 
     def power_watts(self) -> float | None:
         return _sum_of_all([gpu.power_watts() for gpu in self._gpus])
@@ -233,10 +249,14 @@ class SeveralGpus:
         values = [gpu.process_bytes(pid) for gpu in self._gpus]
         return None if None in values else max(value for value in values if value is not None)
 
+    def process_bytes_of_each(self) -> list[int | None]:
+        return [gpu.process_bytes() for gpu in self._gpus]
+
     def describe(self) -> dict[str, Any]:
-        """The first's, and the UUIDs of all."""
+        """The first's, and the UUIDs and names of all."""
         descriptions = [gpu.describe() for gpu in self._gpus]
-        return descriptions[0] | {"uuids": [description["uuid"] for description in descriptions]}
+        of_all = {f"{name}s": [description[name] for description in descriptions] for name in ("uuid", "name")}
+        return descriptions[0] | of_all
 
 
 def _sum_of_all(values: Sequence[float | None]) -> float | None:

@@ -31,7 +31,7 @@ from harness import data
 from harness.agent import run_agent
 from harness.catalog import process_per_node
 from harness.child import Event, compiler_caches
-from harness.environment import describe_environment
+from harness.environment import describe_environment, describe_slurm
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
 from harness.heartbeat import Heartbeat, write_heartbeat
@@ -77,7 +77,7 @@ def main(framework: Framework, arguments: list[str] | None = None) -> int:
             folder=folder,
             results=results,
             replicate=_checked_replicate(plan, parsed.replicate),
-            pairing=describe_pairing(parsed.position, is_submitted=parsed.job_folder is not None),
+            pairing=describe_pairing(parsed.position, parsed.pair, is_submitted=parsed.job_folder is not None),
         )
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -110,6 +110,7 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument(
         "--position", type=int, metavar="N", help="place among the arms of a pair, from 0; recorded, no more"
     )
+    parser.add_argument("--pair", metavar="ID", help="the run of the pair that it is an arm of; recorded, no more")
     parser.add_argument("--config", type=Path, default=REPOSITORY / "experiments.yaml", metavar="FILE")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
     parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
@@ -164,14 +165,22 @@ def _checked_replicate(plan: JobPlan, replicate: int | None) -> int | None:
     return replicate
 
 
-def describe_pairing(position: int | None, *, is_submitted: bool) -> dict[str, str | int | None]:
+def describe_pairing(
+    position: int | None, pair: str | None = None, *, is_submitted: bool
+) -> dict[str, str | int | None]:
     """For the record: how near the other framework's run of the same replicate was.
 
     `together`: in turn with it, in one allocation or on one machine. `separate`: main.py gave it a job of its own.
+
+    Args:
+        pair: names one run of the arms. In a Slurm job it may be left out: the job and its restart are the run.
     """
-    if position is not None:
-        return {"kind": "together", "position": position}
-    return {"kind": "separate" if is_submitted else "by hand", "position": None}
+    if position is None:
+        return {"kind": "separate" if is_submitted else "by hand", "position": None}
+    slurm = describe_slurm()
+    if pair is None and slurm is not None:
+        pair = f"{slurm['job_id']}.{slurm['restart_count']}"
+    return {"kind": "together", "position": position, "pair": pair}
 
 
 def write_plan(plan: JobPlan, folder: JobFolder) -> None:

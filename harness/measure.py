@@ -210,7 +210,7 @@ def _measure_blocks(
     times_s: list[float] = []
     gpu_states: list[GpuState] = []
     gc.collect()
-    joules_before = gpu.energy_joules()
+    joules_before = gpu.joules_of_each()
     start = reported = perf_counter()
     while True:
         times_s.append(time_block(step, wait, calls))
@@ -223,12 +223,15 @@ def _measure_blocks(
             reported = now
             channel.progress("throughput", len(times_s), protocol.min_blocks)
             channel.metrics({"throughput_samples_per_s": calls * samples_per_call / times_s[-1]})
-    joules_after = gpu.energy_joules()
+    joules_after = gpu.joules_of_each()
     window_s = perf_counter() - start
-    if joules_before is None or joules_after is None:
+    counted = list(zip(joules_before, joules_after, strict=True))
+    joules = [after - before for before, after in counted if before is not None and after is not None]
+    if not joules or len(joules) < len(counted):
         return times_s, gpu_states, Energy(absent=gpu.absent or "the GPU has no energy counter")
     energy = Energy(
-        gross_joules=joules_after - joules_before,
+        gross_joules=math.fsum(joules),
+        devices_gross_joules=joules if len(joules) > 1 else [],
         window_s=window_s,
         samples=len(times_s) * calls * samples_per_call,
         idle_watts=idle_watts,

@@ -8,6 +8,7 @@ Names of the numbers: a quantity (QUANTITIES), or a quantity and a tensor, such 
 
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -24,6 +25,8 @@ Numbers = Mapping[str, NDArray[np.float64]]
 PARITY_BATCH_SIZE = 16
 """Samples, or the next multiple of the devices. BatchNorm's last statistics are then over 256 values and more."""
 PARITY_STEPS = 5
+
+PARITY_SCHEMA_VERSION = 1
 
 LARGE = 2**14
 """Elements above which a tensor is kept as its sketch."""
@@ -113,7 +116,7 @@ class ParityKey(Frozen):
 class ParityMetadata(Frozen):
     """What stands beside the numbers of one key."""
 
-    schema_version: int = 1
+    schema_version: int = PARITY_SCHEMA_VERSION
     key: ParityKey
     outcome: Outcome
     reason: str | None = None
@@ -166,11 +169,20 @@ def gate_settings(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
 def condense(numbers: Numbers) -> tuple[dict[str, NDArray[np.float64]], dict[str, tuple[int, ...]]]:
     """What is kept of a key's numbers, and their shapes. Large tensors are kept as sketches."""
     arrays = {name: np.asarray(value, np.float64) for name, value in numbers.items()}
-    unknown = [name for name in arrays if name.partition("/")[0] not in QUANTITIES]
+    unknown = [name for name in arrays if quantity_of(name) not in QUANTITIES]
     if unknown:
         raise ValueError(f"number {unknown[0]!r}: no such quantity; known: {', '.join(QUANTITIES)}")
     kept = {name: sketch(name, value) if value.size > LARGE else value for name, value in arrays.items()}
     return kept, {name: value.shape for name, value in arrays.items()}
+
+
+def quantity_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def kept_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of what is kept of a tensor."""
+    return (SKETCH_SIZE,) if math.prod(shape) > LARGE else shape
 
 
 def sketch(name: str, tensor: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -208,7 +220,7 @@ def compare(jax: ParityNumbers, torch: ParityNumbers, tolerance: float | None = 
     scales = {quantity: _scale(quantity, jax.kept, torch.kept) for quantity in QUANTITIES}
     checks = []
     for name in names:
-        quantity = name.partition("/")[0]
+        quantity = quantity_of(name)
         allowed = QUANTITIES[quantity].tolerance if tolerance is None else tolerance
         if jax.metadata.shapes.get(name) != torch.metadata.shapes.get(name):
             error = float("inf")
@@ -266,14 +278,13 @@ def _in_order(of_torch: Mapping[str, Any], of_jax: Mapping[str, Any]) -> list[st
     """PyTorch keeps parameters in the order in which the model is built; JAX sorts them."""
     quantities = list(QUANTITIES)
     names = list(dict.fromkeys([*of_torch, *of_jax]))
-    return sorted(names, key=lambda name: quantities.index(name.partition("/")[0]))
+    return sorted(names, key=lambda name: quantities.index(quantity_of(name)))
 
 
 def _scale(quantity: str, *sides: Numbers) -> float:
     """The larger of both sides' L2 norms over all tensors of the quantity; zero where it is not finite."""
     squares = [
-        sum(float(np.sum(value**2)) for name, value in side.items() if name.partition("/")[0] == quantity)
-        for side in sides
+        sum(float(np.sum(value**2)) for name, value in side.items() if quantity_of(name) == quantity) for side in sides
     ]
     scale = float(np.sqrt(max(squares)))
     return scale if np.isfinite(scale) else 0.0

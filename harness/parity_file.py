@@ -1,16 +1,24 @@
 """The file that a parity key leaves beside its records: arrays and a JSON entry about them, in one .npz."""
 
 import io
+import json
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from harness.errors import RecordError
 from harness.files import write_atomically
-from harness.parity import ParityMetadata, ParityNumbers
+from harness.parity import (
+    PARITY_SCHEMA_VERSION,
+    QUANTITIES,
+    ParityMetadata,
+    ParityNumbers,
+    kept_shape,
+    quantity_of,
+)
 
 METADATA = "metadata"
 NUMBER = "number:"
@@ -32,15 +40,37 @@ def write_parity(numbers: ParityNumbers, path: Path) -> None:
 
 
 def read_parity(path: Path) -> ParityNumbers:
-    """Raises RecordError that names the file and what is wrong."""
+    """Raises RecordError that names the file and what is wrong: damaged, of another schema, or with other numbers."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            metadata = ParityMetadata.model_validate_json(str(arrays[METADATA]))
+            metadata = _metadata(str(arrays[METADATA]))
             names = [name for name in arrays.files if name.startswith(NUMBER)]
             kept = {name.removeprefix(NUMBER): arrays[name].astype(np.float64) for name in names}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, ValidationError) as error:
+        _require_known(metadata, kept)
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise RecordError(f"{path}: not a file of parity numbers: {error}") from error
     return ParityNumbers(metadata=metadata, kept=kept)
+
+
+def _metadata(text: str) -> ParityMetadata:
+    """Its version first: what else another version holds is not for this code to judge."""
+    content = json.loads(text)
+    version = content.get("schema_version", 1) if isinstance(content, dict) else None
+    if version != PARITY_SCHEMA_VERSION:
+        raise ValueError(f"schema version {version}; this code reads {PARITY_SCHEMA_VERSION}")
+    return ParityMetadata.model_validate(content)
+
+
+def _require_known(metadata: ParityMetadata, kept: dict[str, NDArray[np.float64]]) -> None:
+    if kept.keys() != metadata.shapes.keys():
+        odd = sorted(kept.keys() ^ metadata.shapes.keys())
+        raise ValueError(f"number {odd[0]!r} has a shape and no values, or values and no shape")
+    for name, value in kept.items():
+        if quantity_of(name) not in QUANTITIES:
+            raise ValueError(f"number {name!r}: no such quantity; known: {', '.join(QUANTITIES)}")
+        expected = kept_shape(metadata.shapes[name])
+        if value.shape != expected:
+            raise ValueError(f"number {name!r} is kept as {list(value.shape)}; expected {list(expected)}")
 
 
 def _shortest(value: NDArray[np.float64]) -> NDArray[np.floating]:

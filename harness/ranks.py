@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Outcome, RankResult, Result
+from pydantic import ValidationError
+
+from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Outcome, RankResult, Result, in_words
 
 EXIT_GRACE_S = 20.0
 """How long a measurement's process may take to end once its result is here; then it is killed and the result stands."""
@@ -69,8 +71,12 @@ class Ranks:
         if kind == "environment":
             rank.environment = content
         elif kind == "result":
-            rank.result = Result.model_validate(content)
             rank.must_end_at = now + EXIT_GRACE_S
+            try:
+                rank.result = Result.model_validate(content)
+            except ValidationError as error:
+                reason = f"its result cannot be recorded: {in_words(error)}"
+                self._fail(rank, _Failure(outcome="failed", reason=reason, is_cause=False), now)
         elif kind == "error":
             self._fail(rank, _Failure(outcome=content["outcome"], reason=content["reason"], is_cause=False), now)
         elif kind == "silent":
@@ -139,7 +145,8 @@ class Ranks:
             RankResult(
                 rank=rank.rank,
                 node=rank.node,
-                gpu_uuid=(rank.environment.get("gpu") or {}).get("uuid"),
+                gpu_uuids=_of_each_gpu(rank.environment, "uuid"),
+                gpu_names=_of_each_gpu(rank.environment, "name"),
                 block_times_s=rank.result.blocks.block_times_s if rank.result.blocks else [],
                 call_times_s=rank.result.latency.call_times_s if rank.result.latency else [],
                 memory=rank.result.memory,
@@ -148,6 +155,13 @@ class Ranks:
             for rank in self._ranks
             if rank.result is not None
         ]
+
+
+def _of_each_gpu(environment: Mapping[str, Any], quantity: str) -> list[str]:
+    """`uuid` or `name` of each GPU of one rank; empty where one is not known."""
+    gpu = environment.get("gpu") or {}
+    values = gpu.get(f"{quantity}s") or [gpu.get(quantity)]
+    return [] if None in values else values
 
 
 def log_of_rank(log: Path, rank: int) -> Path:
@@ -180,8 +194,10 @@ def combine(results: Sequence[Result]) -> Result:
         ValueError: the ranks did not do the same.
     """
     first = results[0]
+    memory, of_all_devices = _combine_memory([r.memory for r in results])
     if len(results) == 1:
-        return first
+        several = {"memory_all_devices": of_all_devices.model_dump(mode="json")} if memory.devices else {}
+        return first.model_copy(update={"details": first.details | several}) if several else first
     return first.model_copy(
         update={
             "compile_time_s": max((r.compile_time_s for r in results if r.compile_time_s is not None), default=None),
@@ -190,14 +206,13 @@ def combine(results: Sequence[Result]) -> Result:
             "blocks_alone": _combine_blocks([r.blocks_alone for r in results if r.blocks_alone]),
             "latency": _combine_latency([r.latency for r in results if r.latency]),
             "recompiles": max(r.recompiles for r in results),
-            "memory": _over_ranks(max, [r.memory for r in results]),
+            "memory": memory,
             "energy": _combine_energy([r.energy for r in results]),
             "gpu_states": [state for r in results for state in r.gpu_states],
             "epochs": _combine_epochs([r.epochs for r in results]),
             "time_to_target_s": _largest_of_all([r.time_to_target_s for r in results]),
             "checks": [_named(check, rank) for rank, r in enumerate(results) for check in r.checks],
-            "details": first.details
-            | {"memory_all_devices": _over_ranks(sum, [r.memory for r in results]).model_dump(mode="json")},
+            "details": first.details | {"memory_all_devices": of_all_devices.model_dump(mode="json")},
         }
     )
 
@@ -230,13 +245,30 @@ def _combine_latency(latencies: Sequence[Latency]) -> Latency | None:
     return latencies[0].model_copy(update={"call_times_s": times_s})
 
 
-def _over_ranks(function: Callable[[list[int]], int], memories: Sequence[Memory]) -> Memory:
-    """Field by field; None where a rank has no number, as the largest or the sum of some would be neither."""
+def _combine_memory(memories: Sequence[Memory]) -> tuple[Memory, Memory]:
+    """Of the device that took most, with each one's own; and the sums over devices, or over processes on the host."""
+    devices = [
+        device
+        for memory in memories
+        for device in memory.devices or [memory.model_copy(update={"host_peak_bytes": None})]
+    ]
+    on_hosts = _sum_of_all([memory.host_peak_bytes for memory in memories])
+    largest = _field_by_field(max, memories)
+    sums = _field_by_field(sum, devices).model_copy(update={"host_peak_bytes": on_hosts})
+    return largest.model_copy(update={"devices": devices if len(devices) > 1 else []}), sums
+
+
+def _field_by_field(function: Callable[[list[int]], int], memories: Sequence[Memory]) -> Memory:
+    """None where one has no number, as the largest or the sum of some would be neither."""
     combined: dict[str, Any] = {"absent": next((memory.absent for memory in memories if memory.absent), None)}
-    for name in Memory.model_fields.keys() - {"absent"}:
+    for name in Memory.model_fields.keys() - {"absent", "devices"}:
         values = [getattr(memory, name) for memory in memories]
         combined[name] = None if None in values else function(values)
     return Memory(**combined)
+
+
+def _sum_of_all(values: Sequence[int | None]) -> int | None:
+    return None if None in values else sum(value for value in values if value is not None)
 
 
 def _combine_energy(energies: Sequence[Energy]) -> Energy:
@@ -249,6 +281,9 @@ def _combine_energy(energies: Sequence[Energy]) -> Energy:
         gross_joules=sum(energy.gross_joules or 0.0 for energy in energies),
         window_s=max(energy.window_s or 0.0 for energy in energies),
         samples=energies[0].samples,
+        devices_gross_joules=[
+            joules for energy in energies for joules in energy.devices_gross_joules or [energy.gross_joules or 0.0]
+        ],
         idle_watts=None if None in idle_watts else sum(watts or 0.0 for watts in idle_watts),
     )
 

@@ -9,13 +9,19 @@ History of the schema:
        2026-11  `environment.pairing`, absent in records from before; times with milliseconds
        2026-11  `parity`, None in records from before and of use cases without parity numbers
        2026-11  `result.compile_time_warm_s` and what belongs to it, None in records from before
+       2026-11  `environment.pairing.pair`, absent in records from before
+       2026-11  `ranks[].gpu_uuids` instead of `gpu_uuid`, which is read as a list of one; `ranks[].gpu_names` and
+                `environment.gpu.names`, empty and absent in records from before
+       2026-11  `memory.devices` and `energy.devices_gross_joules`, empty in records from before and on one device; in
+                those from before, `details.memory_all_devices` adds up the largest device of each process
 """
 
 import json
+import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import RecordError
 from harness.files import write_atomically
@@ -30,24 +36,36 @@ SETTLED: frozenset[Outcome] = frozenset({"ok", "out_of_memory", "refused"})
 """Outcomes that a second run would only repeat. `failed` and `timeout` are tried again."""
 
 
-class Blocks(Frozen):
+class Measured(Frozen):
+    """JSON has no infinity and no NaN: what is neither a number nor None is refused before it is written."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=1)]
+Time = Annotated[float, Field(gt=0)]
+Times = Annotated[list[Time], Field(min_length=1)]
+"""What has statistics: some times, and none of nothing."""
+
+
+class Blocks(Measured):
     """Throughput: back-to-back calls with one wait at the end of each block."""
 
-    calls_per_block: int
-    steps_per_call: int
+    calls_per_block: Count
+    steps_per_call: Count
     """More than one where a call runs several steps (JAX `scan`)."""
-    samples_per_step: int
+    samples_per_step: Count
     """Over all devices."""
-    block_times_s: list[float]
+    block_times_s: Times
     warmup_times_s: list[float]
     """One per call of the warm-up, each waited for; the compiling call is not among them."""
 
 
-class Latency(Frozen):
+class Latency(Measured):
     """One wait per call: what a single step costs when somebody waits for it."""
 
-    steps_per_call: int
-    call_times_s: list[float]
+    steps_per_call: Count
+    call_times_s: Times
 
 
 class Memory(Frozen):
@@ -65,9 +83,11 @@ class Memory(Frozen):
     host_peak_bytes: int | None = None
     """Peak resident set of the process in the host's memory."""
     absent: str | None = None
+    devices: list["Memory"] = []
+    """Of several devices: each one's own, in the order of ranks and, within a process, of its devices."""
 
 
-class Energy(Frozen):
+class Energy(Measured):
     """Of the GPU's own counter over the throughput blocks; the whole board, so only the GPU's sole user can be
     charged."""
 
@@ -78,9 +98,11 @@ class Energy(Frozen):
     idle_watts: float | None = None
     """Mean power with the framework's context loaded and nothing running."""
     absent: str | None = None
+    devices_gross_joules: list[float] = []
+    """Of several devices: each one's own, in the same order."""
 
 
-class GpuState(Frozen):
+class GpuState(Measured):
     """Read between two blocks, never inside one."""
 
     sm_clock_mhz: int
@@ -92,7 +114,7 @@ class GpuState(Frozen):
     """Processes on this GPU besides the measurement's own."""
 
 
-class EpochPoint(Frozen):
+class EpochPoint(Measured):
     """One epoch of training; evaluation runs outside the clock."""
 
     epoch: int
@@ -113,7 +135,7 @@ class Check(Frozen):
     passed: bool
 
 
-class Result(Frozen):
+class Result(Measured):
     """What the measurement's process found."""
 
     compile_time_s: float | None = None
@@ -143,17 +165,36 @@ class Result(Frozen):
     details: dict[str, Any] = {}
     """What only this use case has."""
 
+    @field_validator("checks", "details")
+    @classmethod
+    def _are_finite(cls, content: Any) -> Any:
+        if (where := not_finite(content)) is not None:
+            raise ValueError(f"{where} is not a finite number")
+        return content
 
-class RankResult(Frozen):
+
+class RankResult(Measured):
     """What one of several ranks measured, on its own device. All of them did their steps together."""
 
     rank: int
     node: str
-    gpu_uuid: str | None = None
+    gpu_uuids: list[str] = []
+    """Of its devices, as NVML tells; empty where it does not."""
+    gpu_names: list[str] = []
+    """Of the same."""
     block_times_s: list[float]
     call_times_s: list[float]
     memory: Memory
     energy: Energy
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_the_one_uuid_of_before(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or "gpu_uuid" not in content:
+            return content
+        uuid = content["gpu_uuid"]
+        others = {name: value for name, value in content.items() if name != "gpu_uuid"}
+        return {"gpu_uuids": [] if uuid is None else [uuid]} | others
 
 
 class Record(Frozen):
@@ -179,6 +220,30 @@ class Record(Frozen):
     """File beside this record with the numbers that the parity gate compares (harness/parity.py)."""
 
 
+def not_finite(content: Any) -> str | None:
+    """The first number in it that is infinite or none, by its place: `phases.forward.3 (nan)`. None if all are
+    finite."""
+    if isinstance(content, float):
+        return None if math.isfinite(content) else f"({content})"
+    if isinstance(content, Frozen):
+        content = dict(content)
+    elif isinstance(content, list | tuple):
+        content = dict(enumerate(content))
+    elif not isinstance(content, dict):
+        return None
+    for name, value in content.items():
+        if (where := not_finite(value)) is not None:
+            return f"{name}{' ' if where.startswith('(') else '.'}{where}"
+    return None
+
+
+def in_words(error: ValidationError) -> str:
+    """The first thing that is wrong with a record: where, and what."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    return f"{where}: {first['msg']}"
+
+
 def write_record(record: Record, path: Path) -> None:
     """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
     try:
@@ -202,10 +267,8 @@ def read_record(path: Path) -> Record:
         version = _schema_version(text)
         if version is not None and version != SCHEMA_VERSION:
             raise RecordError(f"{path}: {_other_schema(version)}") from error
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise RecordError(
-            f"{path}: not a record of schema {SCHEMA_VERSION}: {where}: {first['msg']}. "
+            f"{path}: not a record of schema {SCHEMA_VERSION}: {in_words(error)}. "
             f"It is left alone and counts as not measured."
         ) from error
     if record.schema_version != SCHEMA_VERSION:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from harness import data
 from harness.channel import Channel
@@ -39,7 +40,7 @@ from harness.parity import Numbers, ParityMetadata, ParityNumbers, condense, key
 from harness.parity_file import write_parity
 from harness.plan import Measurement
 from harness.planted_slowdown import PlantedSlowdown
-from harness.record import EpochPoint, Memory, Outcome, Result
+from harness.record import EpochPoint, Memory, Outcome, Result, in_words
 from harness.settings import Frozen
 from harness.statistics import sample_summary, summary_numbers
 from harness.world import ALONE, World
@@ -103,7 +104,9 @@ class DeviceProtocol(Protocol):
     def end_timing(self) -> None:
         """After the last timed call, before evaluation or anything else: torch reads its memory peak."""
 
-    def memory(self) -> Memory: ...
+    def memory(self) -> Memory:
+        """Of the device that took most, and of each where this process has several."""
+
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
 
@@ -231,8 +234,18 @@ class Session:
     def memory(self) -> Memory:
         """The framework's numbers, NVML's, and the host's peak (ru_maxrss is in KiB on Linux)."""
         host_peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return self.device.memory().model_copy(
-            update={"process_bytes": self.gpu.process_bytes(), "host_peak_bytes": host_peak_bytes}
+        memory = self.device.memory()
+        of_each = self.gpu.process_bytes_of_each() or [None] * len(memory.devices)
+        devices = [
+            device.model_copy(update={"process_bytes": process_bytes})
+            for device, process_bytes in zip(memory.devices, of_each, strict=False)
+        ]
+        return memory.model_copy(
+            update={
+                "process_bytes": self.gpu.process_bytes(),
+                "host_peak_bytes": host_peak_bytes,
+                "devices": devices,
+            }
         )
 
 
@@ -344,6 +357,8 @@ def _explain(error: Exception, device: DeviceProtocol) -> tuple[Outcome, str]:
         return "refused", text
     if isinstance(error, ProjectError):
         return "failed", text
+    if isinstance(error, ValidationError):
+        return "failed", f"its result cannot be recorded: {error.title}: {in_words(error)}"
     if _is_out_of_memory(error, device):
         return "out_of_memory", _first_line(error)
     return "failed", f"{type(error).__name__}: {_first_line(error)}"

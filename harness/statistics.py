@@ -240,7 +240,10 @@ class RatioEstimate(NamedTuple):
     replicates: int
     verdict: Verdict
     replicates_needed: int | None
-    """In all, to come to a verdict; REPLICATES_NEEDED_MAX stands for so many or more. None when there is a verdict."""
+    """In all, to come to a verdict; REPLICATES_NEEDED_MAX stands for so many or more. None when there is a verdict, or
+    a doubt."""
+    doubt: str | None = None
+    """Why it is undecided whatever its interval, and in no mean."""
 
 
 def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> RatioEstimate:
@@ -262,6 +265,11 @@ def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -
         verdict=verdict,
         replicates_needed=_replicates_needed(differences) if verdict == "undecided" else None,
     )
+
+
+def doubted(estimate: RatioEstimate, doubt: str) -> RatioEstimate:
+    """Without a verdict, as what was measured is not to be relied on."""
+    return estimate._replace(verdict="undecided", replicates_needed=None, doubt=doubt)
 
 
 def _verdict(interval: Interval | None) -> Verdict:
@@ -384,7 +392,14 @@ def _gpu_flags(states: Sequence[GpuState], environment: Mapping[str, Any]) -> di
     reasons = {reason for state in states for reason in state.throttle_reasons} - HARMLESS_CLOCK_REASONS
     if reasons:
         flags["throttled"] = f"the GPU held its clock back: {', '.join(sorted(reasons))}"
-    highest_mhz = (environment.get("gpu") or {}).get("max_sm_clock_mhz")
+    gpu = environment.get("gpu") or {}
+    used = (environment.get("framework") or {}).get("device_uuid")
+    if used and gpu.get("uuid") and not gpu.get("mig") and used.lower() != gpu["uuid"].lower():
+        flags["other_gpu_read"] = (
+            f"the framework computed on {used}, and NVML told of {gpu['uuid']}: energy, clocks and the process's "
+            f"memory are another card's"
+        )
+    highest_mhz = gpu.get("max_sm_clock_mhz")
     lowest_mhz = min((state.sm_clock_mhz for state in states), default=None)
     if highest_mhz and lowest_mhz is not None and lowest_mhz < LOW_CLOCK_SHARE * highest_mhz:
         flags["low_clocks"] = f"the SM clock fell to {lowest_mhz} MHz; the card reaches {highest_mhz} MHz"

@@ -132,14 +132,23 @@ class Device:
             )
 
     def memory(self) -> Memory:
-        """Of this process's device that took most."""
-        devices = [statistics for device in jax.local_devices() if (statistics := device.memory_stats())]
-        if not devices:
-            return Memory(step_peak_bytes=self._step_peak_bytes, absent=ON_CPU)
+        """Of this process's device that took most, and of each where it has several. XLA's analysis of the step holds
+        for every device."""
+        devices = [
+            Memory(
+                allocator_peak_bytes=statistics.get("peak_bytes_in_use"),
+                step_peak_bytes=self._step_peak_bytes,
+                pool_peak_bytes=statistics.get("peak_pool_bytes"),
+                absent=None if statistics else ON_CPU,
+            )
+            for statistics in (device.memory_stats() or {} for device in jax.local_devices())
+        ]
         return Memory(
-            allocator_peak_bytes=largest(devices, "peak_bytes_in_use"),
+            allocator_peak_bytes=largest(devices, "allocator_peak_bytes"),
             step_peak_bytes=self._step_peak_bytes,
-            pool_peak_bytes=largest(devices, "peak_pool_bytes"),
+            pool_peak_bytes=largest(devices, "pool_peak_bytes"),
+            absent=devices[0].absent,
+            devices=devices if len(devices) > 1 else [],
         )
 
     def is_out_of_memory(self, error: BaseException) -> bool:
@@ -150,8 +159,8 @@ class Device:
             self._compilations += 1
 
 
-def largest(devices: list[dict[str, int]], name: str) -> int | None:
-    return max((statistics[name] for statistics in devices if name in statistics), default=None)
+def largest(devices: list[Memory], name: str) -> int | None:
+    return max((value for device in devices if (value := getattr(device, name)) is not None), default=None)
 
 
 def model_dtypes(precision: str) -> dict[str, Any]:

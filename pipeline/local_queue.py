@@ -23,7 +23,7 @@ from submitit.core.utils import JobPaths
 from harness.errors import RecordError
 from harness.files import write_atomically
 from harness.heartbeat import read_heartbeat
-from harness.paths import JobFolder, Results
+from harness.paths import JobFolder, Results, timestamp
 from harness.plan import JobPlan, Pair
 from pipeline.executors import STOP_GRACE_S, RunScript, ScriptLocal
 from pipeline.jobs import Files, LocalEnd, is_run_of, read_files, words_of
@@ -95,10 +95,11 @@ def run_in_turn(folders: Sequence[JobFolder]) -> None:
     if len(jobs) < 2:
         return
     plans = tuple(plan for plan, _ in jobs.values())
+    pair = timestamp()
     errors: dict[str, list[str]] = {framework: [] for framework in jobs}
     for arm in arms_of(Pair(cell=plans[0].cell, jobs=plans)):
         plan, folder = jobs[arm.framework]
-        error = _run(plan, folder, arm)
+        error = _run(plan, folder, arm, pair)
         if error is not None and error not in errors[arm.framework]:
             errors[arm.framework].append(error)
         if arm.replicate == plan.protocol.replicates - 1:
@@ -120,13 +121,13 @@ def _end(folder: JobFolder, error: str | None) -> None:
     _say(f"{folder.root.name}: {error or 'done'}")
 
 
-def _run(plan: JobPlan, folder: JobFolder, arm: Arm | None = None) -> str | None:
+def _run(plan: JobPlan, folder: JobFolder, arm: Arm | None = None, pair: str | None = None) -> str | None:
     """Why the job, or the arm of it, failed, or None."""
     place = folder.arm(arm.replicate) if arm else folder.root
     _say(f"{folder.root.name}: starts{f', replicate {arm.replicate}' if arm else ''}")
     try:
         executor = ScriptLocal(place, folder.script)
-        job = executor.submit(RunScript(run_arguments(plan, folder, _results_of(folder), arm)))
+        job = executor.submit(RunScript(run_arguments(plan, folder, _results_of(folder), arm, pair)))
     except OSError as error:
         return f"cannot be started: {error}"
     try:

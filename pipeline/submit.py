@@ -128,10 +128,12 @@ def find_twin(plan: JobPlan, active: Sequence[JobState]) -> JobState | None:
     return None
 
 
-def run_arguments(plan: JobPlan, folder: JobFolder, results: Results, arm: Arm | None = None) -> list[str]:
+def run_arguments(
+    plan: JobPlan, folder: JobFolder, results: Results, arm: Arm | None = None, pair: str | None = None
+) -> list[str]:
     """Python's arguments for the job, from the repository's root. The frozen plan in the folder rules over
     the first flags, which are there for the reader of a process list. `arm`: of a job that runs in turn with the
-    other framework's."""
+    other framework's. `pair`: names that run of both, where it is no Slurm job."""
     return [
         "-u",
         f"{plan.framework}_runner/run.py",
@@ -140,6 +142,7 @@ def run_arguments(plan: JobPlan, folder: JobFolder, results: Results, arm: Arm |
         *("--results", str(results.root.absolute())),
         *("--job-folder", str(folder.root.absolute())),
         *(("--replicate", str(arm.replicate), "--position", str(arm.position)) if arm else ()),
+        *(("--pair", pair) if pair else ()),
     ]
 
 

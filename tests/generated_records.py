@@ -69,7 +69,7 @@ def generated(measurement: Measurement, draw: random.Random) -> Record:
         RankResult(
             rank=rank,
             node="node01",
-            gpu_uuid=f"GPU-{measurement.cell.gpu}-{rank}",
+            gpu_uuids=[f"GPU-{measurement.cell.gpu}-{rank}"],
             block_times_s=result.blocks.block_times_s,
             call_times_s=[],
             memory=result.memory,
@@ -100,7 +100,11 @@ def _environment(measurement: Measurement, draw: random.Random) -> dict[str, obj
         "node": "node02" if other_node else "node01",
         "scheduler": "slurm",
         "slurm": {"job_id": str(4000 + measurement.cell.use_case), "restart_count": 0, "partition": "gpu"},
-        "pairing": {"kind": "together", "position": measurement.replicate},
+        "pairing": {
+            "kind": "together",
+            "position": 2 * measurement.replicate + (measurement.framework == "torch"),
+            "pair": f"{4000 + measurement.cell.use_case}.0",
+        },
         "cpu": {"model": "AMD EPYC 9454 48-Core Processor", "count": 96, "affinity": [0, 1, 2, 3]},
         "memory_total_bytes": 256 * 2**30,
         "load_average": [draw.random(), 0.5, 0.5],

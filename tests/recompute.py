@@ -44,14 +44,17 @@ def recompute(folder: Path) -> list[Json]:
             | {"replicates": len(by_replicate)}
             | {name: median([n[name] for n in by_replicate.values() if name in n]) for name in sorted(names)}
             | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
+            | {"gated": {record["measurement"]["replicate"] for record in records if record.get("parity")}}
+            | {"worthless": any(map(is_worthless, records)), "unstable": any(map(is_unstable, records))}
         )
     for line in lines:
-        beside = [other for other in lines if work(other) == work(line)]
-        line["modes_with_a_number"] = sum(other["framework"] == line["framework"] for other in beside)
+        beside = [other for other in lines if work(other) == work(line) and not other["worthless"]]
+        line["modes_compared"] = sum(other["framework"] == line["framework"] for other in beside)
     for line in lines:
         line |= compared(line, lines) | scaling(line, lines)
     for line in lines:
-        del line["throughputs"]
+        for name in ("throughputs", "gated", "worthless", "unstable"):
+            del line[name]
     return lines
 
 
@@ -105,10 +108,28 @@ def newest(records: Iterable[Json]) -> list[Json]:
 
 def device(record: Json) -> str:
     environment = record["environment"]
-    gpu = (environment.get("gpu") or {}).get("name")
-    if gpu and (environment.get("framework") or {}).get("platform") != "cpu":
-        return str(gpu)
+    gpu, framework = environment.get("gpu") or {}, environment.get("framework") or {}
+    platform = framework.get("platform")
+    if platform in ("gpu", "cuda") or (gpu.get("name") and platform != "cpu"):
+        own = framework.get("device") or gpu.get("name") or "GPU of unknown model"
+        if not gpu.get("mig"):
+            return str(gpu.get("name") or own)
+        return str(own) if "MIG" in own else f"{own} MIG {(gpu.get('memory_total_bytes') or 0) / 2**30:.1f} GiB"
     return f"CPU: {(environment.get('cpu') or {}).get('model') or 'of unknown model'}"
+
+
+def is_worthless(record: Json) -> bool:
+    """Recompiled, or on GPUs of different kinds."""
+    gpu = record["environment"].get("gpu") or {}
+    names = {name for rank in record.get("ranks") or [] for name in rank.get("gpu_names") or []}
+    recompiled = record["result"].get("recompiles") or "recompiled" in (record.get("flags") or {})
+    return bool(recompiled) or len(names | set(gpu.get("names") or [])) > 1
+
+
+def is_unstable(record: Json) -> bool:
+    times_s = record["result"]["blocks"]["block_times_s"]
+    spread = (percentile(times_s, 0.75) - percentile(times_s, 0.25)) / median(times_s)
+    return spread > 0.25 or "unstable" in (record.get("flags") or {})
 
 
 def identity(record: Json) -> Json:
@@ -164,7 +185,7 @@ def numbers(record: Json) -> Json:
         steps_alone = alone["calls_per_block"] * alone["steps_per_call"]
         found["step_time_alone_s"] = median([time_s / steps_alone for time_s in alone["block_times_s"]])
     for name, value in (result.get("memory") or {}).items():
-        if name != "absent":
+        if name not in ("absent", "devices"):
             found[f"memory_{name}"] = value
     if latency:
         times_s = [time_s / latency["steps_per_call"] for time_s in latency["call_times_s"]]
@@ -217,21 +238,27 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def compared(line: Json, lines: list[Json]) -> Json:
-    """The ratio stands in the lines of the fastest mode of each framework."""
-    same_work = [other for other in lines if work(other) == work(line)]
+    """The ratio stands in the lines of the fastest mode of each framework, over the replicates that both can show to do
+    the same work. Whether the two parity files agree is not judged here."""
     best: dict[str, Json] = {}
-    for other in same_work:
+    for other in lines:
+        if work(other) != work(line) or other["worthless"]:
+            continue
         framework = other["framework"]
         if framework not in best or other["throughput_samples_per_s"] > best[framework]["throughput_samples_per_s"]:
             best[framework] = other
-    fastest = best[line["framework"]] is line
+    fastest = best.get(line["framework"]) is line
     if not fastest or len(best) < 2:
         return {"fastest": fastest}
-    ours, theirs = best["jax"]["throughputs"], best["torch"]["throughputs"]
-    common = sorted(ours.keys() & theirs.keys())
+    jax, torch = best["jax"], best["torch"]
+    ours, theirs = jax["throughputs"], torch["throughputs"]
+    common = sorted(jax["gated"] & torch["gated"])
     if not common:
         return {"fastest": fastest}
-    return {"fastest": fastest} | ratio([math.log(ours[number] / theirs[number]) for number in common])
+    found = ratio([math.log(ours[number] / theirs[number]) for number in common])
+    if jax["unstable"] or torch["unstable"]:
+        found |= {"verdict": "undecided", "replicates_needed": None}
+    return {"fastest": fastest} | found
 
 
 def work(line: Json) -> list[Any]:
@@ -307,12 +334,12 @@ def scaling(line: Json, lines: list[Json]) -> Json:
     """Throughput on N devices over N times that on one: with the same batch (strong), and with 1/N of it (weak)."""
     found: Json = {"strong_scaling_efficiency": None, "weak_scaling_efficiency": None}
     count = line["devices"]
-    if count == 1:
+    if count == 1 or line["worthless"]:
         return found
     same = ("device", "benchmark", "use_case_name", "data", "quick", "settings", "model", "precision", "options")
     names = (*same, "framework", "execution_mode")
     for other in lines:
-        if other["devices"] == 1 and all(other[name] == line[name] for name in names):
+        if other["devices"] == 1 and not other["worthless"] and all(other[name] == line[name] for name in names):
             efficiency = line["throughput_samples_per_s"] / (count * other["throughput_samples_per_s"])
             if other["batch_size"] == line["batch_size"]:
                 found["strong_scaling_efficiency"] = efficiency

@@ -78,7 +78,9 @@ def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
     assert isinstance(both, SeveralGpus)
     assert both.energy_joules() == 3500.0
     assert both.power_watts() == 250.0
+    assert both.joules_of_each() == [1000.0, 2500.0]
     assert both.process_bytes() == 30
+    assert both.process_bytes_of_each() == [10, 30]
     assert both.state() == GpuState(
         sm_clock_mhz=1310,
         memory_clock_mhz=1115,
@@ -88,6 +90,7 @@ def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
         other_processes=1,
     )
     assert both.describe()["uuids"] == UUIDS
+    assert both.describe()["names"] == ["NVIDIA A100-SXM4-80GB"] * 2
     assert both.describe()["uuid"] == UUIDS[0]
 
 
@@ -100,6 +103,7 @@ def test_several_gpus_have_no_number_where_one_has_none(nvml: Any) -> None:
     nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = energy
     both = open_gpus(0, 2)
     assert both.energy_joules() is None
+    assert both.joules_of_each() == [1000.0, None]
     assert both.power_watts() == 503.0
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.job import read_plan, write_plan
+from harness.job import describe_pairing, read_plan, write_plan
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.record import Record, read_record
 from tests.fake_repository import Repository, make_repository, without_slurm
@@ -60,6 +60,10 @@ FAULTS = {
     "diverges": ("failed", "the loss of epoch 2, step 3 of 4, is nan: training diverged. Lower settings.learning_rate"),
     "is_wrong": ("failed", "full against the float64 loop: relative error 1.00e+00"),
     "raises": ("failed", "KeyError: 'conv9'"),
+    "tells_nonsense": (
+        "failed",
+        "its result cannot be recorded: Result: details: Value error, phases.forward.1 (nan) is not a finite number",
+    ),
     "writes_nonsense": ("failed", "the measurement's process ended with status 1 and no result"),
     "is_killed_and_leaves_a_worker": ("failed", "the measurement's process was killed by SIGKILL"),
 }
@@ -255,7 +259,7 @@ def test_one_replicate_at_a_time_adds_up_to_the_plan(repository: Repository) -> 
     records = all_records(repository)
     assert [record.measurement.replicate for record in records] == [0, 0, 1, 1, 2, 2]
     positions = [record.environment["pairing"] for record in records]
-    assert positions == [{"kind": "together", "position": position} for position in (0, 0, 2, 2, 4, 4)]
+    assert positions == [{"kind": "together", "position": n, "pair": None} for n in (0, 0, 2, 2, 4, 4)]
 
     # The job again, as after a requeue: what failed is tried again, and nothing else.
     assert run_arm(repository, folder, "--replicate", "1", "--position", "2").returncode == 1
@@ -272,6 +276,18 @@ def test_replicates_of_an_earlier_job_count_as_skipped(repository: Repository) -
     assert (beat.state, beat.measurements_done, beat.measurements_skipped) == ("done", 2, 1)
     kinds = [record.environment["pairing"] for record in all_records(repository)]
     assert kinds == [{"kind": "separate", "position": None}] * 2  # no position: it was no arm of a pair
+
+
+def test_which_run_of_a_pair_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert describe_pairing(3, "run-1", is_submitted=True) == {"kind": "together", "position": 3, "pair": "run-1"}
+    assert describe_pairing(3, is_submitted=True)["pair"] is None
+    assert describe_pairing(None, is_submitted=False) == {"kind": "by hand", "position": None}
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert describe_pairing(3, is_submitted=True)["pair"] == "77.0"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    assert describe_pairing(3, is_submitted=True)["pair"] == "77.2"
+    assert describe_pairing(3, "run-1", is_submitted=True)["pair"] == "run-1"
 
 
 def test_replicate_that_the_plan_does_not_have(repository: Repository) -> None:

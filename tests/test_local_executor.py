@@ -169,9 +169,11 @@ def test_a_pair_runs_in_turn(behaving: BehavingProject) -> None:
     assert follow(folders, behaving.results) == 0, behaving.results.local_queue_log.read_text()
     assert behaving.arms() == [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1), ("jax", 2), ("torch", 2)]
     records = sorted(behaving.records(), key=lambda record: record.started_at)
+    [pair] = {record.environment["pairing"]["pair"] for record in records}
     assert [record.environment["pairing"] for record in records] == [
-        {"kind": "together", "position": position} for position in range(6)
+        {"kind": "together", "position": position, "pair": pair} for position in range(6)
     ]
+    assert pair > folders[0].stamp  # made when this run began
     for state in job_states(behaving.results, folders):
         assert state.state == "done" and state.heartbeat is not None
         assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (3, 3)

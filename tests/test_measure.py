@@ -12,7 +12,7 @@ import pytest
 
 from harness import measure
 from harness.channel import Channel
-from harness.gpu import Gpu, NoGpu
+from harness.gpu import Gpu, NoGpu, SeveralGpus
 from harness.measure import (
     COLD_CALLS,
     compile_time_s,
@@ -333,6 +333,15 @@ def test_energy_window_is_filled(clock: Clock, listener: Listener) -> None:
 
 
 def test_energy_that_nobody_measures_says_why(clock: Clock, listener: Listener) -> None:
+    both = steady(
+        Work(clock),
+        listener,
+        protocol(),
+        gpu=SeveralGpus([FakeGpu(clock, watts=100.0), FakeGpu(clock, watts=300.0)]),  # type: ignore[list-item]
+    ).energy
+    assert both.gross_joules is not None and both.window_s is not None
+    assert both.devices_gross_joules == pytest.approx([both.gross_joules / 4, both.gross_joules * 3 / 4])
+    assert both.gross_joules == pytest.approx(400 * both.window_s)
     without_gpu = steady(Work(clock), listener, protocol(idle_s=1.0))
     assert (without_gpu.energy.gross_joules, without_gpu.energy.absent) == (None, "none in this test")
     without_counter = steady(Work(clock), listener, protocol(idle_s=1.0), gpu=FakeGpu(clock, has_counter=False))

@@ -1,5 +1,6 @@
 """What the parity gate keeps, compares and says; numbers by hand, no framework. And pipeline/parity_gate.py."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,45 @@ def test_file_that_is_none_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 half a file")
     with pytest.raises(RecordError, match=r"parity-x\.npz: not a file of parity numbers"):
         read_parity(path)
+
+
+def of_another_version(metadata: dict[str, Any], arrays: dict[str, Any]) -> None:
+    metadata |= {"schema_version": 2, "what_this_code_does_not_know": 1}
+
+
+def with_an_unknown_quantity(metadata: dict[str, Any], arrays: dict[str, Any]) -> None:
+    metadata["shapes"]["curvature/a"] = [1]
+    arrays["number:curvature/a"] = np.zeros(1)
+
+
+def with_a_sketch_of_another_size(metadata: dict[str, Any], arrays: dict[str, Any]) -> None:
+    metadata["shapes"]["gradients/conv.weight"] = [200, 200]
+    arrays["number:gradients/conv.weight"] = np.zeros(2048)
+
+
+def without_a_shape(metadata: dict[str, Any], arrays: dict[str, Any]) -> None:
+    del metadata["shapes"]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (of_another_version, "schema version 2; this code reads 1"),
+        (with_an_unknown_quantity, "number 'curvature/a': no such quantity; known: logits, loss"),
+        (with_a_sketch_of_another_size, "number 'gradients/conv.weight' is kept as [2048]; expected [4096]"),
+        (without_a_shape, "number 'loss' has a shape and no values, or values and no shape"),
+    ],
+)
+def test_file_of_other_numbers_leaves_the_pair_unchecked(results: Results, change: Any, complaint: str) -> None:
+    path = results.records(measurement().cell, "torch") / "good.npz"
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    metadata = json.loads(str(content["metadata"]))
+    change(metadata, content)
+    np.savez(path, **content | {"metadata": np.array(json.dumps(metadata))})
+    judgement = ParityGate(results).judge(record("jax", "good.npz"), record("torch", "good.npz"))
+    assert judgement.state == "unchecked"
+    assert judgement.sentence.startswith(f"{path}: not a file of parity numbers: {complaint}")
 
 
 def record(framework: Framework, parity: str | None, use_case_name: str = "train") -> Record:

@@ -1,12 +1,14 @@
 """From the events and results of several ranks to one outcome and one result; every number worked out by hand."""
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.ranks import EXIT_GRACE_S, SETTLE_S, Ranks, combine
-from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Result
+from harness.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, RankResult, Result
 
 LOG = Path("/results/x.log")
 EXIT_0 = {"kind": "exit", "content": {"code": 0, "tail": ""}}
@@ -61,7 +63,42 @@ def test_times_are_the_slowest_ranks_memory_the_largest_energy_the_sum() -> None
     sums = combined.details["memory_all_devices"]
     assert (sums["allocator_peak_bytes"], sums["host_peak_bytes"], sums["pool_peak_bytes"]) == (400, 15, None)
     assert combined.details["batch_norm"] == "local"
-    assert combined.energy == Energy(gross_joules=120.0, window_s=6.0, samples=32, idle_watts=5.0)
+    assert combined.energy == Energy(
+        gross_joules=120.0, window_s=6.0, samples=32, idle_watts=5.0, devices_gross_joules=[50.0, 70.0]
+    )
+    assert [device.allocator_peak_bytes for device in combined.memory.devices] == [100, 300]
+    assert {device.host_peak_bytes for device in combined.memory.devices} == {None}  # of the process
+
+
+def of_one_process(*allocator_peak_bytes: int, host_peak_bytes: int, joules: tuple[float, float]) -> Result:
+    memory = Memory(
+        allocator_peak_bytes=max(allocator_peak_bytes),
+        process_bytes=9,
+        host_peak_bytes=host_peak_bytes,
+        devices=[Memory(allocator_peak_bytes=peak, process_bytes=4) for peak in allocator_peak_bytes],
+    )
+    energy = Energy(
+        gross_joules=sum(joules), window_s=5.0, samples=32, idle_watts=2.0, devices_gross_joules=list(joules)
+    )
+    return result(memory=memory, energy=energy)
+
+
+def test_one_process_for_two_devices_tells_of_each_and_of_both() -> None:
+    alone = of_one_process(100, 70, host_peak_bytes=10, joules=(20.0, 25.0))
+    combined = combine([alone])
+    assert combined == alone.model_copy(update={"details": combined.details})
+    sums = combined.details["memory_all_devices"]
+    assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == (170, 8, 10)
+
+
+def test_processes_of_two_devices_each_add_up_over_four_devices() -> None:
+    first = of_one_process(100, 70, host_peak_bytes=10, joules=(20.0, 25.0))
+    combined = combine([first, of_one_process(80, 90, host_peak_bytes=30, joules=(21.0, 26.0))])
+    assert [device.allocator_peak_bytes for device in combined.memory.devices] == [100, 70, 80, 90]
+    assert (combined.memory.allocator_peak_bytes, combined.memory.host_peak_bytes) == (100, 30)
+    sums = combined.details["memory_all_devices"]
+    assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == (340, 16, 40)
+    assert (combined.energy.gross_joules, combined.energy.devices_gross_joules) == (92.0, [20.0, 25.0, 21.0, 26.0])
 
 
 def test_one_rank_is_left_as_it_is() -> None:
@@ -167,3 +204,36 @@ def test_alone_a_rank_needs_no_name() -> None:
     ranks.take(0, error("KeyError: 'conv9'"), 5.0)
     assert ranks.are_over(5.0)
     assert ranks.report().reason == "KeyError: 'conv9'"
+
+
+def test_every_rank_keeps_the_gpus_that_it_used() -> None:
+    ranks = two()
+    one = {"gpu": {"uuid": "GPU-1", "name": "H200"}}
+    both = {"gpu": {"uuid": "GPU-2", "uuids": ["GPU-2", "GPU-3"], "name": "H200", "names": ["H200", "A100"]}}
+    for rank, environment in enumerate((one, both)):
+        ranks.take(rank, {"kind": "environment", "content": environment}, 1.0)
+        ranks.take(rank, {"kind": "result", "content": result().model_dump(mode="json")}, 1.0)
+    first, second = ranks.report().ranks
+    assert (first.gpu_uuids, first.gpu_names) == (["GPU-1"], ["H200"])
+    assert (second.gpu_uuids, second.gpu_names) == (["GPU-2", "GPU-3"], ["H200", "A100"])
+
+
+@pytest.mark.parametrize(("before", "now"), [("GPU-1", ["GPU-1"]), (None, [])])
+def test_rank_of_a_record_with_one_uuid_is_read(before: str | None, now: list[str]) -> None:
+    fields = {"rank": 0, "node": "n1", "block_times_s": [], "call_times_s": [], "memory": {}, "energy": {}}
+    read = RankResult.model_validate_json(json.dumps(fields | {"gpu_uuid": before}))
+    assert read.gpu_uuids == now
+    assert RankResult.model_validate_json(read.model_dump_json()) == read
+
+
+def test_result_that_cannot_be_recorded_is_a_failure_that_names_the_field() -> None:
+    ranks = two()
+    good = result().model_dump(mode="json")
+    ranks.take(0, {"kind": "result", "content": good}, 1.0)
+    bad = good | {"energy": good["energy"] | {"gross_joules": math.nan}}
+    ranks.take(1, {"kind": "result", "content": bad}, 1.0)
+    report = ranks.report()
+    assert (report.outcome, report.result) == ("failed", None)
+    assert report.reason == (
+        "rank 1 on n2: its result cannot be recorded: energy.gross_joules: Input should be a finite number"
+    )

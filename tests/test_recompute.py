@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from harness.parity import ParityMetadata, ParityNumbers, key_of
+from harness.parity_file import write_parity
 from harness.paths import REPOSITORY
+from harness.plan import Measurement
 from harness.settings import MeasurementSettings
 from harness.statistics import STUDENT_T_95, estimate_ratio, geometric_mean_of_ratios
 from tests import recompute
@@ -27,7 +31,7 @@ KEY = (
 NUMBERS = (
     *(
         "replicates",
-        "modes_with_a_number",
+        "modes_compared",
         "throughput_samples_per_s",
         "step_time_s",
         "step_time_alone_s",
@@ -78,6 +82,10 @@ class Maker:
         outcome: str = "ok",
         measurement_id: str | None = None,
         ended_at: str | None = None,
+        recompiles: int = 0,
+        spread: float = 0.01,
+        gated: bool = True,
+        environment: dict[str, Any] | None = None,
     ) -> str:
         """Returns the measurement's id."""
         self.count += 1
@@ -118,15 +126,27 @@ class Maker:
                 "cpu": {"model": "A CPU"},
                 "gpu": {"name": gpu} if gpu else {"absent": "no NVIDIA driver"},
                 "framework": {"platform": "gpu" if gpu else "cpu"},
-            },
-            "result": self.result(step_s, steps_per_call, batch_size, epochs, gpu) if outcome == "ok" else None,
+            }
+            | (environment or {}),
+            "result": self.result(step_s, steps_per_call, batch_size, epochs, gpu, spread) if outcome == "ok" else None,
+            "parity": "parity.npz" if gated else None,
         }
+        if record["result"]:
+            record["result"]["recompiles"] = recompiles
         if replicate == 0 and devices == 1 and record["result"]:
             record["result"] |= self.warm_start(record["result"])
         path = self.folder / "records" / "any" / f"mnist_{use_case}" / framework / f"{self.count}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record))
+        if gated and not (path.parent / "parity.npz").exists():
+            self.parity(Measurement.model_validate(record["measurement"]), path.parent / "parity.npz")
         return measurement_id
+
+    def parity(self, measurement: Measurement, path: Path) -> None:
+        """Numbers on which both frameworks agree. One file serves all: its key is not compared with a record's."""
+        key = key_of(measurement)
+        metadata = ParityMetadata(key=key, outcome="ok", shapes={"loss": ()}, created_at="2026-11-21T08:00:00+00:00")
+        write_parity(ParityNumbers(metadata=metadata, kept={"loss": np.array(2.0)}), path)
 
     def warm_start(self, result: dict[str, Any]) -> dict[str, Any]:
         first_s = [0.4 + self.draw.random(), 0.1, 0.01]
@@ -135,7 +155,7 @@ class Maker:
         return {"warm_start_call_times_s": first_s, "compile_time_warm_s": sum(first_s) - 3 * middle}
 
     def result(
-        self, step_s: float, steps_per_call: int, batch_size: int, epochs: int, gpu: str | None
+        self, step_s: float, steps_per_call: int, batch_size: int, epochs: int, gpu: str | None, spread: float
     ) -> dict[str, Any]:
         noise = self.draw.lognormvariate
         call_times_s = [1.1 * step_s * steps_per_call * noise(0, 0.05) for _ in range(self.draw.choice((80, 81)))]
@@ -143,7 +163,7 @@ class Maker:
         ordered = sorted(call_times_s)
         middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
         calls = max(1, round(0.1 / (step_s * steps_per_call)))
-        times_s = [calls * steps_per_call * step_s * noise(0, 0.01) for _ in range(self.draw.choice((20, 21)))]
+        times_s = [calls * steps_per_call * step_s * noise(0, spread) for _ in range(self.draw.choice((20, 21)))]
         result: dict[str, Any] = {
             "compile_time_s": sum(cold_s) - 3 * middle,
             "cold_call_times_s": cold_s,
@@ -230,6 +250,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     maker.record("torch", "eager", 0, 1e-3, batch_size=32, measurement_id=again)
     maker.record("torch", "eager", 0, 9e-3, batch_size=32, measurement_id=again, outcome="failed")
     maker.record("jax", "jit", 0, 9e-3, batch_size=32, outcome="out_of_memory")
+    for replicate in range(3):
+        # The fastest mode was recompiled in one replicate: the other is compared.
+        maker.record("jax", "scan", replicate, 1e-3, batch_size=128, recompiles=2 if replicate == 1 else 0)
+        maker.record("jax", "jit", replicate, 2e-3 * noise(0, 0.01), batch_size=128, gated=replicate != 2)
+        maker.record("torch", "eager", replicate, 3e-3 * noise(0, 0.01), batch_size=128)
+        # A clear ratio, but of blocks that spread by much more than a quarter.
+        maker.record("jax", "jit", replicate, 1e-3, batch_size=1024, spread=1.0 if replicate == 0 else 0.01)
+        maker.record("torch", "eager", replicate, 4e-3, batch_size=1024)
+        # Without NVML; and a slice of the card, which is another device.
+        maker.record("jax", "jit", replicate, 2e-3, environment={"framework": {"platform": "gpu", "device": "L4"}})
+        maker.record("torch", "eager", replicate, 3e-3, environment={"framework": {"platform": "cuda", "device": "L4"}})
+        part = {"name": "L4", "mig": True, "memory_total_bytes": 10 * 2**30}
+        maker.record("jax", "jit", replicate, 5e-3, gpu="L4", environment={"gpu": part})
     return folder
 
 
@@ -291,10 +324,18 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
             ratios += line["ratio_jax_over_torch"] != ""
         else:  # a pair that did not pass the parity gate has no ratio
             require_equal(line, {}, OF_THE_RATIO)
-    if published is None and "parity" not in next(iter(found.values())):
+    if published is None:
         # Two lines each for training, two batches of per-sample gradients, two settings on the A100, three in scaling,
-        # and one quick run.
-        assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1)
+        # one quick run, and one each beside a recompiled mode, of unstable blocks, and without NVML.
+        assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1 + 3)
+        assert {line["ratio_replicates"] for line in found.values() if line["batch_size"] == "128"} == {"", "2"}
+        assert {line["verdict"] for line in found.values() if line["batch_size"] == "1024"} == {"undecided"}
+        assert {line["device"] for line in found.values()} == {
+            "CPU: A CPU",
+            "NVIDIA A100",
+            "L4",
+            "L4 MIG 10.0 GiB",
+        }
 
 
 def test_records_made_here_have_phases_and_calls_of_several_steps(made: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from harness.errors import RecordError
 from harness.files import write_atomically
@@ -14,7 +15,7 @@ from harness.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
 from harness.job import read_plan, write_plan
 from harness.paths import JobFolder, Results
 from harness.plan import Cell, JobPlan, Measurement, Variant
-from harness.record import Record, Result, find_settled_record, read_record, write_record
+from harness.record import Blocks, Check, Record, Result, find_settled_record, in_words, read_record, write_record
 from harness.settings import MeasurementSettings, WandbSettings
 
 
@@ -263,3 +264,47 @@ def test_record_is_plain_json(tmp_path: Path) -> None:
         raise AssertionError(constant)
 
     assert json.loads(path.read_text(), parse_constant=refuse)["schema_version"] == 1
+
+
+BLOCKS = {
+    "calls_per_block": 1,
+    "steps_per_call": 1,
+    "samples_per_step": 8,
+    "block_times_s": [0.1, 0.1],
+    "warmup_times_s": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        ({"blocks": BLOCKS | {"block_times_s": []}}, "result.blocks.block_times_s: List should have at least 1 item"),
+        ({"blocks": BLOCKS | {"block_times_s": [0.1, 0.0]}}, "result.blocks.block_times_s.1: Input should be greater"),
+        ({"blocks": BLOCKS | {"block_times_s": [0.1, -0.1]}}, "result.blocks.block_times_s.1: Input should be greater"),
+        ({"blocks": BLOCKS | {"calls_per_block": 0}}, "result.blocks.calls_per_block: Input should be greater"),
+        ({"latency": {"steps_per_call": 1, "call_times_s": []}}, "result.latency.call_times_s: List should have"),
+        ({"energy": {"gross_joules": float("inf")}}, "result.energy.gross_joules: Input should be a finite number"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_samples_without_statistics_are_no_record(tmp_path: Path, result: dict[str, Any], complaint: str) -> None:
+    path = store(Results(root=tmp_path), make_record(make_plan(), result=Result(blocks=Blocks(**BLOCKS))))
+    content = json.loads(path.read_text())
+    content["result"] |= result
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError) as raised:
+        read_record(path)
+    assert f"{path}: not a record of schema 1: {complaint}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"details": {"phases": {"forward": [0.1, float("nan")]}}}, "phases.forward.1 (nan)"),
+        ({"checks": [Check(name="full", error=float("inf"), tolerance=1.0, passed=False)]}, "0.error (inf)"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_before_it_is_written(fields: dict[str, Any], where: str) -> None:
+    with pytest.raises(ValidationError, match="is not a finite number") as raised:
+        Result(**fields)
+    assert where in in_words(raised.value)

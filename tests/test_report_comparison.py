@@ -11,14 +11,14 @@ from harness.parity import Judgement
 from harness.paths import Results
 from harness.plan import JobPlan, Variant
 from harness.record import Energy, EpochPoint, Memory, RankResult, Record
-from harness.settings import Framework, MeasurementSettings, WandbSettings
+from harness.settings import FRAMEWORKS, Framework, MeasurementSettings, WandbSettings
 from harness.statistics import estimate_ratio
 from pipeline.report.command import ReportOptions, print_summary, report_command
-from pipeline.report.compare import Section, headline, newest, scaling, tally
+from pipeline.report.compare import Comparison, Section, device_name, headline, newest, scaling, tally
 from pipeline.report.compare import sections as judged_sections
 from pipeline.report.conditions import conditions, side
 from pipeline.report.tables import csv_text
-from pipeline.report.wording import use_case_title
+from pipeline.report.wording import differences, no_ratio_lines, use_case_title, verdict
 from tests.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
 
 
@@ -384,19 +384,167 @@ def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any,
     assert "1.50" not in output
 
 
-def test_one_failed_replicate_fails_the_row_and_one_pass_is_enough() -> None:
+def test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out() -> None:
     def judge(jax: Record, torch: Record) -> Judgement:
         state = states[jax.measurement.replicate]
         return Judgement(state=state, sentence=f"replicate {jax.measurement.replicate}")
 
-    states: list[Any] = ["passed", "unchecked", "unchecked"]
-    comparison = judged_sections(pair_of(), judge)[0].rows[0].comparison
-    assert comparison is not None and comparison.estimate is not None
-    assert comparison.estimate.value == pytest.approx(1.5)
+    def compared() -> Comparison:
+        speeds = {"jax": (3000, 9000, 4500), "torch": (2000, 1000, 2000)}
+        found = [
+            record(framework, "jit", speed, replicate=replicate, environment=H200 | {"node": f"n{replicate}"})
+            for framework in FRAMEWORKS
+            for replicate, speed in enumerate(speeds[framework])
+        ]
+        (section,) = judged_sections(found, judge)
+        comparison = section.rows[0].comparison
+        assert comparison is not None
+        (line, _) = csv.DictReader(csv_text([section]).splitlines())
+        assert line["left_out"] == (comparison.left_out or "")
+        return comparison
+
+    states: list[Any] = ["passed", "unchecked", "passed"]
+    comparison = compared()
+    assert comparison.estimate is not None
+    assert comparison.estimate.value == pytest.approx(math.sqrt(1.5 * 2.25))  # without the 9 of replicate 1
+    assert (comparison.estimate.replicates, comparison.replicates) == (2, 3)
+    assert comparison.left_out == "1 of 3 replicates, parity unchecked: replicate 1"
+    assert differences(comparison).endswith("left out: 1 of 3 replicates, parity unchecked: replicate 1")
     states = ["passed", "passed", "failed"]
-    comparison = judged_sections(pair_of(), judge)[0].rows[0].comparison
-    assert comparison is not None and comparison.estimate is None
+    comparison = compared()
+    assert (comparison.estimate, comparison.left_out) == (None, None)
     assert comparison.judgement.sentence == "replicate 2"
+
+
+def with_result(one: Record, **changes: Any) -> Record:
+    assert one.result is not None
+    return one.model_copy(update={"result": one.result.model_copy(update=changes)})
+
+
+def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
+    scans = [record("jax", "scan", 9000, replicate=replicate) for replicate in range(3)]
+    scans[1] = with_result(scans[1], recompiles=2)
+    (section,) = sections([*pair_of(), *scans])
+    (row,) = section.rows
+    assert [mode.execution_mode for mode in row.modes] == ["scan", "jit", "eager"]  # listed all the same
+    best = row.best("jax")
+    assert best is not None and best.execution_mode == "jit"
+    assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
+    alone = [one for one in scans + pair_of() if one.measurement.variant.execution_mode != "jit"]
+    (row,) = sections(alone)[0].rows
+    assert row.ratio is None
+    assert row.why_no_ratio == (
+        "JAX scan: recompiled: 2 compilation(s) inside the timed windows: the times are worthless"
+    )
+    assert no_ratio_lines([row]) == [f"{row.why_no_ratio}; cnn-b100-fp32"]
+    assert tally([row]).without_ratio == 1
+
+
+def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
+    one, two = record("jax", "jit", 1000), record("jax", "jit", 1500, cell=TWO)
+    assert float(efficiencies([one, two])["jit", "100"][0]) == pytest.approx(0.75)
+    assert efficiencies([with_result(one, recompiles=1), two])["jit", "100"] == ("", "")
+    assert efficiencies([one, with_result(two, recompiles=1)])["jit", "100"] == ("", "")
+
+
+def test_unstable_blocks_decide_nothing_and_are_in_no_mean() -> None:
+    """Of 20 blocks, 10 of 0.2 s and 10 of 0.4 s: the middle half spreads by 0.2 over a median of 0.3 s."""
+    found = pair_of()
+    assert found[0].result is not None and found[0].result.blocks is not None
+    blocks = found[0].result.blocks.model_copy(update={"block_times_s": [0.2, 0.4] * 10})
+    found[0] = with_result(found[0], blocks=blocks)
+    others = [
+        record(framework, mode, speed, replicate=r, precision="bf16")
+        for framework, mode, speed in (("jax", "jit", 4000), ("torch", "eager", 1000))
+        for r in range(3)
+    ]
+    (section,) = sections(found + others)
+    sound, doubtful = section.rows
+    assert sound.ratio is not None and sound.ratio.verdict == "JAX faster"
+    assert doubtful.ratio is not None
+    assert (doubtful.ratio.verdict, doubtful.ratio.replicates_needed) == ("undecided", None)
+    assert verdict(doubtful.ratio) == "undecided: JAX unstable"
+    found_tally = tally(section.rows)
+    assert found_tally.verdicts["undecided"] == 1
+    assert (found_tally.ratios, found_tally.mean) == (1, pytest.approx(4.0))
+
+
+def test_replicates_of_different_environments_are_flagged() -> None:
+    def flags(*environments: dict[str, Any]) -> dict[str, str]:
+        found = [record("jax", "jit", replicate=r, environment=one) for r, one in enumerate(environments)]
+        (section,) = sections(found)
+        return section.rows[0].modes[0].flags
+
+    first = H200 | {
+        "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-1"},
+        "packages": {"jax": "0.10.1"},
+        "variables": {"CUDA_VISIBLE_DEVICES": "0", "JAX_COMPILATION_CACHE_DIR": "/tmp/a"},
+        "git": {"commit": "a" * 40, "clean": True},
+    }
+    elsewhere = first | {  # another card of the same node is no other environment
+        "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-2"},
+        "variables": {"CUDA_VISIBLE_DEVICES": "1", "JAX_COMPILATION_CACHE_DIR": "/tmp/b"},
+    }
+    assert "mixed_environment" not in flags(first, elsewhere, first)
+    upgraded = first | {"packages": {"jax": "0.10.2", "nvidia-nccl-cu13": "2.30"}}
+    assert flags(first, first, upgraded)["mixed_environment"] == (
+        "replicates of different environments: libraries: jax 0.10.1 / 0.10.2, nvidia-nccl absent / 2.30"
+    )
+    later = first | {
+        "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"},
+        "variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},
+        "git": {"commit": "a" * 40, "clean": False},
+    }
+    assert flags(first, later)["mixed_environment"] == (
+        "replicates of different environments: driver: 570.1 / 580.1; variables: XLA_FLAGS unset / "
+        "--xla_gpu_autotune_level=0; code: aaaaaaaaaa / aaaaaaaaaa with changes"
+    )
+
+
+def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
+    without_nvml = {"gpu": {"absent": "no NVML"}, "framework": {"platform": "cuda", "device": "NVIDIA H200"}}
+    board: dict[str, Any] = {"name": "NVIDIA H200", "mig": True, "memory_total_bytes": 18 * 2**30}
+    named = {"gpu": board, "framework": {"platform": "gpu", "device": "NVIDIA H200 MIG 1g.18gb"}}
+    unnamed = {"gpu": board, "framework": {"platform": "gpu"}}
+    found = [record("jax", "jit", environment=one) for one in (H200, without_nvml, named, unnamed)]
+    assert [device_name(one) for one in found] == [
+        "NVIDIA H200",
+        "NVIDIA H200",
+        "NVIDIA H200 MIG 1g.18gb",
+        "NVIDIA H200 MIG 18.0 GiB",
+    ]
+    assert newest(found) == [found[1], *found[2:]]  # the same measurement, on three devices
+    assert device_name(record("jax", "jit", environment=CPU | {"cpu": {"model": "Xeon"}})) == "CPU: Xeon"
+
+
+def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
+    def on(*names: str) -> list[Record]:
+        ranks = [
+            RankResult(
+                rank=rank,
+                node="n1",
+                gpu_names=[name],
+                block_times_s=[],
+                call_times_s=[],
+                memory=Memory(),
+                energy=Energy(),
+            )
+            for rank, name in enumerate(names)
+        ]
+        return pair_of(cell=TWO, ranks=ranks)
+
+    assert sections(on("NVIDIA H200", "NVIDIA H200"))[0].rows[0].ratio is not None
+    (row,) = sections(on("NVIDIA H200", "NVIDIA A100"))[0].rows
+    assert row.ratio is None
+    assert row.why_no_ratio == "JAX jit: mixed_gpus: its devices are of different kinds: NVIDIA A100, NVIDIA H200"
+    several = H200 | {"gpu": {"name": "NVIDIA H200", "names": ["NVIDIA H200", "NVIDIA A100"]}}
+    assert "mixed_gpus" in sections([record("jax", "jit", cell=TWO, environment=several)])[0].rows[0].modes[0].flags
+
+
+def test_numbers_among_options_are_sorted_as_numbers() -> None:
+    found = [record("jax", "jit", options={"models": models, "of": "x"}) for models in (64, 8, 1, 32)]
+    (section,) = sections(found)
+    assert [row.variant.options["models"] for row in section.rows] == [1, 8, 32, 64]
 
 
 def test_without_a_common_replicate_there_is_no_ratio() -> None:
@@ -435,12 +583,13 @@ def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
             "variables": {"OMP_NUM_THREADS": "4"},
             "slurm": {"job_id": "12"},
             "git": {"commit": "a" * 40, "clean": True},
-            "pairing": {"kind": "together", "position": 0},
+            "pairing": {"kind": "together", "position": 0, "pair": "12.0"},
         }
         return same | changes
 
     names = ["GPU", "driver", "node", "CPUs", "libraries", "variables", "Slurm job", "code", "pairing"]
-    found = conditions([(environment(), environment())])
+    neighbour = environment(pairing={"kind": "together", "position": 1, "pair": "12.0"})
+    found = conditions([(environment(), neighbour)])
     assert [(one.name, one.state) for one in found] == [(name, "equal") for name in names]
 
     other = environment(
@@ -452,7 +601,7 @@ def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
     )
     del other["node"]
     # The third replicate is the one that differs.
-    pairs = [(environment(), environment())] * 2 + [(environment(), other)]
+    pairs = [(environment(), neighbour)] * 2 + [(environment(), other | {"pairing": neighbour["pairing"]})]
     found = conditions(pairs)
     assert {one.name: one.detail for one in found if one.state == "differs"} == {
         "GPU": "GPU-1 / GPU-2",
@@ -468,12 +617,20 @@ def test_every_rank_has_its_gpu() -> None:
     def on(*uuids: str) -> Record:
         ranks = [
             RankResult(
-                rank=rank, node="n1", gpu_uuid=uuid, block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy()
+                rank=rank,
+                node="n1",
+                gpu_uuids=[uuid],
+                block_times_s=[],
+                call_times_s=[],
+                memory=Memory(),
+                energy=Energy(),
             )
             for rank, uuid in enumerate(uuids)
         ]
-        same = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}, "node": "n1"}
         return record("jax", "jit", cell=TWO, environment=same, ranks=ranks)
+
+    same: dict[str, Any] = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}}
+    same["node"] = "n1"
 
     def states(jax: Record, torch: Record) -> dict[str, str]:
         return {one.name: one.detail or one.state for one in conditions([(side(jax), side(torch))])}
@@ -481,6 +638,16 @@ def test_every_rank_has_its_gpu() -> None:
     equal = states(on("GPU-1", "GPU-2"), on("GPU-2", "GPU-1"))
     assert (equal["GPU"], equal["node"]) == ("equal", "equal")
     assert states(on("GPU-1", "GPU-2"), on("GPU-1", "GPU-3"))["GPU"] == "GPU-1 GPU-2 / GPU-1 GPU-3"
+
+    # One process for both GPUs has no ranks.
+    def of_one_process(*uuids: str) -> Record:
+        environment = same | {"gpu": {"name": "NVIDIA H200", "uuid": uuids[0], "uuids": list(uuids)}}
+        return record("jax", "jit_process_per_node", cell=TWO, environment=environment)
+
+    assert states(of_one_process("GPU-2", "GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "equal"
+    assert states(of_one_process("GPU-1", "GPU-3"), on("GPU-1", "GPU-2"))["GPU"] == "GPU-1 GPU-3 / GPU-1 GPU-2"
+    # An old record of one process for each of two nodes has the first UUID of each only.
+    assert states(on("GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "not recorded"
 
 
 def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
@@ -505,10 +672,79 @@ def test_old_records_do_not_know_and_a_cpu_has_no_driver() -> None:
     assert found["CPUs"] == found["pairing"] == found["code"] == "not recorded"
 
 
-def test_jobs_of_their_own_are_not_equal_pairing() -> None:
-    separate = CPU | {"pairing": {"kind": "separate", "position": None}}
-    (pairing,) = [one for one in conditions([(separate, separate)]) if one.name == "pairing"]
-    assert (pairing.state, pairing.detail) == ("differs", "separate")
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected"),
+    [
+        (("together", 0, "12.0"), ("together", 1, "12.0"), "equal"),
+        (("together", 3, "12.0"), ("together", 2, "12.0"), "equal"),
+        (("together", 0, "12.0"), ("together", 5, "12.0"), "position 0 / position 5"),
+        (("together", 0, "12.0"), ("together", 1, "13.0"), "run 12.0 / run 13.0"),
+        (("together", 0, "12.0"), ("together", 1, "12.1"), "run 12.0 / run 12.1"),
+        (("together", 0, None), ("together", 1, None), "not recorded"),  # a record from before
+        (("separate", None, None), ("separate", None, None), "separate"),
+        (("together", 0, "12.0"), ("by hand", None, None), "together / by hand"),
+    ],
+)
+def test_equal_pairing_is_neighbours_in_one_run(jax: Any, torch: Any, expected: str) -> None:
+    names = ("kind", "position", "pair")
+    pair = [{"pairing": dict(zip(names, one, strict=True))} for one in (jax, torch)]
+    (pairing,) = [one for one in conditions([(pair[0], pair[1])]) if one.name == "pairing"]
+    assert (pairing.detail or pairing.state) == expected
+
+
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected"),
+    [
+        ({"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn-cu13": "9.26"}, "nvidia-cudnn 9.10 / 9.26"),
+        ({"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn": "9.10"}, "equal"),
+        ({"nvidia-cublas": "13.4", "jax": "0.10.2"}, {"torch": "2.15.0"}, "nvidia-cublas 13.4 / absent"),
+        ({"jax-cuda13-plugin": "0.10.2"}, {"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}, "equal"),
+    ],
+)
+def test_libraries_are_compared_by_what_they_are(jax: Any, torch: Any, expected: str) -> None:
+    assert of_both("libraries", *(H200 | {"python": "3.12", "packages": packages} for packages in (jax, torch))) == (
+        expected
+    )
+
+
+def test_cuda_libraries_mean_nothing_on_a_cpu() -> None:
+    sides = [CPU | {"python": "3.12", "packages": packages} for packages in ({}, {"nvidia-cublas": "13.4"})]
+    assert of_both("libraries", *sides) == "equal"
+
+
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected"),
+    [
+        ({"OMP_NUM_THREADS": "4"}, {}, "OMP_NUM_THREADS 4 / unset"),
+        ({}, {"LD_LIBRARY_PATH": "/opt/cuda"}, "LD_LIBRARY_PATH unset / /opt/cuda"),
+        ({}, {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE unset / 0"),
+        ({"XLA_FLAGS": "x", "JAX_PLATFORMS": "cuda"}, {"TORCH_LOGS": "x", "PYTORCH_ALLOC_CONF": "x"}, "equal"),
+        ({"CUDA_CACHE_PATH": "/tmp/1"}, {"CUDA_CACHE_PATH": "/tmp/2"}, "equal"),
+        ({}, {"CUDA_MODULE_LOADING": "LAZY"}, "equal"),
+        ({}, {"CUDA_MODULE_LOADING": "EAGER"}, "CUDA_MODULE_LOADING LAZY / EAGER"),
+    ],
+)
+def test_variables_of_one_side_that_change_that_side(jax: Any, torch: Any, expected: str) -> None:
+    assert of_both("variables", {"variables": jax}, {"variables": torch}) == expected
+
+
+def of_both(name: str, jax: dict[str, Any], torch: dict[str, Any]) -> str:
+    (found,) = [one for one in conditions([(jax, torch)]) if one.name == name]
+    return found.detail or found.state
+
+
+def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_path: Path) -> None:
+    one, several = (H200 | {"packages": {"jax": version}, "python": "3.12"} for version in ("0.10.1", "0.10.2"))
+    found = [record("jax", "jit", 1000, environment=one), record("jax", "jit", 1500, cell=TWO, environment=several)]
+    sentence = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
+    lines = list(csv.DictReader(csv_text(sections(found)).splitlines()))
+    assert [line["scaling_differences"] for line in lines] == ["", sentence]
+    for each in found:
+        save(each, Results(root=tmp_path))
+    console = plain(200)
+    report_command(Results(root=tmp_path), ReportOptions(figures=False), console, passed)
+    assert f"One device / 2: {sentence}; JAX cnn-b100-fp32 jit" in text(console)
+    assert sentence in (tmp_path / "report" / "report.html").read_text()
 
 
 # Use cases that the report has never heard of.

@@ -3,6 +3,7 @@
 import math
 import random
 import statistics as reference
+from typing import Any
 
 import numpy as np
 import pytest
@@ -257,7 +258,7 @@ def test_a_clear_difference_names_the_faster_framework() -> None:
 def test_same_is_an_interval_within_one_percent() -> None:
     # Mean 0.004, standard deviation 0.001, reach 4.303 * 0.001 / sqrt(3) = 0.00248: 0.0015 to 0.0065 excludes 1 and
     # is still within log 1.01 = 0.00995.
-    assert estimate(0.003, 0.004, 0.005)[2:] == (3, "same", None)
+    assert estimate(0.003, 0.004, 0.005)[2:5] == (3, "same", None)
     assert estimate(-0.003, -0.004, -0.005).verdict == "same"
     # 0.008 + 0.00248 = 0.0105: over the edge, and above 1.
     assert estimate(0.007, 0.008, 0.009).verdict == "JAX faster"
@@ -266,21 +267,21 @@ def test_same_is_an_interval_within_one_percent() -> None:
 
 def test_undecided_says_how_many_replicates_would_decide() -> None:
     # Mean 0.02, standard deviation 0.01. Reach with 3: 0.0248, over 0.02. With 4: 3.182 * 0.01 / 2 = 0.0159, under.
-    assert estimate(0.01, 0.02, 0.03)[2:] == (3, "undecided", 4)
+    assert estimate(0.01, 0.02, 0.03)[2:5] == (3, "undecided", 4)
     # Mean 0.005: to exclude 1 the reach must be under 0.005; to be within 1 %, under 0.00995 - 0.005 = 0.00495.
     # 17: t[16] * 0.01 / sqrt(17) = 2.120 * 0.01 / 4.123 = 0.00514. 18: 2.110 * 0.01 / 4.243 = 0.00497, under 0.005.
-    assert estimate(-0.005, 0.005, 0.015)[2:] == (3, "undecided", 18)
+    assert estimate(-0.005, 0.005, 0.015)[2:5] == (3, "undecided", 18)
     # Mean 0, standard deviation 0.005: within 1 % it must be under 0.00995. Reach with 3: 0.01242; with 4: 0.00796.
-    assert estimate(-0.005, 0.0, 0.005)[2:] == (3, "undecided", 4)
+    assert estimate(-0.005, 0.0, 0.005)[2:5] == (3, "undecided", 4)
 
 
 def test_replicates_needed_end_at_a_hundred() -> None:
-    assert estimate(-1.0, 0.0, 1.0)[2:] == (3, "undecided", 100)
+    assert estimate(-1.0, 0.0, 1.0)[2:5] == (3, "undecided", 100)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_under_three_replicates_three_are_needed(count: int) -> None:
-    assert estimate(*[0.5] * count) == (pytest.approx(math.exp(0.5)), None, count, "undecided", 3)
+    assert estimate(*[0.5] * count)[:5] == (pytest.approx(math.exp(0.5)), None, count, "undecided", 3)
 
 
 def test_estimate_ratio_refuses_what_is_no_pair() -> None:
@@ -399,6 +400,24 @@ def test_gpu_flags() -> None:
         "other_processes": "up to 2 other process(es) used the same GPU",
     }
     assert quality_flags(Result(gpu_states=[gpu_state(1485)]), {"gpu": {"max_sm_clock_mhz": 1980}}, LOOSE) == {}
+
+
+@pytest.mark.parametrize(
+    ("used", "read", "flagged"),
+    [
+        ("GPU-ab12", {"uuid": "GPU-ab12"}, False),
+        ("GPU-AB12", {"uuid": "GPU-ab12"}, False),
+        ("GPU-cd34", {"uuid": "GPU-ab12"}, True),
+        ("GPU-cd34", {"uuid": "MIG-ab12", "mig": True}, False),  # a slice has a UUID of its own
+        ("GPU-cd34", {"absent": "no NVML"}, False),
+        (None, {"uuid": "GPU-ab12"}, False),
+    ],
+)
+def test_energy_of_another_gpu_is_flagged(used: str | None, read: dict[str, Any], flagged: bool) -> None:
+    flags = quality_flags(Result(), {"framework": {"device_uuid": used}, "gpu": read}, LOOSE)
+    assert ("other_gpu_read" in flags) == flagged
+    if flagged:
+        assert flags["other_gpu_read"].startswith("the framework computed on GPU-cd34, and NVML told of GPU-ab12:")
 
 
 def test_restarted() -> None:

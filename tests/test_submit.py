@@ -105,6 +105,8 @@ def test_arguments_of_the_job(tmp_path: Path) -> None:
     arm = Arm(position=5, framework="torch", replicate=2)
     of_arm = run_arguments(project.plan(), folder, project.results, arm)
     assert of_arm[-4:] == ["--replicate", "2", "--position", "5"]
+    of_run = run_arguments(project.plan(), folder, project.results, arm, "run-1")
+    assert of_run == [*of_arm, "--pair", "run-1"]
 
 
 def test_run_script_reports_the_exit_status() -> None:

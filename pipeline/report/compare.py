@@ -7,37 +7,49 @@ only where the parity gate has passed the pair.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from harness.parity import Judgement
-from harness.plan import Cell, Measurement, Variant
+from harness.plan import Cell, Measurement, Scalar, Variant
 from harness.record import SETTLED, Record
 from harness.settings import FRAMEWORKS, DataKind, Framework
 from harness.statistics import (
+    SAME_WITHIN,
     Interval,
     RatioEstimate,
     Verdict,
+    doubted,
     estimate_ratio,
     geometric_mean_of_ratios,
     median,
     quality_flags,
     summary_numbers,
 )
-from pipeline.report.conditions import Condition, conditions, side
+from pipeline.report.conditions import (
+    Condition,
+    conditions,
+    conditions_of_one_framework,
+    side,
+    uses_gpu,
+)
 
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 REPLICATES_FOR_AN_INTERVAL = 3
 NO_COMMON_REPLICATE = "no replicate is common to both"
 UNKNOWN_DEVICE = "a device that was not recorded"
-SAME = Interval(0.99, 1.01)
+SAME = Interval(1 / SAME_WITHIN, SAME_WITHIN)
 """Where an interval that lies in it says `same`; see harness/statistics.py."""
 VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undecided")
 
 FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})
 """What its section's heading says already."""
+
+WORTHLESS = ("recompiled", "mixed_gpus")
+"""Flags of a mode whose throughput is compared with nothing."""
 
 Judge = Callable[[Record, Record], Judgement]
 """The parity gate, asked about a record of JAX and one of PyTorch."""
@@ -80,6 +92,11 @@ class Mode:
     flags: dict[str, str]
 
     @property
+    def why_worthless(self) -> str | None:
+        """Why its throughput is compared with nothing; None where it may be."""
+        return next((f"{flag}: {self.flags[flag]}" for flag in WORTHLESS if flag in self.flags), None)
+
+    @property
     def one_device_mode(self) -> str:
         """The mode that does the same on one device; its own name but for one process per node."""
         result = self.records[0].result
@@ -104,6 +121,8 @@ class Comparison:
     torch: Mode
     replicates: int
     """How many both sides have."""
+    left_out: str | None
+    """How many of them are not in the ratio, and why."""
     judgement: Judgement
     estimate: RatioEstimate | None
     """None where the gate has not passed the pair, or no replicate is common to both."""
@@ -131,10 +150,11 @@ class Row:
     modes: tuple[Mode, ...]
     """JAX before PyTorch, the fastest first."""
     comparison: Comparison | None
-    """None where one side has no number."""
+    """None where one side has no number that may be compared."""
 
     def best(self, framework: Framework) -> Mode | None:
-        return next((mode for mode in self.modes if mode.framework == framework), None)
+        """The fastest of those that may be compared."""
+        return _fastest(self.modes, framework)
 
     @property
     def ratio(self) -> RatioEstimate | None:
@@ -144,6 +164,9 @@ class Row:
     def why_no_ratio(self) -> str | None:
         if self.comparison is not None:
             return self.comparison.why_no_ratio
+        for mode in self.modes:
+            if self.best(mode.framework) is None:
+                return f"{NAMES[mode.framework]} {mode.execution_mode}: {mode.why_worthless}"
         missing = [NAMES[framework] for framework in FRAMEWORKS if self.best(framework) is None]
         return f"{' and '.join(missing)} has no number here"
 
@@ -163,13 +186,11 @@ class Tally:
 
     verdicts: dict[Verdict, int]
     without_ratio: int
+    ratios: int
+    """How many the mean is of: those without a doubt."""
     mean: float | None
-    """Geometric mean of the ratios; None without one."""
+    """Geometric mean of these ratios; None without one."""
     interval: Interval | None
-
-    @property
-    def ratios(self) -> int:
-        return sum(self.verdicts.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +203,8 @@ class Scaling:
     """The one device had the batch that each of the N has."""
     communication: float | None
     """Share of the step's time that goes when nothing is moved between the devices; below zero by noise alone."""
+    conditions: tuple[Condition, ...] = ()
+    """What was equal on one device, whose value is first, and on N."""
 
 
 OneDevice = dict[tuple[object, ...], Mode]
@@ -199,15 +222,19 @@ def headline(setup: Setup) -> str:
 def device_name(record: Record) -> str:
     """What the framework computed on, if it came so far as to tell."""
     environment = record.environment
-    is_told = (environment.get("gpu") or {}).get("name") or (environment.get("framework") or {}).get("platform")
+    is_told = uses_gpu(environment) or (environment.get("framework") or {}).get("platform") is not None
     return device_of(environment) if is_told or record.outcome == "ok" else UNKNOWN_DEVICE
 
 
 def device_of(environment: Mapping[str, Any]) -> str:
-    """A JAX for the CPU beside a GPU ran on the CPU."""
-    gpu = (environment.get("gpu") or {}).get("name")
-    if gpu and (environment.get("framework") or {}).get("platform") != "cpu":
-        return str(gpu)
+    """A JAX for the CPU beside a GPU ran on the CPU. Where NVML is missing, the framework knows the GPU's name. A slice
+    of a GPU is not the whole one."""
+    gpu, framework = environment.get("gpu") or {}, environment.get("framework") or {}
+    if uses_gpu(environment):
+        own = str(framework.get("device") or gpu.get("name") or "GPU of unknown model")
+        if not gpu.get("mig"):
+            return str(gpu.get("name") or own)
+        return own if "MIG" in own else f"{own} MIG {(gpu.get('memory_total_bytes') or 0) / 2**30:.1f} GiB"
     return f"CPU: {(environment.get('cpu') or {}).get('model') or 'of unknown model'}"
 
 
@@ -249,10 +276,12 @@ def tally(rows: Iterable[Row]) -> Tally:
     rows = list(rows)
     estimates = [row.ratio for row in rows if row.ratio is not None]
     verdicts = Counter(estimate.verdict for estimate in estimates)
-    mean, interval = geometric_mean_of_ratios(estimates) if estimates else (None, None)
+    sound = [estimate for estimate in estimates if estimate.doubt is None]
+    mean, interval = geometric_mean_of_ratios(sound) if sound else (None, None)
     return Tally(
         verdicts={verdict: verdicts[verdict] for verdict in VERDICTS},
         without_ratio=len(rows) - len(estimates),
+        ratios=len(sound),
         mean=mean,
         interval=interval,
     )
@@ -292,8 +321,15 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
 def _row_order(record: Record, label: str, digest: str) -> tuple[object, ...]:
     """A batch of 64 before one of 256."""
     variant = record.measurement.variant
-    options = sorted((name, str(value)) for name, value in variant.options.items())
+    options = sorted((name, _value_order(value)) for name, value in variant.options.items())
     return variant.model, options, variant.precision, variant.batch_size, label, digest
+
+
+def _value_order(value: Scalar) -> tuple[bool, float, str]:
+    """8 before 64, and numbers before words."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return False, float(value), ""
+    return True, 0.0, str(value)
 
 
 def settings_digest(measurement: Measurement) -> str:
@@ -310,17 +346,19 @@ def _row(label: str, settings: str, records: Sequence[Record], judge: Judge) -> 
         by_mode[measurement.framework, measurement.variant.execution_mode].append(record)
     modes = [_mode(framework, mode, of_mode) for (framework, mode), of_mode in by_mode.items()]
     modes.sort(key=lambda mode: (FRAMEWORKS.index(mode.framework), -mode.throughput_samples_per_s))
-    fastest: dict[Framework, Mode] = {}
-    for mode in modes:
-        fastest.setdefault(mode.framework, mode)
-    both = len(fastest) == len(FRAMEWORKS)
+    jax, torch = (_fastest(modes, framework) for framework in FRAMEWORKS)
     return Row(
         label=label,
         variant=records[0].measurement.variant,
         settings=settings,
         modes=tuple(modes),
-        comparison=_comparison(fastest["jax"], fastest["torch"], judge) if both else None,
+        comparison=_comparison(jax, torch, judge) if jax and torch else None,
     )
+
+
+def _fastest(modes: Iterable[Mode], framework: Framework) -> Mode | None:
+    """The first that may be compared; the fastest come first."""
+    return next((mode for mode in modes if mode.framework == framework and not mode.why_worthless), None)
 
 
 def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) -> Mode:
@@ -340,6 +378,7 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
             | record.flags
             | flags
         )
+    flags |= _flags_of_all(records)
     if len(throughputs) < REPLICATES_FOR_AN_INTERVAL:
         count = len(throughputs)
         flags["few_replicates"] = f"{count} replicate{'s' if count > 1 else ''}: an interval takes 3"
@@ -356,34 +395,72 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
     )
 
 
+def _flags_of_all(records: Sequence[Record]) -> dict[str, str]:
+    """What only all replicates together show, or all ranks of one."""
+    first, *others = [side(record) for record in records]
+    flags = {}
+    mixed = _in_words(conditions_of_one_framework([(first, other) for other in others]))
+    if mixed:
+        flags["mixed_environment"] = f"replicates of different environments: {mixed}"
+    for record in records:
+        names = _gpu_names(record)
+        if len(names) > 1:
+            flags["mixed_gpus"] = f"its devices are of different kinds: {', '.join(sorted(names))}"
+    return flags
+
+
+def _in_words(found: Iterable[Condition]) -> str:
+    """`driver: 570.1 / 580.2; ...` of what differs."""
+    return "; ".join(f"{one.name}: {one.detail}" for one in found if one.state == "differs")
+
+
+def _gpu_names(record: Record) -> set[str]:
+    gpu = record.environment.get("gpu") or {}
+    return {name for rank in record.ranks for name in rank.gpu_names} | set(gpu.get("names") or ())
+
+
 def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
     common = sorted(jax.throughputs.keys() & torch.throughputs.keys())
     of_jax, of_torch = _by_replicate(jax), _by_replicate(torch)
-    pairs = [(of_jax[replicate], of_torch[replicate]) for replicate in common]
-    judgement = _judgement([judge(ours, theirs) for ours, theirs in pairs])
-    estimate = None
+    judgements = {replicate: judge(of_jax[replicate], of_torch[replicate]) for replicate in common}
+    passed = [replicate for replicate in common if judgements[replicate].state == "passed"]
+    judgement = _judgement(list(judgements.values()))
+    estimate = left_out = None
     if judgement.state == "passed":
+        left_out = _left_out([one for one in judgements.values() if one.state != "passed"], len(common))
         estimate = estimate_ratio(
-            [jax.throughputs[replicate] for replicate in common],
-            [torch.throughputs[replicate] for replicate in common],
+            [jax.throughputs[replicate] for replicate in passed],
+            [torch.throughputs[replicate] for replicate in passed],
         )
+        unstable = [NAMES[mode.framework] for mode in (jax, torch) if "unstable" in mode.flags]
+        if unstable:
+            estimate = doubted(estimate, f"{' and '.join(unstable)} unstable")
+    pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
     return Comparison(
         jax=jax,
         torch=torch,
-        replicates=len(pairs),
+        replicates=len(common),
+        left_out=left_out,
         judgement=judgement,
         estimate=estimate,
-        conditions=conditions([(side(ours), side(theirs)) for ours, theirs in pairs]),
+        conditions=conditions(pairs),
     )
 
 
 def _judgement(judgements: Sequence[Judgement]) -> Judgement:
-    """Of all replicates: one failure fails the row. All have the same weights and program, so one pass will do."""
+    """Of all replicates: one failure fails the row. What is unchecked is left out where anything has passed."""
     for state in ("failed", "passed"):
         for judgement in judgements:
             if judgement.state == state:
                 return judgement
     return judgements[0] if judgements else Judgement(state="unchecked", sentence=NO_COMMON_REPLICATE)
+
+
+def _left_out(unchecked: Sequence[Judgement], count: int) -> str | None:
+    """`1 of 3 replicates, parity unchecked: ...`"""
+    if not unchecked:
+        return None
+    return f"{len(unchecked)} of {count} replicates, parity unchecked: {unchecked[0].sentence}"
 
 
 def _by_replicate(mode: Mode) -> Mapping[int, Record]:
@@ -397,24 +474,35 @@ def one_device(compared: Sequence[Section]) -> OneDevice:
         if section.setup.cell.devices == 1
         for row in section.rows
         for mode in row.modes
+        if not mode.why_worthless
     }
 
 
 def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
     devices, batch_size = setup.cell.devices, row.variant.batch_size
+    if devices == 1 or mode.why_worthless:
+        return Scaling(strong=None, weak=None, communication=None)
 
-    def efficiency(batch_size_alone: int) -> float | None:
-        other = alone.get(_scaling_key(setup, row, mode, batch_size_alone))
+    def efficiency(other: Mode | None) -> float | None:
         return mode.throughput_samples_per_s / (devices * other.throughput_samples_per_s) if other else None
 
-    if devices == 1:
-        return Scaling(strong=None, weak=None, communication=None)
+    strong, weak = (alone.get(_scaling_key(setup, row, mode, size)) for size in (batch_size, batch_size // devices))
+    pairs = [
+        (side(one), side(several)) for other in (strong, weak) if other for one, several in _side_by_side(other, mode)
+    ]
     alone_s = mode.numbers.get("step_time_alone_s")
     return Scaling(
-        strong=efficiency(batch_size),
-        weak=efficiency(batch_size // devices),
+        strong=efficiency(strong),
+        weak=efficiency(weak),
         communication=None if alone_s is None else 1 - alone_s / mode.numbers["step_time_s"],
+        conditions=conditions_of_one_framework(pairs),
     )
+
+
+def _side_by_side(alone: Mode, several: Mode) -> Iterator[tuple[Record, Record]]:
+    """Every record of both at least once, as all of them are in the two medians."""
+    for one, other in zip_longest(alone.records, several.records):
+        yield one or alone.records[0], other or several.records[0]
 
 
 def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int) -> tuple[object, ...]:

@@ -1,6 +1,11 @@
-"""What was equal on the two sides of a pair: device, node, driver, CPUs, libraries, job, code. Pure."""
+"""What was equal on the two sides of a pair: device, node, driver, CPUs, libraries, job, code. Pure.
+
+And, by stricter rules, what was equal among records of one framework.
+"""
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,8 +13,30 @@ from typing import Any, Literal
 from harness.record import Record
 
 Environment = Mapping[str, Any]
-OF_ALL_RANKS = "ranks"
-"""Beside a record's own environment: node and GPU's UUID of each of several ranks."""
+NODES = "nodes"
+GPU_UUIDS = "gpu_uuids"
+"""Beside a record's own environment: of all ranks together, None where one is not known."""
+GPU_PLATFORMS = frozenset({"gpu", "cuda"})
+"""What JAX and PyTorch call one."""
+ABSENT = "absent"
+"""Instead of the version of a library that is not there."""
+UNSET = "unset"
+
+SHARED_LIBRARIES = frozenset(
+    f"nvidia-{name}"
+    for name in ("cublas", "cuda-runtime", "cudnn", "cufft", "cusolver", "cusparse", "nccl", "nvjitlink")
+)
+"""Both frameworks compute with these on a GPU: where one side has it from elsewhere, it is not known to be the same."""
+SHARED_VARIABLES = re.compile(r"(OMP|MKL|OPENBLAS|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL)_\w+|LD_LIBRARY_PATH|LD_PRELOAD")
+"""Of threads, the loader and the libraries that both use, NCCL included: set on one side only, they change that side
+alone. XLA_*, JAX_*, TORCH* and PYTORCH_* mean nothing to the other framework, so one side may well have its own."""
+OWN_FOLDER = re.compile(r"\w*CACHE_(DIR|PATH)")
+"""Each measurement's caches are in a folder of its own."""
+MEANING_OF_UNSET = {"CUDA_MODULE_LOADING": "LAZY"}
+"""PyTorch sets CUDA's own default (since 12.2)."""
+OF_ONE_RUN = re.compile(r"CUDA_VISIBLE_DEVICES|WANDB_MODE")
+"""May differ among replicates of one framework, as the GPU that the scheduler gives does."""
+
 State = Literal["equal", "differs", "not recorded"]
 
 
@@ -23,16 +50,46 @@ class Condition:
 
 
 def side(record: Record) -> Environment:
-    """What is compared of a record: its environment, and where each of several ranks ran."""
-    if not record.ranks:
+    """What is compared of a record: its environment, and where each of several devices was."""
+    devices = record.measurement.cell.devices
+    if devices == 1:
         return record.environment
-    return record.environment | {OF_ALL_RANKS: [(rank.node, rank.gpu_uuid) for rank in record.ranks]}
+    gpu = record.environment.get("gpu") or {}
+    of_ranks = [uuid for rank in record.ranks for uuid in rank.gpu_uuids]
+    uuids = of_ranks if record.ranks else gpu.get("uuids", [])
+    nodes: set[Any] = {rank.node for rank in record.ranks} or {record.environment.get("node")}
+    return record.environment | {
+        GPU_UUIDS: sorted(uuids) if len(uuids) == devices and None not in uuids else None,
+        NODES: None if None in nodes else sorted(nodes),
+    }
 
 
 def conditions(pairs: Sequence[tuple[Environment, Environment]]) -> tuple[Condition, ...]:
     """Of `side` of JAX's and of PyTorch's records, replicate by replicate."""
+    return _conditions(CONDITIONS, pairs)
+
+
+def conditions_of_one_framework(pairs: Sequence[tuple[Environment, Environment]]) -> tuple[Condition, ...]:
+    """Of records of one framework that were made at different times, maybe on different machines: what both should
+    share all the same. Values in the order of each pair."""
+    return _conditions(CONDITIONS_OF_ONE_FRAMEWORK, pairs)
+
+
+def uses_gpu(environment: Environment) -> bool:
+    """By what the framework says; NVML may be missing. A JAX for the CPU beside a GPU uses the CPU."""
+    platform = (environment.get("framework") or {}).get("platform")
+    return platform in GPU_PLATFORMS or (platform != "cpu" and bool((environment.get("gpu") or {}).get("name")))
+
+
+Compare = Callable[[Environment, Environment], str | None]
+"""EQUAL, the two values, NOT_RELEVANT, or None where one side is not known."""
+
+
+def _conditions(
+    compare: Mapping[str, Compare], pairs: Sequence[tuple[Environment, Environment]]
+) -> tuple[Condition, ...]:
     found = []
-    for name, differences in CONDITIONS.items():
+    for name, differences in compare.items():
         states = [differences(jax, torch) for jax, torch in pairs]
         relevant = [state for state in states if state is not NOT_RELEVANT]
         if relevant:
@@ -59,9 +116,9 @@ def _compare(jax: Any, torch: Any) -> str | None:
     return EQUAL if jax == torch else f"{_text(jax)} / {_text(torch)}"
 
 
-def _gpu(key: str) -> Callable[[Environment, Environment], str | None]:
+def _gpu(key: str) -> Compare:
     def compare(jax: Environment, torch: Environment) -> str | None:
-        if not any(_uses_gpu(environment) for environment in (jax, torch)):
+        if not any(uses_gpu(environment) for environment in (jax, torch)):
             return NOT_RELEVANT
         ours, theirs = ((environment.get("gpu") or {}).get(key) for environment in (jax, torch))
         return _compare(ours, theirs)
@@ -69,24 +126,27 @@ def _gpu(key: str) -> Callable[[Environment, Environment], str | None]:
     return compare
 
 
-def _uses_gpu(environment: Environment) -> bool:
-    platform = (environment.get("framework") or {}).get("platform")
-    return bool((environment.get("gpu") or {}).get("name")) and platform != "cpu"
-
-
 def _gpu_uuids(jax: Environment, torch: Environment) -> str | None:
-    """Of all ranks, where there are several."""
-    if OF_ALL_RANKS in jax and OF_ALL_RANKS in torch:
-        ours, theirs = (sorted({uuid for _, uuid in one[OF_ALL_RANKS]}, key=str) for one in (jax, torch))
-        return None if None in ours or None in theirs else _compare(" ".join(ours), " ".join(theirs))
-    return _gpu("uuid")(jax, torch)
+    """Of all devices, where there are several."""
+    if not any(uses_gpu(environment) for environment in (jax, torch)):
+        return NOT_RELEVANT
+
+    def of(environment: Environment) -> str | None:
+        if GPU_UUIDS not in environment:
+            uuid: str | None = (environment.get("gpu") or {}).get("uuid")
+            return uuid
+        uuids = environment[GPU_UUIDS]
+        return None if uuids is None else " ".join(uuids)
+
+    return _compare(of(jax), of(torch))
 
 
 def _node(jax: Environment, torch: Environment) -> str | None:
-    if OF_ALL_RANKS in jax and OF_ALL_RANKS in torch:
-        ours, theirs = (" ".join(sorted({node for node, _ in one[OF_ALL_RANKS]})) for one in (jax, torch))
-        return _compare(ours, theirs)
-    return _compare(jax.get("node"), torch.get("node"))
+    def of(environment: Environment) -> str | None:
+        nodes = environment.get(NODES, environment.get("node"))
+        return " ".join(nodes) if isinstance(nodes, list) else nodes
+
+    return _compare(of(jax), of(torch))
 
 
 def _cpus(jax: Environment, torch: Environment) -> str | None:
@@ -98,30 +158,72 @@ def _cpus(jax: Environment, torch: Environment) -> str | None:
     return _compare(of(jax), of(torch))
 
 
+def _cpu_model(one: Environment, other: Environment) -> str | None:
+    return _compare(*((environment.get("cpu") or {}).get("model") for environment in (one, other)))
+
+
 def _libraries(jax: Environment, torch: Environment) -> str | None:
-    """Those that both sides have: Python and the packages."""
+    """Those that both sides have, Python among them; and on a GPU the CUDA libraries that both should have."""
+    shared = SHARED_LIBRARIES if uses_gpu(jax) or uses_gpu(torch) else frozenset()
+    return _differing(_versions(jax), _versions(torch), ABSENT, lambda name: name in shared)
 
-    def versions(environment: Environment) -> dict[str, str] | None:
-        packages = environment.get("packages")
-        return None if packages is None else {"Python": str(environment.get("python")), **packages}
 
-    ours, theirs = versions(jax), versions(torch)
-    if ours is None or theirs is None:
+def _all_libraries(one: Environment, other: Environment) -> str | None:
+    return _differing(_versions(one), _versions(other), ABSENT, lambda name: True)
+
+
+def _versions(environment: Environment) -> dict[str, str] | None:
+    """By name without the CUDA version: `nvidia-cudnn-cu12` and `nvidia-cudnn-cu13` are one library."""
+    packages = environment.get("packages")
+    if packages is None:
         return None
-    return _differing(ours, theirs)
+    versions = defaultdict(list, {"Python": [str(environment.get("python"))]})
+    for name, version in sorted(packages.items()):
+        versions[re.sub(r"^(nvidia-.+)-cu\d+$", r"\1", name)].append(version)
+    return {name: " and ".join(of_name) for name, of_name in versions.items()}
 
 
 def _variables(jax: Environment, torch: Environment) -> str | None:
-    """Environment variables that both sides have; those of one framework only are its own matter."""
-    ours, theirs = jax.get("variables"), torch.get("variables")
+    """Environment variables that both sides have, and on one side those that both libraries and loaders read."""
+    return _differing(
+        jax.get("variables"), torch.get("variables"), UNSET, lambda name: bool(SHARED_VARIABLES.fullmatch(name))
+    )
+
+
+def _all_variables(one: Environment, other: Environment) -> str | None:
+    def of(environment: Environment) -> dict[str, str] | None:
+        values = environment.get("variables")
+        if values is None:
+            return None
+        return {name: value for name, value in values.items() if not OF_ONE_RUN.fullmatch(name)}
+
+    return _differing(of(one), of(other), UNSET, lambda name: True)
+
+
+def _differing(
+    ours: Mapping[str, str] | None,
+    theirs: Mapping[str, str] | None,
+    nothing: str,
+    must_be_on_both: Callable[[str], bool],
+) -> str | None:
+    """
+    Args:
+        nothing: stands for the value on the side that has none.
+        must_be_on_both: of a name that one side has, whether the other's lack of it is a difference.
+    """
     if ours is None or theirs is None:
         return None
-    return _differing(ours, theirs)
-
-
-def _differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
-    return ", ".join(f"{name} {ours[name]} / {theirs[name]}" for name in differing)
+    if ours == theirs:
+        return EQUAL
+    found = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        if OWN_FOLDER.fullmatch(name) or ((name not in ours or name not in theirs) and not must_be_on_both(name)):
+            continue
+        missing = MEANING_OF_UNSET.get(name, nothing)
+        pair = ours.get(name, missing), theirs.get(name, missing)
+        if pair[0] != pair[1]:
+            found.append(f"{name} {pair[0]} / {pair[1]}")
+    return ", ".join(found)
 
 
 def _slurm_job(jax: Environment, torch: Environment) -> str | None:
@@ -141,20 +243,24 @@ def _code(jax: Environment, torch: Environment) -> str | None:
 
 
 def _pairing(jax: Environment, torch: Environment) -> str | None:
-    """Equal is only `together`, one allocation with the two sides in turn. Older records say nothing about it."""
-
-    def kind(environment: Environment) -> str | None:
-        return (environment.get("pairing") or {}).get("kind")
-
-    ours, theirs = kind(jax), kind(torch)
-    if ours is None or theirs is None:
+    """Equal is only: neighbours in one run of a pair, in one allocation or on one machine. Older records say nothing
+    about it, or not in which run."""
+    ours, theirs = ((environment.get("pairing") or {}) for environment in (jax, torch))
+    kinds = ours.get("kind"), theirs.get("kind")
+    if None in kinds:
         return None
-    if ours == theirs == "together":
-        return EQUAL
-    return str(ours) if ours == theirs else f"{ours} / {theirs}"
+    if set(kinds) != {"together"}:
+        return str(kinds[0]) if kinds[0] == kinds[1] else f"{kinds[0]} / {kinds[1]}"
+    runs = ours.get("pair"), theirs.get("pair")
+    if None in runs:
+        return None
+    if runs[0] != runs[1]:
+        return f"run {runs[0]} / run {runs[1]}"
+    positions = ours["position"], theirs["position"]
+    return EQUAL if abs(positions[0] - positions[1]) == 1 else f"position {positions[0]} / position {positions[1]}"
 
 
-CONDITIONS: dict[str, Callable[[Environment, Environment], str | None]] = {
+CONDITIONS: dict[str, Compare] = {
     "GPU": _gpu_uuids,
     "driver": _gpu("driver_version"),
     "node": _node,
@@ -164,6 +270,13 @@ CONDITIONS: dict[str, Callable[[Environment, Environment], str | None]] = {
     "Slurm job": _slurm_job,
     "code": _code,
     "pairing": _pairing,
+}
+CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
+    "CPU": _cpu_model,
+    "driver": _gpu("driver_version"),
+    "libraries": _all_libraries,
+    "variables": _all_variables,
+    "code": _code,
 }
 
 

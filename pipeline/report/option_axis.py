@@ -158,7 +158,9 @@ def is_loop(line: Line) -> bool:
 
 
 def speed_up(mode: Mode, loop: Mode) -> RatioEstimate | None:
-    """Throughput over that of the loop, paired by replicate; None without a common one."""
+    """Throughput over that of the loop, paired by replicate; None without a common one, or where one is worthless."""
+    if mode.why_worthless or loop.why_worthless:
+        return None
     common = sorted(mode.throughputs.keys() & loop.throughputs.keys())
     if not common:
         return None

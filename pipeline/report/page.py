@@ -62,8 +62,8 @@ class Place:
     section: Section
     tally: Tally
     drawing: Drawing
-    scalings: Sequence[tuple[Row, Mode, str, str, str]]
-    """Row, mode, strong and weak efficiency, and share of communication, in per cent."""
+    scalings: Sequence[tuple[Row, Mode, str, str, str, str]]
+    """Row, mode, strong and weak efficiency, and share of communication, in per cent; what differs on one device."""
     axis: OptionAxis | None
     phases: PhaseTable | None
 
@@ -200,7 +200,7 @@ def _place(index: int, section: Section, alone: OneDevice) -> Place:
     )
 
 
-def _scalings(section: Section, alone: OneDevice) -> Iterable[tuple[Row, Mode, str, str, str]]:
+def _scalings(section: Section, alone: OneDevice) -> Iterable[tuple[Row, Mode, str, str, str, str]]:
     for row in section.rows:
         for mode in row.modes:
             found = scaling(section.setup, row, mode, alone)
@@ -208,7 +208,7 @@ def _scalings(section: Section, alone: OneDevice) -> Iterable[tuple[Row, Mode, s
                 wording.share_text(share) for share in (found.strong, found.weak, found.communication)
             )
             if strong or weak or moved:
-                yield row, mode, strong, weak, moved
+                yield row, mode, strong, weak, moved, wording.differences(found)
 
 
 def _by_use_case(places: Sequence[Place]) -> list[UseCase]:

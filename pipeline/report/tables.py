@@ -27,10 +27,11 @@ from pipeline.report.wording import (
     bracket,
     difference_mark,
     difference_notes,
+    differences,
     equal_names,
     fastest_modes,
     flag_names,
-    modes_with_a_number,
+    modes_compared,
     number,
     times,
     unequal,
@@ -79,7 +80,7 @@ CSV_KEY = (
 CSV_COLUMNS = (
     *CSV_KEY,
     "fastest",
-    "modes_with_a_number",
+    "modes_compared",
     "flags",
     "replicates",
     *CSV_NUMBERS,
@@ -96,8 +97,10 @@ CSV_COLUMNS = (
     "equal",
     "not_equal",
     "not_recorded",
+    "left_out",
     "strong_scaling_efficiency",
     "weak_scaling_efficiency",
+    "scaling_differences",
 )
 PHASE_COLUMNS = (*CSV_KEY, "phase", "replicates", *(f"{name}_s" for name in STATISTICS))
 LONGEST_TABULAR = 40
@@ -162,7 +165,7 @@ def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str,
     return {
         **_csv_key(setup, row, mode),
         "fastest": fastest,
-        "modes_with_a_number": modes_with_a_number(row, mode.framework),
+        "modes_compared": modes_compared(row, mode.framework),
         "flags": " ".join(sorted(mode.flags)),
         "replicates": len(mode.throughputs),
         **{name: mode.numbers.get(name) for name in CSV_NUMBERS},
@@ -171,6 +174,7 @@ def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str,
         **(_csv_comparison(row) if fastest else {}),
         "strong_scaling_efficiency": efficiency.strong,
         "weak_scaling_efficiency": efficiency.weak,
+        "scaling_differences": differences(efficiency),
     }
 
 
@@ -184,6 +188,7 @@ def _csv_comparison(row: Row) -> dict[str, Any]:
         "equal": equal_names(comparison),
         "not_equal": unequal(comparison),
         "not_recorded": unrecorded(comparison),
+        "left_out": comparison.left_out,
     }
     estimate = comparison.estimate
     if estimate is None:

@@ -19,6 +19,7 @@ from pipeline.report.wording import (
     flag_names,
     no_ratio_lines,
     number,
+    scaling_lines,
     share_text,
     times,
     verdict,
@@ -131,6 +132,9 @@ def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> No
     if table.row_count:
         console.print(table)
     console.print(" ".join(notes), style="dim", highlight=False)
+    named = [(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", found) for row, mode, found in modes]
+    for line in scaling_lines(named):
+        console.print(f"One device / {cell.devices}: {line}", highlight=False, markup=False)
 
 
 def _print_wins(axis: OptionAxis, console: "Console") -> None:

@@ -8,7 +8,7 @@ from harness.plan import Cell
 from harness.record import Record
 from harness.settings import FRAMEWORKS, Framework
 from harness.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
-from pipeline.report.compare import NAMES, SAME, Comparison, Mode, Row, Tally
+from pipeline.report.compare import NAMES, SAME, Comparison, Mode, Row, Scaling, Tally
 from pipeline.report.option_axis import Line, Panel, Win, is_loop, where_it_wins
 
 EDGES = (1 / SAME_WITHIN, 1.0, SAME_WITHIN)
@@ -56,6 +56,8 @@ def verdict(estimate: RatioEstimate) -> str:
     """`undecided: 3 replicates, about 12 needed`, or `100 or more needed`."""
     if estimate.verdict != "undecided":
         return estimate.verdict
+    if estimate.doubt:
+        return f"undecided: {estimate.doubt}"
     so_far = replicates(estimate.replicates)
     count = estimate.replicates_needed
     how_many = f"{count} or more" if count == REPLICATES_NEEDED_MAX else f"about {count}"
@@ -81,18 +83,20 @@ def equal_names(comparison: Comparison) -> str:
     return ", ".join(condition.name for condition in comparison.conditions if condition.state == "equal")
 
 
-def unequal(comparison: Comparison) -> str:
-    """`node: n1 / n2; GPU: ...`, JAX's before PyTorch's."""
+def unequal(comparison: Comparison | Scaling) -> str:
+    """`node: n1 / n2; GPU: ...`, JAX's before PyTorch's, or that on one device before that on several."""
     return "; ".join(f"{c.name}: {c.detail}" for c in comparison.conditions if c.state == "differs")
 
 
-def unrecorded(comparison: Comparison) -> str:
+def unrecorded(comparison: Comparison | Scaling) -> str:
     return ", ".join(condition.name for condition in comparison.conditions if condition.state == "not recorded")
 
 
-def differences(comparison: Comparison) -> str:
+def differences(comparison: Comparison | Scaling) -> str:
     """What stands beside the ratio: `not equal: node: n1 / n2; not recorded: CPUs`. Empty where all was equal."""
     found = {"not equal": unequal(comparison), "not recorded": unrecorded(comparison)}
+    if isinstance(comparison, Comparison) and comparison.left_out:
+        found["left out"] = comparison.left_out
     return "; ".join(f"{what}: {text}" for what, text in found.items() if text)
 
 
@@ -170,22 +174,32 @@ def fastest_modes(row: Row) -> list[Mode]:
     return [mode for framework in FRAMEWORKS if (mode := row.best(framework))]
 
 
-def modes_with_a_number(row: Row, framework: Framework) -> int:
-    return sum(mode.framework == framework for mode in row.modes)
+def modes_compared(row: Row, framework: Framework) -> int:
+    """Whose fastest is in the ratio."""
+    return sum(mode.framework == framework and not mode.why_worthless for mode in row.modes)
 
 
 def best_of(row: Row, framework: Framework) -> str:
     """`best of 4`: from how many execution modes the fastest was chosen."""
-    count = modes_with_a_number(row, framework)
-    return "only mode" if count == 1 else f"best of {count}"
+    count = modes_compared(row, framework)
+    return "only mode" if count <= 1 else f"best of {count}"
+
+
+def scaling_lines(found: Iterable[tuple[str, Scaling]]) -> list[str]:
+    """What was not equal on one device and on several, once for all modes of which it holds."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for label, efficiency in found:
+        places[differences(efficiency)].append(label)
+    return [f"{what}; {_some(labels)}" for what, labels in places.items() if what]
 
 
 def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
     """Why a variant has no ratio, once for all of the same reason. Where one side is missing, the table shows it."""
     places: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        if row.comparison is not None and row.comparison.why_no_ratio:
-            places[row.comparison.why_no_ratio].append(row.label)
+        both_measured = len({mode.framework for mode in row.modes}) == len(FRAMEWORKS)
+        if both_measured and row.why_no_ratio:
+            places[row.why_no_ratio].append(row.label)
     return [f"{reason}; {_some(labels)}" for reason, labels in places.items()]
 
 

@@ -32,9 +32,11 @@ if [[ ${1:-} == slurm ]]; then
     folder=([jax]=$2 [torch]=$3)
 fi
 
+run=$(hostname)-$(date -u +%Y%m%dT%H%M%SZ)-$$  # for the records: which arms ran together; main.py's say the Slurm job
+
 run_arm() {  # framework, replicate, position among the arms, arguments of this script
     if [[ -z ${folder[$1]:-} ]]; then
-        bash "${script[$1]}" --replicate "$2" --position "$3" "${@:4}"
+        bash "${script[$1]}" --replicate "$2" --position "$3" --pair "$run" "${@:4}"
         return
     fi
     local arm=${folder[$1]}/r$2

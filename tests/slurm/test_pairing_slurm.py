@@ -53,7 +53,10 @@ def test_one_allocation_runs_both_in_turn(
     for earlier, later in zip(records, records[1:], strict=False):
         assert earlier.ended_at <= later.started_at
     environments = [record.environment for record in records]
-    assert [each["pairing"] for each in environments] == [{"kind": "together", "position": n} for n in range(6)]
+    pair = f"{job_id}.0"
+    assert [each["pairing"] for each in environments] == [
+        {"kind": "together", "position": n, "pair": pair} for n in range(6)
+    ]
     assert {each["slurm"]["job_id"] for each in environments} == {job_id}
     assert len({each["node"] for each in environments}) == 1
     assert {each["slurm"]["step_gpus"] for each in environments} == {environments[0]["slurm"]["step_gpus"]}
@@ -128,7 +131,9 @@ def test_a_requeued_pair_goes_on_where_it_was(project: BehavingProject, slurm: C
     slurm_of = [record.environment["slurm"] for record in records]
     assert [each["restart_count"] for each in slurm_of] == [0] + [1] * 5
     assert {each["job_id"] for each in slurm_of} == {job_id}
-    assert [record.environment["pairing"]["position"] for record in records] == [0, 0, 1, 2, 3, 3]
+    pairings = [record.environment["pairing"] for record in records]
+    assert [pairing["position"] for pairing in pairings] == [0, 0, 1, 2, 3, 3]
+    assert [pairing["pair"] for pairing in pairings] == [f"{job_id}.0"] + [f"{job_id}.1"] * 5
     assert [state.state for state in states_of(project, folders)] == ["done", "done"]
 
 
@@ -169,7 +174,7 @@ def test_the_script_of_a_pair_by_hand(project: BehavingProject, slurm: Cluster, 
     """Without main.py, run.py expands experiments.yaml itself, and there the data has not been fetched: what counts
     here is that every arm runs, and what the script says in the end."""
     scripts = project.scripts([project.pair()])
-    tell = "import os, sys\nprint(sys.argv[0], *sys.argv[-5:], flush=True)\nsys.exit('jax' in sys.argv[0])\n"
+    tell = "import os, sys\nprint(sys.argv[0], *sys.argv[-7:], flush=True)\nsys.exit('jax' in sys.argv[0])\n"
     for framework in ("jax", "torch"):
         (project.root / f"{framework}_runner/run.py").write_text(tell)
     script = str(scripts["any/pair_mnist_1"])
@@ -181,8 +186,10 @@ def test_the_script_of_a_pair_by_hand(project: BehavingProject, slurm: Cluster, 
     )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = log.read_text() if program == "sbatch" else done.stdout
-    assert [line for line in said.splitlines() if "run.py" in line and "error" not in line] == [
-        f"{framework}_runner/run.py --replicate {replicate} --position {position} --force"
+    lines = [line for line in said.splitlines() if "run.py" in line and "error" not in line]
+    [run] = {line.split()[-2] for line in lines}
+    assert lines == [
+        f"{framework}_runner/run.py --replicate {replicate} --position {position} --pair {run} --force"
         for position, (framework, replicate) in enumerate(ABBA[:4])
     ]
     assert done.returncode == 1  # JAX's arms failed

@@ -92,6 +92,10 @@ def is_killed_and_leaves_a_worker(session: Session) -> Result:
     return is_killed(session)
 
 
+def tells_nonsense(session: Session) -> Result:
+    return Result(details={"phases": {"forward": [0.1, float("nan")]}})
+
+
 def segfaults(session: Session) -> Result:
     os.kill(os.getpid(), signal.SIGSEGV)
     return well(session)
