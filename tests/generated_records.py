@@ -3,9 +3,15 @@
 import math
 import random
 from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness.config import load_config
 from harness.matrix import Selection, expand
+from harness.parity import ParityMetadata, ParityNumbers, kept_shape, key_of
+from harness.parity_file import write_parity
 from harness.paths import REPOSITORY, Results
 from harness.plan import Measurement
 from harness.record import (
@@ -45,16 +51,74 @@ def measurements(gpus: tuple[str, ...], use_cases: tuple[int, ...] = (1, 2, 3, 4
             yield from job.measurements()
 
 
-def write_records(results: Results, count: int, *, seed: int = 0, gpus: tuple[str, ...] = tuple(CARDS)) -> int:
-    """Returns how many there are; fewer than asked for where experiments.yaml has no more."""
+def write_records(
+    results: Results, count: int, *, seed: int = 0, gpus: tuple[str, ...] = tuple(CARDS), with_parity: bool = False
+) -> int:
+    """Returns how many there are; fewer than asked for where experiments.yaml has no more.
+
+    Args:
+        with_parity: each job also leaves a parity file for each of its keys, as large as a real one.
+    """
     draw = random.Random(seed)
+    numbers = ParityMaker(results)
     written = 0
     for measurement in measurements(gpus):
         if written == count:
             break
-        write_record(generated(measurement, draw), results.new_record(measurement))
+        record = generated(measurement, draw)
+        if with_parity:
+            record = record.model_copy(update={"parity": numbers.file_of(measurement)})
+        write_record(record, results.new_record(measurement))
         written += 1
     return written
+
+
+class ParityMaker:
+    """Numbers on which both frameworks agree but for a rounding error, in the tensors of the real models."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._files: dict[tuple[str, str], str] = {}
+
+    def file_of(self, measurement: Measurement) -> str:
+        """One for each key and cell, as a job leaves it."""
+        key = key_of(measurement)
+        place = measurement.cell.name, key.digest
+        if place not in self._files:
+            path = self._results.new_parity(measurement.cell, measurement.framework, key.digest)
+            kept, shapes = _tensors(measurement.variant.model, key.use_case_name)
+            rounding = 1e-7 if measurement.framework == "jax" else 0.0
+            kept = {name: _as_computed(value * (1 + rounding), shapes[name]) for name, value in kept.items()}
+            metadata = ParityMetadata(key=key, outcome="ok", shapes=shapes, created_at="2026-11-20T10:00:00+00:00")
+            write_parity(ParityNumbers(metadata=metadata, kept=kept), path)
+            self._files[place] = path.name
+        return self._files[place]
+
+
+@cache
+def _tensors(model: str, use_case_name: str) -> tuple[dict[str, NDArray[np.float64]], dict[str, tuple[int, ...]]]:
+    """ResNet-18 has 62 parameters and 20 BatchNorms, the small networks a few of each size."""
+    draw = np.random.default_rng(0)
+    widths = [64] * 5 + [128] * 5 + [256] * 5 + [512] * 5
+    layers = {f"layer{i}": (width, width, 3, 3) for i, width in enumerate(widths)} if model == "resnet18" else {}
+    layers |= {"conv": (32, 16, 3, 3), "head": (10, 512)}
+    parameters: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in layers.items()}
+    parameters |= {f"{name}.bias": shape[:1] for name, shape in layers.items()}
+    parameters |= {f"{name}.scale": shape[:1] for name, shape in layers.items()}
+    shapes: dict[str, tuple[int, ...]] = {"logits": (16, 10), "loss": ()}
+    if use_case_name == "train":
+        shapes |= {f"gradients/{name}": shape for name, shape in parameters.items()}
+        shapes |= {f"updates/{name}": shape for name, shape in parameters.items()}
+        shapes |= {f"statistics/{name}": shape for name, shape in parameters.items() if name.endswith("bias")}
+        shapes |= {"losses_of_steps": (5,)}
+    else:
+        shapes |= {f"per_sample_gradients/{name}": (16, *shape) for name, shape in parameters.items()}
+    return {name: np.asarray(draw.standard_normal(kept_shape(shape))) for name, shape in shapes.items()}, shapes
+
+
+def _as_computed(value: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """What is kept whole was computed in fp32, and its file is half as large; a sketch is a sum in float64."""
+    return np.asarray(value if kept_shape(shape) != shape else value.astype(np.float32), np.float64)
 
 
 def generated(measurement: Measurement, draw: random.Random) -> Record:
