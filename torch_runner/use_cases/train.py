@@ -261,7 +261,8 @@ def make_train_step(training: Training, execution_mode: str) -> Callable[[Tensor
 
 
 def optimizer_step(optimizer: torch.optim.Optimizer, mean_loss: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """The loss before the step. The optimizer's step is not compiled: PyTorch has one fused kernel for it."""
+    """The loss before the step. The optimizer is not compiled: on a CPU that took more host time than its fused step,
+    with 8 parameters and with 62."""
     optimizer.zero_grad(set_to_none=True)
     loss = mean_loss(*inputs)
     loss.backward()
