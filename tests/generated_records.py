@@ -38,6 +38,8 @@ CARDS = {
 MODE_SPEED = {
     **{"jit": 1.0, "scan": 1.25, "outer_product": 1.3, "chunked": 0.8},
     **{"eager": 0.4, "compiled": 0.95, "cuda_graphs": 1.15, "loop": 0.05},
+    **{"compiled_max_autotune": 1.0, "cuda_graph_step": 1.2},
+    **{"outer_product_compiled": 1.4, "chunked_compiled": 0.9},
 }
 PRECISION_SPEED = {"fp32": 1.0, "tf32": 1.7, "bf16": 2.3}
 PACKAGES = {"numpy": "2.3.0", "jax": "0.10.2", "jaxlib": "0.10.2", "torch": "2.15.0", "nvidia-cudnn-cu13": "9.13.0"}

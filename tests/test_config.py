@@ -203,7 +203,8 @@ MISTAKES = {
         "torch: [eager, compiled]",
         "torch: [eager, compile]",
         "experiments.yaml:22:50: use_cases.1.execution_modes.torch[1]: compile: not in "
-        "torch_runner/use_cases/train.py; valid: eager, compiled, cuda_graphs; did you mean compiled?",
+        "torch_runner/use_cases/train.py; valid: eager, compiled, "
+        "compiled_max_autotune, cuda_graphs, cuda_graph_step; did you mean compiled?",
     ),
     "framework without modes": (
         "{jax: [jit], torch: [eager, compiled]}",
@@ -288,7 +289,8 @@ def test_mistakes_under_quick(tmp_path: Path) -> None:
     assert lines[1].endswith("did you mean warmup_s?")
     assert lines[2:] == [
         "experiments.yaml:36:45: quick.use_cases.1.execution_modes.torch[0]: egaer: not in "
-        "torch_runner/use_cases/train.py; valid: eager, compiled, cuda_graphs; did you mean eager?",
+        "torch_runner/use_cases/train.py; valid: eager, compiled, "
+        "compiled_max_autotune, cuda_graphs, cuda_graph_step; did you mean eager?",
         "experiments.yaml:36:55: quick.use_cases.2: not one of use_cases; valid: 1, 3",
     ]
 

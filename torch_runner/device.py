@@ -1,5 +1,6 @@
 """The device as PyTorch sees it: precision, waiting, memory, compilations, and the other processes' devices."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,21 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
-from harness.errors import Refused
+from harness.errors import ProjectError, Refused
 from harness.record import Memory
 from harness.world import World
 
 ON_CPU = "PyTorch's allocator keeps no count on a CPU; host_peak_bytes has the whole process"
+
+OUT_OF_MEMORY = (
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Triton Error [CUDA]: out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+)
+"""What is said by those who ask the driver for memory themselves, and by the CPU's allocator
+(c10/core/impl/alloc_cpu.cpp). PyTorch's own allocator for GPUs has a class of error for it."""
 
 
 class Device:
@@ -31,8 +42,13 @@ class Device:
         """One of several processes from here on, each with one device: NCCL between GPUs, gloo between CPUs.
 
         Must be called before `set_up`, which otherwise makes a context on the node's first GPU.
+
+        Raises:
+            ProjectError: this task does not see its GPU. Not Refused, which would settle the measurement: another
+                configuration of the cluster can do it.
         """
         if self.on_gpu:
+            require_visible(torch.cuda.device_count(), world.local_rank)
             self.device = torch.device("cuda", world.local_rank)
             torch.cuda.set_device(self.device)
         distributed.init_process_group(
@@ -137,5 +153,25 @@ class Device:
         )
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """On a GPU by the error's class; the CPU's allocator raises a RuntimeError (c10/core/impl/alloc_cpu.cpp)."""
-        return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+        """Or what caused it was: compilers wrap the errors of what they run."""
+        return any(
+            isinstance(one, torch.OutOfMemoryError) or any(words in str(one) for words in OUT_OF_MEMORY)
+            for one in with_causes(error)
+        )
+
+
+def require_visible(device_count: int, local_rank: int) -> None:
+    if device_count <= local_rank:
+        raise ProjectError(
+            f"this task sees {device_count} GPU(s), and rank {local_rank} of this node needs the one numbered "
+            f"{local_rank}. Let nothing hide a node's GPUs from its tasks: no --gpu-bind, no --gpus-per-task, no "
+            "CUDA_VISIBLE_DEVICES. MIG slices cannot do several devices"
+        )
+
+
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what it wraps; `inner_exception` is that of torch._dynamo.exc.BackendCompilerFailed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__

@@ -19,6 +19,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
 from harness.errors import Refused
+from torch_runner.compiler import compile_options, keep_in_place
 
 Read = Callable[[Tensor], Tensor]
 MakeModel = Callable[[], nn.Module]
@@ -203,8 +204,7 @@ class VmappedModels:
         self.count, self.shared = count, shared
         parameters, _ = stack_module_state([make_model() for _ in range(count)])
         self.parameters = {name: nn.Parameter(value.detach().to(device)) for name, value in parameters.items()}
-        for parameter in self.parameters.values():
-            torch._dynamo.mark_static_address(parameter)  # in no module, so CUDA graphs would copy it in every step
+        keep_in_place(self.parameters.values())
         self.model = make_model().to("meta")
 
     def outputs(self, inputs: Tensor) -> Tensor:
@@ -388,7 +388,7 @@ class StackedSgd:
         self.parameters, self.momentum = parameters, momentum
         self.velocities = [torch.zeros_like(parameter) for parameter in parameters]
         self.rates = [rates.view(-1, *repeat(1, parameter.dim() - 1)) for parameter in parameters]
-        self.update = torch.compile(self._update, fullgraph=True, dynamic=False) if compiled else self._update
+        self.update = torch.compile(self._update, **compile_options()) if compiled else self._update
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for parameter in self.parameters:

@@ -19,6 +19,7 @@ from tests.runners.gated import gated_numbers
 from torch_runner.benchmarks import cifar10 as torch_cifar10
 from torch_runner.benchmarks import mnist as torch_mnist
 from torch_runner.use_cases import per_sample_gradients as torch_per_sample_gradients
+from torch_runner.use_cases import train as torch_train
 
 MODELS = [("mnist", "cnn"), ("cifar10", "cnn"), ("cifar10", "resnet18")]
 OUTPUTS = ("norms", "full", "clipped_sum", "batch_gradient")
@@ -65,6 +66,23 @@ def test_compiled_training_passes() -> None:
     assert judgement.state == "passed", judgement.sentence
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="runs on a GPU as it is")
+def test_training_with_the_step_of_a_cuda_graph_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uncaptured, as on a CPU nothing else is possible."""
+    monkeypatch.setattr(torch_train, "require_one_gpu", lambda *_: None)
+    monkeypatch.setattr(torch_train, "captured", lambda step, _optimizer: step)
+    judgement = judge(trained("jax", "mnist", "cnn"), trained("torch", "mnist", "cnn", "cuda_graph_step"))
+    assert judgement.state == "passed", judgement.sentence
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("execution_mode", ["compiled_max_autotune", "cuda_graphs", "cuda_graph_step"])
+def test_training_in_the_modes_of_a_gpu_passes(execution_mode: str) -> None:
+    judgement = judge(trained("jax", "mnist", "cnn"), trained("torch", "mnist", "cnn", execution_mode))
+    assert judgement.state == "passed", judgement.sentence
+
+
 @pytest.mark.parametrize(
     ("benchmark", "output"),
     [*(("mnist", output) for output in OUTPUTS), ("cifar10", "full"), ("cifar10", "clipped_sum")],
@@ -81,6 +99,7 @@ def test_per_sample_gradients_pass(benchmark: str, output: str) -> None:
         ("jax", "outer_product"),
         ("jax", "chunked"),
         ("torch", "outer_product"),
+        ("torch", "outer_product_compiled"),
         ("torch", "chunked"),
         ("torch", "loop"),
     ],

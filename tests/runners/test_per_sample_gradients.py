@@ -138,9 +138,36 @@ def test_cifar10_network_too(framework: str, mode: str) -> None:
     assert relative_error(actual, reference) < TOLERANCE
 
 
-def test_compiled_is_the_loop() -> None:
+@pytest.mark.parametrize("mode", ["compiled", "outer_product_compiled", "chunked_compiled"])
+def test_compiled_is_the_loop(mode: str) -> None:
     """Through torch.compile, which takes a while: one output stands for all."""
-    assert relative_error(compute("torch", "compiled", "clipped_sum", ROWS), expected(ROWS, "clipped_sum")) < TOLERANCE
+    assert relative_error(compute("torch", mode, "clipped_sum", ROWS), expected(ROWS, "clipped_sum")) < TOLERANCE
+
+
+def test_outer_product_as_it_is_traced_is_the_loop() -> None:
+    """As torch.compile sees it, uncompiled; with convolutions behind each other and pooling between them."""
+    problem = torch_use_case.Problem(make_session("torch", "per_sample_gradients", benchmark="cifar10"))
+    images, labels = problem.batch(ROWS)
+    problem.model.double()
+    actual = torch_to_neutral(torch_use_case.outer_product(problem, traced=True)(images.double(), labels))
+    gradients = loop(ROWS, "cifar10")
+    reference = {name: np.stack([gradient[name] for gradient in gradients]) for name in gradients[0]}
+    assert relative_error(actual, reference) < TOLERANCE
+
+
+def test_outer_product_compiled_passes_its_check() -> None:
+    """In float32, and through the whole use case."""
+    session = make_session(
+        "torch",
+        "per_sample_gradients",
+        batch_size=10,
+        execution_mode="outer_product_compiled",
+        options={"output": "full"},
+    )
+    result = torch_use_case.run(session)
+    assert result.checks[1].name == "full against the float64 loop"
+    assert result.checks[1].passed
+    assert result.recompiles == 0
 
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
@@ -204,8 +231,16 @@ def test_clip_factor_by_hand(framework: str, array: Callable[[Any], Any]) -> Non
         assert actual <= clip_norm * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("mode", ["outer_product", "chunked"])
-@pytest.mark.parametrize("framework", ["jax", "torch"])
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [
+        *(("jax", mode) for mode in ("outer_product", "chunked")),
+        *(
+            ("torch", mode)
+            for mode in ("outer_product", "outer_product_compiled", "chunked", "chunked_compiled", "loop")
+        ),
+    ],
+)
 def test_batch_gradient_has_no_per_sample_modes(framework: str, mode: str) -> None:
     with pytest.raises(Refused, match=f"batch_gradient has no execution mode {mode}"):
         compute(framework, mode, "batch_gradient", [0, 1])

@@ -1,5 +1,6 @@
 """Training on both sides: step by step from the same weights on the same batches, and the whole use case."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 import torch
 from flax import nnx
 
+from harness.errors import Refused
 from harness.gradient_check import relative_error
 from harness.record import EpochPoint
 from harness.session import Session
@@ -16,6 +18,7 @@ from jax_runner.use_cases import train as jax_train
 from jax_runner.weights import to_neutral as jax_to_neutral
 from tests.runners.sessions import PROTOCOL, make_session
 from torch_runner.use_cases import train as torch_train
+from torch_runner.weights import to_neutral
 
 STEPS = 5
 BATCH_SIZE = 16
@@ -148,6 +151,80 @@ def test_optimizer_by_hand() -> None:
         np.testing.assert_allclose(parameter.detach().cpu().numpy(), expected, rtol=1e-6)
 
 
+def as_a_replay(step: Callable[[], torch.Tensor], _optimizer: Any) -> Callable[[], torch.Tensor]:
+    """What a CUDA graph looks like from outside: the loss lies where the last one lay."""
+    static_loss = torch.zeros(())
+
+    def replay() -> torch.Tensor:
+        return static_loss.copy_(step().detach())
+
+    return replay
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="runs on a GPU as it is")
+def test_whole_use_case_with_the_step_of_a_cuda_graph(
+    torch_epochs: list[EpochPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU the step runs uncaptured; its batches, its reset and its losses must be those of eager."""
+    monkeypatch.setattr(torch_train, "require_one_gpu", lambda *_: None)
+    monkeypatch.setattr(torch_train, "captured", as_a_replay)
+    require_same_course(whole_run("torch", "cuda_graph_step"), torch_epochs)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("execution_mode", ["compiled_max_autotune", "cuda_graphs", "cuda_graph_step"])
+def test_whole_use_case_in_the_modes_of_a_gpu(execution_mode: str, torch_epochs: list[EpochPoint]) -> None:
+    require_same_course(whole_run("torch", execution_mode), torch_epochs)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="these modes run on a GPU")
+@pytest.mark.parametrize("execution_mode", ["compiled_max_autotune", "cuda_graphs", "cuda_graph_step"])
+def test_modes_of_a_gpu_are_refused_on_a_cpu(execution_mode: str) -> None:
+    with pytest.raises(Refused, match=f"execution mode {execution_mode} needs an NVIDIA GPU"):
+        torch_train.run(make_session("torch", "train", execution_mode=execution_mode))
+
+
+@pytest.mark.parametrize("execution_mode", ["cuda_graphs", "cuda_graph_step"])
+def test_cuda_graphs_are_refused_on_several_devices(execution_mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = torch_train.Training(make_session("torch", "train"))
+    training.averages = True
+    monkeypatch.setattr(training, "device", torch.device("cuda"))
+    with pytest.raises(Refused, match=f"{execution_mode} is for one GPU: this project has not tried it on several"):
+        torch_train.make_step(training, torch.zeros(2, BATCH_SIZE, dtype=torch.int64), execution_mode)
+
+
+def test_counting_step_is_the_eager_one() -> None:
+    """Losses and weights of 7 steps over 3 batches, so the order begins again twice; then the same after a reset."""
+
+    def course(counting: bool) -> tuple[list[float], dict[str, np.ndarray]]:
+        session = make_session("torch", "train", batch_size=BATCH_SIZE, weight_decay=0.1)
+        training = torch_train.Training(session)
+        order = torch_train.place_order(order_of(session)[:3], session.world, training.device)
+        if counting:
+            step = torch_train.make_counting_step(training, order)
+        else:
+            step = torch_train.make_step(training, order, "eager")
+        for _ in range(2):  # the second time from the weights, the momentum and the batch of the first
+            training.reset()
+            losses = [step().item() for _ in range(7)]
+        return losses, to_neutral(training.objective.model.state_dict())
+
+    losses, weights = course(counting=True)
+    expected_losses, expected_weights = course(counting=False)
+    assert len(set(losses)) == 7
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    assert relative_error(weights, expected_weights) < 1e-5
+
+
+def test_order_is_placed_as_pytorch_indexes() -> None:
+    """Anything but int64 is converted in every step."""
+    session = make_session("torch", "train")
+    placed = torch_train.place_order(order_of(session), session.world, session.device.device)
+    assert placed.dtype == torch.int64
+    np.testing.assert_array_equal(placed.cpu().numpy(), order_of(session))
+
+
 def whole_run(framework: Any, execution_mode: str) -> list[EpochPoint]:
     module = {"jax": jax_train, "torch": torch_train}[framework]
     session = make_session(framework, "train", batch_size=200, execution_mode=execution_mode, epochs=2)
@@ -165,9 +242,12 @@ def torch_epochs() -> list[EpochPoint]:
 @pytest.mark.parametrize("execution_mode", ["jit", "scan"])
 def test_whole_use_case_learns_the_same_on_both_sides(execution_mode: str, torch_epochs: list[EpochPoint]) -> None:
     """Same batches in the same order, both epochs from the initial weights: whatever was timed before left no trace."""
-    epochs = whole_run("jax", execution_mode)
+    require_same_course(whole_run("jax", execution_mode), torch_epochs)
+
+
+def require_same_course(epochs: list[EpochPoint], expected: list[EpochPoint]) -> None:
     assert [point.epoch for point in epochs] == [1, 2]
-    for ours, theirs in zip(epochs, torch_epochs, strict=True):
+    for ours, theirs in zip(epochs, expected, strict=True):
         assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-3)
         assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-3)
         assert ours.test_accuracy == pytest.approx(theirs.test_accuracy, abs=0.01)

@@ -24,11 +24,11 @@ def parity_numbers(session: Session) -> Neutral:
 
     numbers = first_batch(session, training, order[0, world.rows(batch_size)])
     data = train.place_order(order, world, training.device)
-    train_step = train.make_train_step(training, measurement.variant.execution_mode)
+    step = train.make_step(training, data, measurement.variant.execution_mode)
     training.reset()
     losses = []
-    for rows in data:
-        losses.append(training.keep(train_step(rows)).cpu().numpy())
+    for _ in data:
+        losses.append(training.keep(step()).cpu().numpy())
         if len(losses) == 1:
             numbers |= after_first_step(training)
     model = training.objective.model

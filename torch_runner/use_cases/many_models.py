@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.data import NoDataset
-from harness.errors import Refused
 from harness.many_models import (
     CHECK_STEPS,
     Batch,
@@ -44,6 +43,7 @@ from harness.parity import PARITY_STEPS
 from harness.record import Check, Result
 from harness.session import Session
 from harness.synthetic import class_count, draw_batch, input_shape, sizes_of
+from torch_runner.compiler import compile_options, keep_in_place, require_gpu
 from torch_runner.formulations import Formulation, make_formulation, make_optimizer, mean_loss
 from torch_runner.weights import load_initial_weights, parameter_count, to_neutral
 
@@ -221,8 +221,8 @@ class Training:
         self.problem = problem
         name, self.how = split_mode(execution_mode)
         device = problem.device
-        if self.how == "cuda_graphs" and device.type != "cuda":
-            raise Refused(f"execution mode {execution_mode} needs an NVIDIA GPU; PyTorch sees none here")
+        if self.how == "cuda_graphs":
+            require_gpu(execution_mode, device)
         self.formulation: Formulation = make_formulation(
             name, problem.make_model, problem.count, shared=problem.shared, device=device
         )
@@ -248,14 +248,19 @@ class Training:
     def take(self, batch: Batch) -> None:
         """Train on this batch from now on."""
         self.inputs, self.labels = self.formulation.place(*self.problem.on_device(batch))
+        if self.how == "cuda_graphs":
+            keep_in_place([*as_list(self.inputs), *as_list(self.labels)])
 
     def draw(self) -> Sequence[Tensor]:
-        """Train on a new random batch from now on, made on the device."""
+        """Train on a new random batch from now on, made on the device. CUDA graphs read it where the first one lay."""
         problem = self.problem
         shape = input_shape(problem.variant.model, problem.sizes)
         classes = class_count(problem.variant.model, problem.sizes)
-        drawn = self.formulation.draw(shape, classes, problem.variant.batch_size, self.generator)
-        self.inputs, self.labels = drawn
+        inputs, labels = self.formulation.draw(shape, classes, problem.variant.batch_size, self.generator)
+        if self.how == "cuda_graphs":
+            torch._foreach_copy_([*as_list(self.inputs), *as_list(self.labels)], [*as_list(inputs), *as_list(labels)])
+        else:
+            self.inputs, self.labels = inputs, labels
         return self.inputs
 
     def reset(self) -> None:
@@ -313,10 +318,15 @@ def split_mode(execution_mode: str) -> tuple[str, str]:
 def compiled(function: Callable[..., Any], how: str) -> Callable[..., Any]:
     """`function` itself in the eager modes."""
     if how == "compiled":
-        return torch.compile(function, fullgraph=True, dynamic=False)
+        return torch.compile(function, **compile_options())
     if how == "cuda_graphs":
-        return torch.compile(function, fullgraph=True, dynamic=False, mode="reduce-overhead")
+        return torch.compile(function, **compile_options("reduce-overhead"))
     return function
+
+
+def as_list(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """One tensor for all models is a list of one."""
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
 def losses_of_models(losses: Sequence[Tensor]) -> NDArray[np.float64]:

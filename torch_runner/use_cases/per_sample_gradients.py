@@ -15,6 +15,8 @@ Execution modes:
                      same)
     chunked          eager over chunks of settings.chunk_size samples: less memory
     loop             one backward pass per sample: the reference, not a contender
+    outer_product_compiled, chunked_compiled
+                     the same as one torch.compile graph, of the whole batch or of a chunk
 
 On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
 moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
@@ -32,10 +34,20 @@ from harness.errors import Refused
 from harness.gradient_check import PER_SAMPLE_OUTPUTS, check_batch_rows, check_gradients
 from harness.record import Check, Result
 from harness.session import Session
+from torch_runner.compiler import compile_options, keep_in_place, require_gpu
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
-EXECUTION_MODES = ("eager", "compiled", "cuda_graphs", "outer_product", "chunked", "loop")
+EXECUTION_MODES = (
+    "eager",
+    "compiled",
+    "cuda_graphs",
+    "outer_product",
+    "outer_product_compiled",
+    "chunked",
+    "chunked_compiled",
+    "loop",
+)
 OPTIONS = {"output": ("norms", "full", "clipped_sum", "batch_gradient")}
 SETTINGS = {"chunk_size": "positive integer", "clip_norm": "positive number"}
 REFUSED_MODELS = {"resnet18": "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined"}
@@ -66,7 +78,8 @@ def run(session: Session) -> Result:
     wait(batch)  # copied before the clock starts
     cold_call_times_s = session.measure_cold(step, wait)
     checks = problem.check(to_neutral(step()), output, clip_norm)
-    batch = problem.own_batch(range(variant.batch_size))
+    for tensor, value in zip(batch, problem.own_batch(range(variant.batch_size)), strict=True):
+        tensor.copy_(value)
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
     details = session.world.describe() if session.world.device_count > 1 else {}
     parameters = parameter_count(problem.model)
@@ -91,6 +104,7 @@ class Problem:
         load_initial_weights(self.model, measurement.protocol.seed)
         self.model.to(self.device)
         self.params = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        keep_in_place(self.params.values())
 
     def batch(self, rows) -> tuple[Tensor, Tensor]:
         """Normalised float32 images and their labels."""
@@ -103,7 +117,9 @@ class Problem:
 
     def own_batch(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """This device's part of the batch that is made of these rows."""
-        return self.batch(rows[self.own])
+        batch = self.batch(rows[self.own])
+        keep_in_place(batch)
+        return batch
 
     def losses(self, logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
         return F.cross_entropy(logits.float() if self.bf16 else logits, labels, reduction=reduction)
@@ -182,30 +198,29 @@ def make_local_function(
         batch_gradient = grad(problem.batch_loss)
         return compiled(lambda images, labels: batch_gradient(params, images, labels), execution_mode, problem.device)
 
-    vmapped = vmap(grad(problem.sample_loss), in_dims=(None, 0, 0))
-    if execution_mode == "outer_product":
-        per_sample = outer_product(problem)
-    elif execution_mode == "loop":
+    formulation = execution_mode.removesuffix("_compiled")
+    if formulation == "outer_product":
+        per_sample = outer_product(problem, traced=execution_mode != formulation)
+    elif formulation == "loop":
         per_sample = loop_over_samples(problem)
     else:
+        vmapped = vmap(grad(problem.sample_loss), in_dims=(None, 0, 0))
         per_sample = lambda images, labels: vmapped(params, images, labels)  # noqa: E731
 
     def compute(images: Tensor, labels: Tensor) -> Tensors:
         return reduce_gradients(per_sample(images, labels), output, clip_norm)
 
-    if execution_mode == "chunked":
-        return chunked(compute, output, chunk_size)
-    return compiled(compute, execution_mode, problem.device)
+    compute = compiled(compute, execution_mode, problem.device)
+    return chunked(compute, output, chunk_size) if formulation == "chunked" else compute
 
 
 def compiled(function: Function, execution_mode: str, device: torch.device) -> Function:
     """`function` itself in the eager modes."""
-    if execution_mode == "compiled":
-        return torch.compile(function, fullgraph=True, dynamic=False)
+    if execution_mode.endswith("compiled"):
+        return torch.compile(function, **compile_options())
     if execution_mode == "cuda_graphs":
-        if device.type != "cuda":
-            raise Refused("execution mode cuda_graphs needs an NVIDIA GPU; PyTorch sees none here")
-        return torch.compile(function, fullgraph=True, dynamic=False, mode="reduce-overhead")
+        require_gpu(execution_mode, device)
+        return torch.compile(function, **compile_options("reduce-overhead"))
     return function
 
 
@@ -251,12 +266,15 @@ def loop_over_samples(problem: Problem) -> Function:
     return compute
 
 
-def outer_product(problem: Problem) -> Function:
+def outer_product(problem: Problem, *, traced: bool) -> Function:
     """One forward and one backward pass to the layers' outputs, then one batched product per layer.
 
     With a layer's input a and the gradient d of the summed loss by its output, sample i's weight gradient is d[i]
     a[i]^T for a dense layer, and the same with a's patches (im2col) summed over positions for a convolution. The
     weights' own gradients are never computed, which an ordinary backward pass would.
+
+    `traced`: for torch.compile, which takes no torch.autograd.grad. There d is the gradient by a zero that is added to
+    the layer's output, as in JAX.
     """
     model = problem.model
     layers = {name: module for name, module in model.named_modules() if not list(module.children())}
@@ -267,11 +285,15 @@ def outer_product(problem: Problem) -> Function:
         parameter.requires_grad_(False)
     inputs: Tensors = {}
     outputs: Tensors = {}
+    zeros: Tensors = {}
 
     def capture(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
         def hook(_module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
             inputs[name] = arguments[0].detach()
-            outputs[name] = output if output.requires_grad else output.requires_grad_()
+            if traced:
+                outputs[name] = output + zeros[name] if zeros else output
+            else:
+                outputs[name] = output if output.requires_grad else output.requires_grad_()
             return outputs[name]
 
         return hook
@@ -279,16 +301,33 @@ def outer_product(problem: Problem) -> Function:
     for name, module in layers.items():
         module.register_forward_hook(capture(name))
 
-    def compute(images: Tensor, labels: Tensor) -> Tensors:
+    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
         with torch.autocast(problem.device.type, torch.bfloat16, enabled=problem.bf16):
             logits = model(images)
-        loss = problem.losses(logits, labels, "sum")
-        output_gradients = torch.autograd.grad(loss, [outputs[name] for name in layers])
+        return problem.losses(logits, labels, "sum")
+
+    def differentiate(images: Tensor, labels: Tensor) -> tuple[Tensors, Tensors]:
+        """By layer, its input and its output's gradient."""
+        output_gradients = torch.autograd.grad(loss_of(images, labels), [outputs[name] for name in layers])
+        return dict(inputs), dict(zip(layers, output_gradients, strict=True))
+
+    def loss_and_inputs(added: Tensors, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensors]:
+        zeros.update(added)
+        return loss_of(images, labels), dict(inputs)
+
+    def differentiate_traced(images: Tensor, labels: Tensor) -> tuple[Tensors, Tensors]:
+        loss_of(images, labels)  # for the outputs' shapes; the compiler drops it
+        no_change = {name: torch.zeros_like(output) for name, output in outputs.items()}
+        output_gradients, layer_inputs = grad(loss_and_inputs, has_aux=True)(no_change, images, labels)
+        return layer_inputs, output_gradients
+
+    def compute(images: Tensor, labels: Tensor) -> Tensors:
+        layer_inputs, output_gradients = (differentiate_traced if traced else differentiate)(images, labels)
         gradients: Tensors = {}
-        for (name, module), output_gradient in zip(layers.items(), output_gradients, strict=True):
-            gradients |= layer_gradients(name, module, inputs[name], output_gradient)
-        inputs.clear()
-        outputs.clear()
+        for name, module in layers.items():
+            gradients |= layer_gradients(name, module, layer_inputs[name], output_gradients[name])
+        for kept in (inputs, outputs, zeros):
+            kept.clear()
         return gradients
 
     return compute

@@ -5,9 +5,14 @@ so both frameworks see the same batches. First the step's speed is measured; the
 model trains for the configured epochs, evaluated after each, outside the clock.
 
 Execution modes:
-    eager         model, loss and gather run operator by operator
-    compiled      gather, model and loss are one torch.compile graph, forward and backward
-    cuda_graphs   the same with mode="reduce-overhead": the graph's kernels are replayed as CUDA graphs (GPU only)
+    eager                   model, loss and gather run operator by operator
+    compiled                gather, model and loss are one torch.compile graph, forward and backward
+    compiled_max_autotune   the same with mode="max-autotune-no-cudagraphs": Inductor tries several kernels for each
+                            matrix product and convolution and takes the fastest, as XLA does by default (GPU only)
+    cuda_graphs             compiled with mode="reduce-overhead": the graph's kernels are replayed as CUDA graphs; the
+                            rest of the step stays in Python (one GPU only)
+    cuda_graph_step         compiled, and the whole step is one CUDA graph: gather, forward, backward and optimizer. The
+                            device counts the steps itself, and a call is one replay (one GPU only)
 The optimizer is PyTorch's fused SGD in all of them; the model is channels_last.
 
 On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py).
@@ -15,6 +20,7 @@ BatchNorm's statistics are the device's own; rank 0's are what the evaluation in
 """
 
 import importlib
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
@@ -29,10 +35,11 @@ from harness.session import Session
 from harness.training import require_finite, require_finite_evaluation, time_to_target_s
 from harness.weights import batch_order
 from harness.world import World
+from torch_runner.compiler import captured, compile_options, require_gpu
 from torch_runner.several_devices import with_averaged_gradients
 from torch_runner.weights import load_initial_weights, parameter_count
 
-EXECUTION_MODES = ("eager", "compiled", "cuda_graphs")
+EXECUTION_MODES = ("eager", "compiled", "compiled_max_autotune", "cuda_graphs", "cuda_graph_step")
 OPTIONS = {}
 SETTINGS = {
     "epochs": "positive integer",
@@ -56,15 +63,8 @@ def run(session: Session) -> Result:
 
     training = Training(session)
     order = place_order(order, session.world, session.device.device)
-    train_step = make_train_step(training, variant.execution_mode)
+    step = make_step(training, order, variant.execution_mode)
     training.reset()
-    steps_done = 0
-
-    def step() -> Tensor:
-        nonlocal steps_done
-        loss = train_step(order[steps_done % len(order)])
-        steps_done += 1
-        return loss
 
     wait = session.device.wait
     wait(training)  # copied before the clock starts
@@ -72,7 +72,6 @@ def run(session: Session) -> Result:
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
 
     training.reset()
-    steps_done = 0
     points: list[EpochPoint] = []
     for epoch in range(1, epochs + 1):
         wait(None)
@@ -136,6 +135,22 @@ class Objective(nn.Module):
         return ((images.to(self.mean.dtype) / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
 
 
+class NextBatch(nn.Module):
+    """Mean loss of the batch that comes next. The device counts which one that is, so that a CUDA graph of the step
+    needs nothing from the host."""
+
+    def __init__(self, objective: Objective, order: Tensor, index: Tensor) -> None:
+        super().__init__()
+        self.objective = objective
+        self.register_buffer("order", order)
+        self.register_buffer("index", index)
+
+    def forward(self) -> Tensor:
+        loss = self.objective(self.order[self.index].squeeze(0))
+        self.index.add_(1).remainder_(len(self.order))
+        return loss
+
+
 class Training:
     """The model, its loss and its optimizer, with their state."""
 
@@ -158,17 +173,24 @@ class Training:
             weight_decay=float(settings["weight_decay"]),
             fused=True,
         )
-        self.replays = measurement.variant.execution_mode == "cuda_graphs"
+        self.replays = measurement.variant.execution_mode in ("cuda_graphs", "cuda_graph_step")
+        self.steps_done = 0
+        self.next_batch = torch.zeros(1, dtype=torch.int64, device=self.device)
+        """The same for the device, modulo the length of the order. Not a scalar: indexing would read it on the host."""
 
     def keep(self, loss: Tensor) -> Tensor:
         """The loss for the end of the epoch; a replayed CUDA graph overwrites that of the step before."""
         return loss.detach().clone() if self.replays else loss.detach()
 
     def reset(self) -> None:
-        """Initial weights, and an optimizer that has seen nothing, in place."""
+        """Initial weights, an optimizer that has seen nothing, and the first batch, in place: CUDA graphs keep pointing
+        at them. A momentum of zero is as good as none: v = momentum * 0 + g."""
         load_initial_weights(self.objective.model, self.seed)
         self.objective.train()
-        self.optimizer.state.clear()
+        for state in self.optimizer.state.values():
+            state["momentum_buffer"].zero_()
+        self.steps_done = 0
+        self.next_batch.zero_()
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
@@ -187,40 +209,78 @@ class Training:
         return loss_sum / count, right / count
 
 
-def make_train_step(training: Training, execution_mode: str):
+def make_step(training: Training, order: Tensor, execution_mode: str) -> Callable[[], Tensor]:
+    """One optimizer step on the batch that `order` [steps, batch] has next; returns the batch's mean loss.
+
+    Raises Refused for a mode that this machine cannot run.
+    """
+    if execution_mode == "cuda_graph_step":
+        require_one_gpu(training, execution_mode)
+        return captured(make_counting_step(training, order), training.optimizer)
+    train_step = make_train_step(training, execution_mode)
+
+    def step() -> Tensor:
+        loss = train_step(order[training.steps_done % len(order)])
+        training.steps_done += 1
+        return loss
+
+    return step
+
+
+def make_counting_step(training: Training, order: Tensor) -> Callable[[], Tensor]:
+    """The same for a CUDA graph."""
+    next_batch = NextBatch(training.objective, order, training.next_batch)
+    next_batch.compile(**compile_options())
+    return lambda: optimizer_step(training.optimizer, next_batch)
+
+
+def make_train_step(training: Training, execution_mode: str) -> Callable[[Tensor], Tensor]:
     """rows [batch] -> mean loss of the batch, after one optimizer step.
 
     Of several devices, each takes the rows of its own part and has its own part's loss. Raises Refused for a mode that
     this machine cannot run.
     """
     objective, optimizer = training.objective, training.optimizer
-    if execution_mode == "cuda_graphs" and training.device.type != "cuda":
-        raise Refused("execution mode cuda_graphs needs an NVIDIA GPU; PyTorch sees none here")
-    if execution_mode == "cuda_graphs" and training.averages:
-        raise Refused("execution mode cuda_graphs is for one GPU: PyTorch replays no graph under averaged gradients")
     if execution_mode == "compiled":
-        objective.compile(fullgraph=True, dynamic=False)
+        objective.compile(**compile_options())
+    elif execution_mode == "compiled_max_autotune":
+        require_gpu(execution_mode, training.device)
+        objective.compile(**compile_options("max-autotune-no-cudagraphs"))
     elif execution_mode == "cuda_graphs":
-        objective.compile(fullgraph=True, dynamic=False, mode="reduce-overhead")
+        require_one_gpu(training, execution_mode)
+        objective.compile(**compile_options("reduce-overhead"))
     if training.averages:
         objective = with_averaged_gradients(objective, training.device)
 
     def train_step(rows: Tensor) -> Tensor:
         if execution_mode == "cuda_graphs":
             torch.compiler.cudagraph_mark_step_begin()
-        optimizer.zero_grad(set_to_none=True)
-        loss = objective(rows)
-        loss.backward()
-        optimizer.step()
-        return loss
+        return optimizer_step(optimizer, objective, rows)
 
     return train_step
 
 
+def optimizer_step(optimizer: torch.optim.Optimizer, mean_loss: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """The loss before the step. The optimizer is not compiled: on a CPU that took more host time than its fused step,
+    with 8 parameters and with 62."""
+    optimizer.zero_grad(set_to_none=True)
+    loss = mean_loss(*inputs)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def require_one_gpu(training: Training, execution_mode: str) -> None:
+    require_gpu(execution_mode, training.device)
+    if training.averages:
+        raise Refused(f"execution mode {execution_mode} is for one GPU: this project has not tried it on several yet")
+
+
 def place_order(order: NDArray[np.int32], world: World, device: torch.device) -> Tensor:
-    """On the device; of several, each gets its own part of the order."""
+    """On the device, int64, as other indices would be converted in every step; of several, each gets its own part of
+    the order."""
     own = order[:, world.rows(order.shape[1])]
-    return torch.from_numpy(np.ascontiguousarray(own)).to(device)
+    return torch.from_numpy(own.astype(np.int64)).to(device)
 
 
 def add_control(result: Result, session: Session, order: Tensor) -> Result:
