@@ -41,7 +41,7 @@ from jax_runner.several_devices import (
     own_part,
     require_several_devices,
 )
-from jax_runner.weights import load_initial_weights, parameter_count
+from jax_runner.weights import Params, arrays_of, load_initial_weights, parameter_count
 
 EXECUTION_MODES = ("jit", "scan", "jit_process_per_node")
 PROCESS_PER_NODE = ("jit_process_per_node",)
@@ -59,8 +59,8 @@ EVALUATION_BATCH = 1000
 
 
 class TrainState(NamedTuple):
-    params: nnx.State
-    batch_stats: nnx.State
+    params: Params
+    batch_stats: Params
     """Of several devices, each device's own: its arrays have a first axis of one entry per device."""
     opt_state: optax.OptState
     step: jax.Array
@@ -166,8 +166,8 @@ class Training:
 
     def initial_state(self) -> TrainState:
         load_initial_weights(self.model, self.seed, self.benchmark.FLATTENED)
-        _, params, batch_stats = nnx.split(self.model, nnx.Param, nnx.BatchStat)
-        params, batch_stats = jax.tree.map(jnp.copy, (params, batch_stats))  # the step donates them
+        own = arrays_of(self.model, nnx.Param), arrays_of(self.model, nnx.BatchStat)
+        params, batch_stats = jax.tree.map(jnp.copy, own)  # the step donates them
         state = TrainState(params, batch_stats, self.optimizer.init(params), jnp.zeros((), jnp.int32))
         return state if self.world.device_count == 1 else spread_state(state, self.world)
 
@@ -176,17 +176,17 @@ class Training:
         return (images.astype(self.dataset.mean.dtype) / 255 - self.dataset.mean) / self.dataset.std
 
     def logits(
-        self, params: nnx.State, batch_stats: nnx.State, images: jax.Array, *, training: bool
-    ) -> tuple[jax.Array, nnx.State]:
+        self, params: Params, batch_stats: Params, images: jax.Array, *, training: bool
+    ) -> tuple[jax.Array, Params]:
         model = nnx.merge(self.graphdefs[training], params, batch_stats, copy=True)  # it updates its own statistics
         logits = model(self.normalise(images))
         if logits.dtype == jnp.bfloat16:
             logits = logits.astype(jnp.float32)
-        return logits, nnx.state(model, nnx.BatchStat)
+        return logits, arrays_of(model, nnx.BatchStat)
 
     def loss(
-        self, params: nnx.State, batch_stats: nnx.State, images: jax.Array, labels: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+        self, params: Params, batch_stats: Params, images: jax.Array, labels: jax.Array
+    ) -> tuple[jax.Array, Params]:
         logits, batch_stats = self.logits(params, batch_stats, images, training=True)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), batch_stats
 

@@ -190,7 +190,24 @@ def test_reset_brings_the_initial_state_back() -> None:
     first, second = jax_training.initial_state(), jax_training.initial_state()
     for before, after in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(before, after)
-    assert isinstance(first.params, nnx.State)
+
+
+def test_timed_step_gets_and_returns_plain_containers() -> None:
+    """JAX takes these apart in C++; any other, such as an nnx.State, in Python and in every call."""
+    training = jax_train.Training(make_session("jax", "train", benchmark="cifar10", model="resnet18"))
+    state = training.initial_state()
+    data = jax_train.Data(training.dataset.train_images, training.dataset.train_labels, np.zeros((1, 8), np.int32))
+    assert is_plain(state)
+    assert is_plain(jax.eval_shape(jax_train.make_train_step(training, steps_per_call=1), state, data))
+    assert not is_plain(nnx.state(training.model))
+
+
+def is_plain(tree: Any) -> bool:
+    if isinstance(tree, tuple):  # JAX knows named tuples too
+        return all(map(is_plain, tree))
+    if isinstance(tree, dict):
+        return all(map(is_plain, tree.values()))
+    return isinstance(tree, jax.Array | jax.ShapeDtypeStruct)
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
