@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from harness import data
 from harness.agent import run_agent
 from harness.catalog import process_per_node
-from harness.child import Event, compiler_caches
+from harness.child import CompilerCaches, Event
 from harness.environment import describe_environment
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
@@ -370,8 +370,8 @@ class Job:
         tracker.begin(measurement, self.environment)
         log = self.results.log_of(path)
         task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
-        with compiler_caches() as caches:
-            report = self._run_children(task, log, Path(caches), tracker)
+        with CompilerCaches() as caches:
+            report = self._run_children(task, log, caches, tracker)
             result = report.result
             try:
                 if result is not None and has_warm_start(measurement):
@@ -380,7 +380,7 @@ class Job:
                     )
                     again = task.model_copy(update={"cold_calls_only": True})
                     warm_log = log.with_name(f"{log.stem}-warm-start{log.suffix}")
-                    result = with_warm_start(result, self._run_children(again, warm_log, Path(caches), tracker))
+                    result = with_warm_start(result, self._run_children(again, warm_log, caches, tracker))
             finally:  # also where a signal ends the job meanwhile: what was measured is recorded
                 environment = self.environment | report.environment
                 record = Record(
@@ -401,7 +401,7 @@ class Job:
         self._tell(tracker)
         return record
 
-    def _run_children(self, task: ChildTask, log: Path, caches: Path, tracker: Tracker) -> RanksReport:
+    def _run_children(self, task: ChildTask, log: Path, caches: CompilerCaches, tracker: Tracker) -> RanksReport:
         def hear(event: Event) -> None:
             if event["kind"] == "metrics":
                 tracker.log(event["content"])

@@ -9,6 +9,8 @@ History of the schema:
        2026-11  `environment.pairing`, absent in records from before; times with milliseconds
        2026-11  `parity`, None in records from before and of use cases without parity numbers
        2026-11  `result.compile_time_warm_s` and what belongs to it, None in records from before
+       2026-11  `environment.variables` are those of rank 0's process; in records from before, and where no process
+                began, those of its parent, without the defaults of harness/child.py
 """
 
 import json

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from harness import data
 from harness.channel import Channel
+from harness.environment import relevant_variables
 from harness.errors import DataError, ProjectError, Refused
 from harness.gpu import Gpu, NoGpu, SeveralGpus, open_gpus
 from harness.measure import (
@@ -248,6 +249,7 @@ def run_child(file_descriptor: int, framework: str) -> int:
     """Measure what stdin asks for; every end, good or bad, is told over the channel."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
     channel = Channel(file_descriptor)
+    variables = relevant_variables()  # before a framework adds its own
     task = ChildTask.model_validate_json(sys.stdin.read())
     measurement, world = task.measurement, task.world
     device: DeviceProtocol = importlib.import_module(f"{framework}_runner.device").Device()
@@ -258,7 +260,7 @@ def run_child(file_descriptor: int, framework: str) -> int:
             device.join(world)
         device.set_up(measurement.variant.precision)
         gpu = open_gpus(world.local_rank, world.devices_per_rank)
-        channel.environment({"framework": device.describe(), "gpu": gpu.describe()})
+        channel.environment({"framework": device.describe(), "gpu": gpu.describe(), "variables": variables})
         dataset = data.load(measurement.cell.benchmark, measurement.data, Path(task.data_dir))
         _require_whole_batch(measurement.variant.batch_size, dataset)
         session = Session(

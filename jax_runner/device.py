@@ -100,7 +100,9 @@ class Device:
             "matmul_precision": jax.config.jax_default_matmul_precision,
         }
         if self.on_gpu:
+            statistics = self.device.memory_stats() or {}
             description |= {
+                "bytes_limit": statistics.get("bytes_limit"),
                 "platform_version": self.device.client.platform_version,
                 "device_count": jax.local_device_count(),
             }

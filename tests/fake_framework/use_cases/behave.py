@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,6 +153,18 @@ def is_slower_on_rank_1(session: Session) -> Result:
     wait = session.device.wait
     cold = session.measure_cold(step, wait)
     return session.result(session.measure_steady(step, wait, steps_per_call=1, samples_per_step=8), cold)
+
+
+def is_signalled(session: Session) -> Result:
+    """As Slurm signals every process of a job."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        os.kill(os.getpid(), number)
+    return well(session)
+
+
+def removes_the_temporary_folder(session: Session) -> Result:
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # every rank does
+    return well(session)
 
 
 def tells_its_world(session: Session) -> Result:
