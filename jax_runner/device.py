@@ -1,6 +1,7 @@
 """The device as JAX sees it: precision, waiting, memory, compilations, and the other processes' devices."""
 
 from functools import cached_property
+from importlib.metadata import entry_points
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
 from harness.errors import Refused
+from harness.gpu import visible_gpu_count
 from harness.record import Memory
 from harness.world import World
 
@@ -41,7 +43,11 @@ class Device:
 
         Must be called before `set_up`. This process takes its GPUs from `local_rank` on; on a CPU it makes devices of
         its own.
+
+        Raises:
+            Refused: these GPUs are not shown to this process.
         """
+        require_visible_gpus(world)
         own = list(range(world.local_rank, world.local_rank + world.devices_per_rank))
         jax.config.update("jax_num_cpu_devices", world.devices_per_rank)
         if world.size == 1:
@@ -150,6 +156,25 @@ class Device:
     def _count_compilation(self, event: str, _duration_s: float, **_: Any) -> None:
         if event == COMPILE_EVENT:
             self._compilations += 1
+
+
+def require_visible_gpus(world: World) -> None:
+    """Raises Refused. Asks no device, which JAX must not have seen before the processes have met."""
+    visible = visible_gpu_count()
+    last = world.local_rank + world.devices_per_rank - 1
+    if visible and visible <= last and uses_cuda():
+        raise Refused(
+            f"this task sees {visible} GPU(s), and rank {world.local_rank} of this node needs number {last}, counted "
+            f"from 0; remove --gpu-bind and --gpus-per-task from cluster.sbatch_options (MIG slices cannot do several "
+            f"devices)"
+        )
+
+
+def uses_cuda() -> bool:
+    """Whether JAX has its plugin for CUDA and may use it."""
+    platforms = jax.config.jax_platforms
+    plugins = [plugin.name for plugin in entry_points(group="jax_plugins")]
+    return any("cuda" in name for name in plugins) and (not platforms or "cuda" in platforms or "gpu" in platforms)
 
 
 def largest(devices: list[dict[str, int]], name: str) -> int | None:

@@ -46,6 +46,7 @@ from jax_runner.formulations import FOR_ALL, PER_MODEL, Arrays, draw, laid_out, 
 from jax_runner.weights import Neutral, Params, arrays_of, load_initial_weights, parameter_count, to_neutral
 
 EXECUTION_MODES = ("vmap", "side_by_side", "unrolled", "map")
+ONE_DEVICE = True
 OPTIONS = {"models": "positive integer", "batches": ("different", "same"), "learning_rates": ("one", "separate")}
 SETTINGS = {
     "learning_rate": "positive number",
