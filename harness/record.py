@@ -9,6 +9,7 @@ History of the schema:
        2026-11  `environment.pairing`, absent in records from before; times with milliseconds
        2026-11  `parity`, None in records from before and of use cases without parity numbers
        2026-11  `result.compile_time_warm_s` and what belongs to it, None in records from before
+       2026-11  `result.blocks_alone_absent`; before, what broke the control off was the outcome of the measurement
        2026-11  `environment.variables` are those of rank 0's process; in records from before, and where no process
                 began, those of its parent, without the defaults of harness/child.py
 """
@@ -130,6 +131,8 @@ class Result(Frozen):
     blocks_alone: Blocks | None = None
     """Of several devices: the same step with nothing moved between them. What `blocks` takes more is communication that
     no computation hides."""
+    blocks_alone_absent: str | None = None
+    """Why they broke off, where all else had been measured."""
     latency: Latency | None = None
     recompiles: int = 0
     """Compilations inside the timed windows; more than none makes the times worthless."""

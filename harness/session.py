@@ -5,6 +5,7 @@ through `<framework>_runner/run.py --child FD`; the measurement comes in on stdi
 """
 
 import ctypes
+import gc
 import importlib
 import os
 import resource
@@ -202,13 +203,20 @@ class Session:
             **fields,
         )
 
-    def add_control(self, result: Result, step: Step) -> Result:
+    def add_control(self, result: Result, make_step: Callable[[], Step]) -> Result:
         """Measure the step of several devices once more with nothing moved between them. Comes last, when the result
-        has its memory, as `step` is another program."""
+        has its memory and nothing holds the arrays of what was timed before.
+
+        `make_step` makes that step, another program with arrays of its own. Whatever fails here, such as memory for
+        them, costs this control only (harness/ranks.py).
+        """
         assert result.blocks is not None
+        self.channel.result_so_far(result)
+        self.agree(0.0)  # every rank has told its own
         self.channel.progress("without communication", 0, 1)
+        gc.collect()  # of modules and compiled programs that hold each other
         alone = measure_blocks(
-            step,
+            make_step(),
             self.device.wait,
             like=result.blocks,
             count=self.measurement.protocol.min_blocks,

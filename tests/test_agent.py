@@ -42,6 +42,9 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Rep
         "fills_rank_1",
         "is_slower_on_rank_1",
         "is_signalled",
+        "is_controlled",
+        "control_fills_rank_1",
+        "control_is_killed_on_rank_1",
     )
     status, output, _ = repository.run(repository.plan(*modes, devices=3, block_min_s=0.02))
     return status, output, repository, repository.records()
@@ -116,11 +119,36 @@ def test_signals_of_a_scheduler_end_no_rank_by_themselves(three_ranks) -> None:
     assert (record.outcome, record.reason) == ("ok", None)
 
 
+def test_measurement_stands_whatever_becomes_of_its_control(three_ranks) -> None:
+    node = os.uname().nodename
+    broken_off = {
+        "control_fills_rank_1": f"out_of_memory: rank 1 on {node}: device is full: 4 GiB asked for",
+        "control_is_killed_on_rank_1": f"failed: rank 1 on {node}: the measurement's process was killed by SIGKILL",
+        "is_controlled": None,
+    }
+    for mode, absent in broken_off.items():
+        record = three_ranks[3][mode]
+        assert (record.outcome, record.reason) == ("ok", None)
+        assert len(record.result.blocks.block_times_s) == 3
+        assert [len(rank.block_times_s) for rank in record.ranks] == [3, 3, 3]
+        assert (record.result.blocks_alone is None) == (absent is not None)
+        assert str(record.result.blocks_alone_absent).startswith(str(absent))
+    assert len(three_ranks[3]["is_controlled"].result.blocks_alone.block_times_s) == 3
+
+
+def test_control_that_takes_too_long_costs_only_itself(repository: Repository) -> None:
+    status, _, _ = repository.run(repository.plan("control_hangs", devices=2, timeout_s=4.0))
+    record = repository.records()["control_hangs"]
+    assert (status, record.outcome) == (0, "ok")
+    assert record.result is not None
+    assert str(record.result.blocks_alone_absent).startswith("timeout: not done after 4 s; log: ")
+
+
 def test_failures_of_ranks_do_not_end_the_job(three_ranks) -> None:
     status, output, _, records = three_ranks
     assert status == 1
     assert records["is_slower_on_rank_1"].outcome == "ok"
-    assert "7 measured, 0 had a record, 2 failed" in output
+    assert "10 measured, 0 had a record, 2 failed" in output
 
 
 def test_rank_that_is_killed_ends_ranks_that_would_wait_for_ever(repository: Repository) -> None:

@@ -30,6 +30,7 @@ from jax import numpy as jnp
 
 from harness.errors import Refused
 from harness.gradient_check import PER_SAMPLE_OUTPUTS, check_batch_rows, check_gradients
+from harness.measure import Step
 from harness.record import Check, Result
 from harness.session import Session
 from jax_runner.device import model_dtypes
@@ -59,11 +60,19 @@ Function = Callable[[Params, jax.Array, jax.Array], Arrays]
 
 
 def run(session: Session) -> Result:
+    variant = session.measurement.variant
+    if variant.execution_mode in PROCESS_PER_NODE:
+        require_several_devices(session.world)
+    result = measure(session)
+    moves_something = session.world.device_count > 1 and variant.options["output"] not in PER_SAMPLE_OUTPUTS
+    return session.add_control(result, lambda: make_control(session)) if moves_something else result
+
+
+def measure(session: Session) -> Result:
+    """All but the control of several devices."""
     variant, settings = session.measurement.variant, session.measurement.settings
     problem = Problem(session)
     output, clip_norm = str(variant.options["output"]), float(settings["clip_norm"])
-    if variant.execution_mode in PROCESS_PER_NODE:
-        require_several_devices(session.world)
     compute = make_function(
         problem, variant.execution_mode, output, clip_norm=clip_norm, chunk_size=int(settings["chunk_size"])
     )
@@ -86,9 +95,7 @@ def run(session: Session) -> Result:
         session.device.set_step_peak(counted.lower(count, params, *batch).compile())
     details = details_of(session, PROCESS_PER_NODE) if session.world.device_count > 1 else {}
     parameters = parameter_count(problem.model)
-    result = session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
-    moves_something = session.world.device_count > 1 and output not in PER_SAMPLE_OUTPUTS
-    return add_control(result, session, problem, batch) if moves_something else result
+    return session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
 
 
 class Problem:
@@ -200,9 +207,10 @@ def on_all_parts(compute: Function, output: str, *, joined: bool = True) -> Func
     return on_every_device(compute_on_own_part, in_specs=(REPLICATED, SPLIT, SPLIT), out_specs=out_specs)
 
 
-def add_control(result: Result, session: Session, problem: Problem, batch: tuple[jax.Array, jax.Array]) -> Result:
-    """The same without the sum over the devices, measured when all else is."""
+def make_control(session: Session) -> Step:
+    """The step without the sum over the devices."""
     variant, settings = session.measurement.variant, session.measurement.settings
+    problem = Problem(session)
     output = str(variant.options["output"])
     local = make_local_function(
         problem,
@@ -213,13 +221,14 @@ def add_control(result: Result, session: Session, problem: Problem, batch: tuple
     )
     counted = jax.jit(with_counter(on_all_parts(local, output, joined=False)))
     count, params = problem.replicated((jnp.zeros((), jnp.int32), problem.params))
+    batch = problem.own_batch(range(variant.batch_size))
 
     def step() -> tuple[jax.Array, Arrays]:
         nonlocal count
         count, outputs = counted(count, params, *batch)
         return count, outputs
 
-    return session.add_control(result, step)
+    return step
 
 
 def make_local_function(

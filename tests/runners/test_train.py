@@ -1,5 +1,7 @@
 """Training on both sides: step by step from the same weights on the same batches, and the whole use case."""
 
+import gc
+import weakref
 from typing import Any, NamedTuple
 
 import jax
@@ -172,6 +174,31 @@ def test_whole_use_case_learns_the_same_on_both_sides(execution_mode: str, torch
         assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-3)
         assert ours.test_accuracy == pytest.approx(theirs.test_accuracy, abs=0.01)
     assert epochs[1].train_loss < epochs[0].train_loss
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_nothing_of_the_timed_part_is_left_for_the_control(framework: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several devices the control of a large model needs the memory."""
+    module = {"jax": jax_train, "torch": torch_train}[framework]
+    made = []
+
+    class Watched(module.Training):
+        def __init__(self, session: Session) -> None:
+            super().__init__(session)
+            made.append(weakref.ref(self.model if framework == "jax" else self.objective))
+
+    monkeypatch.setattr(module, "Training", Watched)
+    session = make_session(framework, "train", batch_size=256)
+    order = order_of(session)
+    gc.collect()
+    before_bytes = sum(array.nbytes for array in jax.live_arrays())
+    if framework == "jax":
+        jax_train.measure(session, order, steps_per_call=1)
+    else:
+        torch_train.measure(session, torch.from_numpy(order).to(session.device.device))
+    gc.collect()
+    assert [reference() for reference in made] == [None]
+    assert sum(array.nbytes for array in jax.live_arrays()) - before_bytes < 10_000  # the images are 1.2 MB
 
 
 def test_reset_brings_the_initial_state_back() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import CheckFailed
+from harness.measure import Step
 from harness.record import Result
 from harness.session import Session
 from harness.training import require_finite
@@ -201,6 +202,31 @@ def fills_rank_1(session: Session) -> Result:
     if session.world.rank == 1:
         raise RuntimeError("device is full: 4 GiB asked for")
     return well(session)
+
+
+def is_controlled(session: Session) -> Result:
+    return session.add_control(well(session), lambda: lambda: time.sleep(1e-4))
+
+
+def control_fills_rank_1(session: Session) -> Result:
+    def make_step() -> Step:
+        if session.world.rank == 1:
+            raise RuntimeError("device is full: 4 GiB asked for")
+        return lambda: time.sleep(1e-4)
+
+    return session.add_control(well(session), make_step)
+
+
+def control_is_killed_on_rank_1(session: Session) -> Result:
+    def step() -> None:
+        if session.world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return session.add_control(well(session), lambda: step)
+
+
+def control_hangs(session: Session) -> Result:
+    return session.add_control(well(session), lambda: lambda: time.sleep(LONG_S))
 
 
 def all_gated(session: Session) -> Result:
