@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from harness.child import Child, Event
+from harness.child import JOB_SIGNALS, Child, Event, tell_error
 from harness.errors import ProjectError
 from harness.rendezvous import Rendezvous
 from harness.session import ChildTask
@@ -34,9 +34,8 @@ DEAD_AFTER_S = 30.0
 
 def run_agent(framework: Framework, rendezvous: Rendezvous) -> int:
     """0 when the parent said `leave`, 1 when it was not found or is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-        # Schedulers signal every rank; what a signal means is the parent's to decide, and the agent goes with it. Not
-        # SIG_IGN, which the children would inherit.
+    for number in JOB_SIGNALS:
+        # Schedulers signal every rank; what a signal means is the parent's to decide, and the agent goes with it.
         signal.signal(number, lambda _number, _frame: None)
     try:
         connection = _find_parent(rendezvous)
@@ -79,8 +78,7 @@ class _Agent:
             task = ChildTask.model_validate(content["task"])
             self._child = Child(self._framework, task, Path(content["log"]), tell)
         except ProjectError as error:
-            tell({"kind": "error", "content": {"outcome": "failed", "reason": str(error)}})
-            tell({"kind": "exit", "content": {"code": 0, "tail": ""}})
+            tell_error(tell, str(error))
 
     def _end_child(self) -> None:
         if self._child is not None:

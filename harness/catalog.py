@@ -1,8 +1,8 @@
 """What the two runners can do, read from their files without importing them (that would import a framework).
 
 Each `<framework>_runner/benchmarks/<name>.py` holds the literal MODELS; each `use_cases/<name>.py` holds
-EXECUTION_MODES, OPTIONS, SETTINGS and REFUSED_MODELS; `parity/<name>.py` belongs to the use case of that name. A file
-that is there is known: nothing is registered.
+EXECUTION_MODES, OPTIONS, SETTINGS and REFUSED_MODELS, and where they apply PROCESS_PER_NODE and ONE_DEVICE;
+`parity/<name>.py` belongs to the use case of that name. A file that is there is known: nothing is registered.
 """
 
 import ast
@@ -39,6 +39,8 @@ class UseCaseFile(Frozen):
     """Model to the reason why this use case makes no sense with it."""
     PROCESS_PER_NODE: tuple[str, ...] = ()
     """Execution modes that run one process for all devices of a node; the others run one for each device."""
+    ONE_DEVICE: bool = False
+    """It splits no work among devices: each of several would do all of it."""
 
 
 Constants = TypeVar("Constants", BenchmarkFile, UseCaseFile)

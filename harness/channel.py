@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from harness.record import Outcome, Result
 
-EventKind = Literal["environment", "progress", "metrics", "parity", "result", "error"]
+EventKind = Literal["environment", "progress", "metrics", "parity", "result_so_far", "result", "error"]
 
 
 class Channel:
@@ -33,6 +33,10 @@ class Channel:
     def parity(self, digest: str) -> None:
         """The key's file is written; the next key begins."""
         self._send("parity", {"key": digest})
+
+    def result_so_far(self, result: Result) -> None:
+        """It stands whatever happens to the rest of the work, once every rank has told its own."""
+        self._send("result_so_far", result.model_dump(mode="json"))
 
     def result(self, result: Result) -> None:
         self._send("result", result.model_dump(mode="json"))

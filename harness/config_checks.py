@@ -117,6 +117,9 @@ def _check_use_case(number: int, use_case: UseCaseConfig, config: Config, source
     if use_case.devices % use_case.nodes:
         rule = f"must be divisible by nodes ({use_case.nodes}): every node takes as many"
         yield source.problem((*keys, "devices"), rule, value=use_case.devices)
+    if use_case.devices > 1 and any(file.ONE_DEVICE for file in _files(use_case.name, catalog)):
+        rule = f"must be 1: {use_case.name} splits no work among devices"
+        yield source.problem((*keys, "devices"), rule, value=use_case.devices)
     yield from _check_axes(keys, use_case, use_case, source, catalog)
     for axis in _option_axes(use_case, catalog):
         if axis not in use_case.options:

@@ -30,6 +30,13 @@ VARIABLES = re.compile(
     r"|OMP_\w+|MKL_\w+|OPENBLAS_\w+|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
     r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
 )
+CACHE_FOLDERS = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "JAX_COMPILATION_CACHE_DIR": "jax",
+}
+"""Of compilers, new for each measurement (harness/child.py). So their names say nothing, and are not recorded."""
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 
 SLURM_VARIABLES = {
@@ -126,7 +133,7 @@ def relevant_variables() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if VARIABLES.fullmatch(name) and not SECRET.search(name)
+        if VARIABLES.fullmatch(name) and not SECRET.search(name) and name not in CACHE_FOLDERS
     }
 
 

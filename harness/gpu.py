@@ -5,6 +5,7 @@ NVML reads counters of the driver; it launches nothing on the GPU and makes no C
 A machine without a GPU or a driver gets `NoGpu`, which answers the same questions.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,10 @@ THROTTLE_REASONS = {
 
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 """nvmlComputeMode_t."""
+
+
+HIDDEN = ("", "-1", "NoDevFiles")
+"""In CUDA_VISIBLE_DEVICES: no GPU from here on. The last is what Slurm sets for a job without one."""
 
 
 class NoGpu:
@@ -280,7 +285,7 @@ def open_gpu(position: int = 0) -> Gpu | NoGpu:
     if not shown:
         return NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} shows no GPU at position {position}")
     wanted = shown[0]
-    if wanted in ("", "-1", "NoDevFiles"):  # the last is what Slurm sets for a job without a GPU
+    if wanted in HIDDEN:
         return NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU")
     try:
         import pynvml as nvml
@@ -307,6 +312,26 @@ def open_gpus(first: int, count: int) -> Gpu | SeveralGpus | NoGpu:
     if missing:
         return missing[0]
     return found[0] if count == 1 else SeveralGpus(found)
+
+
+def visible_gpu_count() -> int | None:
+    """How many GPUs CUDA shows to this process, without asking CUDA; None where that cannot be told.
+
+    Of several MIG slices CUDA shows the first only (docs.nvidia.com/datacenter/tesla/mig-user-guide).
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = list(itertools.takewhile(lambda name: name not in HIDDEN, map(str.strip, visible.split(","))))
+        return min(1, len(names)) if any(name.startswith("MIG-") for name in names) else len(names)
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        return int(nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError:
+        return None
 
 
 def _find(nvml: ModuleType, wanted: str) -> Any:

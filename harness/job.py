@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from harness import data
 from harness.agent import run_agent
 from harness.catalog import process_per_node
-from harness.child import Event, compiler_caches
+from harness.child import CompilerCaches, Event
 from harness.environment import describe_environment, describe_slurm
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.files import write_atomically
@@ -410,11 +410,13 @@ class Job:
         reported, finds them. Both frameworks' caches are on here, whatever their defaults."""
         cold_calls = task.model_copy(update={"cold_calls_only": True})
         log = log.with_name(f"{log.stem}-warm-start{log.suffix}")
-        with compiler_caches() as caches:
-            first = self._run_children(cold_calls, log, tracker, Path(caches))
-            return first if first.result is None else self._run_children(cold_calls, log, tracker, Path(caches))
+        with CompilerCaches() as caches:
+            first = self._run_children(cold_calls, log, tracker, caches)
+            return first if first.result is None else self._run_children(cold_calls, log, tracker, caches)
 
-    def _run_children(self, task: ChildTask, log: Path, tracker: Tracker, caches: Path | None = None) -> RanksReport:
+    def _run_children(
+        self, task: ChildTask, log: Path, tracker: Tracker, caches: CompilerCaches | None = None
+    ) -> RanksReport:
         def hear(event: Event) -> None:
             if event["kind"] == "metrics":
                 tracker.log(event["content"])

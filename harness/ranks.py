@@ -5,6 +5,7 @@ One rank is the ordinary case and follows the same rules.
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class _Rank:
     rank: int
     node: str
     result: Result | None = None
+    result_so_far: Result | None = None
     failure: _Failure | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     has_ended: bool = False
@@ -70,6 +72,9 @@ class Ranks:
         kind, content = event["kind"], event["content"]
         if kind == "environment":
             rank.environment = content
+        elif kind == "result_so_far":
+            with suppress(ValidationError):  # `result` has the same numbers, and says what is wrong with them
+                rank.result_so_far = Result.model_validate(content)
         elif kind == "result":
             rank.must_end_at = now + EXIT_GRACE_S
             try:
@@ -105,7 +110,20 @@ class Ranks:
         return all_failed or any(f.is_cause for _, f in self._failures) or now > self._failed_at + SETTLE_S
 
     def report(self, *, timeout: str | None = None) -> RanksReport:
-        """`timeout`: why it ended before it was over."""
+        """`timeout`: why it ended before it was over.
+
+        What breaks off when every rank has told its result so far breaks nothing off but the control.
+        """
+        broken_off = self._broken_off(timeout)
+        if broken_off is None:
+            return self._measured([rank.result for rank in self._ranks if rank.result is not None])
+        so_far = [rank.result_so_far for rank in self._ranks if rank.result_so_far is not None]
+        if len(so_far) < len(self._ranks):
+            return broken_off
+        absent = f"{broken_off.outcome}: {str(broken_off.reason).splitlines()[0]}"
+        return self._measured([result.model_copy(update={"blocks_alone_absent": absent}) for result in so_far])
+
+    def _broken_off(self, timeout: str | None) -> RanksReport | None:
         environment = self._ranks[0].environment
         if self._failures:
             (rank, failure), *others = sorted(self._failures, key=lambda pair: _order(pair[1]))
@@ -118,12 +136,16 @@ class Ranks:
             waited_for = ", ".join(f"{rank.rank} on {rank.node}" for rank in self._ranks if rank.result is None)
             which = f" (no result from rank {waited_for})" if len(self._ranks) > 1 else ""
             return RanksReport(outcome="timeout", reason=timeout + which, environment=environment)
-        results = [rank.result for rank in self._ranks if rank.result is not None]
+        return None
+
+    def _measured(self, results: Sequence[Result]) -> RanksReport:
+        """Of all ranks, in their order."""
+        environment = self._ranks[0].environment
         try:
             combined = combine(results)
         except ValueError as error:
             return RanksReport(outcome="failed", reason=str(error), environment=environment)
-        return RanksReport(outcome="ok", result=combined, environment=environment, ranks=self._rank_results())
+        return RanksReport(outcome="ok", result=combined, environment=environment, ranks=self._rank_results(results))
 
     def _fail(self, rank: _Rank, failure: _Failure, now: float) -> None:
         if rank.failure is None:
@@ -138,7 +160,7 @@ class Ranks:
     def _log_of(self, rank: _Rank) -> Path:
         return log_of_rank(self._log, rank.rank)
 
-    def _rank_results(self) -> list[RankResult]:
+    def _rank_results(self, results: Sequence[Result]) -> list[RankResult]:
         if len(self._ranks) == 1:
             return []
         return [
@@ -147,13 +169,12 @@ class Ranks:
                 node=rank.node,
                 gpu_uuids=_of_each_gpu(rank.environment, "uuid"),
                 gpu_names=_of_each_gpu(rank.environment, "name"),
-                block_times_s=rank.result.blocks.block_times_s if rank.result.blocks else [],
-                call_times_s=rank.result.latency.call_times_s if rank.result.latency else [],
-                memory=rank.result.memory,
-                energy=rank.result.energy,
+                block_times_s=result.blocks.block_times_s if result.blocks else [],
+                call_times_s=result.latency.call_times_s if result.latency else [],
+                memory=result.memory,
+                energy=result.energy,
             )
-            for rank in self._ranks
-            if rank.result is not None
+            for rank, result in zip(self._ranks, results, strict=True)
         ]
 
 

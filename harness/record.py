@@ -14,6 +14,9 @@ History of the schema:
                 `environment.gpu.names`, empty and absent in records from before
        2026-11  `memory.devices` and `energy.devices_gross_joules`, empty in records from before and on one device; in
                 those from before, `details.memory_all_devices` adds up the largest device of each process
+       2026-11  `result.blocks_alone_absent`; before, what broke the control off was the outcome of the measurement
+       2026-11  `environment.variables` are those of rank 0's process; in records from before, and where no process
+                began, those of its parent, without the defaults of harness/child.py
 """
 
 import json
@@ -150,6 +153,8 @@ class Result(Measured):
     blocks_alone: Blocks | None = None
     """Of several devices: the same step with nothing moved between them. What `blocks` takes more is communication that
     no computation hides."""
+    blocks_alone_absent: str | None = None
+    """Why they broke off, where all else had been measured."""
     latency: Latency | None = None
     recompiles: int = 0
     """Compilations inside the timed windows; more than none makes the times worthless."""

@@ -9,6 +9,7 @@ import random
 import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 
 from pydantic import Field
 
@@ -80,7 +81,10 @@ def _scontrol(*what: str) -> str:
 
 
 def free_port() -> int:
-    """Of this node, for a server that another process starts at once."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    """Of this node, for a server that another process starts in a few seconds; in PORTS, so that no outgoing connection
+    takes it meanwhile. Raises ProjectError where none is found."""
+    for port in random.sample(PORTS, PORTS_TO_TRY**2):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise ProjectError(f"no port from {PORTS[0]} to {PORTS[-1]} is free on {socket.gethostname()}")

@@ -5,6 +5,7 @@ through `<framework>_runner/run.py --child FD`; the measurement comes in on stdi
 """
 
 import ctypes
+import gc
 import importlib
 import os
 import resource
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 
 from harness import data
 from harness.channel import Channel
+from harness.environment import relevant_variables
 from harness.errors import DataError, ProjectError, Refused
 from harness.gpu import Gpu, NoGpu, SeveralGpus, open_gpus
 from harness.measure import (
@@ -204,13 +206,20 @@ class Session:
             **fields,
         )
 
-    def add_control(self, result: Result, step: Step) -> Result:
+    def add_control(self, result: Result, make_step: Callable[[], Step]) -> Result:
         """Measure the step of several devices once more with nothing moved between them. Comes last, when the result
-        has its memory, as `step` is another program."""
+        has its memory and nothing holds the arrays of what was timed before.
+
+        `make_step` makes that step, another program with arrays of its own. Whatever fails here, such as memory for
+        them, costs this control only (harness/ranks.py).
+        """
         assert result.blocks is not None
+        self.channel.result_so_far(result)
+        self.agree(0.0)  # every rank has told its own
         self.channel.progress("without communication", 0, 1)
+        gc.collect()  # of modules and compiled programs that hold each other
         alone = measure_blocks(
-            step,
+            make_step(),
             self.device.wait,
             like=result.blocks,
             count=self.measurement.protocol.min_blocks,
@@ -261,6 +270,7 @@ def run_child(file_descriptor: int, framework: str) -> int:
     """Measure what stdin asks for; every end, good or bad, is told over the channel."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
     channel = Channel(file_descriptor)
+    variables = relevant_variables()  # before a framework adds its own
     task = ChildTask.model_validate_json(sys.stdin.read())
     measurement, world = task.measurement, task.world
     device: DeviceProtocol = importlib.import_module(f"{framework}_runner.device").Device()
@@ -271,7 +281,7 @@ def run_child(file_descriptor: int, framework: str) -> int:
             device.join(world)
         device.set_up(measurement.variant.precision)
         gpu = open_gpus(world.local_rank, world.devices_per_rank)
-        channel.environment({"framework": device.describe(), "gpu": gpu.describe()})
+        channel.environment({"framework": device.describe(), "gpu": gpu.describe(), "variables": variables})
         dataset = data.load(measurement.cell.benchmark, measurement.data, Path(task.data_dir))
         _require_whole_batch(measurement.variant.batch_size, dataset)
         session = Session(

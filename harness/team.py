@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.agent import notice_a_dead_peer, send
-from harness.child import Child, Event
+from harness.child import END_TIMEOUT_S as CHILD_END_TIMEOUT_S
+from harness.child import Child, CompilerCaches, Event
 from harness.errors import ConfigError, ProjectError
 from harness.paths import REPOSITORY
 from harness.plan import Cell
@@ -42,7 +43,7 @@ Events = queue.SimpleQueue[tuple[int, Event]]
 
 
 class RankLostError(ProjectError):
-    """An agent is gone for good: no measurement of this job can run any more."""
+    """An agent is gone for good, or a device not free: no measurement of this job can run any more."""
 
 
 @dataclass(kw_only=True)
@@ -82,6 +83,7 @@ class Team:
         self._agents: list[_Agent] = []
         self._started: list[subprocess.Popen[bytes]] = []
         self._run = 0
+        self._own_child_is_stuck = False
 
     @property
     def node(self) -> str:
@@ -115,7 +117,7 @@ class Team:
 
     @contextmanager
     def measuring(
-        self, task: ChildTask, log: Path, *, per_node: bool = False, caches: Path | None = None
+        self, task: ChildTask, log: Path, *, per_node: bool = False, caches: CompilerCaches | None = None
     ) -> Iterator[tuple[Events, Sequence[World]]]:
         """A child on every rank, at work on `task`; all are ended on leaving. The log of rank 1 is `log` with `-rank1`.
 
@@ -124,7 +126,7 @@ class Team:
             caches: of rank 0's compilers (harness/child.py).
 
         Raises:
-            RankLostError: an agent is gone, so nothing was started.
+            RankLostError: an agent is gone, or a device is still in use, so nothing was started.
         """
         self._require_all()
         self._run += 1
@@ -139,7 +141,7 @@ class Team:
                     self._start(agent, of_agent, log, events)
                 yield events, worlds
             finally:
-                child.end()
+                self._own_child_is_stuck = not child.end()
         finally:
             self._end_children()
 
@@ -226,6 +228,12 @@ class Team:
                 agent.lost = f"it did not end its child within {END_TIMEOUT_S:g} s"
 
     def _require_all(self) -> None:
+        if self._own_child_is_stuck:
+            raise RankLostError(
+                f"the last measurement's process on {self.node} was killed and is still there after "
+                f"{CHILD_END_TIMEOUT_S:g} s: it hangs in the kernel, in the GPU's driver or in a file system. Nothing "
+                f"else is measured beside it. `dmesg` on that node may say more; start the job again on another."
+            )
         for agent in self._agents:
             if agent.lost:
                 raise RankLostError(

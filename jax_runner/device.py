@@ -1,6 +1,7 @@
 """The device as JAX sees it: precision, waiting, memory, compilations, and the other processes' devices."""
 
 from functools import cached_property
+from importlib.metadata import entry_points
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from jax import numpy as jnp
 from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
-from harness.errors import Refused
+from harness.errors import ProjectError, Refused
+from harness.gpu import visible_gpu_count
 from harness.record import Memory
 from harness.world import World
 
@@ -41,7 +43,12 @@ class Device:
 
         Must be called before `set_up`. This process takes its GPUs from `local_rank` on; on a CPU it makes devices of
         its own.
+
+        Raises:
+            ProjectError: these GPUs are not shown to this process. Not Refused, which would settle the measurement:
+                another configuration of the cluster can do it.
         """
+        require_visible_gpus(world)
         own = list(range(world.local_rank, world.local_rank + world.devices_per_rank))
         jax.config.update("jax_num_cpu_devices", world.devices_per_rank)
         if world.size == 1:
@@ -100,7 +107,9 @@ class Device:
             "matmul_precision": jax.config.jax_default_matmul_precision,
         }
         if self.on_gpu:
+            statistics = self.device.memory_stats() or {}
             description |= {
+                "bytes_limit": statistics.get("bytes_limit"),
                 "platform_version": self.device.client.platform_version,
                 "device_count": jax.local_device_count(),
             }
@@ -157,6 +166,25 @@ class Device:
     def _count_compilation(self, event: str, _duration_s: float, **_: Any) -> None:
         if event == COMPILE_EVENT:
             self._compilations += 1
+
+
+def require_visible_gpus(world: World) -> None:
+    """Asks no device, which JAX must not have seen before the processes have met."""
+    visible = visible_gpu_count()
+    last = world.local_rank + world.devices_per_rank - 1
+    if visible and visible <= last and uses_cuda():
+        raise ProjectError(
+            f"this task sees {visible} GPU(s), and rank {world.local_rank} of this node needs the one numbered {last}. "
+            f"Let nothing hide a node's GPUs from its tasks: no --gpu-bind, no --gpus-per-task, no "
+            f"CUDA_VISIBLE_DEVICES. MIG slices cannot do several devices"
+        )
+
+
+def uses_cuda() -> bool:
+    """Whether JAX has its plugin for CUDA and may use it."""
+    platforms = jax.config.jax_platforms
+    plugins = [plugin.name for plugin in entry_points(group="jax_plugins")]
+    return any("cuda" in name for name in plugins) and (not platforms or "cuda" in platforms or "gpu" in platforms)
 
 
 def largest(devices: list[Memory], name: str) -> int | None:

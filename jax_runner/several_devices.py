@@ -26,8 +26,8 @@ SPLIT = PartitionSpec(AXIS)
 
 def require_several_devices(world: World) -> None:
     """Raises Refused where one process for all devices of a node is the same as one for each."""
-    if world.device_count == 1:
-        raise Refused("one process for all devices of a node is for several devices; on one it would be jit")
+    if world.devices_per_rank == 1:
+        raise Refused("one process for all devices of a node is for nodes with several; on one it would be jit")
 
 
 def details_of(session: Session, process_per_node: Sequence[str]) -> dict[str, Any]:

@@ -11,14 +11,19 @@ A benchmark's FLATTENED gives, for each dense layer behind a flattened image, th
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
+from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
 
 from harness.weights import initial_weight
 
+Params = dict[str | int, Any]
+"""Arrays by the names of the model's attributes, nested as these are. Plain dicts: an nnx.State would be taken apart in
+Python in every call of a jitted function."""
 Neutral = dict[str, NDArray[np.float64]]
 Flattened = Mapping[str, tuple[int, int, int]]
 
@@ -43,11 +48,16 @@ def load_initial_weights(model: nnx.Module, seed: int, flattened: Flattened) -> 
     nnx.update(model, nnx.from_flat_state(drawn))
 
 
-def to_neutral(state: nnx.State, flattened: Flattened, leading_axes: int = 0) -> Neutral:
+def arrays_of(model: nnx.Module, *kinds: Any) -> Params:
+    """Of these kinds of variables, or of all; `nnx.merge` takes them as it takes an nnx.State."""
+    return nnx.to_pure_dict(nnx.state(model, *kinds))
+
+
+def to_neutral(params: Params, flattened: Flattened, leading_axes: int = 0) -> Neutral:
     """Parameters or gradients by neutral name; `leading_axes` counts axes before the parameter's own (samples)."""
     return {
-        neutral_name(path): to_neutral_layout(path, np.asarray(variable[...], np.float64), flattened, leading_axes)
-        for path, variable in nnx.to_flat_state(state)
+        neutral_name(path): to_neutral_layout(path, np.asarray(value, np.float64), flattened, leading_axes)
+        for path, value in flatten_dict(params).items()
     }
 
 

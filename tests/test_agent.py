@@ -41,6 +41,10 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Rep
         "raises_on_rank_1",
         "fills_rank_1",
         "is_slower_on_rank_1",
+        "is_signalled",
+        "is_controlled",
+        "control_fills_rank_1",
+        "control_is_killed_on_rank_1",
     )
     status, output, _ = repository.run(repository.plan(*modes, devices=3, block_min_s=0.02))
     return status, output, repository, repository.records()
@@ -109,11 +113,42 @@ def test_error_of_a_rank_is_the_records(three_ranks) -> None:
     assert str(records["fills_rank_1"].reason).startswith(f"rank 1 on {node}: device is full: 4 GiB asked for")
 
 
+def test_signals_of_a_scheduler_end_no_rank_by_themselves(three_ranks) -> None:
+    """What they mean is the parent's to decide; a rank that died of one would be taken for the cause."""
+    record = three_ranks[3]["is_signalled"]
+    assert (record.outcome, record.reason) == ("ok", None)
+
+
+def test_measurement_stands_whatever_becomes_of_its_control(three_ranks) -> None:
+    node = os.uname().nodename
+    broken_off = {
+        "control_fills_rank_1": f"out_of_memory: rank 1 on {node}: device is full: 4 GiB asked for",
+        "control_is_killed_on_rank_1": f"failed: rank 1 on {node}: the measurement's process was killed by SIGKILL",
+        "is_controlled": None,
+    }
+    for mode, absent in broken_off.items():
+        record = three_ranks[3][mode]
+        assert (record.outcome, record.reason) == ("ok", None)
+        assert len(record.result.blocks.block_times_s) == 3
+        assert [len(rank.block_times_s) for rank in record.ranks] == [3, 3, 3]
+        assert (record.result.blocks_alone is None) == (absent is not None)
+        assert str(record.result.blocks_alone_absent).startswith(str(absent))
+    assert len(three_ranks[3]["is_controlled"].result.blocks_alone.block_times_s) == 3
+
+
+def test_control_that_takes_too_long_costs_only_itself(repository: Repository) -> None:
+    status, _, _ = repository.run(repository.plan("control_hangs", devices=2, timeout_s=4.0))
+    record = repository.records()["control_hangs"]
+    assert (status, record.outcome) == (0, "ok")
+    assert record.result is not None
+    assert str(record.result.blocks_alone_absent).startswith("timeout: not done after 4 s; log: ")
+
+
 def test_failures_of_ranks_do_not_end_the_job(three_ranks) -> None:
     status, output, _, records = three_ranks
     assert status == 1
     assert records["is_slower_on_rank_1"].outcome == "ok"
-    assert "6 measured, 0 had a record, 2 failed" in output
+    assert "10 measured, 0 had a record, 2 failed" in output
 
 
 def test_rank_that_is_killed_ends_ranks_that_would_wait_for_ever(repository: Repository) -> None:
@@ -202,6 +237,27 @@ def test_agent_that_is_gone_fails_its_measurement_and_ends_the_job_with_one_erro
     repository.gate.touch()
     status, _, _ = repository.run(repository.plan("all_gated", "well", devices=2))
     assert status == 0
+
+
+def test_rank_that_cannot_be_started_is_a_reason_and_not_the_end(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first measurement removes the folder that the second needs on each rank."""
+    monkeypatch.setenv("TMPDIR", str(repository.root / "temporary"))
+    (repository.root / "temporary").mkdir()
+    status, output, _ = repository.run(repository.plan("removes_the_temporary_folder", "well", devices=2))
+    assert status == 1
+    assert "done: 2 measured, 0 had a record, 1 failed" in output
+    records = repository.records()
+    assert records["removes_the_temporary_folder"].outcome == "ok"
+    node = os.uname().nodename
+    assert records["well"].outcome == "failed"
+    for rank in (0, 1):
+        told = (
+            f"rank {rank} on {node}: the measurement's process cannot be started on {node}: No such file or directory"
+        )
+        assert told in str(records["well"].reason)
+    assert "which TMPDIR names" in str(records["well"].reason)
 
 
 def test_several_nodes_need_slurm(repository: Repository) -> None:

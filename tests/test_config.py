@@ -314,6 +314,21 @@ def test_a_use_case_that_leaves_a_framework_nothing(tmp_path: Path) -> None:
     ]
 
 
+def test_a_use_case_for_one_device_on_several(tmp_path: Path) -> None:
+    """Each process would do all of the work, and the throughput would be that of one, times the devices."""
+    many_models = (
+        "  6:\n    name: many_models\n    devices: 2\n    batch_sizes: [32]\n    precisions: [fp32]\n"
+        "    execution_modes: {jax: [vmap], torch: [loop]}\n"
+        "    options: {models: [4], batches: [same], learning_rates: [one]}\n"
+        "    settings: {learning_rate: 0.1, momentum: 0.9, in_features: 6, hidden_features: 7, out_features: 5,\n"
+        "      channels: 2, image_size: 5, hidden_channels: 4, classes: 3}\n"
+        "    exclude: [{model: resnet18}]\n"
+    )
+    rule = "use_cases.6.devices: 2: must be 1: many_models splits no work among devices"
+    assert complaints(MINIMAL + many_models, tmp_path) == [f"experiments.yaml:36:14: {rule}"]
+    assert load(MINIMAL + many_models.replace("devices: 2", "devices: 1"), tmp_path).use_cases[6].devices == 1
+
+
 def test_an_excluded_cell_may_be_impossible(tmp_path: Path) -> None:
     text = changed("      - {model: resnet18}\n", "").replace(
         "  use_cases: [1]\n", "  use_cases: [1]\n  exclude: [{benchmark: cifar10, use_case: 3}]\n"

@@ -142,7 +142,7 @@ def test_variables_that_matter_and_no_secret(monkeypatch: pytest.MonkeyPatch) ->
     wanted = {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "JAX_PLATFORMS": "cuda",
-        "TORCHINDUCTOR_CACHE_DIR": "/tmp/i",
+        "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
         "NVIDIA_TF32_OVERRIDE": "0",
         "CUDA_VISIBLE_DEVICES": "1",
         "OMP_NUM_THREADS": "8",
@@ -153,6 +153,7 @@ def test_variables_that_matter_and_no_secret(monkeypatch: pytest.MonkeyPatch) ->
         "TORCH_HUB_PASSWORD": "hunter2",
         "AWS_SECRET_ACCESS_KEY": "hunter2",
         "MY_XLA_FLAGS": "hunter2",
+        "TORCHINDUCTOR_CACHE_DIR": "hunter2",
     }
     for name, value in {**wanted, **unwanted}.items():
         monkeypatch.setenv(name, value)

@@ -175,6 +175,54 @@ def test_result_stands_where_the_child_does_not_end(repository: Repository) -> N
     assert (status, repository.records()["is_stuck_at_exit"].outcome) == (0, "ok")
 
 
+def test_child_that_cannot_be_started_is_recorded_and_the_job_goes_on(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = repository.root / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    status, output, _ = repository.run(repository.plan("removes_the_temporary_folder", "well", "raises"))
+    assert status == 1
+    assert "3 measured, 0 had a record, 2 failed" in output
+    record = repository.records()["well"]
+    assert record.outcome == "failed"
+    node = os.uname().nodename
+    assert str(record.reason).startswith(
+        f"the measurement's process cannot be started on {node}: No such file or directory ({folder}/compiler-caches-"
+    )
+    assert "a folder for temporary files with some free space, which TMPDIR names" in str(record.reason)
+
+
+def test_child_that_cannot_be_killed_ends_the_job_with_a_reason(repository: Repository) -> None:
+    """As in a driver that hangs; here it is just not killed. What it did is recorded; nothing is measured beside it."""
+    source = repository.root / "harness" / "child.py"
+    text = source.read_text()
+    for old, new in (("END_TIMEOUT_S = 30.0", "END_TIMEOUT_S = 1.0"), ("signal.SIGKILL)", "0)")):
+        assert old in text
+        text = text.replace(old, new)
+    source.write_text(text)
+    folder = repository.job(repository.plan("gated", "well", timeout_s=2.0))
+    with repository.start(folder) as process:
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert {mode: record.outcome for mode, record in repository.records().items()} == {"gated": "timeout"}
+    assert f"error: the last measurement's process on {os.uname().nodename} was killed and is still there" in output
+    heartbeat = repository.heartbeat(folder)
+    assert (heartbeat.state, heartbeat.measurements_done) == ("stopped", 1)
+    assert "hangs in the kernel" in str(heartbeat.last_error)
+
+
+def test_record_has_the_variables_that_the_measurement_ran_with(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    repository.run(repository.plan("well"))
+    variables = repository.records()["well"].environment["variables"]
+    assert (variables["NCCL_DEBUG"], variables["CUDA_DEVICE_ORDER"]) == ("INFO", "PCI_BUS_ID")
+    assert not [name for name in variables if "CACHE_DIR" in name or "CACHE_PATH" in name]  # new in each measurement
+
+
 def test_batch_larger_than_the_data_is_told(repository: Repository) -> None:
     plan = repository.plan("well")
     variant = plan.variants[0].model_copy(update={"batch_size": 2000})

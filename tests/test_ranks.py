@@ -199,6 +199,51 @@ def test_full_memory_is_the_answer_whoever_told_first() -> None:
     assert str(report.reason).startswith("rank 1 on n2: device is full")
 
 
+def so_far(**changes: Any) -> dict[str, Any]:
+    return {"kind": "result_so_far", "content": result(**changes).model_dump(mode="json")}
+
+
+def test_result_so_far_stands_when_the_rest_breaks_off() -> None:
+    ranks = two()
+    slower = Blocks(
+        calls_per_block=2, steps_per_call=1, samples_per_step=8, block_times_s=[2.0, 3.0], warmup_times_s=[1.0]
+    )
+    ranks.take(0, so_far(), 1.0)
+    ranks.take(1, so_far(blocks=slower), 1.0)
+    assert not ranks.are_over(2.0 + EXIT_GRACE_S)  # the control may take its time
+    ranks.take(0, error("no room for the control\nat line 3", "out_of_memory"), 100.0)
+    assert ranks.are_over(100.1 + SETTLE_S)
+    report = ranks.report()
+    assert (report.outcome, report.reason) == ("ok", None)
+    assert report.result is not None
+    assert report.result.blocks is not None
+    assert report.result.blocks.block_times_s == [2.0, 4.0]
+    assert report.result.blocks_alone is None
+    assert report.result.blocks_alone_absent == "out_of_memory: rank 0 on n1: no room for the control"
+    assert [rank.block_times_s for rank in report.ranks] == [[1.0, 4.0], [2.0, 3.0]]
+
+
+def test_result_so_far_of_some_ranks_is_no_result() -> None:
+    ranks = two()
+    ranks.take(0, so_far(), 1.0)
+    ranks.take(1, KILLED, 2.0)
+    assert ranks.report().outcome == "failed"
+    assert ranks.report().result is None
+
+
+def test_whole_result_has_its_control_and_no_reason_for_its_absence() -> None:
+    ranks = two()
+    alone = result().blocks
+    whole = {"kind": "result", "content": result(blocks_alone=alone).model_dump(mode="json")}
+    for rank in (0, 1):
+        ranks.take(rank, so_far(), 1.0)
+        ranks.take(rank, whole, 2.0)
+        ranks.take(rank, EXIT_0, 2.0)
+    report = ranks.report()
+    assert report.result is not None
+    assert (report.result.blocks_alone, report.result.blocks_alone_absent) == (alone, None)
+
+
 def test_alone_a_rank_needs_no_name() -> None:
     ranks = Ranks(["n1"], LOG)
     ranks.take(0, error("KeyError: 'conv9'"), 5.0)

@@ -1,9 +1,13 @@
 """How the tasks of a Slurm step know who they are; tests/slurm has the real thing."""
 
+import socket
+from pathlib import Path
+
 import pytest
 
 from harness import rendezvous
-from harness.rendezvous import PORTS, PORTS_TO_TRY, slurm_rendezvous
+from harness.errors import ProjectError
+from harness.rendezvous import PORTS, PORTS_TO_TRY, free_port, slurm_rendezvous
 
 STEP = {
     "SLURM_JOB_ID": "42",
@@ -44,6 +48,18 @@ def test_all_tasks_of_a_step_have_the_same_ports_and_token_and_no_other_step_has
         assert other is not None
         assert other.token != mine.token
         assert other.ports != mine.ports
+
+
+def test_free_port_is_no_port_of_outgoing_connections_and_nobody_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    port = free_port()
+    assert 1024 < port < first_ephemeral
+    with socket.create_server(("", port)):
+        monkeypatch.setattr(rendezvous, "PORTS", range(port, port + 1))
+        monkeypatch.setattr(rendezvous, "PORTS_TO_TRY", 1)
+        with pytest.raises(ProjectError, match=f"no port from {port} to {port} is free on"):
+            free_port()
+    assert free_port() == port
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,10 @@ from harness.session import Session
 from harness.synthetic import class_count, draw_batch, input_shape, sizes_of
 from jax_runner.device import model_dtypes
 from jax_runner.formulations import FOR_ALL, PER_MODEL, Arrays, draw, laid_out, over_models, place, stacked
-from jax_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
+from jax_runner.weights import Neutral, Params, arrays_of, load_initial_weights, parameter_count, to_neutral
 
 EXECUTION_MODES = ("vmap", "side_by_side", "unrolled", "map")
+ONE_DEVICE = True
 OPTIONS = {"models": "positive integer", "batches": ("different", "same"), "learning_rates": ("one", "separate")}
 SETTINGS = {
     "learning_rate": "positive number",
@@ -59,10 +60,6 @@ SETTINGS = {
     "classes": "positive integer",
 }
 REFUSED_MODELS = {"resnet18": "BatchNorm's running statistics are no weights, and not every formulation can stack them"}
-
-
-Params = dict[str, jax.Array]
-"""By path, `fc1.kernel`. A plain dict: an nnx.State of many models would be taken apart in Python in every call."""
 
 
 class ModelState(NamedTuple):
@@ -142,8 +139,7 @@ class Problem:
         self.benchmark = importlib.import_module(f"jax_runner.benchmarks.{measurement.cell.benchmark}")
         self.draws = isinstance(session.dataset, NoDataset)
         self.sizes = sizes_of(settings)
-        self.graphdef, template = nnx.split(self.make_model())
-        self.template = {".".join(map(str, path)): (path, leaf) for path, leaf in nnx.to_flat_state(template)}
+        self.graphdef = nnx.graphdef(self.make_model())
 
     def make_model(self, dtype: Any = None) -> nnx.Module:
         of_any_size = (self.sizes,) if self.draws else ()
@@ -154,18 +150,14 @@ class Problem:
         return self.benchmark.make_model(self.variant.model, dtypes, *of_any_size)
 
     def has_convolutions(self) -> bool:
-        return any(leaf.ndim == 4 for _, leaf in self.template.values())
-
-    def state_of(self, params: Params) -> nnx.State:
-        return nnx.from_flat_state({path: leaf.replace(params[name]) for name, (path, leaf) in self.template.items()})
+        return any(leaf.ndim == 4 for leaf in jax.tree.leaves(arrays_of(self.make_model())))
 
     def initial_weights(self, dtype: Any = None) -> Iterator[Params]:
         """Of one model after the other; those of model i are drawn as those of a model alone with its seed."""
         model = self.make_model(dtype)
         for index in range(self.count):
             load_initial_weights(model, model_seed(self.seed, index), self.benchmark.FLATTENED)
-            of_model = dict(nnx.to_flat_state(nnx.state(model)))
-            yield {name: jnp.copy(of_model[path][...]) for name, (path, _) in self.template.items()}
+            yield jax.tree.map(jnp.copy, arrays_of(model))
 
     def check_batch(self) -> Batch:
         """The same numbers in both frameworks."""
@@ -182,7 +174,7 @@ class Problem:
         return jnp.asarray(inputs, dtype or self.dtype), jnp.asarray(batch.labels)
 
     def apply(self, params: Params, inputs: jax.Array) -> jax.Array:
-        return nnx.merge(self.graphdef, self.state_of(params))(inputs)
+        return nnx.merge(self.graphdef, params)(inputs)
 
     def loss(self, params: Params, inputs: jax.Array, labels: jax.Array) -> jax.Array:
         """Of one model: the mean over its batch."""
@@ -210,7 +202,7 @@ class Problem:
 
     def to_neutral(self, params: Params) -> Neutral:
         """[models, ...]"""
-        return to_neutral(self.state_of(params), self.benchmark.FLATTENED, leading_axes=1)
+        return to_neutral(params, self.benchmark.FLATTENED, leading_axes=1)
 
     def check(self, training: "Training", batch: Batch) -> list[Check]:
         """Raises CheckFailed unless the step that will be timed does to every model what training it alone does."""

@@ -25,10 +25,12 @@ from typing import Any
 import jax
 import optax
 from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import numpy as jnp
 
 from harness.errors import Refused
 from harness.gradient_check import PER_SAMPLE_OUTPUTS, check_batch_rows, check_gradients
+from harness.measure import Step
 from harness.record import Check, Result
 from harness.session import Session
 from jax_runner.device import model_dtypes
@@ -43,7 +45,7 @@ from jax_runner.several_devices import (
     require_several_devices,
     sum_over_devices,
 )
-from jax_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
+from jax_runner.weights import Neutral, Params, arrays_of, load_initial_weights, parameter_count, to_neutral
 
 EXECUTION_MODES = ("jit", "outer_product", "chunked", "jit_process_per_node")
 PROCESS_PER_NODE = ("jit_process_per_node",)
@@ -52,17 +54,25 @@ SETTINGS = {"chunk_size": "positive integer", "clip_norm": "positive number"}
 REFUSED_MODELS = {"resnet18": "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined"}
 
 Arrays = Any
-"""A pytree: nnx.State of gradients, or {"norms": [batch]}."""
-Function = Callable[[nnx.State, jax.Array, jax.Array], Arrays]
+"""A pytree: Params of gradients, or {"norms": [batch]}."""
+Function = Callable[[Params, jax.Array, jax.Array], Arrays]
 """(params, normalised images [batch, height, width, channels], labels [batch]) -> arrays."""
 
 
 def run(session: Session) -> Result:
+    variant = session.measurement.variant
+    if variant.execution_mode in PROCESS_PER_NODE:
+        require_several_devices(session.world)
+    result = measure(session)
+    moves_something = session.world.device_count > 1 and variant.options["output"] not in PER_SAMPLE_OUTPUTS
+    return session.add_control(result, lambda: make_control(session)) if moves_something else result
+
+
+def measure(session: Session) -> Result:
+    """All but the control of several devices."""
     variant, settings = session.measurement.variant, session.measurement.settings
     problem = Problem(session)
     output, clip_norm = str(variant.options["output"]), float(settings["clip_norm"])
-    if variant.execution_mode in PROCESS_PER_NODE:
-        require_several_devices(session.world)
     compute = make_function(
         problem, variant.execution_mode, output, clip_norm=clip_norm, chunk_size=int(settings["chunk_size"])
     )
@@ -85,9 +95,7 @@ def run(session: Session) -> Result:
         session.device.set_step_peak(counted.lower(count, params, *batch).compile())
     details = details_of(session, PROCESS_PER_NODE) if session.world.device_count > 1 else {}
     parameters = parameter_count(problem.model)
-    result = session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
-    moves_something = session.world.device_count > 1 and output not in PER_SAMPLE_OUTPUTS
-    return add_control(result, session, problem, batch) if moves_something else result
+    return session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
 
 
 class Problem:
@@ -101,7 +109,7 @@ class Problem:
         self.own = session.world.rows(measurement.variant.batch_size)
         self.benchmark = importlib.import_module(f"jax_runner.benchmarks.{measurement.cell.benchmark}")
         self.model = self.make_model(model_dtypes(measurement.variant.precision))
-        self.graphdef, self.params = nnx.split(self.model)
+        self.graphdef, self.params = nnx.graphdef(self.model), arrays_of(self.model)
 
     def make_model(self, dtypes: dict[str, Any]) -> nnx.Module:
         model = self.benchmark.make_model(self.measurement.variant.model, dtypes)
@@ -122,7 +130,7 @@ class Problem:
     def replicated(self, arrays: Arrays) -> Arrays:
         return arrays if self.world.device_count == 1 else global_arrays(arrays, REPLICATED)
 
-    def apply(self, params: nnx.State, images: jax.Array) -> jax.Array:
+    def apply(self, params: Params, images: jax.Array) -> jax.Array:
         return nnx.merge(self.graphdef, params)(images)
 
     def losses(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -131,10 +139,10 @@ class Problem:
             logits = logits.astype(jnp.float32)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
-    def sample_loss(self, params: nnx.State, image: jax.Array, label: jax.Array) -> jax.Array:
+    def sample_loss(self, params: Params, image: jax.Array, label: jax.Array) -> jax.Array:
         return self.losses(self.apply(params, image[None]), label[None]).sum()
 
-    def batch_loss(self, params: nnx.State, images: jax.Array, labels: jax.Array) -> jax.Array:
+    def batch_loss(self, params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
         return self.losses(self.apply(params, images), labels).mean()
 
     def to_neutral(self, outputs: Arrays, output: str) -> Neutral:
@@ -150,7 +158,7 @@ class Problem:
         graphdef = self.graphdef
         with jax.enable_x64(True):
             model = self.make_model({"dtype": jnp.float64, "param_dtype": jnp.float64})
-            self.graphdef, params = nnx.split(model)
+            self.graphdef, params = nnx.graphdef(model), arrays_of(model)
             images = images.astype(jnp.float64)
             sample_gradient = jax.jit(jax.grad(self.sample_loss))
             loop = [
@@ -180,7 +188,7 @@ def make_function(problem: Problem, execution_mode: str, output: str, *, clip_no
 def with_counter(compute: Function) -> Callable[..., tuple[jax.Array, Arrays]]:
     """The counter makes each call depend on the one before it, so that none can overtake another."""
 
-    def counted(count: jax.Array, params: nnx.State, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, Arrays]:
+    def counted(count: jax.Array, params: Params, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, Arrays]:
         return count + 1, compute(params, images, labels)
 
     return counted
@@ -191,7 +199,7 @@ def on_all_parts(compute: Function, output: str, *, joined: bool = True) -> Func
     joined."""
     parts_to_whole = {"clipped_sum": sum_over_devices, "batch_gradient": mean_over_devices}
 
-    def compute_on_own_part(params: nnx.State, images: jax.Array, labels: jax.Array) -> Arrays:
+    def compute_on_own_part(params: Params, images: jax.Array, labels: jax.Array) -> Arrays:
         part = compute(params, images, labels)
         return parts_to_whole[output](part) if joined and output not in PER_SAMPLE_OUTPUTS else part
 
@@ -199,9 +207,10 @@ def on_all_parts(compute: Function, output: str, *, joined: bool = True) -> Func
     return on_every_device(compute_on_own_part, in_specs=(REPLICATED, SPLIT, SPLIT), out_specs=out_specs)
 
 
-def add_control(result: Result, session: Session, problem: Problem, batch: tuple[jax.Array, jax.Array]) -> Result:
-    """The same without the sum over the devices, measured when all else is."""
+def make_control(session: Session) -> Step:
+    """The step without the sum over the devices."""
     variant, settings = session.measurement.variant, session.measurement.settings
+    problem = Problem(session)
     output = str(variant.options["output"])
     local = make_local_function(
         problem,
@@ -212,13 +221,14 @@ def add_control(result: Result, session: Session, problem: Problem, batch: tuple
     )
     counted = jax.jit(with_counter(on_all_parts(local, output, joined=False)))
     count, params = problem.replicated((jnp.zeros((), jnp.int32), problem.params))
+    batch = problem.own_batch(range(variant.batch_size))
 
     def step() -> tuple[jax.Array, Arrays]:
         nonlocal count
         count, outputs = counted(count, params, *batch)
         return count, outputs
 
-    return session.add_control(result, step)
+    return step
 
 
 def make_local_function(
@@ -233,13 +243,13 @@ def make_local_function(
     vmapped = jax.vmap(jax.grad(problem.sample_loss), in_axes=(None, 0, 0))
     per_sample = outer_product(problem) if execution_mode == "outer_product" else vmapped
 
-    def compute(params: nnx.State, images: jax.Array, labels: jax.Array) -> Arrays:
+    def compute(params: Params, images: jax.Array, labels: jax.Array) -> Arrays:
         return reduce_gradients(per_sample(params, images, labels), output, clip_norm)
 
     return chunked(compute, output, chunk_size) if execution_mode == "chunked" else compute
 
 
-def reduce_gradients(gradients: nnx.State, output: str, clip_norm: float) -> Arrays:
+def reduce_gradients(gradients: Params, output: str, clip_norm: float) -> Arrays:
     """Per-sample gradients [batch, ...] to the output; the clip factor is min(1, clip_norm / norm)."""
     if output == "full":
         return gradients
@@ -253,7 +263,7 @@ def reduce_gradients(gradients: nnx.State, output: str, clip_norm: float) -> Arr
 def chunked(compute: Function, output: str, chunk_size: int) -> Function:
     """`compute` over chunks of the batch; sums are added up, per-sample outputs are put back together."""
 
-    def compute_chunks(params: nnx.State, images: jax.Array, labels: jax.Array) -> Arrays:
+    def compute_chunks(params: Params, images: jax.Array, labels: jax.Array) -> Arrays:
         whole = len(labels) // chunk_size
         chunks = jax.tree.map(
             lambda leaf: leaf[: whole * chunk_size].reshape(whole, chunk_size, *leaf.shape[1:]),
@@ -285,13 +295,13 @@ def outer_product(problem: Problem) -> Function:
     d is the gradient by a zero that is added to the layer's output, through the hooks that Flax's layers have for
     their product (`conv_general_dilated`, `dot_general`).
     """
-    with_parameters = {path[:-1] for path, _ in nnx.to_flat_state(problem.params)}
+    with_parameters = {path[:-1] for path in flatten_dict(problem.params)}
     layers = {path: module for path, module in nnx.iter_modules(problem.model) if path in with_parameters}
     for path, module in layers.items():
         if not isinstance(module, nnx.Conv | nnx.Linear):
             raise Refused(f"execution mode outer_product knows Conv and Linear, not {type(module).__name__} ({path})")
 
-    def forward(params: nnx.State, images: jax.Array, zeros: dict | None) -> tuple[jax.Array, dict, dict]:
+    def forward(params: Params, images: jax.Array, zeros: dict | None) -> tuple[jax.Array, dict, dict]:
         """Logits, and by layer its input and its product."""
         model = nnx.merge(problem.graphdef, params)
         inputs: dict = {}
@@ -302,7 +312,7 @@ def outer_product(problem: Problem) -> Function:
                 setattr(module, hook, capture(path, getattr(module, hook), inputs, products, zeros))
         return model(images), inputs, products
 
-    def compute(params: nnx.State, images: jax.Array, labels: jax.Array) -> nnx.State:
+    def compute(params: Params, images: jax.Array, labels: jax.Array) -> Params:
         shapes = jax.eval_shape(lambda: forward(params, images, None)[2])
         zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
@@ -312,13 +322,13 @@ def outer_product(problem: Problem) -> Function:
 
         output_gradients, inputs = jax.grad(loss, has_aux=True)(zeros)
         flat = {}
-        for path, variable in nnx.to_flat_state(params):
+        for path in flatten_dict(params):
             layer = path[:-1]
             is_kernel = path[-1] == "kernel"
             gradient = kernel_gradients if is_kernel else bias_gradients
             value = gradient(layers[layer], inputs[layer], output_gradients[layer])
-            flat[path] = variable.replace(value.astype(jnp.float32))
-        return nnx.from_flat_state(flat)
+            flat[path] = value.astype(jnp.float32)
+        return unflatten_dict(flat)
 
     return compute
 

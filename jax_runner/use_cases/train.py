@@ -24,7 +24,9 @@ import optax
 from flax import nnx
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec
+from numpy.typing import NDArray
 
+from harness.measure import Step
 from harness.record import EpochPoint, Result
 from harness.session import Session
 from harness.training import require_finite, require_finite_evaluation, time_to_target_s
@@ -41,7 +43,7 @@ from jax_runner.several_devices import (
     own_part,
     require_several_devices,
 )
-from jax_runner.weights import load_initial_weights, parameter_count
+from jax_runner.weights import Params, arrays_of, load_initial_weights, parameter_count
 
 EXECUTION_MODES = ("jit", "scan", "jit_process_per_node")
 PROCESS_PER_NODE = ("jit_process_per_node",)
@@ -59,8 +61,8 @@ EVALUATION_BATCH = 1000
 
 
 class TrainState(NamedTuple):
-    params: nnx.State
-    batch_stats: nnx.State
+    params: Params
+    batch_stats: Params
     """Of several devices, each device's own: its arrays have a first axis of one entry per device."""
     opt_state: optax.OptState
     step: jax.Array
@@ -80,17 +82,24 @@ TrainStep = Callable[[TrainState, Data], tuple[TrainState, jax.Array]]
 
 def run(session: Session) -> Result:
     measurement = session.measurement
-    variant, settings = measurement.variant, measurement.settings
-    epochs = int(settings["epochs"])
-    dataset = session.dataset
-    order = batch_order(measurement.protocol.seed, len(dataset.train_labels), variant.batch_size, epochs)
-    steps_per_epoch = len(order) // epochs
-    steps_per_call = steps_per_epoch if variant.execution_mode == "scan" else 1
+    variant, epochs = measurement.variant, int(measurement.settings["epochs"])
+    order = batch_order(measurement.protocol.seed, len(session.dataset.train_labels), variant.batch_size, epochs)
+    steps_per_call = len(order) // epochs if variant.execution_mode == "scan" else 1
     if variant.execution_mode in PROCESS_PER_NODE:
         require_several_devices(session.world)
+    result = measure(session, order, steps_per_call)
+    if session.world.device_count == 1:
+        return result
+    return session.add_control(result, lambda: make_control(session, order, steps_per_call))
 
+
+def measure(session: Session, order: NDArray[np.int32], steps_per_call: int) -> Result:
+    """All but the control of several devices."""
+    variant, settings = session.measurement.variant, session.measurement.settings
+    epochs = int(settings["epochs"])
+    steps_per_epoch = len(order) // epochs
     training = Training(session)
-    data = place_data(Data(dataset.train_images, dataset.train_labels, order), session.world)
+    data = place_data(Data(session.dataset.train_images, session.dataset.train_labels, order), session.world)
     train_step = make_train_step(training, steps_per_call)
     state = training.initial_state()
 
@@ -130,7 +139,7 @@ def run(session: Session) -> Result:
 
     if session.device.on_gpu:
         session.device.set_step_peak(train_step.lower(state, data).compile())
-    result = session.result(
+    return session.result(
         steady,
         cold_call_times_s,
         epochs=points,
@@ -138,7 +147,6 @@ def run(session: Session) -> Result:
         parameter_count=parameter_count(training.model),
         details={"batch_norm": "local", **details_of(session, PROCESS_PER_NODE)} if training.averages else {},
     )
-    return result if session.world.device_count == 1 else add_control(result, session, data, steps_per_call)
 
 
 class Training:
@@ -166,8 +174,8 @@ class Training:
 
     def initial_state(self) -> TrainState:
         load_initial_weights(self.model, self.seed, self.benchmark.FLATTENED)
-        _, params, batch_stats = nnx.split(self.model, nnx.Param, nnx.BatchStat)
-        params, batch_stats = jax.tree.map(jnp.copy, (params, batch_stats))  # the step donates them
+        own = arrays_of(self.model, nnx.Param), arrays_of(self.model, nnx.BatchStat)
+        params, batch_stats = jax.tree.map(jnp.copy, own)  # the step donates them
         state = TrainState(params, batch_stats, self.optimizer.init(params), jnp.zeros((), jnp.int32))
         return state if self.world.device_count == 1 else spread_state(state, self.world)
 
@@ -176,17 +184,17 @@ class Training:
         return (images.astype(self.dataset.mean.dtype) / 255 - self.dataset.mean) / self.dataset.std
 
     def logits(
-        self, params: nnx.State, batch_stats: nnx.State, images: jax.Array, *, training: bool
-    ) -> tuple[jax.Array, nnx.State]:
+        self, params: Params, batch_stats: Params, images: jax.Array, *, training: bool
+    ) -> tuple[jax.Array, Params]:
         model = nnx.merge(self.graphdefs[training], params, batch_stats, copy=True)  # it updates its own statistics
         logits = model(self.normalise(images))
         if logits.dtype == jnp.bfloat16:
             logits = logits.astype(jnp.float32)
-        return logits, nnx.state(model, nnx.BatchStat)
+        return logits, arrays_of(model, nnx.BatchStat)
 
     def loss(
-        self, params: nnx.State, batch_stats: nnx.State, images: jax.Array, labels: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+        self, params: Params, batch_stats: Params, images: jax.Array, labels: jax.Array
+    ) -> tuple[jax.Array, Params]:
         logits, batch_stats = self.logits(params, batch_stats, images, training=True)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), batch_stats
 
@@ -271,10 +279,11 @@ def own_state(state: TrainState) -> TrainState:
     return without_device_axis(own_part(state))
 
 
-def add_control(result: Result, session: Session, data: Data, steps_per_call: int) -> Result:
-    """The step without the average of the gradients, measured when all else is."""
+def make_control(session: Session, order: NDArray[np.int32], steps_per_call: int) -> Step:
+    """The step without the average of the gradients."""
     training = Training(session)
     training.averages = False
+    data = place_data(Data(session.dataset.train_images, session.dataset.train_labels, order), session.world)
     train_step = make_train_step(training, steps_per_call)
     state = training.initial_state()
 
@@ -283,7 +292,7 @@ def add_control(result: Result, session: Session, data: Data, steps_per_call: in
         state, loss = train_step(state, data)
         return state, loss
 
-    return session.add_control(result, step)
+    return step
 
 
 def with_device_axis(state: TrainState) -> TrainState:

@@ -43,7 +43,7 @@ def jax_side(benchmark: str, model: str):
 
         logits = np.asarray(nnx.merge(graphdef, params, others, copy=True)(images))
         loss, gradients = loss_of(params)
-        neutral = weights.to_neutral(gradients, problem.benchmark.FLATTENED)
+        neutral = weights.to_neutral(nnx.to_pure_dict(gradients), problem.benchmark.FLATTENED)
         assert logits.dtype == np.float64
         return logits, float(loss), neutral, weights.parameter_count(net)
 
@@ -102,7 +102,7 @@ def test_same_initial_weights(benchmark: str, model: str, _count: int) -> None:
     module = importlib.import_module(f"jax_runner.benchmarks.{benchmark}")
     net = module.make_model(model, model_dtypes("fp32"))
     weights.load_initial_weights(net, PROTOCOL.seed, module.FLATTENED)
-    ours = weights.to_neutral(nnx.state(net, nnx.Any(nnx.Param, nnx.BatchStat)), module.FLATTENED)
+    ours = weights.to_neutral(weights.arrays_of(net, nnx.Any(nnx.Param, nnx.BatchStat)), module.FLATTENED)
 
     torch_net = importlib.import_module(f"torch_runner.benchmarks.{benchmark}").make_model(model)
     load_initial_weights(torch_net, PROTOCOL.seed)

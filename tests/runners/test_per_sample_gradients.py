@@ -19,6 +19,7 @@ from harness import session as harness_session
 from harness.errors import CheckFailed, Refused
 from harness.gradient_check import relative_error
 from jax_runner.use_cases import per_sample_gradients as jax_use_case
+from jax_runner.weights import arrays_of
 from tests.runners.sessions import make_session
 from torch_runner.use_cases import per_sample_gradients as torch_use_case
 from torch_runner.weights import to_neutral as torch_to_neutral
@@ -71,7 +72,7 @@ def prepare(
 
     with jax.enable_x64(True):
         problem.model = problem.make_model({"dtype": jnp.float64, "param_dtype": jnp.float64})
-        problem.graphdef, problem.params = nnx.split(problem.model)
+        problem.graphdef, problem.params = nnx.graphdef(problem.model), arrays_of(problem.model)
         jax_function = jax.jit(jax_use_case.make_function(problem, mode, output, **arguments))
 
     def compute_with_jax(rows: list[int]) -> Gradients:

@@ -6,6 +6,7 @@ starting one costs more than any of them.
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.errors import Refused
+from harness.errors import ProjectError, Refused
 from harness.gradient_check import relative_error
 from harness.paths import REPOSITORY
 from harness.world import World
@@ -376,8 +377,37 @@ def test_whole_use_cases_in_one_process(found: Found, one_process) -> None:
 def test_one_process_per_node_is_refused_on_one_device() -> None:
     from jax_runner.several_devices import require_several_devices
 
-    with pytest.raises(Refused, match="on one it would be jit"):
-        require_several_devices(World())
+    for world in (World(), World(size=2, coordinator="127.0.0.1:1")):  # the second has two nodes with one device each
+        with pytest.raises(Refused, match="on one it would be jit"):
+            require_several_devices(world)
+    require_several_devices(World(devices_per_rank=2))
+
+
+@pytest.mark.parametrize(
+    ("visible", "world", "refused"),
+    [
+        ("0", World(rank=1, size=2, local_rank=1), "sees 1 GPU(s), and rank 1 of this node needs the one numbered 1."),
+        ("0", World(devices_per_rank=2), "sees 1 GPU(s), and rank 0 of this node needs the one numbered 1."),
+        ("MIG-a,MIG-b", World(rank=1, size=2, local_rank=1), "sees 1 GPU(s), and rank 1"),
+        ("0,1", World(rank=1, size=2, local_rank=1), None),
+        ("2", World(rank=1, size=2, local_rank=0), None),
+        ("", World(rank=1, size=2, local_rank=1), None),
+    ],
+)
+def test_gpu_that_a_task_does_not_see_is_named(
+    visible: str, world: World, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jax_runner import device
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(device, "uses_cuda", lambda: True)
+    if refused is None:
+        device.require_visible_gpus(world)
+        return
+    with pytest.raises(ProjectError, match=re.escape(refused)):
+        device.Device().join(world)
+    monkeypatch.setattr(device, "uses_cuda", lambda: False)  # a CPU has as many as are asked for
+    device.require_visible_gpus(world)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

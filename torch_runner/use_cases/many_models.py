@@ -63,6 +63,7 @@ EXECUTION_MODES = (
     "vmap_compiled",
     "vmap_cuda_graphs",
 )
+ONE_DEVICE = True
 OPTIONS = {"models": "positive integer", "batches": ("different", "same"), "learning_rates": ("one", "separate")}
 SETTINGS = {
     "learning_rate": "positive number",

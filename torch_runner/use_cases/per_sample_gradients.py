@@ -32,6 +32,7 @@ from torch.nn import functional as F
 
 from harness.errors import Refused
 from harness.gradient_check import PER_SAMPLE_OUTPUTS, check_batch_rows, check_gradients
+from harness.measure import Step
 from harness.record import Check, Result
 from harness.session import Session
 from torch_runner.compiler import compile_options, keep_in_place, require_gpu
@@ -62,6 +63,14 @@ Function = Callable[[Tensor, Tensor], Tensors]
 
 
 def run(session: Session) -> Result:
+    result = measure(session)
+    output = session.measurement.variant.options["output"]
+    moves_something = session.world.device_count > 1 and output not in PER_SAMPLE_OUTPUTS
+    return session.add_control(result, lambda: make_control(session)) if moves_something else result
+
+
+def measure(session: Session) -> Result:
+    """All but the control of several devices."""
     variant, settings = session.measurement.variant, session.measurement.settings
     problem = Problem(session)
     output, clip_norm = str(variant.options["output"]), float(settings["clip_norm"])
@@ -83,9 +92,7 @@ def run(session: Session) -> Result:
     steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
     details = session.world.describe() if session.world.device_count > 1 else {}
     parameters = parameter_count(problem.model)
-    result = session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
-    moves_something = session.world.device_count > 1 and output not in PER_SAMPLE_OUTPUTS
-    return add_control(result, session, problem, batch) if moves_something else result
+    return session.result(steady, cold_call_times_s, checks=checks, parameter_count=parameters, details=details)
 
 
 class Problem:
@@ -174,9 +181,11 @@ def on_all_parts(compute: Function, output: str) -> Function:
     return lambda images, labels: parts_to_whole(compute(images, labels))
 
 
-def add_control(result: Result, session: Session, problem: Problem, batch: tuple[Tensor, Tensor]) -> Result:
-    """The same without the sum over the devices, measured when all else is."""
+def make_control(session: Session) -> Step:
+    """The step without the sum over the devices."""
     variant, settings = session.measurement.variant, session.measurement.settings
+    problem = Problem(session)
+    batch = problem.own_batch(range(variant.batch_size))
     compute = make_local_function(
         problem,
         variant.execution_mode,
@@ -184,7 +193,7 @@ def add_control(result: Result, session: Session, problem: Problem, batch: tuple
         clip_norm=float(settings["clip_norm"]),
         chunk_size=int(settings["chunk_size"]),
     )
-    return session.add_control(result, lambda: compute(*batch))
+    return lambda: compute(*batch)
 
 
 def make_local_function(

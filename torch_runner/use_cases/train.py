@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.errors import Refused
+from harness.measure import Step
 from harness.record import EpochPoint, Result
 from harness.session import Session
 from harness.training import require_finite, require_finite_evaluation, time_to_target_s
@@ -55,14 +56,21 @@ EVALUATION_BATCH = 1000
 
 def run(session: Session) -> Result:
     measurement = session.measurement
-    variant, settings = measurement.variant, measurement.settings
-    epochs = int(settings["epochs"])
-    dataset = session.dataset
-    order = batch_order(measurement.protocol.seed, len(dataset.train_labels), variant.batch_size, epochs)
-    steps_per_epoch = len(order) // epochs
+    batch_size, epochs = measurement.variant.batch_size, int(measurement.settings["epochs"])
+    order = batch_order(measurement.protocol.seed, len(session.dataset.train_labels), batch_size, epochs)
+    placed_order = place_order(order, session.world, session.device.device)
+    result = measure(session, placed_order)
+    if session.world.device_count == 1:
+        return result
+    return session.add_control(result, lambda: make_control(session, placed_order))
 
+
+def measure(session: Session, order: Tensor) -> Result:
+    """All but the control of several devices."""
+    variant, settings = session.measurement.variant, session.measurement.settings
+    epochs = int(settings["epochs"])
+    steps_per_epoch = len(order) // epochs
     training = Training(session)
-    order = place_order(order, session.world, session.device.device)
     step = make_step(training, order, variant.execution_mode)
     training.reset()
 
@@ -95,7 +103,7 @@ def run(session: Session) -> Result:
         )
         session.report_epoch(points[-1], epochs)
 
-    result = session.result(
+    return session.result(
         steady,
         cold_call_times_s,
         epochs=points,
@@ -103,7 +111,6 @@ def run(session: Session) -> Result:
         parameter_count=parameter_count(training.objective.model),
         details={"batch_norm": "local", **session.world.describe()} if training.averages else {},
     )
-    return result if session.world.device_count == 1 else add_control(result, session, order)
 
 
 class Objective(nn.Module):
@@ -283,19 +290,10 @@ def place_order(order: NDArray[np.int32], world: World, device: torch.device) ->
     return torch.from_numpy(own.astype(np.int64)).to(device)
 
 
-def add_control(result: Result, session: Session, order: Tensor) -> Result:
-    """The step without the average of the gradients, measured when all else is. The model is a new one, as
-    DistributedDataParallel leaves its hooks in the first one's parameters."""
+def make_control(session: Session, order: Tensor) -> Step:
+    """The step without the average of the gradients."""
     training = Training(session)
     training.averages = False
-    train_step = make_train_step(training, session.measurement.variant.execution_mode)
+    step = make_step(training, order, session.measurement.variant.execution_mode)
     training.reset()
-    steps_done = 0
-
-    def step() -> Tensor:
-        nonlocal steps_done
-        loss = train_step(order[steps_done % len(order)])
-        steps_done += 1
-        return loss
-
-    return session.add_control(result, step)
+    return step

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import CheckFailed
+from harness.measure import Step
 from harness.record import Result
 from harness.session import Session
 from harness.training import require_finite
@@ -158,6 +160,18 @@ def is_slower_on_rank_1(session: Session) -> Result:
     return session.result(session.measure_steady(step, wait, steps_per_call=1, samples_per_step=8), cold)
 
 
+def is_signalled(session: Session) -> Result:
+    """As Slurm signals every process of a job."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        os.kill(os.getpid(), number)
+    return well(session)
+
+
+def removes_the_temporary_folder(session: Session) -> Result:
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # every rank does
+    return well(session)
+
+
 def tells_its_world(session: Session) -> Result:
     print(f"this is rank {session.world.rank}")
     return well(session).model_copy(update={"details": session.world.model_dump()})
@@ -192,6 +206,31 @@ def fills_rank_1(session: Session) -> Result:
     if session.world.rank == 1:
         raise RuntimeError("device is full: 4 GiB asked for")
     return well(session)
+
+
+def is_controlled(session: Session) -> Result:
+    return session.add_control(well(session), lambda: lambda: time.sleep(1e-4))
+
+
+def control_fills_rank_1(session: Session) -> Result:
+    def make_step() -> Step:
+        if session.world.rank == 1:
+            raise RuntimeError("device is full: 4 GiB asked for")
+        return lambda: time.sleep(1e-4)
+
+    return session.add_control(well(session), make_step)
+
+
+def control_is_killed_on_rank_1(session: Session) -> Result:
+    def step() -> None:
+        if session.world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return session.add_control(well(session), lambda: step)
+
+
+def control_hangs(session: Session) -> Result:
+    return session.add_control(well(session), lambda: lambda: time.sleep(LONG_S))
 
 
 def all_gated(session: Session) -> Result:
