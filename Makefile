@@ -32,7 +32,7 @@ demo: env  ## a small run of both frameworks on this machine, with a live table 
 	    --executor local --wait --results results/demo
 
 test: env  ## run the tests
-	$(RUN) -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: env  ## style, format and types
 	$(RUN) -m ruff check .

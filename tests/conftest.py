@@ -1,4 +1,4 @@
-"""The order of the tests, which of them share a process, and what they start with."""
+"""The order of the tests, and what they start with."""
 
 import os
 import signal
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-FRAMEWORKS_IN_THIS_PROCESS = HERE / "runners"
-ONE_CLUSTER = HERE / "slurm"
+FRAMEWORKS_IN_THIS_PROCESS = Path(__file__).parent / "runners"
 
 # Two files of tests run at a time (make test), and threads that wait for a core cost PyTorch more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,11 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start a framework in pytest's own process come last: JAX's threads do not survive a fork, and the
-    others fork. A file stays in one process, and so do all that need the cluster."""
+    others fork."""
     items.sort(key=lambda item: FRAMEWORKS_IN_THIS_PROCESS in item.path.parents)
-    for item in items:
-        group = ONE_CLUSTER if ONE_CLUSTER in item.path.parents else item.path
-        item.add_marker(pytest.mark.xdist_group(group.name))
 
 
 def pytest_configure() -> None:

@@ -1,5 +1,6 @@
 """A copy of the repository in which use cases 2 and 4 have one variant each, and the command that measures them."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,12 @@ SMALL = """\
     2:
       batch_sizes: [64]
       precisions: [fp32]
-      execution_modes: {jax: [jit], torch: [compiled]}
+      execution_modes: {jax: [jit], torch: [eager]}
       settings: {epochs: 1}
     4:
       batch_sizes: [64]
       precisions: [fp32]
-      execution_modes: {jax: [jit], torch: [compiled]}
+      execution_modes: {jax: [jit], torch: [eager]}
       options: {output: [clipped_sum]}
 """
 
@@ -39,7 +40,8 @@ def copy_repository(root: Path, *, nodes: int = 1, batch_sizes: str = "[64]") ->
     two, four = SMALL[: SMALL.index("    4:\n")], SMALL[SMALL.index("    4:\n") :]
     text = text[:quick_2] + two.replace("[64]", batch_sizes) + text[quick_3:quick_4] + four + text[quick_6:]
     text = text.replace("      settings: {epochs: 3}\n", "      settings: {epochs: 1}\n")  # of use case 1 as well
-    text = text.replace("    devices: 2\n    nodes: 1\n", f"    devices: 2\n    nodes: {nodes}\n")
+    text, places = re.subn(r"(\n    devices: 2\b.*\n    nodes: )1\b", rf"\g<1>{nodes}", text)
+    assert places == 2
     config.write_text(text.replace("cpus_per_task: 4 ", "cpus_per_task: 1 "))
 
 

@@ -63,7 +63,8 @@ def torch_side(benchmark: str, model: str):
     return logits.detach().cpu().numpy(), loss.item(), weights.to_neutral(gradients), weights.parameter_count(net)
 
 
-@pytest.mark.parametrize(("benchmark", "model", "count"), MODELS)
+# ResNet-18 in float64 goes through the gate itself (test_gate_bites.py).
+@pytest.mark.parametrize(("benchmark", "model", "count"), MODELS[:2])
 def test_same_weights_give_the_same_logits_loss_and_gradients(benchmark: str, model: str, count: int) -> None:
     logits, loss, gradients, parameters = jax_side(benchmark, model)
     torch_logits, torch_loss, torch_gradients, torch_parameters = torch_side(benchmark, model)

@@ -35,5 +35,5 @@ def test_main_ends_with_the_scaling_efficiency(tmp_path: Path) -> None:
             if line.strip().startswith(title)
             for share in re.findall(r"([\d.]+) ?%", line)
         ]
-        assert 100 * strong == pytest.approx(min(shown, key=lambda share: abs(share - 100 * strong)), abs=0.06), table
-        assert 100 * weak == pytest.approx(min(shown, key=lambda share: abs(share - 100 * weak)), abs=0.06), table
+        assert 100 * strong == pytest.approx(min(shown, key=lambda share: abs(share - 100 * strong)), abs=0.51), table
+        assert 100 * weak == pytest.approx(min(shown, key=lambda share: abs(share - 100 * weak)), abs=0.51), table
