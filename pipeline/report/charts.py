@@ -66,6 +66,8 @@ class Chart:
     """What is shown and how it was made, in one or two sentences."""
     data: str
     """The key in the data that belongs to it."""
+    x: str
+    """The field of the horizontal axis; a point without it is not drawn."""
     layers: Spec
     """Vega-Lite without its data, size and colours."""
     wide: bool = False
@@ -119,28 +121,16 @@ def _variants(field: str = "variant") -> Spec:
 
 def _by_framework(*, shape: bool = True, dash: bool = False) -> Spec:
     domain = list(NAMES.values())
-    found: Spec = {
-        "color": {
-            "field": "framework",
-            "type": "nominal",
-            "title": None,
-            "scale": {"domain": domain, "range": "COLORS"},
-        }
-    }
+
+    def scaled(values: Any) -> Spec:
+        scale = {"domain": domain, "range": values}
+        return {"field": "framework", "type": "nominal", "title": None, "scale": scale}
+
+    found = {"color": scaled("COLORS")}
     if shape:
-        found["shape"] = {
-            "field": "framework",
-            "type": "nominal",
-            "title": None,
-            "scale": {"domain": domain, "range": [SHAPES[name] for name in domain]},
-        }
+        found["shape"] = scaled([SHAPES[name] for name in domain])
     if dash:
-        found["strokeDash"] = {
-            "field": "framework",
-            "type": "nominal",
-            "title": None,
-            "scale": {"domain": domain, "range": [DASHES[name] for name in domain]},
-        }
+        found["strokeDash"] = scaled([DASHES[name] for name in domain])
     return found
 
 
@@ -175,6 +165,7 @@ def _ratio_chart(name: str, title: str, place: str, data: str, tooltip: Mapping[
         if not favours
         else "Right of the line at 1, JAX is faster; left of it, PyTorch. Bars are 95 % intervals.",
         data=data,
+        x="ratio",
         layers={
             "encoding": {"y": _variants(place)},
             "layer": [
@@ -208,89 +199,104 @@ def _ratio_chart(name: str, title: str, place: str, data: str, tooltip: Mapping[
 
 def _dots(
     *,
-    x: str,
+    name: str,
     title: str,
+    caption: str,
+    x: str,
+    x_title: str,
+    ends: tuple[str, str],
     tooltip: Mapping[str, str],
-    ends: tuple[str, str] | None = None,
     log: bool = True,
     only_fastest: bool = False,
-    percent: bool = False,
-) -> Spec:
+) -> Chart:
     """A point for each variant and framework; `ends` are the fields of a bar through it."""
-    scale = LOG if log else {"zero": not percent}
-    axis: Spec = {"format": "%"} if percent else {"format": "~s"}
-    of_x: Spec = {"type": "quantitative", "title": title, "scale": scale, "axis": axis}
-    transform: list[Spec] = [{"filter": f"isValid(datum.{x})"}]
-    if only_fastest:
-        transform.append({"filter": "datum.fastest"})
-    layers: list[Spec] = []
-    if ends is not None:
-        low, high = ends
-        layers.append(
+    scale = LOG if log else {"zero": True}
+    of_x: Spec = {"type": "quantitative", "title": x_title, "scale": scale, "axis": {"format": "~s"}}
+    low, high = ends
+    pale: Spec = {"opacity": {"condition": {"test": "datum.fastest", "value": 1}, "value": 0.45}}
+    layers: Spec = {
+        "transform": [{"filter": f"isValid(datum.{x})"}, *([{"filter": "datum.fastest"}] if only_fastest else [])],
+        "encoding": {"y": _variants(), "yOffset": FRAMEWORK_OFFSET},
+        "layer": [
             {
                 "transform": [{"filter": f"isValid(datum.{low}) && isValid(datum.{high})"}],
                 "mark": {"type": "rule", "strokeWidth": 2},
                 "encoding": {"x": {"field": low, **of_x}, "x2": {"field": high}, **_by_framework(shape=False)},
-            }
-        )
-    opacity: Spec = {}
-    if not only_fastest:
-        opacity = {"opacity": {"condition": {"test": "datum.fastest", "value": 1}, "value": 0.45}}
-    layers.append(
-        {
-            "mark": POINT,
-            "encoding": {"x": {"field": x, **of_x}, **_by_framework(), **opacity, "tooltip": _tooltip(tooltip)},
-        }
-    )
-    return {
-        "transform": transform,
-        "encoding": {"y": _variants(), "yOffset": FRAMEWORK_OFFSET},
-        "layer": layers,
-    }
-
-
-def _kinds(*, x: str, title: str, kinds: Sequence[str], tooltip: Mapping[str, str], percent: bool = False) -> Spec:
-    """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number."""
-    scale: Spec = {"zero": False} if percent else LOG
-    layers: list[Spec] = []
-    if percent:
-        layers.append(
+            },
             {
-                "data": ONCE,
-                "mark": {"type": "rule", "color": "NEUTRAL"},
-                "encoding": {"x": {"datum": 1}, "y": None, "yOffset": None},
-            }
-        )
+                "mark": POINT,
+                "encoding": {
+                    "x": {"field": x, **of_x},
+                    **_by_framework(),
+                    **({} if only_fastest else pale),
+                    "tooltip": _tooltip(tooltip),
+                },
+            },
+        ],
+    }
+    return Chart(name=name, title=title, caption=caption, data="modes", x=x, layers=layers)
+
+
+def _kinds(
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    x: str,
+    x_title: str,
+    kinds: Sequence[str],
+    tooltip: Mapping[str, str],
+    percent: bool = False,
+) -> Chart:
+    """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number. In
+    percent, with a line at 100."""
     shape = {
         "field": "kind",
         "type": "nominal",
         "title": None,
         "scale": {"domain": list(kinds), "range": ["circle", "square", "triangle-up", "cross"][: len(kinds)]},
     }
-    layers.append(
-        {
-            "mark": POINT,
-            "encoding": {
-                "x": {
-                    "field": x,
-                    "type": "quantitative",
-                    "title": title,
-                    "scale": scale,
-                    "axis": {"format": "%"} if percent else {"format": ",~r"},
-                },
-                **_by_framework(shape=False),
-                "shape": shape,
-                "tooltip": _tooltip(tooltip),
+    points: Spec = {
+        "mark": POINT,
+        "encoding": {
+            "x": {
+                "field": x,
+                "type": "quantitative",
+                "title": x_title,
+                "scale": {"zero": False} if percent else LOG,
+                "axis": {"format": "%" if percent else ",~r"},
             },
-        }
-    )
-    return {"encoding": {"y": _variants(), "yOffset": FRAMEWORK_OFFSET}, "layer": layers}
+            **_by_framework(shape=False),
+            "shape": shape,
+            "tooltip": _tooltip(tooltip),
+        },
+    }
+    at_1: Spec = {
+        "data": ONCE,
+        "mark": {"type": "rule", "color": "NEUTRAL"},
+        "encoding": {"x": {"datum": 1}, "y": None, "yOffset": None},
+    }
+    layers: Spec = {
+        "encoding": {"y": _variants(), "yOffset": FRAMEWORK_OFFSET},
+        "layer": [at_1, points] if percent else [points],
+    }
+    return Chart(name=name, title=title, caption=caption, data=name, x=x, layers=layers)
 
 
-def _lines(*, x: Spec, y: Spec, tooltip: Mapping[str, str], detail: Sequence[str] = ()) -> Spec:
+def _lines(
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    data: str,
+    x: Spec,
+    y: Spec,
+    tooltip: Mapping[str, str],
+    detail: Sequence[str] = (),
+) -> Chart:
     """Small multiples, one for each group."""
     common = {"x": x, "y": y, "detail": [{"field": field} for field in detail]}
-    return {
+    layers: Spec = {
         "facet": {"field": "group", "type": "nominal", "sort": None, "title": None},
         "columns": 3,
         "resolve": {"scale": {"x": "independent"}},
@@ -306,6 +312,7 @@ def _lines(*, x: Spec, y: Spec, tooltip: Mapping[str, str], detail: Sequence[str
             ],
         },
     }
+    return Chart(name=name, title=title, caption=caption, data=data, x=x["field"], layers=layers, wide=True)
 
 
 FORMULATION_SHAPES = (
@@ -321,44 +328,56 @@ def axis_charts(option: str) -> tuple[Chart, ...]:
     """Of an option that is a number: what it does to each execution mode."""
     modes = "Shape: formulation; dash: how it is run; filled: JAX, hollow: PyTorch."
     return (
-        Chart(
-            name=f"step_time_over_{option}",
-            title=f"Time per step by {axis_name(option)}",
+        _over_option(
+            option,
+            name="step_time",
+            title="Time per step",
             caption=f"Median over replicates, of back-to-back steps; every execution mode. {modes} "
             "Both axes are logarithmic.",
             data="axis_step",
-            wide=True,
-            layers=_axis_lines(option, y="step_ms", title="ms / step", tooltip={"step_ms": "ms / step"}),
+            y="step_ms",
+            y_title="ms / step",
+            tooltip={"step_ms": "ms / step"},
         ),
-        Chart(
-            name=f"speed_up_over_{option}",
-            title=f"Speed-up over the loop by {axis_name(option)}",
+        _over_option(
+            option,
+            name="speed_up",
+            title="Speed-up over the loop",
             caption="Throughput of each mode over that of the same framework's own loop, geometric mean over paired "
             "replicates: `loop` of PyTorch, which runs eagerly; `unrolled` of JAX, which is one jitted program. So "
             f"speed-ups do not compare the frameworks with each other. {modes}",
             data="axis_speed_up",
-            wide=True,
-            layers=_axis_lines(
-                option,
-                y="speed_up",
-                title="speed-up",
-                tooltip={"speed_up": "speed-up", "low": "low", "high": "high"},
-                line_at_1=True,
-            ),
+            y="speed_up",
+            y_title="speed-up",
+            tooltip={"speed_up": "speed-up", **INTERVAL},
+            line_at_1=True,
         ),
-        Chart(
-            name=f"memory_over_{option}",
-            title=f"Memory by {axis_name(option)}",
+        _over_option(
+            option,
+            name="memory",
+            title="Memory",
             caption=f"Per device, median over replicates; every execution mode. {modes} "
             "Steady step: what tensors hold, which each framework counts in its own way. Pool: what is reserved.",
             data="axis_memory",
-            wide=True,
-            layers=_axis_lines(option, y="mib", title="MiB", tooltip={"mib": "MiB"}),
+            y="mib",
+            y_title="MiB",
+            tooltip={"mib": "MiB"},
         ),
     )
 
 
-def _axis_lines(option: str, *, y: str, title: str, tooltip: Mapping[str, str], line_at_1: bool = False) -> Spec:
+def _over_option(
+    option: str,
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    data: str,
+    y: str,
+    y_title: str,
+    tooltip: Mapping[str, str],
+    line_at_1: bool = False,
+) -> Chart:
     """Small multiples, one for each panel, with a line for each framework and execution mode."""
     common: Spec = {
         "x": {
@@ -371,7 +390,7 @@ def _axis_lines(option: str, *, y: str, title: str, tooltip: Mapping[str, str], 
         "y": {
             "field": y,
             "type": "quantitative",
-            "title": title,
+            "title": y_title,
             "scale": LOG,
             "axis": {"format": ",.3~r", "tickCount": 4},
         },
@@ -389,11 +408,17 @@ def _axis_lines(option: str, *, y: str, title: str, tooltip: Mapping[str, str], 
     told = {"framework": "framework", "mode": "execution mode", "value": axis_name(option), **tooltip}
     points: list[Spec] = [
         {
-            "transform": [{"filter": {"field": "framework", "equal": name}}],
-            "mark": {"type": "point", "filled": name == NAMES["jax"], "size": 45, "opacity": 1, "strokeWidth": 1.5},
+            "transform": [{"filter": {"field": "framework", "equal": side}}],
+            "mark": {
+                "type": "point",
+                "filled": side == NAMES["jax"],
+                "size": 45,
+                "opacity": 1,
+                "strokeWidth": 1.5,
+            },
             "encoding": {**common, "shape": shape, "tooltip": _tooltip(told)},
         }
-        for name in NAMES.values()
+        for side in NAMES.values()
     ]
     lines: Spec = {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": {**common, "strokeDash": dash}}
     at_1: Spec = {
@@ -401,7 +426,7 @@ def _axis_lines(option: str, *, y: str, title: str, tooltip: Mapping[str, str], 
         "mark": {"type": "rule", "color": "NEUTRAL"},
         "encoding": {"y": {"datum": 1, "type": "quantitative", "scale": LOG}},
     }
-    return {
+    layers: Spec = {
         "facet": {
             "field": "group",
             "type": "nominal",
@@ -413,19 +438,33 @@ def _axis_lines(option: str, *, y: str, title: str, tooltip: Mapping[str, str], 
         "resolve": {"scale": {"x": "independent", "y": "independent"}},
         "spec": {"width": 200, "height": 170, "layer": [*([at_1] if line_at_1 else []), lines, *points]},
     }
+    return Chart(
+        name=f"{name}_over_{option}",
+        title=f"{title} by {axis_name(option)}",
+        caption=caption,
+        data=data,
+        x="value",
+        layers=layers,
+        wide=True,
+    )
 
 
-OVERVIEW_TOOLTIP = {
-    "flags": "flags",
-    "place": "where",
-    "ratio": "JAX / PyTorch",
-    "low": "low",
-    "high": "high",
-    "two sides": "the two sides",
-    "variants": "variants",
-}
-OVERVIEW = _ratio_chart("overview", "Geometric mean over variants", "place", "overview", OVERVIEW_TOOLTIP)
 WHAT = {"variant": "variant", "framework": "framework", "mode": "execution mode"}
+INTERVAL = {"low": "low", "high": "high"}
+OVERVIEW = _ratio_chart(
+    "overview",
+    "Geometric mean over variants",
+    "place",
+    "overview",
+    {
+        "flags": "flags",
+        "place": "where",
+        "ratio": "JAX / PyTorch",
+        **INTERVAL,
+        "two sides": "the two sides",
+        "variants": "variants",
+    },
+)
 CHARTS = (
     _ratio_chart(
         "ratio",
@@ -437,168 +476,124 @@ CHARTS = (
             "variant": "variant",
             "in words": "verdict",
             "ratio": "JAX / PyTorch",
-            "low": "low",
-            "high": "high",
+            **INTERVAL,
             "two sides": "the two sides",
         },
     ),
-    Chart(
+    _dots(
         name="throughput",
         title="Throughput",
         caption="Samples per second, median over replicates with its 95 % interval. Pale: slower execution modes.",
-        data="modes",
-        layers=_dots(
-            x="throughput",
-            title="samples / s",
-            ends=("low", "high"),
-            tooltip={
-                "flags": "flags",
-                **WHAT,
-                "throughput": "samples / s",
-                "low": "low",
-                "high": "high",
-                "replicates": "replicates",
-            },
-        ),
+        x="throughput",
+        x_title="samples / s",
+        ends=("low", "high"),
+        tooltip={"flags": "flags", **WHAT, "throughput": "samples / s", **INTERVAL, "replicates": "replicates"},
     ),
-    Chart(
+    _dots(
         name="latency",
         title="Latency of one step",
         caption="Point: median (p50). The bar ends at the 95th percentile (p95). Without a bar, one call holds many "
         "steps (JAX's scan), and a percentile of their means is not that of a step. Each framework's fastest mode.",
-        data="modes",
-        layers=_dots(
-            x="p50_ms",
-            title="ms",
-            ends=("p50_ms", "p95_ms"),
-            only_fastest=True,
-            tooltip={"flags": "flags", **WHAT, "p50_ms": "p50 (ms)", "p95_ms": "p95 (ms)"},
-        ),
+        x="p50_ms",
+        x_title="ms",
+        ends=("p50_ms", "p95_ms"),
+        only_fastest=True,
+        tooltip={"flags": "flags", **WHAT, "p50_ms": "p50 (ms)", "p95_ms": "p95 (ms)"},
     ),
-    Chart(
+    _dots(
         name="compile",
         title="Compile time",
         caption="What the first calls of the step took more than later ones. Point: all caches empty; end of the bar: "
         "with the caches of an earlier process. Pale: slower execution modes.",
-        data="modes",
-        layers=_dots(
-            x="compile_s",
-            title="s",
-            ends=("compile_warm_s", "compile_s"),
-            log=False,
-            tooltip={**WHAT, "compile_s": "cold (s)", "compile_warm_s": "warm (s)"},
-        ),
+        x="compile_s",
+        x_title="s",
+        ends=("compile_warm_s", "compile_s"),
+        log=False,
+        tooltip={**WHAT, "compile_s": "cold (s)", "compile_warm_s": "warm (s)"},
     ),
-    Chart(
+    _kinds(
         name="memory",
         title="Memory",
         caption="Per device, in each framework's fastest mode. Each counts its steady step in its own way.",
-        data="memory",
-        layers=_kinds(
-            x="mib",
-            title="MiB",
-            kinds=list(MEMORY_KINDS.values()),
-            tooltip={**WHAT, "kind": "what", "mib": "MiB"},
-        ),
+        x="mib",
+        x_title="MiB",
+        kinds=list(MEMORY_KINDS.values()),
+        tooltip={**WHAT, "kind": "what", "mib": "MiB"},
     ),
-    Chart(
+    _dots(
         name="energy",
         title="Energy of one sample",
         caption="Of the GPU's board, in each framework's fastest mode. Point: gross; end of the bar: less idle power.",
-        data="modes",
-        layers=_dots(
-            x="gross_mj",
-            title="mJ / sample",
-            ends=("net_mj", "gross_mj"),
-            only_fastest=True,
-            tooltip={"flags": "flags", **WHAT, "gross_mj": "gross (mJ)", "net_mj": "net (mJ)"},
-        ),
+        x="gross_mj",
+        x_title="mJ / sample",
+        ends=("net_mj", "gross_mj"),
+        only_fastest=True,
+        tooltip={"flags": "flags", **WHAT, "gross_mj": "gross (mJ)", "net_mj": "net (mJ)"},
     ),
-    Chart(
+    _lines(
         name="learning",
         title="Learning curves",
         caption="Test accuracy over training time, evaluation excluded; medians over replicates, fastest modes.",
         data="learning",
-        wide=True,
-        layers=_lines(
-            x={"field": "time_s", "type": "quantitative", "title": "training time (s)"},
-            y={
-                "field": "accuracy",
-                "type": "quantitative",
-                "title": "test accuracy",
-                "scale": {"zero": False},
-                "axis": {"format": "%"},
-            },
-            tooltip={
-                "framework": "framework",
-                "mode": "execution mode",
-                "epoch": "epoch",
-                "time_s": "time (s)",
-                "accuracy": "test accuracy",
-                "worst": "worst replicate",
-                "best": "best replicate",
-            },
-        ),
+        x={"field": "time_s", "type": "quantitative", "title": "training time (s)"},
+        y={
+            "field": "accuracy",
+            "type": "quantitative",
+            "title": "test accuracy",
+            "scale": {"zero": False},
+            "axis": {"format": "%"},
+        },
+        tooltip={
+            "framework": "framework",
+            "mode": "execution mode",
+            "epoch": "epoch",
+            "time_s": "time (s)",
+            "accuracy": "test accuracy",
+            "worst": "worst replicate",
+            "best": "best replicate",
+        },
     ),
-    Chart(
+    _lines(
         name="batch_size",
         title="Throughput over batch size",
         caption="Each framework's fastest mode at each batch size; both axes are logarithmic.",
         data="batches",
-        wide=True,
-        layers=_lines(
-            x={
-                "field": "batch_size",
-                "type": "quantitative",
-                "title": "batch size",
-                "scale": {**LOG, "base": 2},
-                "axis": {"format": "d", "tickCount": 5},
-            },
-            y={
-                "field": "throughput",
-                "type": "quantitative",
-                "title": "samples / s",
-                "scale": LOG,
-                "axis": {"format": "~s", "tickCount": 4},
-            },
-            detail=("settings",),
-            tooltip={
-                "framework": "framework",
-                "mode": "execution mode",
-                "batch_size": "batch size",
-                "throughput": "samples / s",
-                "low": "low",
-                "high": "high",
-            },
-        ),
+        x={
+            "field": "batch_size",
+            "type": "quantitative",
+            "title": "batch size",
+            "scale": {**LOG, "base": 2},
+            "axis": {"format": "d", "tickCount": 5},
+        },
+        y={
+            "field": "throughput",
+            "type": "quantitative",
+            "title": "samples / s",
+            "scale": LOG,
+            "axis": {"format": "~s", "tickCount": 4},
+        },
+        detail=("settings",),
+        tooltip={
+            "framework": "framework",
+            "mode": "execution mode",
+            "batch_size": "batch size",
+            "throughput": "samples / s",
+            **INTERVAL,
+        },
     ),
-    Chart(
+    _kinds(
         name="scaling",
         title="Scaling efficiency",
         caption="Throughput over that of one device times the number of devices. Strong: the same batch in all. "
         "Weak: the same batch for each device. At the line, nothing is lost.",
-        data="scaling",
-        layers=_kinds(
-            x="efficiency",
-            title="efficiency",
-            kinds=("strong", "weak"),
-            percent=True,
-            tooltip={**WHAT, "kind": "which", "efficiency": "efficiency"},
-        ),
+        x="efficiency",
+        x_title="efficiency",
+        kinds=("strong", "weak"),
+        percent=True,
+        tooltip={**WHAT, "kind": "which", "efficiency": "efficiency"},
     ),
 )
 """In the order in which they are shown."""
-X_FIELDS = {
-    "ratio": "ratio",
-    "throughput": "throughput",
-    "latency": "p50_ms",
-    "compile": "compile_s",
-    "memory": "mib",
-    "energy": "gross_mj",
-    "learning": "time_s",
-    "batch_size": "batch_size",
-    "scaling": "efficiency",
-}
 
 
 def specification(chart: Chart, data: Mapping[str, Points] | None, palette: Palette, *, title: str = "") -> Spec:

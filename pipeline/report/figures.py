@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.record import Record
 from harness.settings import FRAMEWORKS
-from pipeline.report.charts import CHARTS, MEMORY_KINDS, MIB, OVERVIEW, X_FIELDS, Chart, Points, axis_charts
+from pipeline.report.charts import CHARTS, MEMORY_KINDS, MIB, OVERVIEW, Chart, Points, axis_charts
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling, tally
 from pipeline.report.option_axis import OptionAxis, option_axis, speed_ups, split_modes
 from pipeline.report.wording import (
@@ -74,10 +74,9 @@ def section_drawing(section: Section, alone: OneDevice) -> Drawing:
 
 def _has_something(chart: Chart, points: Points) -> bool:
     """The field of the x axis has a value somewhere. Batch sizes need two of them for a line."""
-    field = X_FIELDS[chart.name]
     if chart.name == "batch_size":
         return len({point["batch_size"] for point in points}) > 1
-    return any(point.get(field) is not None for point in points)
+    return any(point.get(chart.x) is not None for point in points)
 
 
 def _ends(interval: tuple[float, float] | None) -> dict[str, float]:
