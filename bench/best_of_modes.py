@@ -8,18 +8,17 @@ has normal noise on the logarithm of its throughput. As in a report, a framework
 over replicates, and the ratio is that of the two fastest, paired by replicate.
 """
 
-import argparse
-import json
 import sys
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.files import write_atomically
-from harness.paths import REPOSITORY
+from bench.published import PUBLISHED, Simulated, run_simulation
 from harness.statistics import estimate_ratio
+from pipeline.markdown import markdown_table
 
-RECORD = REPOSITORY / "results" / "published" / "statistics" / "best_of_modes.json"
+RECORD = PUBLISHED / "best_of_modes.json"
 MODES = ((1, 1), (1, 4), (4, 4), (4, 14), (1, 14))
 """Of the numerator's framework, and of the other's."""
 COUNTS = (3, 5, 10)
@@ -36,7 +35,7 @@ def fastest(logs: Values) -> Values:
     return logs[np.arange(len(logs)), chosen]
 
 
-def simulate(runs: int = RUNS) -> dict[str, object]:
+def simulate(runs: int = RUNS) -> Simulated:
     """The record: for each case the mean error of the ratio, and how often it names a faster framework, wrongly."""
     cases = []
     for noise in NOISES:
@@ -63,36 +62,20 @@ def simulate(runs: int = RUNS) -> dict[str, object]:
     return {"schema_version": 1, "runs": runs, "seed": SEED, "numpy": np.__version__, "cases": cases}
 
 
-def table(record: dict[str, object]) -> str:
+def table(record: Simulated) -> str:
     """Markdown: the mean error of the ratio and, behind it, how often either side is named faster."""
-    cases = record["cases"]
-    assert isinstance(cases, list)
-    cells = {(case["noise"], tuple(case["modes"]), case["replicates"]): case for case in cases}
-    header = ["noise", "modes", *(f"n = {count}" for count in COUNTS)]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    for noise in NOISES:
-        for modes in MODES:
-            row = [_cell(cells[noise, modes, count]) for count in COUNTS]
-            lines.append("| " + " | ".join([f"{noise * 100:.0f} %", f"{modes[0]} and {modes[1]}", *row]) + " |")
-    return "\n".join(lines)
+    cells = {(case["noise"], tuple(case["modes"]), case["replicates"]): _cell(case) for case in record["cases"]}
+    rows = [
+        [f"{noise * 100:.0f} %", f"{modes[0]} and {modes[1]}", *(cells[noise, modes, count] for count in COUNTS)]
+        for noise in NOISES
+        for modes in MODES
+    ]
+    return markdown_table(["noise", "modes", *(f"n = {count}" for count in COUNTS)], rows)
 
 
-def _cell(case: dict[str, object]) -> str:
-    bias, named = case["bias"], case["named_faster"]
-    assert isinstance(bias, float) and isinstance(named, dict)
-    return f"{bias * 100:+.1f} % ({sum(named.values()) * 100:.1f} %)"
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.best_of_modes", description=__doc__.partition("\n")[0])
-    parser.add_argument("--publish", action="store_true", help=f"write {RECORD.relative_to(REPOSITORY)}")
-    parsed = parser.parse_args(arguments)
-    record = simulate()
-    print(table(record))
-    if parsed.publish:
-        write_atomically(RECORD, json.dumps(record, indent=1) + "\n", replace=True)
-    return 0
+def _cell(case: dict[str, Any]) -> str:
+    return f"{case['bias'] * 100:+.1f} % ({sum(case['named_faster'].values()) * 100:.1f} %)"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_simulation(sys.argv[1:], about=__doc__, record=RECORD, simulate=simulate, table=table))

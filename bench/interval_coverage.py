@@ -11,8 +11,6 @@ An interval covers when it holds the 0. It excludes 1 wrongly, that is it names 
 as often as it does not cover.
 """
 
-import argparse
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -21,11 +19,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.files import write_atomically
-from harness.paths import REPOSITORY
+from bench.published import PUBLISHED, Simulated, run_simulation
 from harness.statistics import student_t_95
+from pipeline.markdown import markdown_table
 
-RECORD = REPOSITORY / "results" / "published" / "statistics" / "interval_coverage.json"
+RECORD = PUBLISHED / "interval_coverage.json"
 COUNTS = (3, 5, 10, 20)
 RUNS = 10_000
 """Standard error of a coverage near 95 %: 0.2 %."""
@@ -142,7 +140,7 @@ METHODS: dict[str, Method] = {
 }
 
 
-def simulate(runs: int = RUNS) -> dict[str, object]:
+def simulate(runs: int = RUNS) -> Simulated:
     """The record: for each noise, count and method its coverage and median width; None where it has no interval."""
     cases = []
     for noise, draw_noise in NOISES.items():
@@ -179,18 +177,13 @@ def _judge(intervals: list[Intervals | None]) -> dict[str, float | None]:
     }
 
 
-def table(record: dict[str, object]) -> str:
+def table(record: Simulated) -> str:
     """Markdown: coverage in percent and, behind it, median width in standard deviations."""
-    cases = record["cases"]
-    assert isinstance(cases, list)
-    cells = {(case["noise"], case["replicates"], case["method"]): case for case in cases}
-    header = ["noise", "interval", *(f"n = {count}" for count in COUNTS)]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    for noise in NOISES:
-        for method in METHODS:
-            row = [_cell(cells[noise, count, method]) for count in COUNTS]
-            lines.append("| " + " | ".join([noise, method, *row]) + " |")
-    return "\n".join(lines)
+    cells = {(case["noise"], case["method"], case["replicates"]): _cell(case) for case in record["cases"]}
+    rows = [
+        [noise, method, *(cells[noise, method, count] for count in COUNTS)] for noise in NOISES for method in METHODS
+    ]
+    return markdown_table(["noise", "interval", *(f"n = {count}" for count in COUNTS)], rows)
 
 
 def _cell(case: dict[str, float | None]) -> str:
@@ -198,16 +191,5 @@ def _cell(case: dict[str, float | None]) -> str:
     return "none" if coverage is None or width is None else f"{coverage * 100:.1f} % ({width:.2f})"
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.interval_coverage", description=__doc__.partition("\n")[0])
-    parser.add_argument("--publish", action="store_true", help=f"write {RECORD.relative_to(REPOSITORY)}")
-    parsed = parser.parse_args(arguments)
-    record = simulate()
-    print(table(record))
-    if parsed.publish:
-        write_atomically(RECORD, json.dumps(record, indent=1) + "\n", replace=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_simulation(sys.argv[1:], about=__doc__, record=RECORD, simulate=simulate, table=table))

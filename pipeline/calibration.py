@@ -8,7 +8,6 @@ JAX against PyTorch, paired by round.
 import json
 import math
 import random
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from harness.plan import Measurement
 from harness.record import Blocks
 from harness.settings import Framework, Frozen
 from harness.statistics import Verdict, estimate_ratio, median, throughput_samples_per_s
+from pipeline.markdown import GeneratedPart, markdown_table
 
 SCHEMA_VERSION = 1
 BASES = ("A", "A'")
@@ -41,8 +41,10 @@ FOUND_GOAL = 0.90
 FOUND_GOAL_OF = "+2 %"
 PUBLISHED = REPOSITORY / "results" / "published" / "calibration"
 DOCS = REPOSITORY / "docs" / "measurement.md"
-BEGIN = "<!-- calibration: written by `python main.py calibrate --update-docs` -->"
-END = "<!-- end of calibration -->"
+PART_OF_DOCS = GeneratedPart(
+    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->",
+    end="<!-- end of calibration -->",
+)
 NOT_PUBLISHED = "No calibration has been published yet."
 
 Answer = Literal["right", "wrong", "undecided"]
@@ -227,12 +229,13 @@ def _describe(calibration: Calibration, framework: Framework) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     header = ("replicates", "planted", *ANSWERS, "median ratio", "its error", "goal")
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    for row in rows:
-        shares = [f"{row.shares[answer] * 100:.1f} %" for answer in ANSWERS]
-        ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
-        lines.append("| " + " | ".join([str(row.replicates), row.condition, *shares, *ratio, row.goal]) + " |")
-    return "\n".join(lines)
+    return markdown_table(header, map(_cells, rows))
+
+
+def _cells(row: Row) -> list[str]:
+    shares = [f"{row.shares[answer] * 100:.1f} %" for answer in ANSWERS]
+    ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
+    return [str(row.replicates), row.condition, *shares, *ratio, row.goal]
 
 
 def what_was_measured(calibration: Calibration, framework: Framework) -> str:
@@ -287,15 +290,10 @@ def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED) -> None:
     """Write the tables of all published calibrations between the markers.
 
     Raises:
-        RecordError: a published file is no calibration or a quick one, or the markers are missing.
+        RecordError: a published file is no calibration or a quick one.
+        ProjectError: the markers are missing.
     """
     for path in sorted(folder.glob("*.json")):
         if any(measurement.quick for measurement in read_calibration(path).measurements.values()):
             raise RecordError(f"{path}: is of a quick run, which is not for publishing. Calibrate without --quick.")
-    text = docs.read_text()
-    pattern = re.compile(rf"({re.escape(BEGIN)}\n).*?(\n{re.escape(END)})", re.DOTALL)
-    inside = published_text(folder)
-    changed, count = pattern.subn(lambda found: f"{found[1]}{inside}{found[2]}", text)
-    if count != 1:
-        raise RecordError(f"{docs}: needs the lines {BEGIN!r} and {END!r} once each, in this order.")
-    write_atomically(docs, changed, replace=True)
+    PART_OF_DOCS.write(docs, published_text(folder))

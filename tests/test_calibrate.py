@@ -15,7 +15,7 @@ import pytest
 
 from harness import measure, planted_slowdown
 from harness.config import load_config
-from harness.errors import ConfigError, RecordError
+from harness.errors import ConfigError, ProjectError, RecordError
 from harness.measure import time_block, time_call
 from harness.paths import REPOSITORY
 from harness.planted_slowdown import PlantedSlowdown
@@ -24,10 +24,9 @@ from harness.statistics import Verdict
 from main import main
 from pipeline.calibrate import Choice, new_calibration, resumed, what_is_left
 from pipeline.calibration import (
-    BEGIN,
     CONDITIONS,
-    END,
     NOT_PUBLISHED,
+    PART_OF_DOCS,
     PLANTED,
     PUBLISHED,
     Calibration,
@@ -258,7 +257,7 @@ def test_what_is_no_calibration_is_refused_by_name(tmp_path: Path, content: str,
 
 def test_docs_have_the_tables_of_the_published_calibrations() -> None:
     text = (REPOSITORY / "docs" / "measurement.md").read_text()
-    assert text.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0] == published_text()
+    assert PART_OF_DOCS.replaced(text, published_text(), "docs/measurement.md") == text
 
 
 def test_what_the_docs_say_of_the_errors_is_in_the_published_calibration() -> None:
@@ -273,18 +272,19 @@ def test_what_the_docs_say_of_the_errors_is_in_the_published_calibration() -> No
 
 def test_docs_are_written_between_the_markers(tmp_path: Path) -> None:
     docs, folder = tmp_path / "page.md", tmp_path / "published"
-    docs.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    begin, end = PART_OF_DOCS.begin, PART_OF_DOCS.end
+    docs.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     update_docs(docs, folder)
-    assert docs.read_text() == f"before\n{BEGIN}\n{NOT_PUBLISHED}\n{END}\nafter\n"
+    assert docs.read_text() == f"before\n{begin}\n{NOT_PUBLISHED}\n{end}\nafter\n"
     write_calibration(made_calibration(3), folder / "a cpu.json")
     update_docs(docs, folder)
-    assert docs.read_text() == f"before\n{BEGIN}\n{describe(made_calibration(3))}\n{END}\nafter\n"
+    assert docs.read_text() == f"before\n{begin}\n{describe(made_calibration(3))}\n{end}\nafter\n"
 
 
 def test_docs_take_no_quick_run_and_need_their_markers(tmp_path: Path) -> None:
     docs, folder = tmp_path / "page.md", tmp_path / "published"
     docs.write_text("no markers")
-    with pytest.raises(RecordError, match="needs the lines"):
+    with pytest.raises(ProjectError, match="needs the lines"):
         update_docs(docs, folder)
     write_calibration(made_calibration(3, quick=True), folder / "quick.json")
     with pytest.raises(RecordError, match="quick run, which is not for publishing"):

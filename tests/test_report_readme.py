@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
-from harness.errors import ProjectError
 from harness.paths import PUBLISHED, README, Results
 from harness.record import Record
 from pipeline.parity_gate import ParityGate
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import sections
 from pipeline.report.reading import read_records
-from pipeline.report.readme import BEGIN, END, NOTHING, replaced, results_table
+from pipeline.report.readme import NOTHING, PART_OF_README, results_table
 from tests.report_records import CELL, H200, passed, plain, record, save, text
 
 
@@ -49,19 +46,9 @@ def test_quick_runs_and_sample_data_are_never_in_it() -> None:
     assert "6 records" in table
 
 
-def test_only_what_is_between_the_markers_changes() -> None:
-    assert replaced(f"a\n{BEGIN}\nold\n{END}\nb\n", "new", "x") == f"a\n{BEGIN}\nnew\n{END}\nb\n"
-
-
-@pytest.mark.parametrize("broken", ["", BEGIN, END, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}{END}"])
-def test_a_readme_without_its_markers_is_left_alone(broken: str, tmp_path: Path) -> None:
-    with pytest.raises(ProjectError, match="README.md: needs the lines <!-- results:begin -->"):
-        replaced(broken, "new", "README.md")
-
-
 def test_the_command_renews_the_table_and_says_when_there_is_nothing(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text(f"# Title\n{BEGIN}\nold\n{END}\n")
+    readme.write_text(f"# Title\n{PART_OF_README.begin}\nold\n{PART_OF_README.end}\n")
     results = Results(root=tmp_path / "results")
     options = ReportOptions(readme=readme, figures=False)
     console = plain()
@@ -84,4 +71,4 @@ def test_the_table_in_the_readme_is_what_the_command_would_write() -> None:
     assert reading.refused == ()
     table = results_table(sections(reading.records, ParityGate(published).judge), reading.records)
     current = README.read_text(encoding="utf-8")
-    assert replaced(current, table, str(README)) == current, "run: python main.py report --update-readme"
+    assert PART_OF_README.replaced(current, table, str(README)) == current, "run: python main.py report --update-readme"

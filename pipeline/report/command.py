@@ -15,7 +15,7 @@ from pipeline.report.calibrations import CalibratedDevices, calibrated_devices, 
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
 from pipeline.report.files import figures, report_files, write_figures, write_page, write_tables
 from pipeline.report.reading import Reading, read_records, without_collector
-from pipeline.report.readme import results_table, update_readme
+from pipeline.report.readme import PART_OF_README, results_table
 from pipeline.report.terminal import new_console, print_calibrations, print_sections
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _write(
 
 
 def _update_readme(path: Path, compared: Sequence[Section], records: Sequence[Record], console: "Console") -> None:
-    changed = update_readme(path, results_table(compared, records))
+    changed = PART_OF_README.write(path, results_table(compared, records))
     if not any(section.rows and not section.setup.doubts for section in compared):
         console.print("Nothing to publish: there is no full measurement on real data among these records.")
     console.print(f"{path}: {'its table was renewed' if changed else 'its table says this already'}.", soft_wrap=True)

@@ -1,17 +1,14 @@
-"""The results table of README.md, between its two markers. Pure but for `update_readme`."""
+"""The results table of README.md, between its two markers."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from harness.errors import ProjectError
-from harness.files import write_atomically
 from harness.record import Record
 from harness.settings import FRAMEWORKS
+from pipeline.markdown import GeneratedPart, markdown_table
 from pipeline.report.compare import NAMES, VERDICTS, Section, tally
 from pipeline.report.wording import bracket, flag_names, times, unlike_names, use_case_title
 
-BEGIN = "<!-- results:begin -->"
-END = "<!-- results:end -->"
+PART_OF_README = GeneratedPart(begin="<!-- results:begin -->", end="<!-- results:end -->")
 COMMAND = "python main.py report --update-readme"
 NOTHING = (
     "No result is published yet: `results/published` holds no full measurement on real data. "
@@ -29,8 +26,7 @@ def results_table(compared: Sequence[Section], records: Iterable[Record]) -> str
     quotable = [section for section in compared if section.rows and not section.setup.doubts]
     if not quotable:
         return NOTHING
-    lines = [_line(HEAD), _line("---" for _ in HEAD), *(_line(_cells(section)) for section in quotable)]
-    return "\n".join([*lines, "", _below(quotable, records)])
+    return f"{markdown_table(HEAD, map(_cells, quotable))}\n\n{_below(quotable, records)}"
 
 
 def _cells(section: Section) -> list[str]:
@@ -45,10 +41,6 @@ def _cells(section: Section) -> list[str]:
         *(str(found.verdicts[verdict] or "") for verdict in VERDICTS),
         str(found.without_ratio or ""),
     ]
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 def _below(quotable: Sequence[Section], records: Iterable[Record]) -> str:
@@ -71,27 +63,3 @@ def _below(quotable: Sequence[Section], records: Iterable[Record]) -> str:
         "interval, and how many variants have which verdict. Above 1, JAX is faster. "
         f"{len(kept)} records, {when}, {' and '.join(versions)}; made by `{COMMAND}`."
     )
-
-
-def replaced(text: str, table: str, name: str) -> str:
-    """`text` with the table between its markers.
-
-    Raises:
-        ProjectError: the markers are not there exactly once, in order.
-    """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in after:
-        raise ProjectError(
-            f"{name}: needs the lines {BEGIN} and {END}, once each and in this order; nothing was changed"
-        )
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
-def update_readme(path: Path, table: str) -> bool:
-    """Whether anything changed."""
-    text = path.read_text(encoding="utf-8")
-    new = replaced(text, table, str(path))
-    if new != text:
-        write_atomically(path, new, replace=True)
-    return new != text
