@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from harness.errors import ProjectError
 from harness.settings import Frozen
 
 
@@ -35,6 +36,17 @@ class World(Frozen):
         """This rank's part of a global batch: contiguous, in the order of the ranks."""
         share = batch_size // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
+
+    def require_gpus(self, visible: int) -> None:
+        """Raises ProjectError where this rank's GPUs are not among the first `visible` of its node. Not Refused, which
+        would settle the measurement: with other options of Slurm it can be done."""
+        last = self.local_rank + self.devices_per_rank - 1
+        if visible <= last:
+            raise ProjectError(
+                f"this task sees {visible} GPU(s), and rank {self.local_rank} of this node needs the one numbered "
+                f"{last}. Let nothing hide a node's GPUs from its tasks: no --gpu-bind, no --gpus-per-task, no "
+                f"CUDA_VISIBLE_DEVICES. MIG slices cannot do several devices"
+            )
 
 
 ALONE = World()

@@ -5,19 +5,18 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import jax
-import jax.monitoring
 import numpy as np
 from jax import numpy as jnp
 from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
-from harness.errors import ProjectError, Refused
+from harness.errors import Refused
 from harness.gpu import visible_gpu_count
 from harness.record import Memory
 from harness.world import World
+from jax_runner.compiler import Compilations, step_peak_bytes
 
 ON_CPU = "XLA's allocator keeps no count on a CPU; host_peak_bytes has the whole process"
-COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"  # jax/_src/dispatch.py
 
 
 class Device:
@@ -25,9 +24,8 @@ class Device:
 
     def __init__(self) -> None:
         self._world_size = 1
-        self._compilations = 0
+        self._compilations = Compilations()
         self._step_peak_bytes: int | None = None
-        jax.monitoring.register_event_duration_secs_listener(self._count_compilation)
 
     @cached_property
     def device(self) -> jax.Device:
@@ -45,8 +43,7 @@ class Device:
         its own.
 
         Raises:
-            ProjectError: these GPUs are not shown to this process. Not Refused, which would settle the measurement:
-                another configuration of the cluster can do it.
+            ProjectError: these GPUs are not shown to this process.
         """
         require_visible_gpus(world)
         own = list(range(world.local_rank, world.local_rank + world.devices_per_rank))
@@ -121,7 +118,7 @@ class Device:
 
     def compilations(self) -> int:
         """Programs that XLA has compiled so far."""
-        return self._compilations
+        return self._compilations.count
 
     def begin_timing(self) -> None:
         """JAX has no way to reset the peak; `set_step_peak` gives the steady state's instead."""
@@ -130,15 +127,8 @@ class Device:
         """See begin_timing."""
 
     def set_step_peak(self, compiled: jax.stages.Compiled) -> None:
-        """XLA's own account of one execution of the step: arguments, outputs and temporaries, less what is aliased."""
-        analysis = compiled.memory_analysis()
-        if analysis is not None:
-            self._step_peak_bytes = (
-                analysis.argument_size_in_bytes
-                + analysis.output_size_in_bytes
-                + analysis.temp_size_in_bytes
-                - analysis.alias_size_in_bytes
-            )
+        """By XLA's own account of one execution of the step."""
+        self._step_peak_bytes = step_peak_bytes(compiled)
 
     def memory(self) -> Memory:
         """Of this process's device that took most, and of each where it has several. XLA's analysis of the step holds
@@ -163,21 +153,12 @@ class Device:
     def is_out_of_memory(self, error: BaseException) -> bool:
         return "RESOURCE_EXHAUSTED" in str(error)
 
-    def _count_compilation(self, event: str, _duration_s: float, **_: Any) -> None:
-        if event == COMPILE_EVENT:
-            self._compilations += 1
-
 
 def require_visible_gpus(world: World) -> None:
     """Asks no device, which JAX must not have seen before the processes have met."""
     visible = visible_gpu_count()
-    last = world.local_rank + world.devices_per_rank - 1
-    if visible and visible <= last and uses_cuda():
-        raise ProjectError(
-            f"this task sees {visible} GPU(s), and rank {world.local_rank} of this node needs the one numbered {last}. "
-            f"Let nothing hide a node's GPUs from its tasks: no --gpu-bind, no --gpus-per-task, no "
-            f"CUDA_VISIBLE_DEVICES. MIG slices cannot do several devices"
-        )
+    if visible and uses_cuda():
+        world.require_gpus(visible)
 
 
 def uses_cuda() -> bool:

@@ -1,4 +1,4 @@
-"""Imports go only down: main > pipeline > runners > harness; and only the runners import a framework."""
+"""Imports go only down: main > pipeline > runners > harness. Only the runners import a framework, and they mirror."""
 
 import ast
 import subprocess
@@ -79,6 +79,15 @@ def _torchvision_at_the_wrong_time(tree: ast.Module) -> list[int]:
 
 def test_imports_go_only_down() -> None:
     assert violations(REPOSITORY) == []
+
+
+def test_both_runners_have_the_same_files() -> None:
+    """A reviewer of their fairness reads `diff -r jax_runner torch_runner`."""
+    jax, torch = (
+        {path.relative_to(REPOSITORY / runner) for path in (REPOSITORY / runner).rglob("*.py")}
+        for runner in ("jax_runner", "torch_runner")
+    )
+    assert Path("use_cases/train.py") in jax and jax == torch
 
 
 def test_all_of_the_tree_is_looked_at() -> None:

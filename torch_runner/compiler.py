@@ -1,4 +1,4 @@
-"""torch.compile and CUDA graphs, as the use cases ask for them."""
+"""torch.compile and CUDA graphs, as the device and the use cases ask for them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,6 +8,16 @@ from torch import Tensor
 
 from harness.errors import Refused
 from harness.measure import COLD_CALLS
+
+
+class Compilations:
+    """Graphs that Dynamo has compiled in this process; a recompilation counts again."""
+
+    @property
+    def count(self) -> int:
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
 
 
 def compile_options(mode: str | None = None) -> dict[str, Any]:

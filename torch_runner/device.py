@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
-from harness.errors import ProjectError, Refused
+from harness.errors import Refused
 from harness.record import Memory
 from harness.world import World
+from torch_runner.compiler import Compilations
 
 ON_CPU = "PyTorch's allocator keeps no count on a CPU; host_peak_bytes has the whole process"
 
@@ -31,6 +32,7 @@ class Device:
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._world_size = 1
+        self._compilations = Compilations()
         self._peak_before_reset = 0
         self._step_peak_bytes: int | None = None
 
@@ -44,11 +46,10 @@ class Device:
         Must be called before `set_up`, which otherwise makes a context on the node's first GPU.
 
         Raises:
-            ProjectError: this task does not see its GPU. Not Refused, which would settle the measurement: another
-                configuration of the cluster can do it.
+            ProjectError: this process's GPU is not shown to it.
         """
         if self.on_gpu:
-            require_visible(torch.cuda.device_count(), world.local_rank)
+            world.require_gpus(torch.cuda.device_count())
             self.device = torch.device("cuda", world.local_rank)
             torch.cuda.set_device(self.device)
         distributed.init_process_group(
@@ -130,9 +131,7 @@ class Device:
 
     def compilations(self) -> int:
         """Graphs that Dynamo has compiled so far; a recompilation counts again."""
-        from torch._dynamo.utils import counters
-
-        return int(counters["stats"]["unique_graphs"])
+        return self._compilations.count
 
     def begin_timing(self) -> None:
         if self.on_gpu:
@@ -157,15 +156,6 @@ class Device:
         return any(
             isinstance(one, torch.OutOfMemoryError) or any(words in str(one) for words in OUT_OF_MEMORY)
             for one in with_causes(error)
-        )
-
-
-def require_visible(device_count: int, local_rank: int) -> None:
-    if device_count <= local_rank:
-        raise ProjectError(
-            f"this task sees {device_count} GPU(s), and rank {local_rank} of this node needs the one numbered "
-            f"{local_rank}. Let nothing hide a node's GPUs from its tasks: no --gpu-bind, no --gpus-per-task, no "
-            "CUDA_VISIBLE_DEVICES. MIG slices cannot do several devices"
         )
 
 
