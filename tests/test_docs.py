@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,13 +14,13 @@ import main
 from harness.catalog import differences, read_catalog
 from harness.paths import REPOSITORY
 from harness.settings import MeasurementSettings
+from tests.copied_repository import copy_repository
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 ADDING = REPOSITORY / "docs" / "adding.md"
 FIGURE = re.compile(
     r"\d[\d,.]*\s*(?:k\s*)?(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE
 )
-COPIED = ("main.py", "experiments.yaml", "harness", "pipeline", "jax_runner", "torch_runner", "templates")
 MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchmarks")
 """First parts of paths that a run makes, or that stand for both runners' folders."""
 OF_THE_RECIPE = ("fashion_mnist", "inference")
@@ -227,12 +226,7 @@ def apply_recipe(repository: Path) -> None:
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("extended")
-    for name in COPIED:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, repository / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copyfile(source, repository / name)
+    copy_repository(repository)
     apply_recipe(repository)
     return repository
 

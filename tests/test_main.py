@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 from harness.paths import REPOSITORY
 from main import main
 from tests.config_text import MINIMAL, changed
+from tests.copied_repository import copy_repository
 
 
 def call(
@@ -36,9 +36,7 @@ def complaint(*words: str | Path) -> str:
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project, for tests that render: the scripts of the one in use stay as they are."""
     root = tmp_path_factory.mktemp("a copy")
-    for folder in ("harness", "pipeline", "templates", "jax_runner", "torch_runner"):
-        shutil.copytree(REPOSITORY / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(REPOSITORY / "main.py", root)
+    copy_repository(root)
     return root
 
 

@@ -26,6 +26,12 @@ def csv_only(path: Path) -> ReportOptions:
     return ReportOptions(csv=path, figures=False)
 
 
+def rank_result(rank: int, **of_gpus: list[str]) -> RankResult:
+    return RankResult(
+        rank=rank, node="n1", block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy(), **of_gpus
+    )
+
+
 def sections(records: list[Record]) -> list[Section]:
     return judged_sections(records, passed)
 
@@ -519,19 +525,7 @@ def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
 
 def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
     def on(*names: str) -> list[Record]:
-        ranks = [
-            RankResult(
-                rank=rank,
-                node="n1",
-                gpu_names=[name],
-                block_times_s=[],
-                call_times_s=[],
-                memory=Memory(),
-                energy=Energy(),
-            )
-            for rank, name in enumerate(names)
-        ]
-        return pair_of(cell=TWO, ranks=ranks)
+        return pair_of(cell=TWO, ranks=[rank_result(rank, gpu_names=[name]) for rank, name in enumerate(names)])
 
     assert sections(on("NVIDIA H200", "NVIDIA H200"))[0].rows[0].ratio is not None
     (row,) = sections(on("NVIDIA H200", "NVIDIA A100"))[0].rows
@@ -615,18 +609,7 @@ def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
 
 def test_every_rank_has_its_gpu() -> None:
     def on(*uuids: str) -> Record:
-        ranks = [
-            RankResult(
-                rank=rank,
-                node="n1",
-                gpu_uuids=[uuid],
-                block_times_s=[],
-                call_times_s=[],
-                memory=Memory(),
-                energy=Energy(),
-            )
-            for rank, uuid in enumerate(uuids)
-        ]
+        ranks = [rank_result(rank, gpu_uuids=[uuid]) for rank, uuid in enumerate(uuids)]
         return record("jax", "jit", cell=TWO, environment=same, ranks=ranks)
 
     same: dict[str, Any] = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}}

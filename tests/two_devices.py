@@ -1,15 +1,13 @@
 """A copy of the repository in which use cases 2 and 4 have one variant each, and the command that measures them."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from harness.paths import REPOSITORY
 from harness.record import Record, read_record
+from tests.copied_repository import copy_repository
 
-COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "main.py", "experiments.yaml")
 SMALL = """\
     2:
       batch_sizes: [64]
@@ -24,14 +22,9 @@ SMALL = """\
 """
 
 
-def copy_repository(root: Path, *, nodes: int = 1, batch_sizes: str = "[64]") -> None:
+def copy_for_two_devices(root: Path, *, nodes: int = 1, batch_sizes: str = "[64]") -> None:
     """Two devices on `nodes` nodes, and one CPU for each task."""
-    for name in COPIED:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, root / name)
+    copy_repository(root)
     config = root / "experiments.yaml"
     text = config.read_text()
     quick = text.index("\nquick:")

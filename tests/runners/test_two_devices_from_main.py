@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.two_devices import copy_repository, require_all_good, run_main
+from tests.two_devices import copy_for_two_devices, require_all_good, run_main
 
 
 def test_main_ends_with_the_scaling_efficiency(tmp_path: Path) -> None:
     """One device with a batch of 64 is the base line of two with 64 in all (strong), and of two with 64 each (weak)."""
-    copy_repository(tmp_path, batch_sizes="[64, 128]")
+    copy_for_two_devices(tmp_path, batch_sizes="[64, 128]")
     done = run_main(tmp_path, "--use_case", "2", "--executor", "local")
     records = require_all_good(tmp_path, done)
     throughput = {}

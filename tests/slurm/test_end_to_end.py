@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.paths import REPOSITORY, Results
+from harness.paths import Results
 from harness.record import Record, read_record
 from pipeline.jobs import job_states
+from tests.copied_repository import copy_repository
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -20,7 +20,6 @@ for framework in ("jax", "torch"):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed", allow_module_level=True)
 
-COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "main.py", "experiments.yaml")
 SELECTION = ("--benchmark", "mnist", "--use_case", "3", "--data", "sample", "--quick")
 
 
@@ -28,12 +27,7 @@ SELECTION = ("--benchmark", "mnist", "--use_case", "3", "--data", "sample", "--q
 def repository(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy, because main.py writes its scripts and results beside itself."""
     root = tmp_path_factory.mktemp("repository")
-    for name in COPIED:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, root / name)
+    copy_repository(root)
     return root
 
 

@@ -17,7 +17,7 @@ from tests.fake_repository import Repository, make_repository
 from tests.slurm.cluster import Cluster
 from tests.test_agent import read_pids
 from tests.test_job import is_alive, wait_until
-from tests.two_devices import copy_repository, require_all_good, run_main
+from tests.two_devices import copy_for_two_devices, require_all_good, run_main
 
 pytestmark = pytest.mark.slurm
 
@@ -161,7 +161,7 @@ def test_a_step_of_another_size_is_told_at_once(slurm: Cluster, repository: Repo
 def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path, nodes: int, use_case: int) -> None:
     pytest.importorskip("jax")
     pytest.importorskip("torch")
-    copy_repository(tmp_path, nodes=nodes)
+    copy_for_two_devices(tmp_path, nodes=nodes)
     done = run_main(tmp_path, "--use_case", str(use_case), "--no-baseline")
     records = require_all_good(tmp_path, done)
     assert len(records) == 2
