@@ -3,7 +3,7 @@
 It connects to the job's parent, on whatever node that is, and does what it is told, one JSON line per message:
 
     from the parent    run {run, task, log}   stop   leave
-    to the parent      hello {...}, once; then {run, event} for every event of a child (harness/child.py)
+    to the parent      who it is (harness/handshake.py); then {run, event} for every event of a child (harness/child.py)
 
 It leaves when it is told to or when the parent is gone, and no child of it stays behind. It imports no framework.
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 from harness.child import JOB_SIGNALS, Child, Event, tell_error
 from harness.errors import ProjectError
+from harness.handshake import introduce
 from harness.rendezvous import Rendezvous
 from harness.session import ChildTask
 from harness.settings import Framework
@@ -125,19 +126,14 @@ def _try(rendezvous: Rendezvous, host: str, port: int) -> socket.socket | None:
         return None
     try:
         connection.settimeout(WELCOME_TIMEOUT_S)
-        hello = {
+        about_me = {
             "rank": rendezvous.rank,
             "local_rank": rendezvous.local_rank,
             "node": rendezvous.node,
             "host": host,
             "cpus": sorted(os.sched_getaffinity(0)),
         }
-        send(connection, {"kind": "hello", "token": rendezvous.token, "content": hello})
-        answer = b""
-        while not answer.endswith(b"\n") and (byte := connection.recv(1)):
-            answer += byte
-        if answer.decode(errors="replace").strip() != f"welcome {rendezvous.token}":
-            raise OSError("somebody else listens there")
+        introduce(connection, rendezvous.secret, port, about_me)
     except OSError:
         connection.close()
         return None

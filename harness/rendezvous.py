@@ -1,7 +1,7 @@
 """Where the processes of one job meet: which rank this one is, and how it reaches rank 0.
 
 In Slurm every task of a step finds that in its own environment. Elsewhere the parent tells the agents that it starts.
-No port is fixed, and the token tells the job's own processes from a neighbour's.
+No port is fixed, and the secret tells the job's own processes from a neighbour's (harness/handshake.py).
 """
 
 import os
@@ -19,6 +19,8 @@ from harness.settings import Frozen
 PORTS = range(20_000, 32_000)
 """Below the ports that Linux gives to outgoing connections (ip_local_port_range begins at 32768)."""
 PORTS_TO_TRY = 8
+SECRET_VARIABLE = "RENDEZVOUS_SECRET"
+"""The rendered scripts draw it for each run. `srun` hands it to all tasks, and only their user can read it there."""
 SLURM_PATIENCE_S = 120.0
 """The tasks of a step may start minutes apart where Python comes from a slow file system."""
 
@@ -32,17 +34,21 @@ class Rendezvous(Frozen):
     """Names and addresses of rank 0's node; the first that answers is taken."""
     ports: tuple[int, ...]
     """Rank 0 listens at the first that is free."""
-    token: str
+    secret: str
     patience_s: float = SLURM_PATIENCE_S
 
 
 def slurm_rendezvous(environment: Mapping[str, str] = os.environ) -> Rendezvous | None:
-    """None outside of a step of several tasks. A bare batch script is no step, whatever SLURM_NTASKS says."""
+    """None outside of a step of several tasks. A bare batch script is no step, whatever SLURM_NTASKS says.
+
+    Where a step was started without the rendered script there may be no secret. Then the step's name, which others can
+    find out, tells its tasks from those of another step, and no more.
+    """
     size = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     if size == 1 or "SLURM_PROCID" not in environment:
         return None
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-    token = ".".join(environment.get(name, "0") for name in names)
+    step = ".".join(environment.get(name, "0") for name in names)
     rank = int(environment["SLURM_PROCID"])
     return Rendezvous(
         rank=rank,
@@ -50,8 +56,8 @@ def slurm_rendezvous(environment: Mapping[str, str] = os.environ) -> Rendezvous 
         local_rank=int(environment["SLURM_LOCALID"]),
         node=environment.get("SLURMD_NODENAME") or socket.gethostname(),
         hosts=_addresses(_first_node(environment["SLURM_STEP_NODELIST"])) if rank > 0 else (),
-        ports=tuple(random.Random(token).sample(PORTS, PORTS_TO_TRY)),
-        token=token,
+        ports=tuple(random.Random(step).sample(PORTS, PORTS_TO_TRY)),
+        secret=f"{step}.{environment.get(SECRET_VARIABLE, '')}",
     )
 
 

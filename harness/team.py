@@ -25,6 +25,7 @@ from harness.agent import notice_a_dead_peer, send
 from harness.child import END_TIMEOUT_S as CHILD_END_TIMEOUT_S
 from harness.child import Child, CompilerCaches, Event
 from harness.errors import ConfigError, ProjectError
+from harness.handshake import admit
 from harness.paths import REPOSITORY
 from harness.plan import Cell
 from harness.ranks import log_of_rank
@@ -105,7 +106,7 @@ class Team:
             node=self.node,
             hosts=("127.0.0.1",),
             ports=(0,),
-            token=secrets.token_hex(16),
+            secret=secrets.token_hex(16),
             patience_s=30.0,
         )
         with _listen(rendezvous) as server:
@@ -294,20 +295,16 @@ def _accept_all(server: socket.socket, rendezvous: Rendezvous, while_waiting: Ca
 
 
 def _welcome(connection: socket.socket, rendezvous: Rendezvous) -> _Agent | None:
-    """None for whoever does not know the token: another job that tries its ports, or a port scan."""
+    """None for whoever does not know the secret: another job that tries its ports, or a port scan."""
     try:
         connection.settimeout(HELLO_TIMEOUT_S)
-        line = connection.makefile().readline(10_000)
-        hello = json.loads(line)
-        if not secrets.compare_digest(str(hello["token"]), rendezvous.token):
-            raise ValueError("not one of ours")
-        agent = _Agent(**hello["content"], connection=connection, idle=threading.Event())
+        about_it = admit(connection, rendezvous.secret)
+        agent = _Agent(**about_it, connection=connection, idle=threading.Event())
         if agent.rank not in range(1, rendezvous.size):
             raise ValueError("a rank that does not exist")
-        connection.sendall(f"welcome {rendezvous.token}\n".encode())
         connection.settimeout(None)
         notice_a_dead_peer(connection)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, TypeError):
         connection.close()
         return None
     agent.idle.set()

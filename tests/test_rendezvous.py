@@ -36,18 +36,21 @@ def test_task_finds_the_first_node_by_name_and_by_slurms_address() -> None:
 
 
 @pytest.mark.usefixtures("scontrol")
-def test_all_tasks_of_a_step_have_the_same_ports_and_token_and_no_other_step_has() -> None:
+def test_all_tasks_of_a_step_have_the_same_ports_and_secret_and_no_other_step_has() -> None:
     mine, theirs = slurm_rendezvous(STEP), slurm_rendezvous(STEP | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
     assert mine is not None
     assert theirs is not None
-    assert (mine.ports, mine.token) == (theirs.ports, theirs.token)
+    assert (mine.ports, mine.secret) == (theirs.ports, theirs.secret)
     assert len(set(mine.ports)) == PORTS_TO_TRY
     assert set(mine.ports) <= set(PORTS)
     for change in ({"SLURM_JOB_ID": "43"}, {"SLURM_STEP_ID": "1"}, {"SLURM_RESTART_COUNT": "1"}):
         other = slurm_rendezvous(STEP | change)
         assert other is not None
-        assert other.token != mine.token
+        assert other.secret != mine.secret
         assert other.ports != mine.ports
+    drawn = [slurm_rendezvous(STEP | {"RENDEZVOUS_SECRET": secret}) for secret in ("5f1e", "5f1e", "a0b1")]
+    assert [one.secret for one in drawn if one] == ["42.0.0.5f1e", "42.0.0.5f1e", "42.0.0.a0b1"]
+    assert {one.ports for one in drawn if one} == {mine.ports}
 
 
 def test_free_port_is_no_port_of_outgoing_connections_and_nobody_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:

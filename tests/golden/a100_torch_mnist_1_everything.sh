@@ -37,6 +37,9 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-4}
 
 run=(/opt/torch/bin/python -u torch_runner/run.py --benchmark mnist --use_case 1 --gpu a100 --data sample --quick --force --config '/home/me/my experiments.yaml' --results '/scratch/50% full')
 
+# By this the 8 tasks know each other. srun hands it to all of them, and no other user can read it there.
+export RENDEZVOUS_SECRET=$(od -An -N16 -tx8 /dev/urandom | tr -d ' \n')
+
 # By hand, the line above is what runs, with the arguments of this script at its end. main.py gives two of its own,
 # `slurm FOLDER` or `local FOLDER`: submitit's worker then starts that same line and leaves in FOLDER what main.py needs
 # to follow the job.
