@@ -2,8 +2,12 @@
 
 import pytest
 
+from harness.record import Record
 from harness.statistics import Interval, RatioEstimate
-from pipeline.report.wording import bracket, times, verdict
+from pipeline.report.compare import sections
+from pipeline.report.terminal import print_sections
+from pipeline.report.wording import ON_THE_TERMINAL, absent_lines, bracket, times, verdict
+from tests.report_records import passed, plain, record, text
 
 
 @pytest.mark.parametrize(
@@ -45,3 +49,34 @@ def test_an_interval_that_just_excludes_1_is_seen_to() -> None:
 def test_a_hundred_replicates_stand_for_so_many_or_more(needed: int, text: str) -> None:
     estimate = RatioEstimate(1.02, Interval(0.9, 1.2), 3, "undecided", needed)
     assert verdict(estimate) == text
+
+
+def without(one: Record, **numbers: str) -> Record:
+    """`one` with reasons for numbers that it lacks."""
+    assert one.result is not None
+    return one.model_copy(update={"result": one.result.model_copy(update=numbers)})
+
+
+def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_same_reason() -> None:
+    records = [
+        without(record("jax", mode, replicate=replicate), blocks_alone_absent="failed: rank 1 on n2: killed")
+        for mode in ("jit", "scan")
+        for replicate in range(2)
+    ]
+    records.append(without(record("torch", "eager"), compile_time_warm_absent="timeout: not done after 9 s"))
+    (section,) = sections(records, passed)
+    about_communication = "Communication: failed: rank 1 on n2: killed; JAX cnn-b100-fp32 jit (and 1 more)"
+    about_warm = "Compile time with warm caches: timeout: not done after 9 s; PyTorch cnn-b100-fp32 eager"
+    nowhere = "not measured; JAX cnn-b100-fp32 jit (and 2 more)"
+    about_device = [f"Memory: {nowhere}", f"Energy: {nowhere}"]
+    assert absent_lines(section.rows) == [*about_device, about_warm, about_communication]
+    assert absent_lines(section.rows, ON_THE_TERMINAL) == [about_warm, about_communication]
+
+    console = plain(200)
+    print_sections([section], console, {})
+    assert f"No number for {about_communication}" in text(console)
+
+
+def test_nothing_is_missing_where_all_was_measured() -> None:
+    (section,) = sections([record("jax", "jit")], passed)
+    assert absent_lines(section.rows, ON_THE_TERMINAL) == []

@@ -84,14 +84,6 @@ class Place:
         modes = [mode for row in self.section.rows for mode in row.modes]
         return [column for column in MODE_COLUMNS if any(column.number in mode.numbers for mode in modes)]
 
-    @property
-    def absent(self) -> list[str]:
-        """Why memory or energy has no number, once for each reason."""
-        results = [record.result for row in self.section.rows for mode in row.modes for record in mode.records]
-        found = {f"Memory: {result.memory.absent}" for result in results if result and result.memory.absent}
-        found |= {f"Energy: {result.energy.absent}" for result in results if result and result.energy.absent}
-        return sorted(found)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Card:

@@ -8,6 +8,8 @@ from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.wording import (
+    ON_THE_TERMINAL,
+    absent_lines,
     axis_name,
     best_of,
     bracket,
@@ -49,6 +51,7 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
         lines = [f"({mark}) The two sides: {note}" for mark, note in enumerate(notes, start=1)]
         lines += [f"No ratio: {line}" for line in no_ratio_lines(section.rows)]
         lines += [f"No number: {line}" for line in failure_lines(section.without_number)]
+        lines += [f"No number for {line}" for line in absent_lines(section.rows, ON_THE_TERMINAL)]
         for line in lines:
             console.print(line, highlight=False, markup=False)
 

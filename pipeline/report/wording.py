@@ -1,11 +1,11 @@
 """How numbers, ratios and doubts are put into words, the same on the terminal, in the page and in tables."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.plan import Cell
-from harness.record import Record
+from harness.record import Record, Result
 from harness.settings import FRAMEWORKS, Framework
 from harness.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
 from pipeline.report.compare import NAMES, SAME, Comparison, Mode, Row, Scaling, Tally
@@ -191,6 +191,35 @@ def scaling_lines(found: Iterable[tuple[str, Scaling]]) -> list[str]:
     for label, efficiency in found:
         places[differences(efficiency)].append(label)
     return [f"{what}; {_some(labels)}" for what, labels in places.items() if what]
+
+
+WHY_ABSENT: dict[str, Callable[[Result], str | None]] = {
+    "Memory": lambda result: result.memory.absent,
+    "Energy": lambda result: result.energy.absent,
+    "Compile time with warm caches": lambda result: result.compile_time_warm_absent,
+    "Communication": lambda result: result.blocks_alone_absent,
+}
+ON_THE_TERMINAL = ("Compile time with warm caches", "Communication")
+"""Of the numbers that may be missing beside a throughput, those that the terminal shows."""
+
+
+def absent_lines(rows: Iterable[Row], numbers: Iterable[str] = tuple(WHY_ABSENT)) -> list[str]:
+    """Which of these numbers are missing beside a throughput and why, once for all modes of the same reason."""
+    results = [
+        (f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", record.result)
+        for row in rows
+        for mode in row.modes
+        for record in mode.records
+        if record.result
+    ]
+    lines = []
+    for name in numbers:
+        places: dict[str, list[str]] = defaultdict(list)
+        for label, result in results:
+            if reason := WHY_ABSENT[name](result):
+                places[reason].append(label)
+        lines += [f"{name}: {reason}; {_some(list(dict.fromkeys(labels)))}" for reason, labels in places.items()]
+    return lines
 
 
 def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
