@@ -3,6 +3,7 @@
 Read once per job, without a framework and without a network. What cannot be read is None.
 """
 
+import hashlib
 import os
 import platform
 import re
@@ -126,6 +127,22 @@ def describe_git(repository: Path) -> dict[str, Any]:
     except subprocess.CalledProcessError as error:
         reason = " ".join(str(error.stderr).split()) or f"git ended with status {error.returncode}"
     return {"commit": None, "clean": None, "absent": reason}
+
+
+def code_digests(framework: str, repository: Path = REPOSITORY) -> dict[str, str]:
+    """Of what a measurement's process runs of this project, as it lies on disk now: `harness` and the framework's
+    `runner`. A commit says less: somebody may edit while a job waits, and not every folder is a repository."""
+    folders = {"harness": "harness", "runner": f"{framework}_runner"}
+    return {name: _digest(repository / folder) for name, folder in folders.items()}
+
+
+def _digest(folder: Path) -> str:
+    """Sixteen hex digits of the Python files: their paths and contents."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]
 
 
 def relevant_variables() -> dict[str, str]:

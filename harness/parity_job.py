@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.child import Event
+from harness.environment import code_digests
 from harness.errors import RecordError
 from harness.parity import ParityMetadata, ParityNumbers, gate_measurement, key_of
 from harness.parity_file import read_parity, write_parity
@@ -87,15 +88,16 @@ class ParityRun:
         return task.measurement.variant.execution_mode in self._process_per_node
 
     def _left_by_this_job(self, digest: str) -> Path | None:
-        """The newest good file; what failed is tried again."""
+        """The newest good file that today's code has made; what failed is tried again."""
         for path in reversed(self._results.parity_files(self._plan.cell, self._plan.framework, digest)):
             if stamp_of(path) < self._folder.stamp:
                 return None
             try:
-                if read_parity(path).metadata.outcome == "ok":
-                    return path
+                metadata = read_parity(path).metadata
             except RecordError:
                 continue
+            if metadata.outcome == "ok" and metadata.environment.get("code") == code_digests(self._plan.framework):
+                return path
         return None
 
     def _run_children(self, tasks: Sequence[ParityTask], *, per_node: bool) -> tuple[int, RanksReport]:

@@ -15,6 +15,7 @@ History of the schema:
        2026-11  `memory.devices` and `energy.devices_gross_joules`, empty in records from before and on one device; in
                 those from before, `details.memory_all_devices` adds up the largest device of each process
        2026-11  `result.blocks_alone_absent`; before, what broke the control off was the outcome of the measurement
+       2026-11  `environment.code`, absent in records from before and where no process began
        2026-11  `environment.variables` are those of rank 0's process; in records from before, and where no process
                 began, those of its parent, without the defaults of harness/child.py
 """

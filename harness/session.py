@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from harness import data
 from harness.channel import Channel
-from harness.environment import relevant_variables
+from harness.environment import code_digests, relevant_variables
 from harness.errors import DataError, ProjectError, Refused
 from harness.gpu import Gpu, NoGpu, SeveralGpus, open_gpus
 from harness.measure import (
@@ -271,6 +271,7 @@ def run_child(file_descriptor: int, framework: str) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
     channel = Channel(file_descriptor)
     variables = relevant_variables()  # before a framework adds its own
+    code = code_digests(framework)
     task = ChildTask.model_validate_json(sys.stdin.read())
     measurement, world = task.measurement, task.world
     device: DeviceProtocol = importlib.import_module(f"{framework}_runner.device").Device()
@@ -281,7 +282,8 @@ def run_child(file_descriptor: int, framework: str) -> int:
             device.join(world)
         device.set_up(measurement.variant.precision)
         gpu = open_gpus(world.local_rank, world.devices_per_rank)
-        channel.environment({"framework": device.describe(), "gpu": gpu.describe(), "variables": variables})
+        environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables, "code": code}
+        channel.environment(environment)
         dataset = data.load(measurement.cell.benchmark, measurement.data, Path(task.data_dir))
         _require_whole_batch(measurement.variant.batch_size, dataset)
         session = Session(
@@ -295,7 +297,7 @@ def run_child(file_descriptor: int, framework: str) -> int:
             cold_calls_only=task.cold_calls_only,
         )
         if task.parity:
-            leave_parity_numbers(session, task.parity)
+            leave_parity_numbers(session, task.parity, code)
             channel.result(Result())
         else:
             use_case = importlib.import_module(f"{framework}_runner.use_cases.{measurement.cell.use_case_name}")
@@ -313,8 +315,11 @@ def run_child(file_descriptor: int, framework: str) -> int:
     return 0
 
 
-def leave_parity_numbers(session: Session, tasks: Sequence[ParityTask]) -> None:
-    """One file and one event for each; what this machine refuses to do leaves a file that says so."""
+def leave_parity_numbers(session: Session, tasks: Sequence[ParityTask], code: dict[str, str]) -> None:
+    """One file and one event for each; what this machine refuses to do leaves a file that says so.
+
+    `code`: what made them (`harness.environment.code_digests`).
+    """
     framework, use_case = session.measurement.framework, session.measurement.cell.use_case_name
     module = importlib.import_module(f"{framework}_runner.parity.{use_case}")
     compute: Callable[[Session], Numbers] = module.parity_numbers
@@ -335,7 +340,7 @@ def leave_parity_numbers(session: Session, tasks: Sequence[ParityTask]) -> None:
                 outcome=outcome,
                 reason=reason,
                 shapes=shapes,
-                environment=task.environment | {"framework": session.device.describe()},
+                environment=task.environment | {"framework": session.device.describe(), "code": code},
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             write_parity(ParityNumbers(metadata=metadata, kept=kept), Path(task.path))

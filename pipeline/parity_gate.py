@@ -21,6 +21,9 @@ class ParityGate:
         for record in (jax, torch):
             if record.parity is None:
                 return Judgement(state="unchecked", sentence=_why_none(record))
+            numbers = self._read(self._path(record))
+            if isinstance(numbers, ParityNumbers) and not _is_of_same_code(record, numbers):
+                return Judgement(state="unchecked", sentence=_other_code(record))
         paths = self._path(jax), self._path(torch)
         if paths not in self._judgements:
             self._judgements[paths] = self._judge(*paths)
@@ -47,6 +50,20 @@ class ParityGate:
     def _path(self, record: Record) -> Path:
         measurement = record.measurement
         return self._results.records(measurement.cell, measurement.framework) / str(record.parity)
+
+
+def _is_of_same_code(record: Record, numbers: ParityNumbers) -> bool:
+    """Where either does not say, as those from before do not, the job that both are of must do."""
+    of_record, of_numbers = record.environment.get("code"), numbers.metadata.environment.get("code")
+    return None in (of_record, of_numbers) or of_record == of_numbers
+
+
+def _other_code(record: Record) -> str:
+    framework = record.measurement.framework
+    return (
+        f"the parity numbers of {framework} were made by other code than its record: files of harness/ or of "
+        f"{framework}_runner/ changed while the job ran. Measure again, with --force"
+    )
 
 
 def _why_none(record: Record) -> str:

@@ -1,5 +1,6 @@
 """What a record says about where it was made."""
 
+import hashlib
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ import pytest
 from harness.environment import (
     _cpu_model,
     _memory_total_bytes,
+    code_digests,
     describe_environment,
     describe_git,
     describe_slurm,
@@ -42,6 +44,26 @@ def repository(tmp_path: Path) -> Path:
     ):
         subprocess.run(["git", "-C", str(folder), *command], check=True)
     return folder
+
+
+def test_code_is_known_by_its_contents(tmp_path: Path) -> None:
+    for path in ("harness/measure.py", "jax_runner/use_cases/train.py", "torch_runner/use_cases/train.py"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text("x = 1\n")
+    of_torch, of_jax = code_digests("torch", tmp_path), code_digests("jax", tmp_path)
+    assert of_torch == of_jax  # the same files, by the same names within each runner
+    # Worked out by hand: path, length and content of the only file.
+    by_hand = hashlib.sha256(b"measure.py\x006\x00x = 1\n").hexdigest()[:16]
+    assert of_torch["harness"] == by_hand
+
+    (tmp_path / "torch_runner" / "use_cases" / "train.py").write_text("x = 2\n")
+    (tmp_path / "harness" / "notes.txt").write_text("no code")
+    assert code_digests("jax", tmp_path) == of_jax
+    changed = code_digests("torch", tmp_path)
+    assert changed["harness"] == of_torch["harness"]
+    assert changed["runner"] != of_torch["runner"]
+    (tmp_path / "harness" / "measure.py").rename(tmp_path / "harness" / "clock.py")
+    assert code_digests("torch", tmp_path)["harness"] != by_hand
 
 
 def head(repository: Path) -> str:

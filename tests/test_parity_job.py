@@ -120,6 +120,29 @@ def test_what_is_measured_already_is_not_proved_again(repository: Repository) ->
     assert len(files(repository)) == 4
 
 
+def test_what_another_code_has_proved_is_proved_again(repository: Repository) -> None:
+    """A job goes on after a requeue; somebody has edited the runner meanwhile."""
+    folder = repository.job(repository.plan("raises"))  # a measurement that fails is tried again
+
+    def run_again() -> list[str]:
+        with repository.start(folder) as process:
+            process.communicate(timeout=60)
+        paths = sorted(repository.results.records().rglob("*.json"))
+        return [str(Record.model_validate_json(path.read_text()).parity) for path in paths]
+
+    run_again()
+    first, second = run_again()
+    assert first == second
+    use_case = repository.root / "torch_runner" / "use_cases" / "behave.py"
+    use_case.write_text(use_case.read_text() + "# a change\n")
+    *before, changed = run_again()
+    assert set(before) == {first}
+    assert changed != first
+    old, new = (read_parity(path).metadata.environment["code"] for path in files(repository))
+    assert old["harness"] == new["harness"]
+    assert old["runner"] != new["runner"]
+
+
 def test_use_case_without_parity_numbers_is_measured_all_the_same(tmp_path: Path) -> None:
     repository = make_repository(tmp_path)
     assert repository.run(repository.plan("well"))[0] == 0

@@ -340,6 +340,22 @@ def test_gate_judges_the_files_that_the_records_name(results: Results) -> None:
     assert judgement.sentence.startswith("loss: relative error 3.3e-01")
 
 
+def test_gate_takes_no_numbers_of_other_code(results: Results) -> None:
+    def of_code(one: Record, code: dict[str, str] | None) -> Record:
+        return one.model_copy(update={"environment": {} if code is None else {"code": code}})
+
+    path = results.records(measurement().cell, "torch") / "good.npz"
+    path.unlink()
+    code = {"harness": "aa", "runner": "bb"}
+    write_parity(numbers("torch", environment={"code": code}), path)
+    jax, torch = record("jax", "good.npz"), record("torch", "good.npz")
+    for own in (code, None):  # a record from before does not say
+        assert ParityGate(results).judge(jax, of_code(torch, own)).state == "passed"
+    judgement = ParityGate(results).judge(jax, of_code(torch, code | {"runner": "cc"}))
+    assert judgement.state == "unchecked"
+    assert judgement.sentence.startswith("the parity numbers of torch were made by other code than its record")
+
+
 def test_gate_reads_each_file_once(results: Results) -> None:
     gate = ParityGate(results)
     pair = record("jax", "good.npz"), record("torch", "good.npz")

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from harness.statistics import estimate_ratio
 from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.compare import Comparison, Section, device_name, headline, newest, scaling, tally
 from pipeline.report.compare import sections as judged_sections
-from pipeline.report.conditions import conditions, side
+from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side
 from pipeline.report.tables import csv_text
 from pipeline.report.wording import differences, no_ratio_lines, use_case_title, verdict
 from tests.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
@@ -605,6 +606,22 @@ def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
         "code": "aaaaaaaaaa / aaaaaaaaaa with changes",
     }
     assert [one.name for one in found if one.state == "not recorded"] == ["node"]
+
+
+def test_code_is_compared_by_its_contents_where_both_say_them() -> None:
+    def of(harness: str, runner: str, commit: str) -> dict[str, Any]:
+        return {"code": {"harness": harness, "runner": runner}, "git": {"commit": commit * 40, "clean": True}}
+
+    def code(found: Sequence[Condition]) -> str:
+        return next(one.detail or one.state for one in found if one.name == "code")
+
+    jax, torch = of("h1", "j1", "a"), of("h1", "t1", "b")  # the runners are two, and the commits differ in a document
+    assert code(conditions([(jax, torch)])) == "equal"
+    assert code(conditions([(jax, of("h2", "t1", "a"))])) == "harness h1 / h2"
+    assert code(conditions_of_one_framework([(jax, of("h1", "j1", "b"))])) == "equal"
+    assert code(conditions_of_one_framework([(jax, of("h2", "j2", "a"))])) == "harness h1 / h2, runner j1 / j2"
+    before = {"git": {"commit": "a" * 40, "clean": False}}
+    assert code(conditions([(jax, before)])) == "aaaaaaaaaa / aaaaaaaaaa with changes"
 
 
 def test_every_rank_has_its_gpu() -> None:

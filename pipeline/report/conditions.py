@@ -233,13 +233,21 @@ def _slurm_job(jax: Environment, torch: Environment) -> str | None:
     return _compare((ours or {}).get("job_id"), (theirs or {}).get("job_id"))
 
 
-def _code(jax: Environment, torch: Environment) -> str | None:
-    def of(environment: Environment) -> str | None:
+def _code(*parts: str) -> Compare:
+    """By the contents of these parts of the project, whatever the commit. Records from before have the commit only."""
+
+    def commit_of(environment: Environment) -> str | None:
         git = environment.get("git") or {}
         commit = git.get("commit")
         return None if commit is None else f"{commit[:10]}{'' if git.get('clean') else ' with changes'}"
 
-    return _compare(of(jax), of(torch))
+    def compare(one: Environment, other: Environment) -> str | None:
+        if "code" not in one or "code" not in other:
+            return _compare(commit_of(one), commit_of(other))
+        pairs = {part: (one["code"].get(part), other["code"].get(part)) for part in parts}
+        return ", ".join(f"{part} {ours} / {theirs}" for part, (ours, theirs) in pairs.items() if ours != theirs)
+
+    return compare
 
 
 def _pairing(jax: Environment, torch: Environment) -> str | None:
@@ -268,7 +276,7 @@ CONDITIONS: dict[str, Compare] = {
     "libraries": _libraries,
     "variables": _variables,
     "Slurm job": _slurm_job,
-    "code": _code,
+    "code": _code("harness"),
     "pairing": _pairing,
 }
 CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
@@ -276,7 +284,7 @@ CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
     "driver": _gpu("driver_version"),
     "libraries": _all_libraries,
     "variables": _all_variables,
-    "code": _code,
+    "code": _code("harness", "runner"),
 }
 
 
