@@ -15,6 +15,7 @@ PARTS = {
     "planning": (["-m", "bench.planning"],),
     "interval_coverage": (["-m", "bench.interval_coverage"],),
     "best_of_modes": (["-m", "bench.best_of_modes"],),
+    "rounding": (["-m", "bench.rounding"],),
     "report": (["-m", "bench.report"],),
 }
 

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from harness.errors import CheckFailed
-from harness.gradient_check import TOLERANCES, check_batch_rows, check_gradients, expected_output, relative_error
+from harness.gradient_check import (
+    TOLERANCES,
+    check_batch_rows,
+    check_gradients,
+    errors_of_items,
+    errors_of_tensors,
+    expected_output,
+    relative_error,
+)
 from harness.settings import Precision
 
 Gradients = dict[str, np.ndarray]
@@ -57,6 +65,47 @@ def test_relative_error_by_hand() -> None:
     assert relative_error(actual, {"w": np.array([3.0, 0.0]), "b": np.array([4.0])}) == pytest.approx(0.1)
 
 
+def test_errors_of_samples_and_of_tensors_by_hand() -> None:
+    expected = {"w": np.array([[3.0, 0.0], [0.0, 0.0]]), "b": np.array([4.0, 5.0])}  # two samples of norm 5
+    actual = {"w": np.array([[3.3, 0.0], [0.0, 0.0]]), "b": np.array([4.4, 5.0])}
+    # The first is off by 0.3 and 0.4, so by 0.5 of 5.
+    np.testing.assert_allclose(errors_of_items(actual, expected), [0.1, 0.0], rtol=1e-12)
+    # w is off by 0.3 of 3, b by 0.4 of the root of 41.
+    np.testing.assert_allclose(errors_of_tensors(actual, expected), [0.1, 0.4 / 41**0.5], rtol=1e-12)
+
+
+def test_what_is_almost_nothing_is_compared_on_the_scale_of_the_rest() -> None:
+    expected = {"w": np.array([0.0, 1e-9, 1.0, 1.0])}
+    actual = {"w": np.array([1e-6, 2e-9, 1.0, 1.0])}
+    # The root mean square is the root of 1 / 2; a hundredth of it is the scale of the first two.
+    scale = 1e-2 / 2**0.5
+    np.testing.assert_allclose(errors_of_items(actual, expected), [1e-6 / scale, 1e-9 / scale, 0, 0], rtol=1e-9)
+    nothing = {"w": np.zeros(2)}
+    assert errors_of_items(nothing, nothing).tolist() == [0, 0]
+    assert errors_of_items({"w": np.array([0.0, 1.0])}, nothing).tolist() == [0, np.inf]
+    assert errors_of_items({"v": np.zeros(2)}, nothing).tolist() == [np.inf]
+    assert errors_of_tensors({"w": np.zeros(3)}, nothing).tolist() == [np.inf]
+    assert errors_of_items({"w": np.array([np.nan, 1.0])}, {"w": np.ones(2)}).tolist() == [np.inf, 0]
+
+
+def test_one_path_that_rounding_opened_is_no_mistake() -> None:
+    """As a ReLU may do whose input is almost zero: one sample of eight is off by 5 %, or one tensor of a sum by 1 %."""
+    loop = [{"w": np.full(4, 1.0), "b": np.full(2, 2.0), "c": np.full(3, 3.0)} for _ in range(8)]
+    mean = loop[0]
+    for output, tensor, factor in (("full", (3,), 1.05), ("norms", (3,), 1.05), ("clipped_sum", (), 1.01)):
+        rounded = expected_output(loop, output, 8, clip_norm=2.0)
+        rounded = {name: value.copy() for name, value in rounded.items()}
+        rounded["norms" if output == "norms" else "w"][tensor] *= factor
+        checks = check(rounded, output, batch_size=8, loop=loop, batch_gradient=mean)
+        assert [one.passed for one in checks] == [True] * 3
+        assert checks[1].error == 0
+    with pytest.raises(CheckFailed, match="full against the float64 loop, worst sample, which is number 3: relative"):
+        wrong = expected_output(loop, "full", 8, clip_norm=2.0)
+        for value in wrong.values():
+            value[3] *= 1.2
+        check(wrong, "full", batch_size=8, loop=loop, batch_gradient=mean)
+
+
 def test_relative_error_of_what_cannot_be_compared_is_infinite() -> None:
     expected = {"w": np.ones(2)}
     assert relative_error({"v": np.ones(2)}, expected) == float("inf")
@@ -81,10 +130,11 @@ def test_sample_without_gradient_is_not_clipped() -> None:
 def test_right_output_passes(output: str) -> None:
     right = expected_output(LOOP, output, batch_size=2, clip_norm=2.0)
     rounded = {name: value * (1 + 1e-6) for name, value in right.items()}
-    reference, measured = check(rounded, output)
+    reference, typical, worst = check(rounded, output)
     assert (reference.error, reference.passed) == (0.0, True)
-    assert measured.error == pytest.approx(1e-6, rel=1e-6)
-    assert (measured.tolerance, measured.passed) == (2e-3, True)
+    for measured, tolerance in ((typical, 2e-3), (worst, 1e-1)):
+        assert measured.error == pytest.approx(1e-6, rel=1e-6)
+        assert (measured.tolerance, measured.passed) == (tolerance, True)
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
@@ -93,7 +143,9 @@ def test_right_output_passes(output: str) -> None:
 def test_wrong_factor_or_sign_is_caught(output: str, factor: float, precision: Precision) -> None:
     right = expected_output(LOOP, output, batch_size=2, clip_norm=2.0)
     wrong = {name: value * factor for name, value in right.items()}
-    with pytest.raises(CheckFailed, match=f"{output} against the float64 loop: relative error.*not timed"):
+    with pytest.raises(
+        CheckFailed, match=f"{output} against the float64 loop, median over 2 .*: relative error.*not timed"
+    ):
         check(wrong, output, precision=precision)
 
 

@@ -68,23 +68,56 @@ def course(updates: list[list[float]], losses: list[list[float]] | None = None) 
     return Course(losses=np.array(losses or [[1.0, 1.0], [0.5, 0.5]]), updates={"w": np.array(updates)})
 
 
-def test_the_check_takes_the_worst_model() -> None:
-    """Model 1 is off by 0.005 of a length of 5: 1e-3. Over both models together it would be less."""
-    checks = check_course(course([[3.0, 4.0], [3.0, 4.005]]), course([[3.0, 4.0], [3.0, 4.0]]), "fp32")
-    assert [check.error for check in checks] == [0, pytest.approx(1e-3)]
-    assert checks[1].name == "weight updates of 2 steps against models trained alone in float64, worst of 2"
-    assert all(check.passed and check.tolerance == 2e-3 for check in checks)
+RIGHT = [[3.0, 4.0], [6.0, 8.0], [3.0, 4.0]]
+
+
+def test_the_check_takes_the_median_and_the_worst_model() -> None:
+    """Model 1 is off by 0.01 of a length of 10: 1e-3. Models 0 and 2 are right, so the median is 0."""
+    losses = [[1.0] * 3, [0.5] * 3]
+    checks = check_course(course([RIGHT[0], [6.0, 8.01], RIGHT[2]], losses), course(RIGHT, losses), "fp32")
+    assert [check.error for check in checks] == [0, 0, pytest.approx(1e-3)]
+    assert [check.name.partition("float64, ")[2] for check in checks] == [
+        "worst model, which is number 0",
+        "median over 3 models",
+        "worst model, which is number 1",
+    ]
+    assert checks[2].name.startswith("weight updates of 2 steps against models trained alone in float64")
+    assert [check.tolerance for check in checks] == [2e-3, 2e-3, 1e-1]
+    assert all(check.passed for check in checks)
+
+
+def test_two_models_are_judged_by_their_tensors() -> None:
+    """One model is off by 5 % in one of three tensors, as by a ReLU at zero: the median over the tensors is 0."""
+
+    def of(first: float) -> Course:
+        tensors = {"a": np.array([[3.0], [first]]), "b": np.ones((2, 2)), "c": np.ones((2, 2))}
+        return Course(losses=np.ones((2, 2)), updates=tensors)
+
+    checks = check_course(of(3.15), of(3.0), "fp32")
+    # Model 1 is off by 0.15 of the root of 9 + 2 + 2.
+    assert [check.error for check in checks[1:]] == [0, pytest.approx(0.15 / 13**0.5)]
+    with pytest.raises(CheckFailed, match=r"weight updates .*, all tensors together: relative error 2\.50e-01"):
+        check_course(of(3.9), of(3.0), "fp32")
 
 
 def test_a_wrong_update_and_a_wrong_loss_fail() -> None:
-    right = course([[3.0, 4.0], [3.0, 4.0]])
-    with pytest.raises(CheckFailed, match=r"weight updates .*, which is model 1: relative error 1\.00e-02"):
-        check_course(course([[3.0, 4.0], [3.0, 4.05]]), right, "fp32")
-    check_course(course([[3.0, 4.0], [3.0, 4.05]]), right, "tf32")
-    with pytest.raises(CheckFailed, match=r"losses .*, which is model 0: "):
-        check_course(course([[3.0, 4.0], [3.0, 4.0]], [[1.0, 1.0], [0.6, 0.5]]), right, "fp32")
-    with pytest.raises(CheckFailed, match="which is model 0"):  # exchanged models are wrong models
-        check_course(course([[3.0, 4.0], [4.0, 3.0]]), course([[4.0, 3.0], [3.0, 4.0]]), "bf16")
+    losses = [[1.0] * 3, [0.5] * 3]
+    right = course(RIGHT, losses)
+
+    def scaled(*factors: float) -> list[list[float]]:
+        return [[value * factor for value in row] for row, factor in zip(RIGHT, factors, strict=True)]
+
+    with pytest.raises(CheckFailed, match=r"weight updates .*, median over 3 models: relative error 1\.00e-02"):
+        check_course(course(scaled(1.01, 1.01, 1), losses), right, "fp32")
+    check_course(course(scaled(1.01, 1.01, 1), losses), right, "tf32")
+    with pytest.raises(CheckFailed, match=r"weight updates .*, worst model, which is number 2: relative error 2\.0"):
+        check_course(course(scaled(1, 1, 1.2), losses), right, "fp32")
+    check_course(course(scaled(1, 1, 1.2), losses), right, "tf32")
+    with pytest.raises(CheckFailed, match=r"losses .*, worst model, which is number 0: "):
+        check_course(course(RIGHT, [[1.0] * 3, [0.51, 0.5, 0.5]]), right, "fp32")
+    for precision in ("fp32", "tf32", "bf16"):  # exchanged models are wrong models
+        with pytest.raises(CheckFailed, match="weight updates"):
+            check_course(course([RIGHT[1], RIGHT[0], RIGHT[2]], losses), right, precision)
 
 
 def test_nothing_finite_is_no_agreement() -> None:

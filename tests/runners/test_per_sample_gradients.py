@@ -166,8 +166,8 @@ def test_outer_product_compiled_passes_its_check() -> None:
         options={"output": "full"},
     )
     result = torch_use_case.run(session)
-    assert result.checks[1].name == "full against the float64 loop"
-    assert result.checks[1].passed
+    assert result.checks[1].name.startswith("full against the float64 loop, median over ")
+    assert all(check.passed for check in result.checks)
     assert result.recompiles == 0
 
 
@@ -252,11 +252,11 @@ def test_batch_gradient_has_no_per_sample_modes(framework: str, mode: str) -> No
 def test_whole_use_case_passes_its_check(framework: Any, output: str) -> None:
     session = make_session(framework, "per_sample_gradients", batch_size=10, options={"output": output})
     result = MODULES[framework].run(session)
-    reference, measured = result.checks
-    assert reference.passed
-    assert measured.passed
-    assert measured.name == f"{output} against the float64 loop"
-    assert 0 < measured.error <= 2e-3
+    assert all(check.passed for check in result.checks)
+    _, typical, worst = result.checks
+    of = "10 samples" if output in ("norms", "full") else "8 tensors"
+    assert typical.name == f"{output} against the float64 loop, median over {of}"
+    assert 0 < typical.error <= worst.error <= 2e-3
     assert result.recompiles == 0
     assert result.parameter_count == 26_010
 
@@ -276,5 +276,5 @@ def test_wrong_gradients_are_never_timed(framework: Any, mistake: float, monkeyp
     monkeypatch.setattr(module, "reduce_gradients", wrong)
     monkeypatch.setattr(harness_session, "measure_steady", must_not_be_called)
     session = make_session(framework, "per_sample_gradients", options={"output": "full"})
-    with pytest.raises(CheckFailed, match="full against the float64 loop: relative error.*not timed"):
+    with pytest.raises(CheckFailed, match="full against the float64 loop, median over .*: relative error.*not timed"):
         module.run(session)

@@ -304,9 +304,10 @@ def test_whole_per_sample_gradients(found: Found, framework: str, output: str) -
     """Each rank's output passes the check against the float64 loop before it is timed."""
     ranks = found(framework, 2, f"whole-{output}")
     for rank in ranks:
-        reference, measured = rank["errors"]
+        reference, typical, worst = rank["errors"]
         assert reference < 1e-9
-        assert 0 < measured < 2e-3
+        assert 0 < typical < 2e-3
+        assert 0 < worst < 2e-3
         assert len(rank["blocks_alone"]) == (3 if output in ("clipped_sum", "batch_gradient") else 0)
         np.testing.assert_array_equal(rank["calls"], ranks[0]["calls"])
         assert rank["recompiles"] == 0
