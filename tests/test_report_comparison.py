@@ -15,11 +15,12 @@ from harness.record import Energy, EpochPoint, Memory, RankResult, Record
 from harness.settings import FRAMEWORKS, Framework, MeasurementSettings, WandbSettings
 from harness.statistics import estimate_ratio
 from pipeline.report.command import ReportOptions, print_summary, report_command
-from pipeline.report.compare import Comparison, Section, device_name, headline, newest, scaling, tally
+from pipeline.report.compare import Comparison, Section, device_name, headline, newest, one_device, scaling, tally
 from pipeline.report.compare import sections as judged_sections
 from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side
 from pipeline.report.tables import csv_text
-from pipeline.report.wording import differences, no_ratio_lines, use_case_title, verdict
+from pipeline.report.terminal import print_sections
+from pipeline.report.wording import differences, no_ratio_lines, scaling_texts, use_case_title, verdict
 from tests.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
 
 
@@ -303,6 +304,28 @@ def test_communication_is_what_a_step_takes_more_than_alone() -> None:
     assert scaling(section.setup, section.rows[0], mode, {}).communication == pytest.approx(0.2)
     (line,) = csv.DictReader(csv_text([section]).splitlines())
     assert float(line["step_time_alone_s"]) == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize("unstable", ["neither", "one device", "two devices"])
+def test_an_efficiency_of_unstable_blocks_has_a_question_mark(unstable: str) -> None:
+    def shaken(one: Record) -> Record:
+        """Every other block takes twice as long: an interquartile range of two thirds of the median."""
+        assert one.result is not None and one.result.blocks is not None
+        times_s = [time_s * factor for time_s in one.result.blocks.block_times_s[:10] for factor in (1, 2)]
+        blocks = one.result.blocks.model_copy(update={"block_times_s": times_s})
+        return one.model_copy(update={"result": one.result.model_copy(update={"blocks": blocks})})
+
+    one, two = record("jax", "jit", 1000), record("jax", "jit", 1500, cell=TWO)
+    compared = sections([shaken(one) if unstable == "one device" else one, shaken(two) if "two" in unstable else two])
+    section = next(section for section in compared if section.setup.cell.devices == 2)
+    (row,) = section.rows
+    (mode,) = row.modes
+    found = scaling(section.setup, row, mode, one_device(compared))
+    strong, weak, communication = scaling_texts(found)
+    assert (strong.endswith("?"), weak, communication) == (unstable != "neither", "", "")
+    console = plain(120)
+    print_sections([section], console, one_device(compared))
+    assert ("not to be relied on" in text(console)) == (unstable != "neither")
 
 
 def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measured() -> None:

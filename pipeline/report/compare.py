@@ -203,6 +203,8 @@ class Scaling:
     """The one device had the batch that each of the N has."""
     communication: float | None
     """Share of the step's time that goes when nothing is moved between the devices; below zero by noise alone."""
+    unstable: frozenset[str] = frozenset()
+    """Which of these rest on blocks that are not to be relied on, on one device or on N."""
     conditions: tuple[Condition, ...] = ()
     """What was equal on one device, whose value is first, and on N."""
 
@@ -491,10 +493,14 @@ def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
         (side(one), side(several)) for other in (strong, weak) if other for one, several in _side_by_side(other, mode)
     ]
     alone_s = mode.numbers.get("step_time_alone_s")
+    rests_on = {"strong": (mode, strong), "weak": (mode, weak), "communication": (mode,)}
     return Scaling(
         strong=efficiency(strong),
         weak=efficiency(weak),
         communication=None if alone_s is None else 1 - alone_s / mode.numbers["step_time_s"],
+        unstable=frozenset(
+            name for name, modes in rests_on.items() if any("unstable" in one.flags for one in modes if one)
+        ),
         conditions=conditions_of_one_framework(pairs),
     )
 

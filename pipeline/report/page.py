@@ -196,9 +196,7 @@ def _scalings(section: Section, alone: OneDevice) -> Iterable[tuple[Row, Mode, s
     for row in section.rows:
         for mode in row.modes:
             found = scaling(section.setup, row, mode, alone)
-            strong, weak, moved = (
-                wording.share_text(share) for share in (found.strong, found.weak, found.communication)
-            )
+            strong, weak, moved = wording.scaling_texts(found)
             if strong or weak or moved:
                 yield row, mode, strong, weak, moved, wording.differences(found)
 

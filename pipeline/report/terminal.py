@@ -9,6 +9,7 @@ from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, sc
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.wording import (
     ON_THE_TERMINAL,
+    UNSTABLE_SHARES,
     absent_lines,
     axis_name,
     best_of,
@@ -22,7 +23,7 @@ from pipeline.report.wording import (
     no_ratio_lines,
     number,
     scaling_lines,
-    share_text,
+    scaling_texts,
     times,
     verdict,
     win_lines,
@@ -116,7 +117,7 @@ def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> No
     table = _table("scaling efficiency", "strong", "weak", "communi-\ncation")
     modes = [(row, mode, scaling(section.setup, row, mode, alone)) for row in section.rows for mode in row.modes]
     for row, mode, found in modes:
-        shares = [share_text(share) for share in (found.strong, found.weak, found.communication)]
+        shares = scaling_texts(found)
         if any(shares):
             table.add_row(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares)
     notes = []
@@ -132,6 +133,8 @@ def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> No
         )
     if any(found.communication is not None for _, _, found in modes):
         notes.append("Communication: the share of the step's time that goes when nothing is moved between the devices.")
+    if any("?" in text for _, _, found in modes for text in scaling_texts(found)):
+        notes.append(UNSTABLE_SHARES)
     if table.row_count:
         console.print(table)
     console.print(" ".join(notes), style="dim", highlight=False)

@@ -38,9 +38,16 @@ def number(value: float | None, *, factor: float = 1.0) -> str:
     return f"{scaled:,.0f}" if abs(scaled) >= 100 else f"{scaled:.3g}"
 
 
-def share_text(share: float | None) -> str:
-    """`87%`; nothing where there is none."""
-    return "" if share is None else f"{share:.0%}"
+def scaling_texts(found: Scaling) -> list[str]:
+    """Strong, weak and communication: `87%`, with a question mark where blocks were unstable; nothing where there is
+    none."""
+    shares = {"strong": found.strong, "weak": found.weak, "communication": found.communication}
+    return [
+        "" if share is None else f"{share:.0%}{'?' if name in found.unstable else ''}" for name, share in shares.items()
+    ]
+
+
+UNSTABLE_SHARES = "A question mark: the blocks of one side were unstable, so the number is not to be relied on."
 
 
 def bracket(interval: Interval | None) -> str:
