@@ -1,6 +1,7 @@
 """The Slurm scripts: their text (golden files), and how they run by hand, under Slurm and for submitit."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -156,8 +157,9 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def script_of(project: Path, folder: Path) -> Path:
+def script_of(project: Path, folder: Path, devices: int = 1) -> Path:
     text = MINIMAL.replace("/opt/jax/bin/python", f"'{sys.executable}', setup: ['echo \"set up by $USER_UNSET.\"']")
+    text = text.replace("    name: train\n", f"    name: train\n    devices: {devices}\n")
     config = config_of(text, folder)
     scripts = write_scripts(
         expand(config, Selection()),
@@ -182,6 +184,16 @@ def run(project: Path, *words: str | Path, **environment: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def test_the_tasks_of_several_gpus_share_a_secret_that_is_new_each_time(project: Path, tmp_path: Path) -> None:
+    (project / "tools" / "srun").write_text('#!/bin/bash\necho "secret: ${RENDEZVOUS_SECRET:-none}"\n')
+    several = script_of(project, tmp_path, devices=2)
+    first, second = (run(project, several, SLURM_JOB_ID="7")[-1] for _ in range(2))
+    assert first != second
+    assert re.fullmatch("secret: [0-9a-f]{32}", first) and re.fullmatch("secret: [0-9a-f]{32}", second)
+    alone = script_of(project, tmp_path)
+    assert run(project, alone, SLURM_JOB_ID="7")[-1] == "secret: none"
 
 
 def test_by_hand_without_slurm(project: Path, tmp_path: Path) -> None:
