@@ -10,6 +10,7 @@ PARTS = {
         for benchmark in ("mnist", "cifar10")
         for batch_size in ("64", "256")
     ),
+    "planted_slowdown": (["-m", "bench.planted_slowdown", "jax"], ["-m", "bench.planted_slowdown", "torch"]),
     "sharding": (["-m", "bench.sharding", "mnist", "256"], ["-m", "bench.sharding", "cifar10", "64"]),
     "many_models": tuple(["-m", "bench.many_models", models] for models in ("8", "64")),
     "planning": (["-m", "bench.planning"],),

@@ -37,8 +37,8 @@ from pipeline.calibration import BASES, CONDITIONS
 MODES: dict[str, str] = {"jax": "jit", "torch": "eager"}
 BLOCK_S = 0.2
 WARM_UP_CALLS = 30
-ROUNDS, MIN_ROUNDS = 120, 10
-MAX_TIME_S = 240.0
+ROUNDS, MIN_ROUNDS = 60, 10
+MAX_TIME_S = 150.0
 """Then the rounds end, if there are MIN_ROUNDS."""
 
 Rounds = list[dict[str, float]]

@@ -15,7 +15,7 @@ class PlantedSlowdown:
     too, and cannot hide behind its work.
 
     The pause is as long as it is called; the whole slowdown need not be, as the work itself may run at another speed
-    after a pause. On a CPU such a difference was seen and is unexplained (docs/measurement.md, "Calibration").
+    after a pause. What was seen of that: bench/planted_slowdown.py, with its records.
     """
 
     def __init__(self, fraction: float, step: Step, wait: Wait) -> None:
