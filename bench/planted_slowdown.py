@@ -10,9 +10,7 @@ RECORD.json gets every round's times.
 """
 
 import importlib
-import json
 import math
-import os
 import random
 import sys
 from dataclasses import dataclass
@@ -21,17 +19,11 @@ from statistics import fmean, stdev
 from time import perf_counter
 from typing import Any
 
-from bench.sharding import RECORDED
-from harness.channel import Channel
-from harness.data import load
-from harness.environment import describe_environment
-from harness.gpu import open_gpu
+from bench.training import training_session, write_rounds
 from harness.measure import Steady, Step, Wait, time_block
-from harness.paths import REPOSITORY
-from harness.plan import Cell, Measurement, Variant
 from harness.planted_slowdown import PlantedSlowdown
 from harness.session import Session
-from harness.settings import Framework, MeasurementSettings
+from harness.settings import Framework
 from pipeline.calibration import BASES, CONDITIONS
 
 MODES: dict[str, str] = {"jax": "jit", "torch": "eager"}
@@ -84,25 +76,12 @@ def interleaved(step: Step, wait: Wait) -> tuple[int, Rounds]:
     return calls, rounds
 
 
-def make_session(framework: Framework) -> Session:
+def make_session(framework: Framework) -> InterleavedSession:
     device = importlib.import_module(f"{framework}_runner.device").Device()
     device.set_up("fp32")
-    measurement = Measurement(
-        framework=framework,
-        cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train"),
-        variant=Variant(model="cnn", batch_size=256, precision="fp32", execution_mode=MODES[framework]),
-        replicate=0,
-        settings={"epochs": 1, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "target_accuracy": 0.7},
-        protocol=MeasurementSettings(),
-        data="sample",
-        quick=False,
-    )
-    return InterleavedSession(
-        measurement=measurement,
-        dataset=load("mnist", "sample", REPOSITORY / "data"),
-        gpu=open_gpu(),
-        channel=Channel(os.open(os.devnull, os.O_WRONLY)),
-        device=device,
+    mode = MODES[framework]
+    return training_session(
+        InterleavedSession, framework, device, benchmark="mnist", batch_size=256, execution_mode=mode
     )
 
 
@@ -130,17 +109,7 @@ def main(framework: Framework, record: Path | None) -> int:
             flush=True,
         )
     if record:
-        whole = describe_environment()
-        environment = {name: whole[name] for name in RECORDED} | {"framework": session.device.describe()}
-        content = {
-            "framework": framework,
-            "variant": session.measurement.variant.key,
-            "calls_per_block": calls,
-            "rounds": rounds,
-            "environment": environment,
-        }
-        record.parent.mkdir(parents=True, exist_ok=True)
-        record.write_text(json.dumps(content, indent=1) + "\n")
+        write_rounds(record, session, calls, rounds)
     return 0
 
 

@@ -8,8 +8,6 @@ ratio is the median over rounds of NamedSharding's time over shard_map's: above 
 every round's times.
 """
 
-import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,15 +18,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from harness.channel import Channel
-from harness.data import load
-from harness.environment import describe_environment
-from harness.gpu import open_gpus
+from bench.training import training_session, write_rounds
 from harness.measure import time_block
-from harness.paths import REPOSITORY
-from harness.plan import Cell, Measurement, Variant
 from harness.session import Session
-from harness.settings import MeasurementSettings
 from harness.statistics import median, median_interval
 from harness.weights import batch_order
 from harness.world import World
@@ -42,8 +34,6 @@ ROUNDS, MIN_ROUNDS = 40, 10
 MAX_TIME_S = 90.0
 """Then the rounds end, if there are MIN_ROUNDS."""
 STEPS_COMPARED = 5
-RECORDED = ("python", "platform", "cpu", "load_average", "packages", "git")
-"""Of the environment: what may matter to a reader, and nothing of where it lies."""
 AGREEMENT = 1e-4
 """Relative, of the losses and of the weights' norm after a few steps in float32: sums over half batches round."""
 
@@ -54,23 +44,8 @@ def make_session(benchmark: str, batch_size: int) -> Session:
     device = Device()
     device.join(WORLD)
     device.set_up("fp32")
-    measurement = Measurement(
-        framework="jax",
-        cell=Cell(gpu="any", benchmark=benchmark, use_case=2, use_case_name="train", devices=2),
-        variant=Variant(model="cnn", batch_size=batch_size, precision="fp32", execution_mode="jit"),
-        replicate=0,
-        settings={"epochs": 1, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "target_accuracy": 0.7},
-        protocol=MeasurementSettings(),
-        data="sample",
-        quick=False,
-    )
-    return Session(
-        measurement=measurement,
-        dataset=load(benchmark, "sample", REPOSITORY / "data"),
-        gpu=open_gpus(0, 2),
-        channel=Channel(os.open(os.devnull, os.O_WRONLY)),
-        device=device,
-        world=WORLD,
+    return training_session(
+        Session, "jax", device, benchmark=benchmark, batch_size=batch_size, execution_mode="jit", world=WORLD
     )
 
 
@@ -146,17 +121,7 @@ def main(benchmark: str, batch_size: int, record: Path | None) -> int:
         flush=True,
     )
     if record:
-        whole = describe_environment()
-        environment = {name: whole[name] for name in RECORDED} | {"framework": session.device.describe()}
-        content = {
-            "benchmark": benchmark,
-            "batch_size": batch_size,
-            "calls_per_block": calls,
-            "rounds": rounds,
-            "environment": environment,
-        }
-        record.parent.mkdir(parents=True, exist_ok=True)
-        record.write_text(json.dumps(content, indent=1) + "\n")
+        write_rounds(record, session, calls, rounds)
     return 0
 
 
