@@ -8,8 +8,8 @@ is compared are the weight updates: of two steps with momentum on a batch, as us
 one sample, which is a per-sample gradient. The error is that of harness/gradient_check.py, relative and L2 over all
 parameters of one model.
 
-Where there is no GPU, tf32 is imitated: the operands of every matrix product and convolution are rounded to 10 bits of
-mantissa, to nearest and ties to even, forward and backward. fp32 and bf16 (autocast) are PyTorch's own on a CPU. JAX's
+All of it runs on a CPU. So tf32 is imitated: the operands of every matrix product and convolution are rounded to 10
+bits of mantissa, to nearest and ties to even, forward and backward. fp32 and bf16 (autocast) are PyTorch's own. JAX's
 rounding differs in the order of its sums, not in kind.
 """
 

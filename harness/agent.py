@@ -22,7 +22,7 @@ from typing import Any
 from harness.child import JOB_SIGNALS, Child, Event, tell_error
 from harness.errors import ProjectError
 from harness.handshake import introduce
-from harness.rendezvous import Rendezvous
+from harness.rendezvous import SECRET_VARIABLE, Rendezvous
 from harness.session import ChildTask
 from harness.settings import Framework
 
@@ -113,7 +113,7 @@ def _find_parent(rendezvous: Rendezvous) -> socket.socket:
             raise ProjectError(
                 f"rank {rendezvous.rank} on {rendezvous.node} found no rank 0 at {' or '.join(rendezvous.hosts)} "
                 f"within {rendezvous.patience_s:g} s. Rank 0's output tells whether it started; compute nodes must "
-                f"reach each other over TCP."
+                f"reach each other over TCP, and all tasks need the same {SECRET_VARIABLE}."
             )
         time.sleep(TRY_AGAIN_S)
 

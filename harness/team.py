@@ -29,7 +29,7 @@ from harness.handshake import admit
 from harness.paths import REPOSITORY
 from harness.plan import Cell
 from harness.ranks import log_of_rank
-from harness.rendezvous import Rendezvous, free_port, slurm_rendezvous
+from harness.rendezvous import SECRET_VARIABLE, Rendezvous, free_port, slurm_rendezvous
 from harness.session import ChildTask
 from harness.settings import Framework
 from harness.world import ALONE, World
@@ -285,7 +285,7 @@ def _accept_all(server: socket.socket, rendezvous: Rendezvous, while_waiting: Ca
             raise ProjectError(
                 f"rank {', '.join(missing)} did not come within {rendezvous.patience_s:g} s to rank 0 on "
                 f"{rendezvous.node}, port {server.getsockname()[1]}. Its own output tells whether it started; compute "
-                f"nodes must reach each other over TCP."
+                f"nodes must reach each other over TCP, and all tasks need the same {SECRET_VARIABLE}."
             )
         if select.select([server], [], [], 1.0)[0]:
             newcomer = _welcome(server.accept()[0], rendezvous)

@@ -18,6 +18,7 @@ from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.compare import Comparison, Section, device_name, headline, newest, one_device, scaling, tally
 from pipeline.report.compare import sections as judged_sections
 from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side
+from pipeline.report.figures import section_drawing
 from pipeline.report.tables import csv_text
 from pipeline.report.terminal import print_sections
 from pipeline.report.wording import differences, no_ratio_lines, scaling_texts, use_case_title, verdict
@@ -323,6 +324,8 @@ def test_an_efficiency_of_unstable_blocks_has_a_question_mark(unstable: str) -> 
     found = scaling(section.setup, row, mode, one_device(compared))
     strong, weak, communication = scaling_texts(found)
     assert (strong.endswith("?"), weak, communication) == (unstable != "neither", "", "")
+    (point,) = section_drawing(section, one_device(compared)).data["scaling"]
+    assert (point["unstable"], point["flags"] == "unstable") == (unstable != "neither",) * 2
     console = plain(120)
     print_sections([section], console, one_device(compared))
     assert ("not to be relied on" in text(console)) == (unstable != "neither")

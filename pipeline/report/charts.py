@@ -248,8 +248,8 @@ def _kinds(
     tooltip: Mapping[str, str],
     percent: bool = False,
 ) -> Chart:
-    """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number. In
-    percent, with a line at 100."""
+    """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number; pale is
+    what rests on unstable blocks. In percent, with a line at 100."""
     shape = {
         "field": "kind",
         "type": "nominal",
@@ -268,6 +268,7 @@ def _kinds(
             },
             **_by_framework(shape=False),
             "shape": shape,
+            "opacity": {"condition": {"test": "datum.unstable", "value": 0.45}, "value": 1},
             "tooltip": _tooltip(tooltip),
         },
     }
@@ -585,12 +586,12 @@ CHARTS = (
         name="scaling",
         title="Scaling efficiency",
         caption="Throughput over that of one device times the number of devices. Strong: the same batch in all. "
-        "Weak: the same batch for each device. At the line, nothing is lost.",
+        "Weak: the same batch for each device. At the line, nothing is lost. Pale: blocks were unstable on one side.",
         x="efficiency",
         x_title="efficiency",
         kinds=("strong", "weak"),
         percent=True,
-        tooltip={**WHAT, "kind": "which", "efficiency": "efficiency"},
+        tooltip={"flags": "flags", **WHAT, "kind": "which", "efficiency": "efficiency"},
     ),
 )
 """In the order in which they are shown."""

@@ -204,6 +204,8 @@ def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, An
                         "mode": mode.execution_mode,
                         "kind": kind,
                         "efficiency": _rounded(share),
+                        "unstable": kind in found.unstable,
+                        "flags": "unstable" if kind in found.unstable else "none",
                     }
 
 
