@@ -12,10 +12,10 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed-$(EXTRAS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint bench
+.PHONY: help env demo test test-fast lint bench
 
 help:  ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile | expand -t 15
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
 
 env: $(INSTALLED)  ## make .venv with all dependencies (again only when pyproject.toml changes)
 
@@ -33,6 +33,10 @@ demo: env  ## a small run of both frameworks on this machine, with a live table 
 
 test: env  ## run the tests
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test-fast: env  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+	    -m "not slow and not slurm and not browser and not latex and not gpu"
 
 lint: env  ## style, format and types
 	$(RUN) -m ruff check .

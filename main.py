@@ -1,6 +1,6 @@
-"""The command line: expands experiments.yaml, renders a pair of scripts for each cell, submits them.
+"""The command line: one parser and one function for each command.
 
-Nothing heavy is imported before it is needed, so that --help and a mistyped flag answer at once. No framework
+Heavy packages are imported only where they are needed, so that --help and a mistyped flag answer at once. No framework
 is ever imported here.
 """
 
@@ -15,43 +15,45 @@ from harness.errors import ProjectError
 from harness.suggest import nearest
 
 if TYPE_CHECKING:
+    from harness.experiments.expand import Selection
     from harness.paths import Results
+    from pipeline.measure import JobFlags
 
 REPOSITORY = Path(__file__).resolve().parent
 USAGE_ERROR = 2
 INTERRUPTED = 130
 
 COMMANDS = {
-    "status": "one table: each cell, each framework, its state, progress, time left, node, why it failed",
-    "report": "what the records say, with an interval on every ratio",
-    "data": "fetch and verify the data sets; jobs never download",
-    "doctor": "what works here: Python, both frameworks, GPU, Slurm, W&B, data",
+    "status": "show all jobs: state, progress, time left, node, and why one failed",
+    "report": "compare JAX with PyTorch in all records: tables, a page, CSV, LaTeX, figures",
+    "data": "download and verify the data sets; jobs never download",
+    "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "cancel": "end this project's jobs, by their ids",
     "calibrate": "how often the verdict is right: a framework against itself, alike and slowed down",
 }
 COMMAND_LINES = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items())
 
 DESCRIPTION = f"""\
-JAX or PyTorch, for your workloads, on your GPUs? Measures both at their best, on the same mathematics,
-through Slurm or on this machine.
+Measures the same work in JAX and in PyTorch, each in its own best way, through Slurm or on this machine.
+Without a command, it submits measurements: all of the matrix in experiments.yaml, or what the flags select.
 
 examples:
-  python main.py doctor                                what works here, and what to do about what does not
-  python main.py data                                  fetch the data sets, once
-  python main.py --quick --data sample --wait          a smoke run of everything, followed to its end
-  python main.py --benchmark cifar10 --use_case 3      render both scripts of this cell and submit them
-  python main.py --gpu a100 --gpu h100                 the matrix of experiments.yaml, on these two
-  python main.py --dry-run                             what plain `python main.py` would submit
+  python main.py doctor                                check this machine; a fix is suggested for each problem
+  python main.py data                                  download the data sets, once
+  python main.py --quick --data sample --wait          a short test run of everything; wait until it is over
+  python main.py --benchmark cifar10 --use_case 3      measure one cell, in both frameworks
+  python main.py --gpu a100 --gpu h100                 measure the matrix on these two GPUs
+  python main.py --dry-run                             show what `python main.py` would submit
   python main.py status --watch                        follow all jobs
 
-commands (without one: measure):
+commands:
 {COMMAND_LINES}
   `python main.py COMMAND --help` lists the flags of a command.
 """
 
 REPORT_DESCRIPTION = """\
-What the records say, with an interval on every ratio: tables on the terminal, and in the folder `report` of the
-results one HTML page (it needs no network), a CSV, LaTeX tables, and figures as SVG and PDF.
+Compares JAX with PyTorch in all records, with an interval for every ratio. Prints tables, and writes one HTML page
+(it needs no network), two CSV files, LaTeX tables, and figures as SVG and PDF to the folder `report` of the results.
 """
 
 
@@ -132,40 +134,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_parser() -> Parser:
     parser = Parser("main.py", DESCRIPTION)
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="a GPU of experiments.yaml; may be repeated")
-    parser.add_argument("--benchmark", action="append", metavar="NAME", help="mnist, cifar10, ...; may be repeated")
+    parser.add_argument("--gpu", action="append", metavar="NAME", help="only this GPU of experiments.yaml; repeatable")
+    parser.add_argument("--benchmark", action="append", metavar="NAME", help="only mnist, cifar10, ...; repeatable")
     parser.two_spellings(
-        "--use_case", action="append", type=use_case_number, metavar="N", help="1, 3, ...; may be repeated"
+        "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
     )
-    parser.add_argument("--framework", action="append", metavar="NAME", help="jax or torch; both if left out")
-    parser.add_argument(
-        "--executor",
-        choices=("auto", "slurm", "local"),
-        default="auto",
-        help="auto: slurm where sbatch is on PATH, else local, one job after the other (default: auto)",
-    )
-    parser.two_spellings(
-        "--dry-run", action="store_true", help="render the scripts, print the sbatch lines, submit nothing"
-    )
-    parser.add_argument(
-        "--pairing",
-        choices=("together", "separate"),
-        help="together: one job runs both frameworks of a cell in turn; separate: a job for each "
-        "(default: as in experiments.yaml)",
-    )
-    parser.add_argument("--wait", action="store_true", help="follow the jobs; exit status 1 if a cell failed")
-    parser.add_argument("--force", action="store_true", help="measure again what has a good record")
+    parser.add_argument("--framework", action="append", metavar="NAME", help="only jax or torch (default: both)")
+    add_job_flags(parser)
     parser.two_spellings(
         "--no-baseline",
         action="store_true",
-        help="on several GPUs: leave out the one-GPU measurements that the scaling efficiency is against",
+        help="on several GPUs: do not also measure on one GPU, which the scaling efficiency needs",
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
+    parser.add_argument("--quick", action="store_true", help="a short test run: few steps, one replicate")
     parser.add_argument(
         "--data",
         choices=("real", "sample"),
         default="real",
-        help="sample: a small set that needs no download, never mixed with real (default: real)",
+        help="sample: a small data set that needs no download; never compared with real data (default: real)",
     )
     add_config_flag(parser)
     add_results_flag(parser)
@@ -173,76 +159,51 @@ def run_parser() -> Parser:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    from harness.config import load_config
-    from harness.matrix import Selection, baselines, expand
-    from pipeline.dry_run import print_dry_run
-    from pipeline.render import write_scripts
+    from pipeline.measure import measure
 
-    config = load_config(arguments.config)
-    selection = Selection(
-        gpus=tuple(arguments.gpu or ()),
-        benchmarks=tuple(arguments.benchmark or ()),
-        use_cases=tuple(arguments.use_case or ()),
-        frameworks=tuple(arguments.framework or ()),
-        data=arguments.data,
-        quick=arguments.quick,
-        force=arguments.force,
-    )
-    pairs = expand(config, selection)
-    if not arguments.no_baseline:
-        alone = baselines(config, pairs, selection)
-        for pair in alone:
-            print(f"{pair.cell.name}: measured too, for the scaling efficiency (not with --no-baseline)")
-        pairs = alone + pairs
-    results = open_results(arguments)
-    scripts = write_scripts(pairs, config, config_path=arguments.config, results=results.root)
-    pairing = arguments.pairing or config.pairing
-    if arguments.dry_run:
-        return print_dry_run(pairs, scripts, results, pairing=pairing, executor=arguments.executor)
-
-    from pipeline.follow import follow
-    from pipeline.report.command import print_summary
-    from pipeline.submit import choose_executor, submit
-
-    executor = choose_executor(arguments.executor)
-    folders = submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
-    if not arguments.wait:
-        if folders:
-            print(f"To follow them: python main.py status --watch{flags_of(arguments)}")
-        return 0
-    status = follow(folders, results)
-    print_summary(results, [plan for pair in pairs for plan in pair.jobs])
-    return status
+    return measure(selection_of(arguments), job_flags_of(arguments), baseline=not arguments.no_baseline)
 
 
 def status_parser() -> Parser:
     parser = Parser("main.py status", COMMANDS["status"])
-    parser.add_argument("--watch", action="store_true", help="keep it up to date until all jobs are over")
+    parser.add_argument("--watch", action="store_true", help="update the table until all jobs are over")
     add_results_flag(parser)
     return parser
 
 
 def status_command(arguments: argparse.Namespace) -> int:
-    from pipeline.status import show_status
+    from pipeline.watching.status import show_status
 
     return show_status(read_results(arguments), watch=arguments.watch)
 
 
 def report_parser() -> Parser:
     parser = Parser("main.py report", REPORT_DESCRIPTION)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="where the page goes (default: report.html there)")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="where the CSV goes (default: comparison.csv there)")
-    parser.add_argument("--png", action="store_true", help="draw each figure as PNG too, beside SVG and PDF")
-    parser.two_spellings("--no-figures", action="store_true", help="draw none: faster; the page has its own")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write the page here (default: report.html in that folder)"
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
+    )
+    parser.add_argument("--png", action="store_true", help="also draw each figure as PNG")
+    parser.two_spellings(
+        "--no-figures", action="store_true", help="draw no figure files, which is faster; the page still has its charts"
+    )
     parser.two_spellings(
         "--update-readme",
         action="store_true",
-        help="renew the results table of README.md, by default from results/published; quick and sample records never",
+        help="update the results table of README.md, from results/published unless --results is given; "
+        "records of quick runs or sample data are never used",
     )
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="a GPU of experiments.yaml, or part of its name")
-    parser.add_argument("--benchmark", action="append", metavar="NAME", help="mnist, cifar10, ...; may be repeated")
+    parser.add_argument(
+        "--gpu",
+        action="append",
+        metavar="NAME",
+        help="only this GPU: its name in experiments.yaml, or part of the device name; repeatable",
+    )
+    parser.add_argument("--benchmark", action="append", metavar="NAME", help="only mnist, cifar10, ...; repeatable")
     parser.two_spellings(
-        "--use_case", action="append", type=use_case_number, metavar="N", help="1, 3, ...; may be repeated"
+        "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
     )
     add_results_flag(parser)
     parser.set_defaults(results=None)
@@ -269,14 +230,16 @@ def report_command(arguments: argparse.Namespace) -> int:
 
 def data_parser() -> Parser:
     parser = Parser("main.py data", COMMANDS["data"])
-    parser.add_argument("--benchmark", action="append", metavar="NAME", help="only this one's data; may be repeated")
+    parser.add_argument(
+        "--benchmark", action="append", metavar="NAME", help="only the data of this benchmark; repeatable"
+    )
     add_config_flag(parser)
     return parser
 
 
 def data_command(arguments: argparse.Namespace) -> int:
-    from harness.config import load_config
-    from pipeline.fetch import fetch_command
+    from harness.experiments.load import load_config
+    from pipeline.data import fetch_command
 
     return fetch_command(load_config(arguments.config), tuple(arguments.benchmark or ()))
 
@@ -289,7 +252,7 @@ def doctor_parser() -> Parser:
 
 
 def doctor_command(arguments: argparse.Namespace) -> int:
-    from harness.config import load_config
+    from harness.experiments.load import load_config
     from pipeline.doctor import doctor
 
     return doctor(load_config(arguments.config), read_results(arguments))
@@ -302,7 +265,7 @@ def cancel_parser() -> Parser:
 
 
 def cancel_command(arguments: argparse.Namespace) -> int:
-    from pipeline.cancel import cancel
+    from pipeline.watching.cancel import cancel
 
     return cancel(read_results(arguments))
 
@@ -311,34 +274,36 @@ CALIBRATE_DESCRIPTION = f"""\
 {COMMANDS["calibrate"]}.
 
 Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
-slowdown of 1, 2, 5 and 10 % planted in the timed step. Then the rounds are compared as a report compares JAX with
-PyTorch. It measures here, where it is started, with this Python, and wants a quiet machine.
+slowdown of 1, 2, 5 and 10 % planted in the timed step. The rounds are then compared as a report compares JAX with
+PyTorch. Jobs do this, like any other: `status` shows them, `cancel` ends them, and the same command goes on where
+they were. It wants a quiet machine.
 
 examples:
-  python main.py calibrate                                     both frameworks, 12 rounds
-  srun --gres=gpu:1 python main.py calibrate --rounds 20       on a GPU of a cluster
-  python main.py calibrate --resume FILE --rounds 30           go on with an earlier one, up to 30 rounds
-  python main.py calibrate --from FILE                         the table of an earlier one
+  python main.py calibrate --wait                  both frameworks, 12 rounds, then the table
+  python main.py calibrate --gpu h100              on a GPU of experiments.yaml
+  python main.py calibrate --rounds 20             go on to 20 rounds
+  python main.py calibrate --table                 what was found so far
 """
 
 
 def calibrate_parser() -> Parser:
     parser = Parser("main.py calibrate", CALIBRATE_DESCRIPTION)
-    parser.add_argument("--framework", action="append", metavar="NAME", help="jax or torch; both if left out")
-    parser.add_argument("--benchmark", default="mnist", metavar="NAME", help="default: mnist")
-    parser.two_spellings("--use_case", type=use_case_number, default=1, metavar="N", help="default: 1")
+    parser.add_argument("--gpu", action="append", metavar="NAME", help="only this GPU of experiments.yaml; repeatable")
+    parser.add_argument("--benchmark", nargs=1, default=["mnist"], metavar="NAME", help="default: mnist")
+    parser.two_spellings("--use_case", nargs=1, type=use_case_number, default=[1], metavar="N", help="default: 1")
+    parser.add_argument("--framework", action="append", metavar="NAME", help="only jax or torch (default: both)")
     parser.add_argument("--model", metavar="NAME", help="default: the benchmark's first")
     parser.two_spellings("--batch_size", type=int, metavar="N", help="default: the use case's first")
     parser.two_spellings("--execution_mode", metavar="NAME", help="default: the framework's first")
-    parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12")
-    parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
+    parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 3")
+    add_job_flags(parser)
     parser.add_argument("--quick", action="store_true", help="few short blocks, to see that it works")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="measure what this calibration does not have yet")
-    parser.add_argument("--from", dest="show", type=Path, metavar="FILE", help="print the table of an earlier one")
+    parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
+    parser.add_argument("--table", action="store_true", help="measure nothing: print what was found so far")
     parser.two_spellings(
         "--update-docs",
         action="store_true",
-        help="write the tables of results/published/calibration/ into docs/measurement.md",
+        help="measure nothing: write the tables of results/published/calibration/ into docs/studies/calibration.md",
     )
     add_config_flag(parser)
     add_results_flag(parser)
@@ -346,31 +311,16 @@ def calibrate_parser() -> Parser:
 
 
 def calibrate_command(arguments: argparse.Namespace) -> int:
-    from pipeline import calibrate
-    from pipeline.calibration import update_docs
+    from pipeline.calibrate import Choice, calibrate, print_table
+    from pipeline.report.calibrations import update_docs
 
     if arguments.update_docs:
         update_docs()
         return 0
-    if arguments.show is not None:
-        return calibrate.show_calibration(arguments.show)
-    if arguments.resume is not None:
-        return calibrate.calibrate(calibrate.resumed(arguments.resume, rounds=arguments.rounds), arguments.resume)
-
-    from harness.config import load_config
-
-    choice = calibrate.Choice(
-        frameworks=tuple(arguments.framework or ()),
-        benchmark=arguments.benchmark,
-        use_case=arguments.use_case,
-        model=arguments.model,
-        batch_size=arguments.batch_size,
-        execution_mode=arguments.execution_mode,
-        data=arguments.data,
-        quick=arguments.quick,
-    )
-    started = calibrate.new_calibration(load_config(arguments.config), choice, rounds=arguments.rounds or 12)
-    return calibrate.calibrate(started, calibrate.new_file(open_results(arguments)))
+    if arguments.table:
+        return print_table(read_results(arguments))
+    choice = Choice(model=arguments.model, batch_size=arguments.batch_size, execution_mode=arguments.execution_mode)
+    return calibrate(selection_of(arguments), choice, job_flags_of(arguments), rounds=arguments.rounds)
 
 
 COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {
@@ -384,13 +334,39 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
 }
 
 
+def add_job_flags(parser: Parser) -> None:
+    """How jobs are handed over and followed."""
+    parser.add_argument(
+        "--executor",
+        choices=("auto", "slurm", "local"),
+        default="auto",
+        help="slurm; local: on this machine, one job after the other; auto: slurm if sbatch is on PATH, else local "
+        "(default: auto)",
+    )
+    parser.two_spellings(
+        "--dry-run", action="store_true", help="render the scripts and print the sbatch lines, but submit nothing"
+    )
+    parser.add_argument(
+        "--pairing",
+        choices=("together", "separate"),
+        help="together: one job runs both frameworks of a cell in turn; separate: one job for each framework "
+        "(default: as in experiments.yaml)",
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="follow the jobs until they are over; exit with status 1 if a cell failed"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="measure everything again, also what already has a good record"
+    )
+
+
 def add_config_flag(parser: Parser) -> None:
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
         default=REPOSITORY / "experiments.yaml",
-        help="what to measure (default: experiments.yaml)",
+        help="the file that defines what to measure (default: experiments.yaml)",
     )
 
 
@@ -400,7 +376,7 @@ def add_results_flag(parser: Parser) -> None:
         type=Path,
         metavar="DIR",
         default=REPOSITORY / "results",
-        help="where the records are (default: results)",
+        help="the folder with the records (default: results)",
     )
 
 
@@ -422,29 +398,31 @@ def read_results(arguments: argparse.Namespace) -> "Results":
     return Results(root=arguments.results.absolute())
 
 
-def open_results(arguments: argparse.Namespace) -> "Results":
-    """Raises ProjectError now, not hours later in a job, where the folder cannot be written."""
-    import tempfile
+def selection_of(arguments: argparse.Namespace) -> "Selection":
+    from harness.experiments.expand import Selection
 
-    results = read_results(arguments)
-    try:
-        results.root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=results.root):
-            pass
-    except OSError as error:
-        raise ProjectError(
-            f"{results.root}: cannot be written: {error.strerror}; choose another with --results DIR"
-        ) from error
-    return results
+    return Selection(
+        gpus=tuple(arguments.gpu or ()),
+        benchmarks=tuple(arguments.benchmark or ()),
+        use_cases=tuple(arguments.use_case or ()),
+        frameworks=tuple(arguments.framework or ()),
+        data=arguments.data,
+        quick=arguments.quick,
+        force=arguments.force,
+    )
 
 
-def flags_of(arguments: argparse.Namespace) -> str:
-    """What `status` must be told to find the same jobs."""
-    import shlex
+def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
+    from pipeline.measure import JobFlags
 
-    if arguments.results == REPOSITORY / "results":
-        return ""
-    return f" --results {shlex.quote(str(arguments.results))}"
+    return JobFlags(
+        config=arguments.config,
+        results=read_results(arguments),
+        executor=arguments.executor,
+        pairing=arguments.pairing,
+        dry_run=arguments.dry_run,
+        wait=arguments.wait,
+    )
 
 
 if __name__ == "__main__":

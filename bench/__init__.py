@@ -1,1 +1,1 @@
-"""What the project's own machinery costs, side by side in one run: `make bench`; and what its intervals are worth."""
+"""What the project's own machinery costs, as ratios within one run: `make bench`."""

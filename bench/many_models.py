@@ -7,21 +7,16 @@ against models trained alone first. All take turns in one process; a ratio is th
 over ours: above 1, ours is faster. Which formulation is ours is decided by rounds of its own, before those that count.
 """
 
-import os
 import sys
-from time import perf_counter
+from functools import partial
 
-from harness.channel import Channel
-from harness.data import load
+from bench.measurement import make_measurement
+from bench.turns import Timed, rounds_in_turn, with_interval
 from harness.errors import Refused
-from harness.gpu import open_gpu
-from harness.paths import REPOSITORY
-from harness.plan import Cell, Measurement, Variant
-from harness.session import Session
-from harness.settings import MeasurementSettings
-from harness.statistics import median, median_interval
+from harness.measure.clock import time_block
+from harness.measure.process import builder, make_session
+from harness.results.statistics import median
 from torch_runner.device import Device
-from torch_runner.use_cases.many_models import Problem, Training
 
 OURS = ("batched", "batched_compiled", "batched_cuda_graphs", "vmap", "vmap_compiled", "vmap_cuda_graphs")
 """Without the compiled loop: 64 unrolled models compile for minutes."""
@@ -32,72 +27,44 @@ CHOOSING_ROUNDS = 5
 ROUNDS = 21
 
 
-def make_training(mode: str, models: int) -> Training:
+def make_timed(mode: str, models: int, device: Device) -> Timed:
     """Raises Refused where this machine cannot run the mode."""
-    device = Device()
-    device.set_up("fp32")
-    options = {"models": models, "batches": "different", "learning_rates": "one"}
-    measurement = Measurement(
-        framework="torch",
-        cell=Cell(gpu="any", benchmark="synthetic", use_case=6, use_case_name="many_models"),
-        variant=Variant(model="linear", batch_size=32, precision="fp32", execution_mode=mode, options=options),
-        replicate=0,
-        settings={"learning_rate": 0.01, "momentum": 0.9, "in_features": 256, "out_features": 512},
-        protocol=MeasurementSettings(),
-        data="real",
-        quick=False,
+    measurement = make_measurement(
+        "torch",
+        "many_models",
+        benchmark="synthetic",
+        model="linear",
+        batch_size=32,
+        execution_mode=mode,
+        options={"models": models, "batches": "different", "learning_rates": "one"},
     )
-    dataset = load("synthetic", "real", REPOSITORY / "data")
-    nowhere = Channel(os.open(os.devnull, os.O_WRONLY))
-    session = Session(measurement=measurement, dataset=dataset, gpu=open_gpu(), channel=nowhere, device=device)
-    problem = Problem(session)
-    training = Training(problem, mode)
-    batch = problem.check_batch()
-    training.take(batch)
-    problem.check(training, batch)
-    return training
-
-
-def time_s(training: Training, device: Device) -> float:
-    start = perf_counter()
-    for _ in range(CALLS):
-        training.step()
-    device.wait(None)
-    return perf_counter() - start
+    program = builder(measurement)(make_session(measurement, device))
+    program.check()
+    return partial(time_block, program.step, device.wait, CALLS)
 
 
 def main(models: int) -> int:
     device = Device()
-    trainings: dict[str, Training] = {}
+    device.set_up("fp32")
+    timed: dict[str, Timed] = {}
     for mode in (*OTHERS, *OURS):
         try:
-            trainings[mode] = make_training(mode, models)
+            timed[mode] = make_timed(mode, models, device)
         except Refused as refused:
             print(f"many models, N = {models}: without {mode}: {refused}", file=sys.stderr)
             continue
-        time_s(trainings[mode], device)
+        timed[mode]()
 
-    candidates = [mode for mode in OURS if mode in trainings]
-    tried: dict[str, list[float]] = {mode: [] for mode in candidates}
+    tried: dict[str, list[float]] = {mode: [] for mode in OURS if mode in timed}
     for _ in range(CHOOSING_ROUNDS):
-        for mode in candidates:
-            tried[mode].append(time_s(trainings[mode], device))
-    best = min(candidates, key=lambda mode: median(tried[mode]))
+        for mode, times_s in tried.items():
+            times_s.append(timed[mode]())
+    best = min(tried, key=lambda mode: median(tried[mode]))
 
-    ratios: dict[str, list[float]] = {other: [] for other in OTHERS}
-    for _ in range(ROUNDS):
-        for other, of_other in ratios.items():
-            ours_s = time_s(trainings[best], device)
-            theirs_s = time_s(trainings[other], device) + time_s(trainings[other], device)
-            ours_s += time_s(trainings[best], device)
-            of_other.append(theirs_s / ours_s)
-    for other, of_other in ratios.items():
-        interval = median_interval(of_other)
-        print(
-            f"many models, N = {models}: {best} is {median(of_other):.2f} times as fast as {OTHERS[other]} "
-            f"(95 % interval {interval.low:.2f} to {interval.high:.2f})",
-            flush=True,
-        )
+    for other, in_words in OTHERS.items():
+        rounds = rounds_in_turn(timed[best], timed[other], rounds=ROUNDS)
+        ratios = [theirs_s / ours_s for ours_s, theirs_s in rounds]
+        print(f"many models, N = {models}: {best} is {with_interval(ratios)} times as fast as {in_words}", flush=True)
     return 0
 
 

@@ -1,9 +1,9 @@
-"""Does harness/measure.py's loop cost anything? Its time per step over that of a bare loop, on a step of about 1 ms.
+"""Does the clock's loop cost anything? Its time per step over that of a bare loop, on a step of about 1 ms.
 
     python -m bench.timed_loop jax|torch
 
-Both loops run by turns in the order A B B A; the ratio is the median over rounds, with its 95 % interval. On a CPU the
-step runs in one thread: the barriers of several threads on a busy machine cost more than any loop.
+Both loops run by turns; the ratio is the median over rounds, with its 95 % interval. On a CPU the step runs in one
+thread: the barriers of several threads on a busy machine cost more than any loop.
 """
 
 import os
@@ -12,102 +12,87 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from harness.measure import Step, Wait, time_block
-from harness.statistics import median, median_interval
+from bench.turns import rounds_in_turn, with_interval
+from harness.measure.clock import Wait, time_block
+from harness.results.statistics import median
 
 STEP_S = 1e-3
 CALLS = 100
 ROUNDS = 60
 
-Loop = Callable[[int], float]
+Work = Callable[[Any], Any]
+"""From the state to the next one."""
 
 
-def make_jax() -> tuple[Step, Wait, Loop]:
-    """The harness's step and wait, and a loop as one would write it by hand; the state is carried from call to call."""
+def make_jax() -> tuple[Work, Wait, Callable[[int], Any]]:
+    """Work, wait, and the first state of a size."""
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     import jax
     from jax import numpy as jnp
 
-    function = jax.jit(lambda state: jnp.tanh(state @ state) * 0.5, donate_argnums=0)
-    size = sized(lambda size: function(jnp.eye(size)), jax.block_until_ready)
-    state = jnp.eye(size)
-
-    def step() -> Any:
-        nonlocal state
-        state = function(state)
-        return state
-
-    def bare(calls: int) -> float:
-        nonlocal state
-        start = perf_counter()
-        for _ in range(calls):
-            state = function(state)
-        state.block_until_ready()
-        return perf_counter() - start
-
-    return step, jax.block_until_ready, bare
+    return jax.jit(lambda state: jnp.tanh(state @ state) * 0.5, donate_argnums=0), jax.block_until_ready, jnp.eye
 
 
-def make_torch() -> tuple[Step, Wait, Loop]:
+def make_torch() -> tuple[Work, Wait, Callable[[int], Any]]:
     import torch
 
     torch.set_num_threads(1)
+    on_gpu = torch.cuda.is_available()
 
-    def function(state: "torch.Tensor") -> "torch.Tensor":
-        return torch.tanh(state @ state) * 0.5
+    def wait(_: Any) -> None:
+        if on_gpu:
+            torch.cuda.synchronize()
 
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda *_: None
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = sized(lambda size: function(torch.eye(size, device=device)), wait)
-    state = torch.eye(size, device=device)
-
-    def step() -> Any:
-        nonlocal state
-        state = function(state)
-        return state
-
-    def bare(calls: int) -> float:
-        nonlocal state
-        start = perf_counter()
-        for _ in range(calls):
-            state = function(state)
-        wait()
-        return perf_counter() - start
-
-    return step, lambda _: wait(), bare
+    return (
+        lambda state: torch.tanh(state @ state) * 0.5,
+        wait,
+        lambda size: torch.eye(size, device="cuda" if on_gpu else "cpu"),
+    )
 
 
-def sized(call: Callable[[int], Any], wait: Wait) -> int:
-    """The matrix size whose call takes about STEP_S, by the fastest of a few calls: noise only adds."""
+def sized(work: Work, wait: Wait, make_state: Callable[[int], Any]) -> Any:
+    """The state whose step takes about STEP_S, by the fastest of a few calls: noise only adds."""
     size = 64
     while True:
         times_s = []
         for _ in range(20):
+            state = make_state(size)
             start = perf_counter()
-            wait(call(size))
+            wait(work(state))
             times_s.append(perf_counter() - start)
         if min(times_s) >= STEP_S:
-            return size
+            return make_state(size)
         size = int(size * 1.1) + 1
 
 
 def main(framework: str) -> int:
-    step, wait, bare = {"jax": make_jax, "torch": make_torch}[framework]()
-    bare(CALLS)
-    time_block(step, wait, CALLS)
-    ratios = []
-    bare_times_s = []
-    for _ in range(ROUNDS):
-        ours_s = time_block(step, wait, CALLS)
-        theirs_s = bare(CALLS) + bare(CALLS)
-        ours_s += time_block(step, wait, CALLS)
-        ratios.append(ours_s / theirs_s)
-        bare_times_s.append(theirs_s / 2 / CALLS)
-    interval = median_interval(ratios)
+    work, wait, make_state = {"jax": make_jax, "torch": make_torch}[framework]()
+    state = sized(work, wait, make_state)
+
+    def step() -> Any:
+        nonlocal state
+        state = work(state)
+        return state
+
+    def bare() -> float:
+        """As one would write it by hand."""
+        nonlocal state
+        start = perf_counter()
+        for _ in range(CALLS):
+            state = work(state)
+        wait(state)
+        return perf_counter() - start
+
+    def ours() -> float:
+        return time_block(step, wait, CALLS)
+
+    bare()
+    ours()
+    rounds = rounds_in_turn(ours, bare, rounds=ROUNDS)
+    step_s = median([bare_s for _, bare_s in rounds]) / 2 / CALLS
     print(
-        f"timed loop, {framework}: {median(ratios):.4f} of a bare loop's time per step "
-        f"(95 % interval {interval.low:.4f} to {interval.high:.4f}; step {median(bare_times_s) * 1e3:.2f} ms; "
-        f"goal 0.99 to 1.01)",
+        f"timed loop, {framework}: {with_interval([ours_s / bare_s for ours_s, bare_s in rounds], digits=4)} of a bare "
+        f"loop's time per step (step {step_s * 1e3:.2f} ms; goal 0.99 to 1.01)",
         flush=True,
     )
     return 0

@@ -1,8 +1,14 @@
 """Files that are never half written and never overwritten by accident."""
 
+import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from harness.errors import RecordError
 
 
 def write_atomically(path: Path, content: str | bytes, *, replace: bool) -> None:
@@ -26,3 +32,20 @@ def write_atomically(path: Path, content: str | bytes, *, replace: bool) -> None
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def compact_json(content: Any) -> str:
+    """On one line, without blanks: for files that programs read."""
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+@contextmanager
+def way_out(path: Path) -> Iterator[None]:
+    """Around the writing of a result: an OSError becomes a RecordError that says which file, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {path}: {error.strerror or error}. "
+            f"Free space or choose another folder with --results DIR; nothing was overwritten."
+        ) from error

@@ -19,11 +19,6 @@ def timestamp() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
 
 
-def stamp_of(record: Path) -> str:
-    """The timestamp() at the end of a record's name."""
-    return record.stem[-len("20261121T101502.123456Z-3fa9") :]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """The results folder: records, the logs of measurements, the folders of jobs, W&B's files."""
@@ -46,7 +41,7 @@ class Results:
 
     @property
     def calibration(self) -> Path:
-        """What `main.py calibrate` leaves."""
+        """The records of `main.py calibrate`, which no comparison takes."""
         return self.root / "calibration"
 
     @property
@@ -58,9 +53,9 @@ class Results:
         return self.root / "local_queue.log"
 
     def records(self, cell: Cell | None = None, framework: str | None = None) -> Path:
-        folder = self.root / "records"
-        if cell is not None:
-            folder = folder / cell.name
+        if cell is None:
+            return self.root / "records"
+        folder = (self.calibration if cell.is_calibration else self.root / "records") / cell.name
         return folder / framework if framework else folder
 
     def new_record(self, measurement: Measurement) -> Path:
@@ -105,10 +100,15 @@ class JobFolder:
     root: Path
 
     @property
+    def name(self) -> str:
+        """By which a record says whose it is: unique, as a timestamp() ends it."""
+        return self.root.name
+
+    @property
     def stamp(self) -> str:
-        """The timestamp() at the end of the name."""
-        match = re.search(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{4}$", self.root.name)
-        return match.group() if match else self.root.name
+        """The timestamp() at the end of the name: jobs in the order of their submission."""
+        match = re.search(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{4}$", self.name)
+        return match.group() if match else self.name
 
     @property
     def plan(self) -> Path:
@@ -147,8 +147,3 @@ def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:
     `slurm_scripts/a100/jax_cifar10_3.sh`."""
     gpu, _, script = name.partition("/")
     return (folder if gpu == "any" else folder / gpu) / f"{script}.sh"
-
-
-def parity_module(framework: str, use_case_name: str, repository: Path = REPOSITORY) -> Path:
-    """The file that computes a use case's parity numbers; a use case without it is not compared."""
-    return repository / f"{framework}_runner" / "parity" / f"{use_case_name}.py"

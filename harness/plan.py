@@ -1,13 +1,74 @@
-"""What is measured: cells, variants, jobs and measurements. Pure data; no file, no Slurm, no framework."""
+"""What is measured and how: cells, variants, jobs, measurements, and the settings that travel with them. Pure data."""
 
 import hashlib
 import json
+import random
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from harness.settings import DataKind, Framework, Frozen, MeasurementSettings, Precision, WandbSettings
+Framework = Literal["jax", "torch"]
+Precision = Literal["fp64", "fp32", "tf32", "bf16"]
+DataKind = Literal["real", "sample"]
+Pairing = Literal["together", "separate"]
+"""Whether one allocation runs both frameworks in turn, or each has a job of its own."""
+
+FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
+
+BASES = ("unslowed_a", "unslowed_b")
+"""The two unslowed conditions of a calibration. Which is called which is chance."""
+SLOWDOWNS: dict[str, float] = {
+    "slower_1_percent": 0.01,
+    "slower_2_percent": 0.02,
+    "slower_5_percent": 0.05,
+    "slower_10_percent": 0.10,
+}
+CONDITIONS: dict[str, float] = dict.fromkeys(BASES, 0.0) | SLOWDOWNS
+"""What `main.py calibrate` plants in a step, by the names that files have: by how much each makes it slower."""
+
+
+class Frozen(BaseModel):
+    """An immutable model that refuses unknown keys, so that a typo is never silently ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MeasurementSettings(Frozen):
+    """The protocol of harness/measure/clock.py. Every time is in seconds of wall clock."""
+
+    replicates: int = Field(default=3, ge=1)
+    """Fresh processes per variant; statistics run over these."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the initial weights and of the order of the batches, the same for both frameworks."""
+    warmup_s: float = Field(default=2.0, gt=0)
+    warmup_min_calls: int = Field(default=5, ge=2)
+    block_min_s: float = Field(default=0.1, gt=0)
+    """A throughput block holds as many back-to-back calls as fill this time; one wait at its end."""
+    min_blocks: int = Field(default=20, ge=3)
+    max_blocks: int = Field(default=300, ge=3)
+    target_noise: float = Field(default=0.005, gt=0, lt=1)
+    """Stop when the 95 % interval of the median block time is narrower than this on either side, relatively."""
+    max_time_s: float = Field(default=30.0, gt=0)
+    """Stop the throughput blocks after this time whatever the noise; the record is then flagged if it is noisy."""
+    latency_calls: int = Field(default=200, ge=1)
+    latency_max_time_s: float = Field(default=20.0, gt=0)
+    energy_window_s: float = Field(default=5.0, gt=0)
+    """On a GPU the throughput blocks go on for at least this long: the energy counter ticks only every 0.1 s."""
+    idle_s: float = Field(default=2.0, ge=0)
+    """How long idle power is measured, with the framework's context loaded, before the warm-up."""
+    timeout_s: float = Field(default=1800.0, gt=0)
+    """A measurement that takes longer is ended and recorded as `timeout`."""
+
+
+class WandbSettings(Frozen):
+    """Where the results stream to. `auto` is online when an API key is configured, else offline."""
+
+    mode: Literal["auto", "online", "offline", "disabled"] = "auto"
+    project: str = "jax-vs-torch"
+    entity: str | None = None
+    tags: tuple[str, ...] = ()
+
 
 Scalar = str | int | float | bool | None
 PLAN_SCHEMA_VERSION = 1
@@ -25,11 +86,18 @@ class Cell(Frozen):
     devices: int = Field(default=1, ge=1)
     """GPUs over all nodes."""
     nodes: int = Field(default=1, ge=1)
+    is_calibration: bool = False
+    """One framework is measured against itself (`main.py calibrate`); no comparison takes these measurements."""
+
+    @property
+    def short_name(self) -> str:
+        """`cifar10_3`, or `cifar10_3_calibration`."""
+        return f"{self.benchmark}_{self.use_case}" + ("_calibration" if self.is_calibration else "")
 
     @property
     def name(self) -> str:
         """`any/cifar10_3`: unique in a plan, and a relative path."""
-        return f"{self.gpu}/{self.benchmark}_{self.use_case}"
+        return f"{self.gpu}/{self.short_name}"
 
 
 class Variant(Frozen):
@@ -43,6 +111,13 @@ class Variant(Frozen):
     """How the framework is asked to run the same mathematics: `eager`, `compiled`, `jit`, ..."""
     options: dict[str, Scalar] = {}
     """The use case's own axes, such as {"output": "full"}. They change what is computed, so they are never mixed."""
+    planted: str | None = None
+    """A key of CONDITIONS, for a calibration; None for every ordinary measurement."""
+
+    @property
+    def planted_slowdown(self) -> float:
+        """By how much each timed block and call is made longer, as a fraction."""
+        return CONDITIONS[self.planted] if self.planted else 0.0
 
     @property
     def comparison_key(self) -> str:
@@ -53,7 +128,8 @@ class Variant(Frozen):
     @property
     def key(self) -> str:
         """Readable, unique in a cell and framework, and a file name."""
-        return f"{self.comparison_key}-{self.execution_mode}"
+        planted = f"-{self.planted}" if self.planted else ""
+        return f"{self.comparison_key}-{self.execution_mode}{planted}"
 
 
 class Measurement(Frozen):
@@ -65,6 +141,8 @@ class Measurement(Frozen):
     replicate: int = Field(ge=0)
     settings: dict[str, Scalar]
     """The use case's own settings (epochs, learning_rate, chunk_size, ...)."""
+    sizes: dict[str, Scalar] = {}
+    """The benchmark's own sizes, where it has any."""
     protocol: MeasurementSettings
     data: DataKind
     quick: bool
@@ -90,6 +168,7 @@ class JobPlan(Frozen):
     cell: Cell
     variants: tuple[Variant, ...]
     settings: dict[str, Scalar]
+    sizes: dict[str, Scalar] = {}
     protocol: MeasurementSettings
     wandb: WandbSettings
     data: DataKind = "real"
@@ -101,22 +180,30 @@ class JobPlan(Frozen):
     @property
     def name(self) -> str:
         """`any/jax_cifar10_3`: the rendered script's name without its ending, and a relative path."""
-        return f"{self.cell.gpu}/{self.framework}_{self.cell.benchmark}_{self.cell.use_case}"
+        return f"{self.cell.gpu}/{self.framework}_{self.cell.short_name}"
 
     def measurements(self) -> Iterator[Measurement]:
         """Replicates outside, variants inside: drift of the machine spreads over all variants."""
         for replicate in range(self.protocol.replicates):
-            for variant in self.variants:
+            for variant in self._in_order(replicate):
                 yield Measurement(
                     framework=self.framework,
                     cell=self.cell,
                     variant=variant,
                     replicate=replicate,
                     settings=self.settings,
+                    sizes=self.sizes,
                     protocol=self.protocol,
                     data=self.data,
                     quick=self.quick,
                 )
+
+    def _in_order(self, replicate: int) -> list[Variant]:
+        """As in the plan; those of a calibration in an order drawn for each of its rounds."""
+        if not self.cell.is_calibration:
+            return list(self.variants)
+        draw = random.Random(f"{self.protocol.seed} {self.framework} {replicate}")
+        return sorted(self.variants, key=lambda _: draw.random())
 
 
 class Pair(Frozen):
@@ -128,4 +215,4 @@ class Pair(Frozen):
     @property
     def name(self) -> str:
         """`any/pair_cifar10_3`: of the script that runs both in turn."""
-        return f"{self.cell.gpu}/pair_{self.cell.benchmark}_{self.cell.use_case}"
+        return f"{self.cell.gpu}/pair_{self.cell.short_name}"

@@ -1,7 +1,5 @@
 """XLA, as the device and the use cases ask for it."""
 
-from typing import Any
-
 import jax
 import jax.monitoring
 
@@ -15,7 +13,7 @@ class Compilations:
         self.count = 0
         jax.monitoring.register_event_duration_secs_listener(self._hear)
 
-    def _hear(self, event: str, _duration_s: float, **_: Any) -> None:
+    def _hear(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILE_EVENT:
             self.count += 1
 

@@ -11,21 +11,24 @@ from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
 from harness.errors import Refused
-from harness.gpu import visible_gpu_count
-from harness.record import Memory
-from harness.world import World
-from jax_runner.compiler import Compilations, step_peak_bytes
+from harness.measure.gpu import visible_gpu_count
+from harness.measure.world import World
+from harness.results.record import Memory
+from jax_runner.compiler import Compilations
 
 ON_CPU = "XLA's allocator keeps no count on a CPU; host_peak_bytes has the whole process"
 
 
+FLOAT64 = {"dtype": jnp.float64, "param_dtype": jnp.float64}
+"""Of a model in double precision, which takes jax.enable_x64."""
+
+
 class Device:
-    """Implements harness.session.DeviceProtocol."""
+    """Implements harness.measure.program.Device."""
 
     def __init__(self) -> None:
         self._world_size = 1
         self._compilations = Compilations()
-        self._step_peak_bytes: int | None = None
 
     @cached_property
     def device(self) -> jax.Device:
@@ -80,8 +83,8 @@ class Device:
         return np.frombuffer(gathered.tobytes(), np.float64).reshape(self._world_size, *values.shape)
 
     def set_up(self, precision: str) -> None:
-        """fp32 is IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is the models' dtype
-        over fp32 weights.
+        """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is the models'
+        dtype over fp32 weights.
 
         Source: docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html; it holds for convolutions too
         (jax.lax.Precision).
@@ -89,10 +92,11 @@ class Device:
         Raises:
             Refused: tf32 or bf16 on a CPU.
         """
-        if precision != "fp32" and not self.on_gpu:
+        if precision in ("tf32", "bf16") and not self.on_gpu:
             raise Refused(f"precision {precision} needs an NVIDIA GPU; JAX sees none here and it is not run as fp32")
-        if precision != "fp32" and float(self.device.compute_capability) < 8.0:
+        if precision in ("tf32", "bf16") and float(self.device.compute_capability) < 8.0:
             raise Refused(f"precision {precision} needs compute capability 8.0, which {self.device.device_kind} lacks")
+        jax.config.update("jax_enable_x64", precision == "fp64")
         jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
 
     def describe(self) -> dict[str, Any]:
@@ -101,7 +105,7 @@ class Device:
             "version": jax.__version__,
             "platform": self.device.platform,
             "device": self.device.device_kind,
-            "matmul_precision": jax.config.jax_default_matmul_precision,
+            "matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
         }
         if self.on_gpu:
             statistics = self.device.memory_stats() or {}
@@ -120,23 +124,21 @@ class Device:
         """Programs that XLA has compiled so far."""
         return self._compilations.count
 
+    def forget_programs(self) -> None:
+        """Drop what was compiled, so that one process can build many programs."""
+        jax.clear_caches()
+
     def begin_timing(self) -> None:
-        """JAX has no way to reset the peak; `set_step_peak` gives the steady state's instead."""
+        """JAX has no way to reset the peak; XLA's account of the step stands for it (Program.step_peak_bytes)."""
 
     def end_timing(self) -> None:
         """See begin_timing."""
 
-    def set_step_peak(self, compiled: jax.stages.Compiled) -> None:
-        """By XLA's own account of one execution of the step."""
-        self._step_peak_bytes = step_peak_bytes(compiled)
-
     def memory(self) -> Memory:
-        """Of this process's device that took most, and of each where it has several. XLA's analysis of the step holds
-        for every device."""
+        """Of this process's device that took most, and of each where it has several."""
         devices = [
             Memory(
                 allocator_peak_bytes=statistics.get("peak_bytes_in_use"),
-                step_peak_bytes=self._step_peak_bytes,
                 pool_peak_bytes=statistics.get("peak_pool_bytes"),
                 absent=None if statistics else ON_CPU,
             )
@@ -144,7 +146,6 @@ class Device:
         ]
         return Memory(
             allocator_peak_bytes=largest(devices, "allocator_peak_bytes"),
-            step_peak_bytes=self._step_peak_bytes,
             pool_peak_bytes=largest(devices, "pool_peak_bytes"),
             absent=devices[0].absent,
             devices=devices if len(devices) > 1 else [],
@@ -163,7 +164,7 @@ def require_visible_gpus(world: World) -> None:
 
 def uses_cuda() -> bool:
     """Whether JAX has its plugin for CUDA and may use it."""
-    platforms = jax.config.jax_platforms
+    platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
     plugins = [plugin.name for plugin in entry_points(group="jax_plugins")]
     return any("cuda" in name for name in plugins) and (not platforms or "cuda" in platforms or "gpu" in platforms)
 
@@ -179,4 +180,4 @@ def model_dtypes(precision: str) -> dict[str, Any]:
     """
     if precision == "bf16":
         return {"dtype": jnp.bfloat16, "param_dtype": jnp.float32, "precision": jax.lax.Precision.DEFAULT}
-    return {"dtype": jnp.float32, "param_dtype": jnp.float32}
+    return FLOAT64 if precision == "fp64" else {"dtype": jnp.float32, "param_dtype": jnp.float32}

@@ -106,20 +106,20 @@ def stacked(arrays: Arrays, formulation: str) -> Arrays:
     return stack(arrays) if formulation == "unrolled" else arrays
 
 
-def place(inputs: jax.Array, labels: jax.Array, formulation: str, *, shared: bool) -> tuple[Arrays, Arrays]:
+def place(inputs: jax.Array, targets: jax.Array, formulation: str, *, shared: bool) -> tuple[Arrays, Arrays]:
     """A batch [models, batch, ...], or [batch, ...] for all, in the formulation's layout."""
     if shared:
-        return inputs, labels
+        return inputs, targets
     if formulation == "unrolled":
-        return tuple(inputs), tuple(labels)
-    return (beside(inputs), labels) if formulation == "side_by_side" else (inputs, labels)
+        return tuple(inputs), tuple(targets)
+    return (beside(inputs), targets) if formulation == "side_by_side" else (inputs, targets)
 
 
 def draw(
     key: jax.Array, lead: tuple[int, ...], shape: tuple[int, ...], classes: int, formulation: str, *, shared: bool
 ) -> tuple[Arrays, Arrays]:
-    """A random batch in the formulation's layout: normal inputs [*lead, *shape] and labels [*lead]."""
+    """A random batch in the formulation's layout: normal inputs [*lead, *shape] and targets [*lead]."""
     of_inputs, of_labels = jax.random.split(key)
     inputs = jax.random.normal(of_inputs, (*lead, *shape), jnp.float32)
-    labels = jax.random.randint(of_labels, lead, 0, classes, jnp.int32)
-    return place(inputs, labels, formulation, shared=shared)
+    targets = jax.random.randint(of_labels, lead, 0, classes, jnp.int32)
+    return place(inputs, targets, formulation, shared=shared)

@@ -3,10 +3,10 @@
 Built on jax.shard_map: a function sees its own device's part of the arrays, so that BatchNorm's statistics stay local,
 as they are in PyTorch's DistributedDataParallel, and nothing moves between devices but what is written here. jit with
 NamedSharding would leave the collectives to XLA and make BatchNorm's statistics global. On two devices of a CPU neither
-is faster (docs/measurement.md); on GPUs `python -m bench.sharding mnist 256` says.
+is faster (docs/measurement.md); on GPUs `python -m studies.sharding mnist 256` says.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,8 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from harness.errors import Refused
-from harness.session import Session
-from harness.world import World
+from harness.measure.program import Session
 
 AXIS = "data"
 REPLICATED = PartitionSpec()
@@ -24,16 +23,15 @@ SPLIT = PartitionSpec(AXIS)
 """Along the first axis, in the order of the ranks and of the devices of each."""
 
 
-def require_several_devices(world: World) -> None:
+def require_several_devices(session: Session[Any]) -> None:
     """Raises Refused where one process for all devices of a node is the same as one for each."""
-    if world.devices_per_rank == 1:
+    if session.mode.process_per_node and session.world.devices_per_rank == 1:
         raise Refused("one process for all devices of a node is for nodes with several; on one it would be jit")
 
 
-def details_of(session: Session, process_per_node: Sequence[str]) -> dict[str, Any]:
+def details_of(session: Session[Any]) -> dict[str, Any]:
     """How the devices were used, and which mode does the same on one of them."""
-    is_per_node = session.measurement.variant.execution_mode in process_per_node
-    return session.world.describe() | ({"one_device_mode": "jit"} if is_per_node else {})
+    return session.world.describe() | ({"one_device_mode": "jit"} if session.mode.process_per_node else {})
 
 
 def mesh() -> Mesh:

@@ -1,4 +1,4 @@
-"""Between Flax NNX's parameters and the neutral layout of harness/weights.py.
+"""Between Flax NNX's parameters and the neutral layout of harness/work/weights.py.
 
     neutral (PyTorch)                       Flax NNX
     conv.weight   [out, in, h, w]           conv.kernel   [h, w, in, out]
@@ -7,7 +7,9 @@
     bn.weight, bn.bias                      bn.scale, bn.bias
     bn.running_mean, bn.running_var         bn.mean, bn.var
 
-A benchmark's FLATTENED gives, for each dense layer behind a flattened image, that image's (channels, height, width).
+    embed.weight  [tokens, features]        embed.embedding  [tokens, features]
+
+A model's FLATTENED gives, for each dense layer behind a flattened image, that image's (channels, height, width).
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
 
-from harness.weights import initial_weight
+from harness.work.weights import initial_weight
 
 Params = dict[str | int, Any]
 """Arrays by the names of the model's attributes, nested as these are. Plain dicts: an nnx.State would be taken apart in
@@ -27,8 +29,12 @@ Python in every call of a jitted function."""
 Neutral = dict[str, NDArray[np.float64]]
 Flattened = Mapping[str, tuple[int, int, int]]
 
+Path = tuple[Any, ...]
+"""Names of attributes, and indices of lists."""
+
 NEUTRAL_NAMES = {
     "kernel": "weight",
+    "embedding": "weight",
     "scale": "weight",
     "bias": "bias",
     "mean": "running_mean",
@@ -36,9 +42,9 @@ NEUTRAL_NAMES = {
 }
 
 
-def load_initial_weights(model: nnx.Module, seed: int, flattened: Flattened) -> None:
+def load_initial_weights(model: nnx.Module, seed: int) -> None:
     """Overwrite all parameters and running statistics."""
-    state = nnx.state(model)
+    state, flattened = nnx.state(model), flattened_of(model)
     drawn = {}
     for path, variable in nnx.to_flat_state(state):
         name = neutral_name(path)
@@ -48,9 +54,16 @@ def load_initial_weights(model: nnx.Module, seed: int, flattened: Flattened) -> 
     nnx.update(model, nnx.from_flat_state(drawn))
 
 
+def flattened_of(model: nnx.Module) -> Flattened:
+    """Empty where no dense layer is behind a flattened image."""
+    flattened: Flattened = getattr(model, "FLATTENED", {})
+    return flattened
+
+
 def arrays_of(model: nnx.Module, *kinds: Any) -> Params:
     """Of these kinds of variables, or of all; `nnx.merge` takes them as it takes an nnx.State."""
-    return nnx.to_pure_dict(nnx.state(model, *kinds))
+    arrays: Params = nnx.to_pure_dict(nnx.state(model, *kinds))  # type: ignore[arg-type,assignment]
+    return arrays
 
 
 def to_neutral(params: Params, flattened: Flattened, leading_axes: int = 0) -> Neutral:
@@ -61,15 +74,13 @@ def to_neutral(params: Params, flattened: Flattened, leading_axes: int = 0) -> N
     }
 
 
-def neutral_name(path: tuple[str | int, ...]) -> str:
+def neutral_name(path: Path) -> str:
     """('layer1', 0, 'conv1', 'kernel') -> 'layer1.0.conv1.weight'."""
     *modules, leaf = path
     return ".".join([*map(str, modules), NEUTRAL_NAMES[str(leaf)]])
 
 
-def to_neutral_layout(
-    path: tuple[str | int, ...], value: NDArray, flattened: Flattened, leading_axes: int = 0
-) -> NDArray:
+def to_neutral_layout(path: Path, value: NDArray[Any], flattened: Flattened, leading_axes: int = 0) -> NDArray[Any]:
     own_axes = value.ndim - leading_axes
     if path[-1] != "kernel":
         return value
@@ -81,10 +92,12 @@ def to_neutral_layout(
         unflattened = value.reshape(*value.shape[:leading_axes], height, width, channels, -1)
         in_neutral_order = unflattened.transpose(*lead, *(leading_axes + axis for axis in (3, 2, 0, 1)))
         return in_neutral_order.reshape(*value.shape[:leading_axes], value.shape[-1], -1)
+    if own_axes != 2:
+        raise ValueError(f"{neutral_name(path)}: no neutral layout for a kernel of {own_axes} axes; known: 2 and 4")
     return value.swapaxes(-1, -2)
 
 
-def from_neutral_layout(path: tuple[str | int, ...], value: NDArray, flattened: Flattened) -> NDArray:
+def from_neutral_layout(path: Path, value: NDArray[Any], flattened: Flattened) -> NDArray[Any]:
     if path[-1] != "kernel":
         return value
     if value.ndim == 4:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness.config import Config
 from harness.errors import DataError
-from harness.gpu import Gpu, open_gpu
+from harness.experiments.model import Config
+from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
-from harness.settings import FRAMEWORKS
+from harness.plan import FRAMEWORKS
 from harness.suggest import valid_names
 
 if TYPE_CHECKING:
@@ -351,19 +351,22 @@ def judge_wandb(config: Config, answer: Mapping[str, Any]) -> Finding:
     )
 
 
-def examine_data(benchmark: str, data_dir: Path) -> Finding:
-    from harness.data import DataFiles, NoDataset, load
+def examine_data(name: str, data_dir: Path) -> Finding:
+    from harness.work.datasets import DataFiles, load, verify
+    from harness.work.declared import benchmark
 
-    name = f"data {benchmark}"
+    title, declared = f"data {name}", benchmark(name)
+    if declared.data is None:
+        words = declared.drawn.words if declared.drawn else "no data"
+        return Finding(name=title, verdict="ok", found=f"none needed: {words}")
     try:
-        dataset = load(benchmark, "real", data_dir)
+        verify(declared.data, "real", data_dir)
+        dataset = load(declared.data, "real", data_dir)
     except DataError as error:
-        is_missing = not DataFiles(data_dir=data_dir, benchmark=benchmark).manifest.exists()
-        return Finding(name=name, verdict="warning" if is_missing else "problem", found=str(error))
-    if isinstance(dataset, NoDataset):
-        return Finding(name=name, verdict="ok", found=f"none needed: {dataset.source}")
-    found = f"{len(dataset.train_images):,} + {len(dataset.test_images):,} images, verified, in {data_dir}"
-    return Finding(name=name, verdict="ok", found=found)
+        is_missing = not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
+        return Finding(name=title, verdict="warning" if is_missing else "problem", found=str(error))
+    counts = f"{dataset.train_count:,} + {dataset.test_count:,} {declared.task.samples}"
+    return Finding(name=title, verdict="ok", found=f"{counts}, verified, in {data_dir}")
 
 
 def examine_results(results: Results) -> Finding:

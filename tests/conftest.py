@@ -6,8 +6,21 @@ from pathlib import Path
 
 import pytest
 
-FRAMEWORKS_IN_THIS_PROCESS = Path(__file__).parent / "runners"
+from tests.made.guardian import guarded_folder
+
+HERE = Path(__file__).parent
+FRAMEWORKS_IN_THIS_PROCESS = HERE / "runners"
 LONGEST = FRAMEWORKS_IN_THIS_PROCESS / "test_several_devices.py"
+SLOW = (
+    "harness/job",
+    "pipeline/submission/test_local_queue.py",
+    "pipeline/test_calibrate.py",
+    "runners",
+    "slurm",
+    "whole/test_adding.py",
+    "whole/test_two_devices_from_main.py",
+)
+"""They need a framework or Slurm, or run whole jobs. `make test-fast` is the rest."""
 
 # Two files of tests run at a time (make test), and threads that wait for a core cost PyTorch more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,10 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start a framework in pytest's own process come last: JAX's threads do not survive a fork, and the
     others fork. The longest file of them comes first, so that no process waits for it at the end."""
     items.sort(key=lambda item: (FRAMEWORKS_IN_THIS_PROCESS in item.path.parents, item.path != LONGEST))
+    for item in items:
+        if any(item.path.is_relative_to(HERE / name) for name in SLOW):
+            item.add_marker("slow")
+        if "slurm" in getattr(item, "fixturenames", ()):
+            item.add_marker("slurm")
 
 
 def pytest_configure() -> None:
-    """A shell without job control starts what it runs in the background with SIGINT ignored, and every process would
+    """In pytest's first process and in each worker.
+
+    A shell without job control starts what it runs in the background with SIGINT ignored, and every process would
     inherit that; some tests are about what a SIGINT does."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    guarded_folder()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import Refused
-from harness.measure import COLD_CALLS
+from harness.measure.clock import COLD_CALLS
 
 
 class Compilations:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import distributed
 
 from harness.errors import Refused
-from harness.record import Memory
-from harness.world import World
+from harness.measure.world import World
+from harness.results.record import Memory
 from torch_runner.compiler import Compilations
 
 ON_CPU = "PyTorch's allocator keeps no count on a CPU; host_peak_bytes has the whole process"
@@ -27,7 +27,7 @@ OUT_OF_MEMORY = (
 
 
 class Device:
-    """Implements harness.session.DeviceProtocol."""
+    """Implements harness.measure.program.Device."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -84,19 +84,19 @@ class Device:
         return torch.stack(gathered).cpu().numpy()
 
     def set_up(self, precision: str) -> None:
-        """fp32 is IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is autocast over fp32
-        weights.
+        """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is autocast
+        over fp32 weights.
 
         Source: docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32 (TF32) on Ampere (and later) devices".
 
         Raises:
             Refused: tf32 or bf16 on a CPU.
         """
-        if precision != "fp32" and not self.on_gpu:
+        if precision in ("tf32", "bf16") and not self.on_gpu:
             raise Refused(
                 f"precision {precision} needs an NVIDIA GPU; PyTorch sees none here and it is not run as fp32"
             )
-        if precision != "fp32" and torch.cuda.get_device_capability() < (8, 0):
+        if precision in ("tf32", "bf16") and torch.cuda.get_device_capability() < (8, 0):
             raise Refused(
                 f"precision {precision} needs compute capability 8.0, which {torch.cuda.get_device_name()} lacks"
             )
@@ -133,6 +133,10 @@ class Device:
         """Graphs that Dynamo has compiled so far; a recompilation counts again."""
         return self._compilations.count
 
+    def forget_programs(self) -> None:
+        """Drop what was compiled, so that one process can build many programs."""
+        torch.compiler.reset()
+
     def begin_timing(self) -> None:
         if self.on_gpu:
             self._peak_before_reset = torch.cuda.max_memory_allocated()
@@ -157,6 +161,11 @@ class Device:
             isinstance(one, torch.OutOfMemoryError) or any(words in str(one) for words in OUT_OF_MEMORY)
             for one in with_causes(error)
         )
+
+
+def model_dtype(precision: str) -> torch.dtype:
+    """Of the weights: bf16 computes under torch.autocast over float32 weights."""
+    return torch.float64 if precision == "fp64" else torch.float32
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:

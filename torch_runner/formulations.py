@@ -11,7 +11,7 @@ Every formulation keeps its inputs in the layout that it computes in, so that a 
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,10 @@ from torch.nn import functional as F
 
 from harness.errors import Refused
 from torch_runner.compiler import compile_options, keep_in_place
+from torch_runner.task import Task
 
+Batches = Any
+"""One tensor for all models, or a list of N: a formulation takes back what it has placed or drawn itself."""
 Read = Callable[[Tensor], Tensor]
 MakeModel = Callable[[], nn.Module]
 PARALLEL_STREAMS = 32
@@ -30,10 +33,10 @@ PARALLEL_STREAMS = 32
 class Formulation(Protocol):
     """N models as one thing."""
 
-    def outputs(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    def outputs(self, inputs: Batches) -> Batches:
         """[models, batch, classes], as one tensor or as a list of N."""
 
-    def losses(self, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> Sequence[Tensor]:
+    def losses(self, inputs: Batches, targets: Batches) -> Batches:
         """[models], as one tensor or as a list of N: the mean over each model's batch."""
 
     def stacked(self, read: Read) -> dict[str, Tensor]:
@@ -45,28 +48,28 @@ class Formulation(Protocol):
     def parameters_of_models(self) -> list[list[Tensor]]:
         """By model where each has its own; else one list of parameters that begin with an axis of models."""
 
-    def place(self, inputs: Tensor, labels: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    def place(self, inputs: Tensor, targets: Tensor) -> tuple[Batches, Batches]:
         """A batch [models, batch, ...] or [batch, ...] in this formulation's layout."""
 
     def draw(
         self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    ) -> tuple[Batches, Batches]:
         """A random batch, drawn on the generator's device in this formulation's layout."""
 
 
 def make_formulation(
-    name: str, make_model: MakeModel, count: int, *, shared: bool, device: torch.device
+    name: str, make_model: MakeModel, task: Task, count: int, shared: bool, device: torch.device
 ) -> Formulation:
     """`shared`: all models see the same batch. Raises Refused where the model or the machine cannot do it."""
     if name == "streams" and device.type != "cuda":
         raise Refused("execution mode streams needs an NVIDIA GPU; PyTorch sees none here")
-    makers = {
-        "loop": lambda: SeparateModels(make_model, count, shared, device),
-        "conv1d_loop": lambda: SeparateModels(lambda: with_conv1d(make_model()), count, shared, device),
-        "streams": lambda: StreamedModels(make_model, count, shared, device),
-        "grouped_conv1d": lambda: StackedModels(make_model, count, shared, device, dense=GroupedConv1d),
-        "batched": lambda: StackedModels(make_model, count, shared, device, dense=BatchedLinear),
-        "vmap": lambda: VmappedModels(make_model, count, shared, device),
+    makers: dict[str, Callable[[], Formulation]] = {
+        "loop": lambda: SeparateModels(make_model, task, count, shared, device),
+        "conv1d_loop": lambda: SeparateModels(lambda: with_conv1d(make_model()), task, count, shared, device),
+        "streams": lambda: StreamedModels(make_model, task, count, shared, device),
+        "grouped_conv1d": lambda: StackedModels(make_model, task, count, shared, device, dense=GroupedConv1d),
+        "batched": lambda: StackedModels(make_model, task, count, shared, device, dense=BatchedLinear),
+        "vmap": lambda: VmappedModels(make_model, task, count, shared, device),
     }
     return makers[name]()
 
@@ -74,17 +77,18 @@ def make_formulation(
 class SeparateModels:
     """N modules, one after the other."""
 
-    def __init__(self, make_model: MakeModel, count: int, shared: bool, device: torch.device) -> None:
+    def __init__(self, make_model: MakeModel, task: Task, count: int, shared: bool, device: torch.device) -> None:
         models = [make_model() for _ in range(count)]
-        self.shared = shared
+        self.task, self.shared = task, shared
         self.shapes = neutral_shapes(models[0])
-        self.models = [model.to(device, memory_format=torch.channels_last) for model in models]
+        # PyTorch declares no overload with both.
+        self.models = [model.to(device, memory_format=torch.channels_last) for model in models]  # type: ignore[call-overload]
 
     def outputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [model(own) for model, own in zip(self.models, inputs, strict=True)]
 
-    def losses(self, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> list[Tensor]:
-        return [mean_loss(logits, own) for logits, own in zip(self.outputs(inputs), labels, strict=True)]
+    def losses(self, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
+        return [self.task.mean_loss(outputs, own) for outputs, own in zip(self.outputs(inputs), targets, strict=True)]
 
     def stacked(self, read: Read) -> dict[str, Tensor]:
         of_models = zip(*(model.parameters() for model in self.models), strict=True)
@@ -102,10 +106,10 @@ class SeparateModels:
     def parameters_of_models(self) -> list[list[Tensor]]:
         return [list(model.parameters()) for model in self.models]
 
-    def place(self, inputs: Tensor, labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def place(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         if self.shared:
-            return [as_channels_last(inputs)] * len(self.models), [labels] * len(self.models)
-        return [as_channels_last(own) for own in inputs], list(labels)
+            return [as_channels_last(inputs)] * len(self.models), [targets] * len(self.models)
+        return [as_channels_last(own) for own in inputs], list(targets)
 
     def draw(
         self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
@@ -118,18 +122,18 @@ class SeparateModels:
 class StreamedModels(SeparateModels):
     """The same loop with each model's work in a CUDA stream of its own; autograd runs its backward pass there too."""
 
-    def __init__(self, make_model: MakeModel, count: int, shared: bool, device: torch.device) -> None:
-        super().__init__(make_model, count, shared, device)
+    def __init__(self, make_model: MakeModel, task: Task, count: int, shared: bool, device: torch.device) -> None:
+        super().__init__(make_model, task, count, shared, device)
         streams = [torch.cuda.Stream(device) for _ in range(min(count, PARALLEL_STREAMS))]
         self.streams = [streams[index % len(streams)] for index in range(count)]
 
-    def losses(self, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> list[Tensor]:
+    def losses(self, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
         main = torch.cuda.current_stream()
         losses = []
-        for model, stream, own, own_labels in zip(self.models, self.streams, inputs, labels, strict=True):
+        for model, stream, own, own_targets in zip(self.models, self.streams, inputs, targets, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                losses.append(mean_loss(model(own), own_labels))
+                losses.append(self.task.mean_loss(model(own), own_targets))
         for stream in self.streams:
             main.wait_stream(stream)
         return losses
@@ -145,13 +149,14 @@ class StackedModels:
     def __init__(
         self,
         make_model: MakeModel,
+        task: Task,
         count: int,
         shared: bool,
         device: torch.device,
         *,
         dense: "type[BatchedLinear | GroupedConv1d]",
     ) -> None:
-        self.count, self.shared = count, shared
+        self.task, self.count, self.shared = task, count, shared
         model = make_model()
         self.dense = all(isinstance(layer, nn.Linear) for layer in layers_of(model))
         if dense is GroupedConv1d and not self.dense:
@@ -165,8 +170,8 @@ class StackedModels:
             return logits
         return logits.unflatten(1, (self.count, -1)).transpose(0, 1)
 
-    def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        return mean_losses(self.outputs(inputs), labels)
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return mean_losses(self.task, self.outputs(inputs), targets, self.shared)
 
     def stacked(self, read: Read) -> dict[str, Tensor]:
         return {name: read(parameter) for name, parameter in self.model.named_parameters()}
@@ -179,10 +184,10 @@ class StackedModels:
     def parameters_of_models(self) -> list[list[Tensor]]:
         return [list(self.model.parameters())]
 
-    def place(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def place(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         if self.side_by_side and not self.shared:
             inputs = inputs.transpose(0, 1).flatten(1, 2)
-        return inputs.contiguous(), labels
+        return inputs.contiguous(), targets
 
     def draw(
         self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
@@ -200,8 +205,8 @@ class StackedModels:
 class VmappedModels:
     """torch.func: one model's function, vmapped over its stacked parameters."""
 
-    def __init__(self, make_model: MakeModel, count: int, shared: bool, device: torch.device) -> None:
-        self.count, self.shared = count, shared
+    def __init__(self, make_model: MakeModel, task: Task, count: int, shared: bool, device: torch.device) -> None:
+        self.task, self.count, self.shared = task, count, shared
         parameters, _ = stack_module_state([make_model() for _ in range(count)])
         self.parameters = {name: nn.Parameter(value.detach().to(device)) for name, value in parameters.items()}
         keep_in_place(self.parameters.values())
@@ -211,8 +216,8 @@ class VmappedModels:
         in_dims = (0, None if self.shared else 0)
         return vmap(lambda own, x: functional_call(self.model, own, (x,)), in_dims)(self.parameters, inputs)
 
-    def losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        return mean_losses(self.outputs(inputs), labels)
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return mean_losses(self.task, self.outputs(inputs), targets, self.shared)
 
     def stacked(self, read: Read) -> dict[str, Tensor]:
         return {name: read(parameter) for name, parameter in self.parameters.items()}
@@ -225,8 +230,8 @@ class VmappedModels:
     def parameters_of_models(self) -> list[list[Tensor]]:
         return [list(self.parameters.values())]
 
-    def place(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return inputs, labels
+    def place(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return inputs, targets
 
     def draw(
         self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
@@ -284,7 +289,7 @@ class GroupedConv2d(nn.Module):
         if layer.groups != 1 or layer.padding_mode != "zeros" or layer.bias is None:
             raise Refused(f"execution mode batched knows plain convolutions with a bias, not {layer}")
         self.count, self.in_channels = count, layer.in_channels
-        self.window = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
+        self.window: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
         self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
         self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
 
@@ -311,7 +316,7 @@ def with_conv1d(model: nn.Module) -> nn.Module:
     """Raises Refused unless all layers are dense."""
     if not all(isinstance(layer, nn.Linear) for layer in layers_of(model)):
         raise Refused("execution mode conv1d_loop is for models of dense layers only")
-    return replace_layers(model, Conv1dLinear)
+    return replace_layers(model, Conv1dLinear)  # type: ignore[arg-type]
 
 
 def stacked_layer(layer: nn.Module, count: int, dense: "type[BatchedLinear | GroupedConv1d]") -> nn.Module:
@@ -344,22 +349,14 @@ def neutral_shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: value.shape[:2] if value.dim() == 3 else value.shape for name, value in model.named_parameters()}
 
 
-# Losses and inputs
+# Losses, inputs and targets
 
 
-def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(in_full_precision(logits), labels)
-
-
-def mean_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Logits [models, batch, classes] and labels [models, batch], or [batch] for all, to [models]."""
-    labels = labels.expand(logits.shape[:2])
-    losses = F.cross_entropy(in_full_precision(logits).flatten(0, 1), labels.flatten(), reduction="none")
-    return losses.unflatten(0, labels.shape).mean(1)
-
-
-def in_full_precision(logits: Tensor) -> Tensor:
-    return logits.float() if logits.dtype == torch.bfloat16 else logits
+def mean_losses(task: Task, outputs: Tensor, targets: Tensor, shared: bool) -> Tensor:
+    """Outputs [models, batch, ...] and targets [models, batch, ...], or [batch, ...] for all, to [models]."""
+    targets = targets.expand(len(outputs), *targets.shape) if shared else targets
+    losses = task.losses(outputs.flatten(0, 1), targets.flatten(0, 1))
+    return losses.unflatten(0, outputs.shape[:2]).mean(1)
 
 
 def as_channels_last(inputs: Tensor) -> Tensor:
@@ -388,7 +385,9 @@ class StackedSgd:
         self.parameters, self.momentum = parameters, momentum
         self.velocities = [torch.zeros_like(parameter) for parameter in parameters]
         self.rates = [rates.view(-1, *repeat(1, parameter.dim() - 1)) for parameter in parameters]
-        self.update = torch.compile(self._update, **compile_options()) if compiled else self._update
+        self.update: Callable[..., None] = (
+            torch.compile(self._update, **compile_options()) if compiled else self._update
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for parameter in self.parameters:

@@ -1,7 +1,7 @@
 """PyTorch's side of a cell: `python torch_runner/run.py --benchmark cifar10 --use_case 3`.
 
-This process imports no torch. It starts a fresh child for each measurement (harness/job.py), and there
-harness/session.py finds this folder's device.py, benchmarks/ and use_cases/ by name.
+This process imports no torch. It starts a fresh child for each measurement (harness/job/job.py), and there
+harness/measure/process.py finds this folder's device.py, benchmarks/ and use_cases/ by name.
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the repository, not this folder
 
-from harness.job import main  # noqa: E402
+from harness.job.main import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main("torch"))

@@ -29,7 +29,7 @@ def with_averaged_gradients(module: nn.Module, device: torch.device) -> nn.Modul
         gradient_as_bucket_view=True,
         static_graph=True,
         init_sync=False,
-        **LOCAL_BUFFERS,
+        **LOCAL_BUFFERS,  # type: ignore[arg-type]
     )
 
 

@@ -1,4 +1,4 @@
-"""Between PyTorch's parameters and the neutral layout of harness/weights.py, which is PyTorch's own."""
+"""Between PyTorch's parameters and the neutral layout of harness/work/weights.py, which is PyTorch's own."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from harness.weights import initial_weight
+from harness.work.weights import initial_weight
 
 Neutral = dict[str, NDArray[np.float64]]
 

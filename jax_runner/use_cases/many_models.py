@@ -3,7 +3,7 @@
 The models differ in their initial weights, and by option in their batches and in their learning rates. A batch size is
 that of one model: a step does N times as many samples. The batch lies on the device, and each call uses it again.
 
-Execution modes (formulations.py), for how the step of one model becomes that of N. Each is one jitted program for the
+Formulations (formulations.py), for how the step of one model becomes that of N. Each is one jitted program for the
 whole step, state donated:
     vmap            jax.vmap over stacked parameters
     side_by_side    the same with the models' axis beside the channels in images and kernels, where a grouped
@@ -13,7 +13,6 @@ whole step, state donated:
 Of the phases, each is a jitted program of its own; what the step fuses across them and keeps in place, they do not.
 """
 
-import importlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,42 +23,37 @@ from flax import nnx
 from jax import numpy as jnp
 from numpy.typing import NDArray
 
-from harness.data import NoDataset
 from harness.errors import Refused
-from harness.many_models import (
+from harness.measure.program import Phase, Program, Session
+from harness.results.parity import PARITY_STEPS
+from harness.results.record import Check
+from harness.work.use_cases.many_models import (
     CHECK_STEPS,
-    Batch,
     Course,
+    Options,
+    Settings,
+    added_to_weights,
     check_course,
-    dataset_batch,
+    drawn_batch,
+    first_batch,
     leading_axes,
     learning_rates,
     model_seed,
 )
-from harness.measure import Phase
-from harness.parity import PARITY_STEPS
-from harness.record import Check, Result
-from harness.session import Session
-from harness.synthetic import class_count, draw_batch, input_shape, sizes_of
-from jax_runner.device import model_dtypes
+from jax_runner.compiler import step_peak_bytes
+from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.formulations import FOR_ALL, PER_MODEL, Arrays, draw, laid_out, over_models, place, stacked
-from jax_runner.weights import Neutral, Params, arrays_of, load_initial_weights, parameter_count, to_neutral
-
-EXECUTION_MODES = ("vmap", "side_by_side", "unrolled", "map")
-ONE_DEVICE = True
-OPTIONS = {"models": "positive integer", "batches": ("different", "same"), "learning_rates": ("one", "separate")}
-SETTINGS = {
-    "learning_rate": "positive number",
-    "momentum": "fraction",
-    "in_features": "positive integer",
-    "hidden_features": "positive integer",
-    "out_features": "positive integer",
-    "channels": "positive integer",
-    "image_size": "positive integer",
-    "hidden_channels": "positive integer",
-    "classes": "positive integer",
-}
-REFUSED_MODELS = {"resnet18": "BatchNorm's running statistics are no weights, and not every formulation can stack them"}
+from jax_runner.models import make_model
+from jax_runner.task import in_float64, make_task
+from jax_runner.weights import (
+    Neutral,
+    Params,
+    arrays_of,
+    flattened_of,
+    load_initial_weights,
+    parameter_count,
+    to_neutral,
+)
 
 
 class ModelState(NamedTuple):
@@ -67,182 +61,24 @@ class ModelState(NamedTuple):
     opt_state: optax.OptState
 
 
-def run(session: Session) -> Result:
-    variant = session.measurement.variant
-    problem = Problem(session)
-    training = Training(problem, variant.execution_mode)
-    batch = problem.check_batch()
-    training.take(batch)
-    training.reset()
-
-    wait = session.device.wait
-    wait((training.state, training.inputs, training.labels))  # copied before the clock starts
-    cold_call_times_s = session.measure_cold(training.step, wait)
-    checks = problem.check(training, batch)
-    if problem.draws:
-        wait(training.draw())
-    steady = session.measure_steady(
-        training.step, wait, steps_per_call=1, samples_per_step=problem.count * variant.batch_size
-    )
-    if session.device.on_gpu:
-        session.device.set_step_peak(training.lower().compile())
-    result = session.result(
-        steady,
-        cold_call_times_s,
-        checks=checks,
-        parameter_count=problem.count * parameter_count(problem.make_model()),
-    )
-    details = {"models": problem.count} | session.measure_phases(training.phases(), wait)
-    return result.model_copy(update={"details": details})
+def build(session: Session[Device], *, joined: bool = True) -> "ManyModels":
+    """One device only, so `joined` changes nothing."""
+    return ManyModels(session)
 
 
-def parity_numbers(session: Session) -> dict[str, NDArray]:
-    """What both frameworks must agree on, by the step that is timed."""
-    return numbers_of(Problem(session), session.measurement.variant.execution_mode)
+class ManyModels(Program):
+    """See harness/measure/program.py."""
 
-
-def numbers_of(problem: "Problem", execution_mode: str) -> dict[str, NDArray]:
-    """Outputs, losses and gradients of the first step, and weights after five; a first axis of models everywhere."""
-    training = Training(problem, execution_mode)
-    training.take(problem.check_batch())
-    training.reset()
-    outputs = training.over_models(problem.apply, (PER_MODEL, training.batch_axis))
-    outputs = stacked(jax.jit(outputs)(training.params(), training.inputs), training.formulation)
-    numbers = {"outputs": np.asarray(outputs, np.float64)}
-    training.forward()
-    gradients = problem.to_neutral(stacked(training.backward(), training.formulation))
-    numbers |= {f"gradient/{name}": value for name, value in gradients.items()}
-    numbers["loss"] = losses_of_models(training.step()[1])
-    for _ in range(PARITY_STEPS - 1):
-        training.step()
-    weights = problem.to_neutral(stacked(training.params(), training.formulation))
-    return numbers | {f"weights_after_{PARITY_STEPS}_steps/{name}": value for name, value in weights.items()}
-
-
-class Problem:
-    """N models, their initial weights, learning rates and batches."""
-
-    def __init__(self, session: Session, dtype: Any = jnp.float32) -> None:
-        measurement = session.measurement
-        variant, settings = measurement.variant, measurement.settings
-        self.variant, self.dtype = variant, dtype
-        self.seed = measurement.protocol.seed
-        self.dataset = session.dataset
-        self.count = int(variant.options["models"])
-        self.shared = variant.options["batches"] == "same"
-        self.separate_rates = variant.options["learning_rates"] == "separate"
-        self.lead = leading_axes(self.count, variant.batch_size, str(variant.options["batches"]))
-        self.rates = learning_rates(
-            float(settings["learning_rate"]), self.count, str(variant.options["learning_rates"])
-        )
-        self.momentum = float(settings["momentum"])
-        self.benchmark = importlib.import_module(f"jax_runner.benchmarks.{measurement.cell.benchmark}")
-        self.draws = isinstance(session.dataset, NoDataset)
-        self.sizes = sizes_of(settings)
-        self.graphdef = nnx.graphdef(self.make_model())
-
-    def make_model(self, dtype: Any = None) -> nnx.Module:
-        of_any_size = (self.sizes,) if self.draws else ()
-        dtype = dtype or self.dtype
-        dtypes = {"dtype": dtype, "param_dtype": dtype}
-        if dtype == jnp.float32:
-            dtypes = model_dtypes(self.variant.precision)
-        return self.benchmark.make_model(self.variant.model, dtypes, *of_any_size)
-
-    def has_convolutions(self) -> bool:
-        return any(leaf.ndim == 4 for leaf in jax.tree.leaves(arrays_of(self.make_model())))
-
-    def initial_weights(self, dtype: Any = None) -> Iterator[Params]:
-        """Of one model after the other; those of model i are drawn as those of a model alone with its seed."""
-        model = self.make_model(dtype)
-        for index in range(self.count):
-            load_initial_weights(model, model_seed(self.seed, index), self.benchmark.FLATTENED)
-            yield jax.tree.map(jnp.copy, arrays_of(model))
-
-    def check_batch(self) -> Batch:
-        """The same numbers in both frameworks."""
-        if not self.draws:
-            return dataset_batch(self.dataset, self.lead)
-        shape, classes = input_shape(self.variant.model, self.sizes), class_count(self.variant.model, self.sizes)
-        return Batch(*draw_batch(self.seed, self.lead, shape, classes))
-
-    def on_device(self, batch: Batch, dtype: Any = None) -> tuple[jax.Array, jax.Array]:
-        """Inputs [models, batch, ...] and labels [models, batch], or one batch for all; images are NHWC."""
-        inputs = batch.inputs
-        is_image = inputs.ndim - batch.labels.ndim == 3
-        inputs = np.moveaxis(inputs, -3, -1) if is_image else inputs
-        return jnp.asarray(inputs, dtype or self.dtype), jnp.asarray(batch.labels)
-
-    def apply(self, params: Params, inputs: jax.Array) -> jax.Array:
-        return nnx.merge(self.graphdef, params)(inputs)
-
-    def loss(self, params: Params, inputs: jax.Array, labels: jax.Array) -> jax.Array:
-        """Of one model: the mean over its batch."""
-        logits = self.apply(params, inputs)
-        if logits.dtype == jnp.bfloat16:
-            logits = logits.astype(jnp.float32)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-    def optimize(self, state: ModelState, gradient: Params, rate: jax.Array) -> ModelState:
-        """Of one model."""
-        optimizer = optax.sgd(rate, momentum=self.momentum)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        return ModelState(optax.apply_updates(state.params, updates), opt_state)
-
-    def step(
-        self, state: ModelState, rate: jax.Array, inputs: jax.Array, labels: jax.Array
-    ) -> tuple[ModelState, jax.Array]:
-        """Of one model: its new state and its loss before."""
-        loss, gradient = jax.value_and_grad(self.loss)(state.params, inputs, labels)
-        return self.optimize(state, gradient, rate), loss
-
-    def initial_state(self, params: Params) -> ModelState:
-        """Of one model; the learning rate has no part in it."""
-        return ModelState(params, optax.sgd(1.0, momentum=self.momentum).init(params))
-
-    def to_neutral(self, params: Params) -> Neutral:
-        """[models, ...]"""
-        return to_neutral(params, self.benchmark.FLATTENED, leading_axes=1)
-
-    def check(self, training: "Training", batch: Batch) -> list[Check]:
-        """Raises CheckFailed unless the step that will be timed does to every model what training it alone does."""
-        training.reset()
-        losses = [losses_of_models(training.step()[1]) for _ in range(CHECK_STEPS)]
-        weights = self.to_neutral(stacked(training.params(), training.formulation))
-        initial = self.to_neutral(stack_on_host(self.initial_weights()))
-        updates = {name: weights[name] - initial[name] for name in initial}
-        actual = Course(losses=np.stack(losses), updates=updates)
-        return check_course(actual, self.alone(batch), self.variant.precision)
-
-    def alone(self, batch: Batch) -> Course:
-        """Every model by itself in float64, by a jitted step of one model; no two are on the device at once."""
-        graphdef = self.graphdef
-        losses, updates = [], []
-        with jax.enable_x64(True):
-            self.graphdef = nnx.graphdef(self.make_model(jnp.float64))
-            step = jax.jit(self.step)
-            for index, initial in enumerate(self.initial_weights(jnp.float64)):
-                own = batch if self.shared else Batch(batch.inputs[index], batch.labels[index])
-                inputs, labels = self.on_device(own, jnp.float64)
-                state = self.initial_state(initial)
-                of_steps = []
-                for _ in range(CHECK_STEPS):
-                    state, loss = step(state, self.rates[index], inputs, labels)
-                    of_steps.append(float(loss))
-                losses.append(of_steps)
-                updates.append(jax.device_get(jax.tree.map(jnp.subtract, state.params, initial)))
-        self.graphdef = graphdef
-        return Course(losses=np.array(losses).T, updates=self.to_neutral(stack_on_host(updates)))
-
-
-class Training:
-    """The step that is timed, whole and in phases."""
-
-    def __init__(self, problem: Problem, execution_mode: str) -> None:
-        if execution_mode == "side_by_side" and not problem.has_convolutions():
+    def __init__(self, session: Session[Device]) -> None:
+        variant = session.measurement.variant
+        self.session = session
+        self.problem = problem = Problem(session, model_dtypes(variant.precision))
+        self.formulation = session.mode.formulation
+        if self.formulation == "side_by_side" and not problem.has_convolutions():
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
-        self.problem = problem
-        self.formulation = execution_mode
+        self.samples_per_step = problem.count * variant.batch_size
+        self.parameter_count = problem.count * parameter_count(problem.model)
+        self.details = {"models": problem.count}
         self.batch_axis = FOR_ALL if problem.shared else PER_MODEL
         rate_axis = PER_MODEL if problem.separate_rates else FOR_ALL
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)
@@ -256,62 +92,109 @@ class Training:
         )
         self.compute_draw = jax.jit(self._draw)
         self.key = jax.random.key(problem.seed)
-        self.state: Arrays = None
-        self.inputs: Arrays = None
-        self.labels: Arrays = None
         self.pullback: Arrays = None
         self.gradient: Arrays = None
+        self.inputs, self.targets = place(*problem.check_batch(), self.formulation, shared=problem.shared)
+        self.models: Arrays = None
+        self.reset()
 
-    def over_models(self, function: Any, axes: tuple[int | None, ...]) -> Any:
-        return over_models(function, self.formulation, axes, self.problem.count)
+    def step(self) -> tuple[Arrays, Arrays]:
+        """All of it in one program; the new state, and the losses of all models before the step."""
+        outputs = self.compute_step(self.models, self.rates, self.inputs, self.targets)
+        self.models, losses = zip(*outputs, strict=True) if self.formulation == "unrolled" else outputs
+        return self.models, losses
 
-    def take(self, batch: Batch) -> None:
-        """Train on this batch from now on."""
+    def state(self) -> Arrays:
+        return self.models, self.inputs, self.targets
+
+    def check(self) -> list[Check]:
+        """Raises CheckFailed unless the step that is timed does to every model what training it alone does."""
+        self.reset()
+        losses = [losses_of_models(self.step()[1]) for _ in range(CHECK_STEPS)]
+        weights = self.problem.to_neutral(stacked(self.params(), self.formulation))
+        initial = self.problem.to_neutral(stack_on_host(self.problem.initial_weights()))
+        updates = {name: weights[name] - initial[name] for name in initial}
+        actual = Course(losses=np.stack(losses), updates=updates)
+        return check_course(actual, self.alone(), self.session.measurement.variant.precision)
+
+    def alone(self) -> Course:
+        """Every model by itself in float64, by a jitted step of one model; no two are on the device at once."""
+        losses, updates = [], []
+        inputs, targets = self.problem.check_batch()
+        with jax.enable_x64(True):
+            problem = Problem(self.session, FLOAT64)
+            inputs = in_float64(inputs)
+            step = jax.jit(problem.step)
+            for index, initial in enumerate(problem.initial_weights()):
+                own = (inputs, targets) if problem.shared else (inputs[index], targets[index])
+                state = problem.initial_state(initial)
+                of_steps = []
+                for _ in range(CHECK_STEPS):
+                    state, loss = step(state, problem.rates[index], *own)
+                    of_steps.append(float(loss))
+                losses.append(of_steps)
+                updates.append(jax.device_get(jax.tree.map(jnp.subtract, state.params, initial)))
+            return Course(losses=np.array(losses).T, updates=problem.to_neutral(stack_on_host(updates)))
+
+    def settle(self) -> None:
+        """Where inputs are drawn, those that are timed come from the framework's own generator."""
+        if self.problem.drawn:
+            self.session.device.wait(self.draw())
+
+    def phases(self) -> list[Phase]:
+        """Together they do what the step does, in more time."""
+        data_generation: list[Phase] = [("data_generation", self.draw)] if self.problem.drawn else []
+        return [
+            *data_generation,
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("optimizer", self.optimize),
+        ]
+
+    def step_peak_bytes(self) -> int | None:
+        if not self.session.device.on_gpu:
+            return None
+        return step_peak_bytes(self.compute_step.lower(self.models, self.rates, self.inputs, self.targets).compile())
+
+    def parity(self) -> Neutral:
+        """Outputs, losses and gradients of the first step, and what five steps add to the weights; a first axis of
+        models everywhere."""
         problem = self.problem
-        self.inputs, self.labels = place(*problem.on_device(batch), self.formulation, shared=problem.shared)
-
-    def draw(self) -> Arrays:
-        """Train on a new random batch from now on, made on the device."""
-        self.key, self.inputs, self.labels = self.compute_draw(self.key)
-        return self.key, self.inputs, self.labels
-
-    def _draw(self, key: jax.Array) -> tuple[jax.Array, Arrays, Arrays]:
-        problem = self.problem
-        channels_first = input_shape(problem.variant.model, problem.sizes)
-        shape = (*channels_first[1:], channels_first[0])
-        classes = class_count(problem.variant.model, problem.sizes)
-        next_key, key = jax.random.split(key)
-        return next_key, *draw(key, problem.lead, shape, classes, self.formulation, shared=problem.shared)
+        compute_outputs = jax.jit(self.over_models(problem.apply, (PER_MODEL, self.batch_axis)))
+        outputs = stacked(compute_outputs(self.params(), self.inputs), self.formulation)
+        numbers: Neutral = {"outputs": np.asarray(outputs, np.float64)}
+        self.forward()
+        gradients = problem.to_neutral(stacked(self.backward(), self.formulation))
+        numbers |= {f"gradients/{name}": value for name, value in gradients.items()}
+        numbers["loss"] = losses_of_models(self.step()[1])
+        for _ in range(PARITY_STEPS - 1):
+            self.step()
+        weights = problem.to_neutral(stacked(self.params(), self.formulation))
+        return numbers | {f"updates/{name}": v for name, v in added_to_weights(weights, problem.seed).items()}
 
     def reset(self) -> None:
         """Initial weights, and an optimizer that has seen nothing."""
         of_models = [self.problem.initial_state(params) for params in self.problem.initial_weights()]
-        self.state = laid_out(of_models, self.formulation)
+        self.models = laid_out(of_models, self.formulation)
 
     def params(self) -> Arrays:
         """In the formulation's layout."""
         if self.formulation == "unrolled":
-            return tuple(state.params for state in self.state)
-        return self.state.params
+            return tuple(state.params for state in self.models)
+        return self.models.params
 
-    def step(self) -> tuple[Arrays, Arrays]:
-        """All of it in one program; the new state, and the losses of all models before the step."""
-        outputs = self.compute_step(self.state, self.rates, self.inputs, self.labels)
-        self.state, losses = zip(*outputs, strict=True) if self.formulation == "unrolled" else outputs
-        return self.state, losses
+    def over_models(self, function: Any, axes: tuple[int | None, ...]) -> Any:
+        return over_models(function, self.formulation, axes, self.problem.count)
 
-    def lower(self) -> Any:
-        return self.compute_step.lower(self.state, self.rates, self.inputs, self.labels)
+    # The phases.
 
-    def _forward(self, params: Params, inputs: jax.Array, labels: jax.Array) -> tuple[jax.Array, Arrays]:
-        """Of one model: the loss, and the function of the backward pass with all that it needs."""
-        return jax.vjp(lambda params: self.problem.loss(params, inputs, labels), params)
-
-    def _backward(self, pullback: Any) -> Params:
-        return pullback(jnp.ones((), self.problem.dtype))[0]
+    def draw(self) -> Arrays:
+        """Train on a new random batch from now on, made on the device."""
+        self.key, self.inputs, self.targets = self.compute_draw(self.key)
+        return self.key, self.inputs, self.targets
 
     def forward(self) -> Arrays:
-        outputs = self.compute_forward(self.params(), self.inputs, self.labels)
+        outputs = self.compute_forward(self.params(), self.inputs, self.targets)
         of_models = zip(*outputs, strict=True) if self.formulation == "unrolled" else outputs
         losses, self.pullback = of_models
         return losses, self.pullback
@@ -321,18 +204,96 @@ class Training:
         return self.gradient
 
     def optimize(self) -> Arrays:
-        self.state = self.compute_optimize(self.state, self.gradient, self.rates)
-        return self.state
+        self.models = self.compute_optimize(self.models, self.gradient, self.rates)
+        return self.models
 
-    def phases(self) -> list[Phase]:
-        """In the order in which they depend on each other. Together they do what the step does, in more time."""
-        data_generation: list[Phase] = [("data_generation", self.draw)] if self.problem.draws else []
-        return [
-            *data_generation,
-            ("forward", self.forward),
-            ("backward", self.backward),
-            ("optimizer", self.optimize),
-        ]
+    def _draw(self, key: jax.Array) -> tuple[jax.Array, Arrays, Arrays]:
+        problem = self.problem
+        channels_first = problem.drawn_shape
+        shape = (*channels_first[1:], channels_first[0])
+        next_key, key = jax.random.split(key)
+        return next_key, *draw(key, problem.lead, shape, problem.drawn_classes, self.formulation, shared=problem.shared)
+
+    def _forward(self, params: Params, inputs: jax.Array, targets: jax.Array) -> tuple[jax.Array, Arrays]:
+        """Of one model: the loss, and the function of the backward pass with all that it needs."""
+        return jax.vjp(lambda params: self.problem.loss(params, inputs, targets), params)
+
+    def _backward(self, pullback: Any) -> Params:
+        gradient: Params = pullback(jnp.ones((), self.problem.dtype))[0]
+        return gradient
+
+
+class Problem:
+    """N models, their initial weights, learning rates and batches."""
+
+    def __init__(self, session: Session[Any], dtypes: dict[str, Any]) -> None:
+        measurement, benchmark = session.measurement, session.benchmark
+        options = Options.model_validate(measurement.variant.options)
+        settings = Settings.model_validate(measurement.settings)
+        self.session = session
+        self.dtype = dtypes["param_dtype"]
+        self.seed = measurement.protocol.seed
+        self.count = options.models
+        self.shared = options.batches == "same"
+        self.separate_rates = options.learning_rates == "separate"
+        self.lead = leading_axes(self.count, measurement.variant.batch_size, options.batches)
+        self.rates = learning_rates(settings.learning_rate, self.count, options.learning_rates)
+        self.momentum = settings.momentum
+        self.task = make_task(session, self.dtype)
+        self.model = make_model(session, dtypes)
+        self.graphdef = nnx.graphdef(self.model)
+        self.drawn = benchmark.drawn
+        if self.drawn:
+            sizes = benchmark.sizes.model_validate(measurement.sizes)
+            self.drawn_shape = self.drawn.shape(measurement.variant.model, sizes)
+            self.drawn_classes = self.drawn.classes(measurement.variant.model, sizes)
+
+    def has_convolutions(self) -> bool:
+        return any(leaf.ndim == 4 for leaf in jax.tree.leaves(arrays_of(self.model)))
+
+    def initial_weights(self) -> Iterator[Params]:
+        """Of one model after the other; those of model i are drawn as those of a model alone with its seed."""
+        for index in range(self.count):
+            load_initial_weights(self.model, model_seed(self.seed, index))
+            yield jax.tree.map(jnp.copy, arrays_of(self.model))
+
+    def check_batch(self) -> tuple[jax.Array, jax.Array]:
+        """Inputs [models, batch, ...] and targets [models, batch, ...], or one batch for all: the same numbers in both
+        frameworks."""
+        if self.drawn:
+            batch = drawn_batch(self.seed, self.lead, self.drawn_shape, self.drawn_classes)
+        else:
+            batch = first_batch(self.session.dataset, self.lead)
+        on_device = {name: jnp.asarray(array) for name, array in batch.items()}
+        return self.task.inputs(on_device), self.task.targets(on_device)
+
+    def apply(self, params: Params, inputs: jax.Array) -> jax.Array:
+        return nnx.merge(self.graphdef, params)(inputs)
+
+    def loss(self, params: Params, inputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """Of one model: the mean over its batch."""
+        return self.task.mean_loss(self.apply(params, inputs), targets)
+
+    def optimize(self, state: ModelState, gradient: Params, rate: jax.Array) -> ModelState:
+        """Of one model."""
+        optimizer = optax.sgd(rate, momentum=self.momentum)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        return ModelState(optax.apply_updates(state.params, updates), opt_state)
+
+    def step(
+        self, state: ModelState, rate: jax.Array, inputs: jax.Array, targets: jax.Array
+    ) -> tuple[ModelState, jax.Array]:
+        """Of one model: its new state and its loss before."""
+        loss, gradient = jax.value_and_grad(self.loss)(state.params, inputs, targets)
+        return self.optimize(state, gradient, rate), loss
+
+    def initial_state(self, params: Params) -> ModelState:
+        """Of one model; the learning rate has no part in it."""
+        return ModelState(params, optax.sgd(1.0, momentum=self.momentum).init(params))
+
+    def to_neutral(self, params: Params) -> Neutral:
+        """[models, ...]"""
+        return to_neutral(params, flattened_of(self.model), leading_axes=1)
 
 
 def losses_of_models(losses: Arrays) -> NDArray[np.float64]:
@@ -342,4 +303,7 @@ def losses_of_models(losses: Arrays) -> NDArray[np.float64]:
 
 def stack_on_host(of_models: Iterable[Params]) -> Params:
     """[models, ...], as numpy arrays: the device may have no room for them beside what is measured."""
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *[jax.device_get(params) for params in of_models])
+    stacked_models: Params = jax.tree.map(
+        lambda *leaves: np.stack(leaves), *[jax.device_get(params) for params in of_models]
+    )
+    return stacked_models

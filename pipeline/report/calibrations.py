@@ -1,111 +1,131 @@
-"""What calibrations of the instrument say about the devices of a report: can its verdicts be trusted there?"""
+"""What calibrations say, in words: the tables of `main.py calibrate` and of docs/studies/calibration.md, and the
+report's sentences about each of its devices."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import RecordError
-from harness.settings import FRAMEWORKS, Framework
-from pipeline.calibration import (
-    FOUND_GOAL_OF,
+from harness.paths import PUBLISHED, REPOSITORY, Results
+from harness.plan import FRAMEWORKS, SLOWDOWNS, Framework
+from pipeline.markdown import GeneratedPart, markdown_table
+from pipeline.report.calibration import (
+    ANSWERS,
+    REPLICATES,
     Calibration,
     Row,
-    flag_counts,
-    read_calibration,
-    rounds_of,
+    in_percent,
+    read_calibrations,
     rows_of,
-    spread,
-    what_was_measured,
 )
-from pipeline.report.compare import NAMES, device_of
+from pipeline.report.compare import NAMES
+from pipeline.report.conditions import uses_gpu
 
 COMMAND = "python main.py calibrate"
+PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
+DOCS = REPOSITORY / "docs" / "studies" / "calibration.md"
+PART_OF_DOCS = GeneratedPart(
+    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->",
+    end="<!-- end of calibration -->",
+)
+NOT_PUBLISHED = "No calibration has been published yet."
 
-
-@dataclass(frozen=True, kw_only=True)
-class Trust:
-    """With so many replicates: how often a verdict was false where both sides were alike, and how often a slowdown of
-    2 % was found. Shares of the trials."""
-
-    replicates: int
-    false_in_aa: float
-    found: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibrated:
-    """One calibration of one framework."""
-
-    framework: Framework
-    what: str
-    """Benchmark, use case, variant and data."""
-    day: str
-    quick: bool
-    flags: str
-    """`imprecise in 42 of 43 processes`; empty without any."""
-    rounds: int
-    spread: float | None
-    """Of the ratio of two processes that are alike; None without a complete round."""
-    trust: tuple[Trust, ...]
-    """Empty under 3 complete rounds."""
-
-
-CalibratedDevices = Mapping[str, Sequence[Calibrated]]
+CalibratedDevices = Mapping[str, Sequence[Calibration]]
 """By the device's name; empty where there is no calibration."""
 
 
-def read_calibrations(folders: Iterable[Path]) -> tuple[list[Calibration], list[str]]:
-    """Those of all folders, oldest first, and a sentence about each file that is none."""
-    paths = {path.resolve() for folder in folders for path in folder.glob("*.json")}
-    found, refused = [], []
-    for path in sorted(paths):
-        try:
-            found.append(read_calibration(path))
-        except RecordError as error:
-            refused.append(str(error))
-    return sorted(found, key=lambda calibration: calibration.started_at), refused
+# Tables.
+
+
+def describe(calibrations: Iterable[Calibration]) -> str:
+    """Markdown: of each, what was measured where in one paragraph on one line, and a table."""
+    return "\n\n".join(map(_describe, calibrations))
+
+
+def _describe(one: Calibration) -> str:
+    headline = f"**{one.framework}**, {one.what}"
+    if not one.rounds:
+        return f"{headline}: no complete round yet."
+    facts = [f"{headline}, on {_where(one)}.", _how_much(one)]
+    if one.flags:
+        facts.append(f"Flags: {one.flags}.")
+    if one.quick:
+        facts.append("A quick run: not a result to quote.")
+    rows = rows_of(one.complete)
+    if not rows:
+        return " ".join([*facts, f"The table needs {REPLICATES[0]} complete rounds."])
+    missing = [str(replicates) for replicates in REPLICATES if replicates > one.rounds]
+    if missing:
+        facts.append(f"Too few rounds for {' and '.join(missing)} replicates.")
+    return " ".join(facts) + "\n\n" + table(rows)
+
+
+def table(rows: Sequence[Row]) -> str:
+    header = ("replicates", "planted", *ANSWERS, "median ratio", "its error", "goal")
+    return markdown_table(header, map(_cells, rows))
+
+
+def _cells(row: Row) -> list[str]:
+    planted = in_percent(row.condition) if row.condition in SLOWDOWNS else row.condition
+    shares = [percent(row.shares[answer]) for answer in ANSWERS]
+    ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
+    return [str(row.replicates), planted, *shares, *ratio, row.goal]
+
+
+def _where(one: Calibration) -> str:
+    environment = one.environment
+    cpu = environment.get("cpu") or {}
+    of_cpus = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})"
+    device = one.device if uses_gpu(environment) else of_cpus
+    version = (environment.get("framework") or {}).get("version")
+    return f"{device}, with {one.framework} {version} and Python {environment.get('python')}"
+
+
+def _how_much(one: Calibration) -> str:
+    loads = [record.environment["load_average"][0] for record in one.records]
+    return (
+        f"{one.rounds} rounds from {one.day}; load average {min(loads):.1f} to {max(loads):.1f}. "
+        f"Two unslowed processes of a round differ by {(one.spread or 0) * 100:.2f} % (root mean square)."
+    )
+
+
+def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED_CALIBRATIONS) -> None:
+    """Write the tables of all published calibrations between the markers.
+
+    Raises:
+        RecordError: a published file is no record, or of a quick run.
+        ProjectError: the markers are missing.
+    """
+    PART_OF_DOCS.write(docs, published_text(folder))
+
+
+def published_text(folder: Path = PUBLISHED_CALIBRATIONS) -> str:
+    """What stands between the markers. Raises RecordError as update_docs does."""
+    published, refused = read_calibrations([folder])
+    if refused:
+        raise RecordError(refused[0])
+    for one in published:
+        if one.quick:
+            raise RecordError(
+                f"{folder}: {one.framework}, {one.what}: is of a quick run, which is not for publishing. "
+                f"Calibrate without --quick."
+            )
+    return describe(published) or NOT_PUBLISHED
+
+
+# The devices of a report: can its verdicts be trusted there?
 
 
 def calibrated_devices(calibrations: Sequence[Calibration], devices: Iterable[str]) -> CalibratedDevices:
     """Of each device what was calibrated on it, JAX before PyTorch, the newest first."""
-    found: dict[str, list[Calibrated]] = {device: [] for device in sorted(set(devices))}
-    for framework in FRAMEWORKS:
-        for calibration in reversed(calibrations):
-            device = device_of(calibration.environments.get(framework, {}))
-            if framework in calibration.environments and device in found:
-                found[device].append(_calibrated(calibration, framework))
-    return found
+    newest_first = sorted(reversed(calibrations), key=lambda one: FRAMEWORKS.index(one.framework))
+    return {device: [one for one in newest_first if one.device == device] for device in sorted(set(devices))}
 
 
-def _calibrated(calibration: Calibration, framework: Framework) -> Calibrated:
-    rounds = rounds_of(calibration, framework)
-    by_replicates: dict[int, dict[str, Row]] = {}
-    for row in rows_of(rounds, conditions=("A/A", FOUND_GOAL_OF)):
-        by_replicates.setdefault(row.replicates, {})[row.condition] = row
-    return Calibrated(
-        framework=framework,
-        what=what_was_measured(calibration, framework),
-        day=calibration.started_at[:10],
-        quick=calibration.measurements[framework].quick,
-        flags=flag_counts(calibration, framework),
-        rounds=len(rounds),
-        spread=spread(rounds) if rounds else None,
-        trust=tuple(
-            Trust(
-                replicates=replicates,
-                false_in_aa=rows["A/A"].shares["wrong"],
-                found=rows[FOUND_GOAL_OF].shares["right"],
-            )
-            for replicates, rows in by_replicates.items()
-        ),
-    )
-
-
-def not_calibrated(found: Sequence[Calibrated]) -> list[Framework]:
+def not_calibrated(found: Sequence[Calibration]) -> list[Framework]:
     return [framework for framework in FRAMEWORKS if framework not in {one.framework for one in found}]
 
 
-def sentences(device: str, found: Sequence[Calibrated]) -> list[str]:
+def sentences(device: str, found: Sequence[Calibration]) -> list[str]:
     """For the terminal and for tables: one for each calibration, and one for the frameworks without."""
     lines = [f"Calibrated on {device}: {_in_words(one)}" for one in found]
     if missing := not_calibrated(found):
@@ -114,7 +134,7 @@ def sentences(device: str, found: Sequence[Calibrated]) -> list[str]:
     return lines
 
 
-def _in_words(one: Calibrated) -> str:
+def _in_words(one: Calibration) -> str:
     doubts = [f"flags: {one.flags}"] if one.flags else []
     doubts += ["a quick run: not to be quoted"] if one.quick else []
     trust = [
@@ -127,7 +147,7 @@ def _in_words(one: Calibrated) -> str:
     return f"{NAMES[one.framework]}, {one.what}, {rounds} on {one.day}: {'; '.join([*doubts, *numbers])}"
 
 
-def in_short(found: Sequence[Calibrated]) -> str:
+def in_short(found: Sequence[Calibration]) -> str:
     """For the first screen: the newest of each framework, with the fewest replicates."""
     newest = {one.framework: one for one in reversed(found) if one.trust and not one.quick}
     if not newest:

@@ -1,4 +1,4 @@
-"""The charts: what each is called, what it says, and how Vega-Lite draws it. Data come from figures.py.
+"""The charts: what each is called, what it says, and how it is drawn. Data come from figures.py.
 
 A chart is a Vega-Lite specification as its documentation has it (https://vega.github.io/vega-lite/docs/), and the
 names of its rows of data. JAX and PyTorch have one colour, one shape and one dash each, everywhere. The colours are of
@@ -6,27 +6,25 @@ Okabe and Ito, "Color Universal Design" (2008).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, partial
+from typing import Any, NamedTuple
 
+from harness.results import quantities
+from harness.results.quantities import Quantity
+from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, SAME, VERDICTS
-from pipeline.report.option_axis import PLAIN
-from pipeline.report.wording import axis_name
+from pipeline.report.declared import HOW_IT_RUNS, NOT_DECLARED
+from pipeline.report.option_axis import OptionAxis
+from pipeline.report.wording import axis_name, loops_text
 
 Spec = dict[str, Any]
 Points = list[dict[str, Any]]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-MIB = 2**20
-LOG: Spec = {"type": "log", "nice": False, "padding": 8}
-ONCE: Spec = {"values": [{}]}
-"""The data of a mark that stands in the chart once, such as the line at 1."""
-SHAPES = {"JAX": "circle", "PyTorch": "diamond"}
-DASHES: dict[str, list[int]] = {"JAX": [1, 0], "PyTorch": [5, 3]}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Palette:
+class Palette(NamedTuple):
     jax: str
     torch: str
     neutral: str
@@ -36,284 +34,233 @@ class Palette:
     font: str
 
 
-PRINT = Palette(
-    jax="#0072B2",
-    torch="#D55E00",
-    neutral="#767676",
-    text="#1a1a1a",
-    grid="#dddddd",
-    background="white",
-    font="sans-serif",
-)
+PRINT = Palette("#0072B2", "#D55E00", "#767676", "#1a1a1a", "#dddddd", "white", "sans-serif")
 PAGE = Palette(
-    jax="var(--jax)",
-    torch="var(--torch)",
-    neutral="var(--muted)",
-    text="var(--text)",
-    grid="var(--line)",
-    background="transparent",
-    font="system-ui, sans-serif",
+    "var(--jax)", "var(--torch)", "var(--muted)", "var(--text)", "var(--line)", "transparent", "system-ui, sans-serif"
 )
 """Names that the page's style sheet gives a colour for each theme."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Chart:
     name: str
     """Ends the file name, such as `throughput`."""
     title: str
     caption: str
     """What is shown and how it was made, in one or two sentences."""
+    _: KW_ONLY
     data: str
     """The key in the data that belongs to it."""
     x: str
     """The field of the horizontal axis; a point without it is not drawn."""
     layers: Spec
-    """Vega-Lite without its data, size and colours."""
-    wide: bool = False
-    """Small multiples, whose width is fixed."""
+    """Vega-Lite without its data and size. Its colours are those of the palette's scale and of the style `neutral`."""
+    row_height: int = 24
+    fewest_x: int = 1
+    """With fewer values of `x` there is no chart."""
+
+    @property
+    def wide(self) -> bool:
+        """Small multiples, whose width is fixed."""
+        return "facet" in self.layers
 
 
-MEMORY_KINDS = {
-    "memory_step_peak_bytes": "steady step",
-    "memory_allocator_peak_bytes": "allocator's peak",
-    "memory_pool_peak_bytes": "pool",
-    "memory_process_bytes": "process (NVML)",
+MEMORY_FIELD = "mib"
+"""All kinds of memory are points of one chart."""
+
+
+def memory_kinds() -> list[Quantity]:
+    return [quantity for quantity in quantities.QUANTITIES if quantity.chart == MEMORY_FIELD]
+
+
+RATIO, NUMBER, PERCENT = ",.6~r", ",.4~r", ".1%"
+FORMATS = {
+    **{quantity.chart: NUMBER for quantity in quantities.QUANTITIES},
+    **dict.fromkeys(("ratio", "low", "high"), RATIO),
+    **dict.fromkeys(("time_s", "speed_up"), NUMBER),
+    "efficiency": PERCENT,
 }
-
-
-def _tooltip(fields: Mapping[str, str]) -> list[Spec]:
-    return [{"field": field, "title": title, **_format(field)} for field, title in fields.items()]
-
-
-def _format(field: str) -> Spec:
-    if field in ("ratio", "low", "high"):
-        return {"type": "quantitative", "format": ",.6~r"}
-    if field in ("efficiency", "accuracy", "worst", "best"):
-        return {"type": "quantitative", "format": ".1%"}
-    if field in (
-        "throughput",
-        "p50_ms",
-        "p95_ms",
-        "compile_s",
-        "compile_warm_s",
-        "gross_mj",
-        "net_mj",
-        "mib",
-        "time_s",
-        "step_ms",
-        "speed_up",
-    ):
-        return {"type": "quantitative", "format": ",.4~r"}
-    return {"type": "nominal"}
-
-
-def _variants(field: str = "variant") -> Spec:
-    """In the order of the rows; ` | ` in a label breaks the line."""
-    return {
-        "field": field,
-        "type": "nominal",
-        "sort": {"field": "order", "op": "min"},
-        "title": None,
-        "axis": {"labelLimit": 0, "labelOverlap": False, "labelExpr": "split(datum.label, ' | ')"},
-    }
-
-
-def _by_framework(*, shape: bool = True, dash: bool = False) -> Spec:
-    domain = list(NAMES.values())
-
-    def scaled(values: Any) -> Spec:
-        scale = {"domain": domain, "range": values}
-        return {"field": "framework", "type": "nominal", "title": None, "scale": scale}
-
-    found = {"color": scaled("COLORS")}
-    if shape:
-        found["shape"] = scaled([SHAPES[name] for name in domain])
-    if dash:
-        found["strokeDash"] = scaled([DASHES[name] for name in domain])
-    return found
-
-
-FRAMEWORK_OFFSET: Spec = {
-    "field": "framework",
-    "type": "nominal",
-    "sort": list(NAMES.values()),
-    "scale": {"domain": list(NAMES.values())},
+"""Of the fields that are numbers."""
+TITLES = {
+    "mode": "execution mode",
+    "place": "where",
+    "ratio": "JAX / PyTorch",
+    "in words": "verdict",
+    "two sides": "the two sides",
+    "throughput": "samples / s",
+    "p50_ms": "p50 (ms)",
+    "p95_ms": "p95 (ms)",
+    "compile_s": "cold (s)",
+    "compile_warm_s": "warm (s)",
+    "kind": "what",
+    "mib": "MiB",
+    "gross_mj": "gross (mJ)",
+    "net_mj": "net (mJ)",
+    "time_s": "time (s)",
+    "worst": "worst replicate",
+    "best": "best replicate",
+    "batch_size": "batch size",
+    "step_ms": "ms / step",
+    "speed_up": "speed-up",
 }
+"""Of fields; the others are their own titles."""
+WHAT = ("variant", "framework", "mode")
+INTERVAL = ("low", "high")
+
+
+def _tooltip(
+    *fields: str, titles: Mapping[str, str] | None = None, formats: Mapping[str, str] | None = None
+) -> list[Spec]:
+    """
+    Args:
+        titles, formats: of fields that have others here.
+    """
+    titles, formats = TITLES | dict(titles or {}), FORMATS | dict(formats or {})
+    types = {field: {"type": "quantitative", "format": formats[field]} for field in fields if field in formats}
+    nominal = {"type": "nominal"}
+    return [{"field": field, "title": titles.get(field, field), **types.get(field, nominal)} for field in fields]
+
+
+LOG: Spec = {"type": "log", "nice": False, "padding": 8}
+LOG_2: Spec = {**LOG, "base": 2}
 POINT: Spec = {"type": "point", "filled": True, "size": 55, "opacity": 1}
+SHAPES = {"JAX": "circle", "PyTorch": "diamond"}
+DASHES = {"JAX": [1, 0], "PyTorch": [5, 3]}
 
 
-def _ratio_chart(name: str, title: str, place: str, data: str, tooltip: Mapping[str, str]) -> Chart:
-    """Ratios with their intervals on a logarithmic axis; a line at 1 and a band where the two are the same."""
-    x: Spec = {"type": "quantitative", "title": "JAX / PyTorch", "scale": LOG}
-    favours = name == "overview"
-    domain: Sequence[str] = list(NAMES.values()) if favours else VERDICTS
-    color = {
-        "field": "favours" if favours else "verdict",
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": domain, "range": "COLORS" if favours else "VERDICTS"},
+def _numbers(title: str, scale: Spec | None = None, **axis: Any) -> Spec:
+    """An axis."""
+    found: Spec = {"type": "quantitative", "title": title}
+    return found | ({"scale": scale} if scale else {}) | ({"axis": axis} if axis else {})
+
+
+def _scaled(field: str, domain: Sequence[str], values: Sequence[Any] | None = None) -> Spec:
+    """A field that has these values, each of which looks like that."""
+    scale: Spec = {"domain": list(domain)} | ({"range": list(values)} if values else {})
+    return {"field": field, "type": "nominal", "title": None, "scale": scale}
+
+
+FRAMEWORKS = list(NAMES.values())
+COLOR = {"color": _scaled("framework", FRAMEWORKS)}
+SHAPE = {"shape": _scaled("framework", FRAMEWORKS, [SHAPES[name] for name in FRAMEWORKS])}
+DASH = {"strokeDash": _scaled("framework", FRAMEWORKS, [DASHES[name] for name in FRAMEWORKS])}
+OFFSET: Spec = {"field": "framework", "type": "nominal", "sort": FRAMEWORKS, "scale": {"domain": FRAMEWORKS}}
+
+
+def _rows(field: str = "variant") -> Spec:
+    """In the order of the rows; ` | ` in a label breaks the line."""
+    axis = {"labelLimit": 0, "labelOverlap": False, "labelExpr": "split(datum.label, ' | ')"}
+    return {"field": field, "type": "nominal", "sort": {"field": "order", "op": "min"}, "title": None, "axis": axis}
+
+
+def _once(mark: str, encoding: Spec, **look: Any) -> Spec:
+    """A mark that stands in the chart once, such as the line at 1."""
+    return {"data": {"values": [{}]}, "mark": {"type": mark, **look, "style": "neutral"}, "encoding": encoding}
+
+
+def _small_multiples(*layers: Spec, height: int, own: Sequence[str] = ("x",), **facet: Any) -> Spec:
+    """One for each group, with scales of its own on these axes."""
+    return {
+        "facet": {"field": "group", "type": "nominal", "sort": None, "title": None, **facet},
+        "columns": 3,
+        "resolve": {"scale": dict.fromkeys(own, "independent")},
+        "spec": {"width": 200, "height": height, "layer": list(layers)},
     }
-    shapes = {"range": ["circle", "diamond"] if favours else ["circle", "diamond", "square", "cross"]}
-    shape = {**color, "scale": {"domain": domain, **shapes}}
-    if favours:
-        color["legend"] = shape["legend"] = None
+
+
+def _ratios(
+    name: str,
+    title: str,
+    caption: str,
+    *,
+    data: str,
+    rows: str,
+    tooltip: list[Spec],
+    row_height: int = 24,
+) -> Chart:
+    """Ratios with their intervals on a logarithmic axis; a line at 1 and a band where the two are the same. Colors and
+    shapes are those of the verdicts."""
+    x = _numbers(TITLES["ratio"], LOG)
+    colors = {"color": _scaled("verdict", VERDICTS)}
+    shapes = {"shape": _scaled("verdict", VERDICTS, ["circle", "diamond", "square", "cross"])}
+    band: Spec = {"x": {"datum": SAME.low, **x}, "x2": {"datum": SAME.high}, "y": None}
+    interval: Spec = {"x": {"field": "low", **x}, "x2": {"field": "high"}, **colors}
+    point: Spec = {"x": {"field": "ratio", **x}, **colors, **shapes, "tooltip": tooltip}
+    layers: list[Spec] = [
+        _once("rect", band, opacity=0.2),
+        _once("rule", {"x": {"datum": 1, **x}, "y": None}),
+        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
+        {"mark": {**POINT, "size": 70}, "encoding": point},
+    ]
     return Chart(
-        name=name,
-        title=title,
-        caption="Right of the line at 1, JAX is faster; left of it, PyTorch. Bars are 95 % intervals over replicates."
-        if not favours
-        else "Right of the line at 1, JAX is faster; left of it, PyTorch. Bars are 95 % intervals.",
+        name,
+        title,
+        f"Right of the line at 1, JAX is faster; left of it, PyTorch. {caption}",
         data=data,
         x="ratio",
-        layers={
-            "encoding": {"y": _variants(place)},
-            "layer": [
-                {
-                    "data": ONCE,
-                    "mark": {"type": "rect", "color": "NEUTRAL", "opacity": 0.2},
-                    "encoding": {"x": {"datum": SAME.low, **x}, "x2": {"datum": SAME.high}, "y": None},
-                },
-                {
-                    "data": ONCE,
-                    "mark": {"type": "rule", "color": "NEUTRAL"},
-                    "encoding": {"x": {"datum": 1, **x}, "y": None},
-                },
-                {
-                    "mark": {"type": "rule", "strokeWidth": 2},
-                    "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}, "color": color},
-                },
-                {
-                    "mark": {**POINT, "size": 70},
-                    "encoding": {
-                        "x": {"field": "ratio", **x},
-                        "color": color,
-                        "shape": shape,
-                        "tooltip": _tooltip(tooltip),
-                    },
-                },
-            ],
-        },
+        layers={"encoding": {"y": _rows(rows)}, "layer": layers},
+        row_height=row_height,
     )
 
 
 def _dots(
-    *,
-    name: str,
-    title: str,
-    caption: str,
+    *text: str,
     x: str,
     x_title: str,
     ends: tuple[str, str],
-    tooltip: Mapping[str, str],
-    log: bool = True,
+    tooltip: list[Spec],
+    scale: Spec = LOG,
     only_fastest: bool = False,
 ) -> Chart:
-    """A point for each variant and framework; `ends` are the fields of a bar through it."""
-    scale = LOG if log else {"zero": True}
-    of_x: Spec = {"type": "quantitative", "title": x_title, "scale": scale, "axis": {"format": "~s"}}
+    """A point for each variant and framework; `ends` are the fields of a bar through it.
+
+    Args:
+        text: name, title and caption.
+    """
+    of_x = _numbers(x_title, scale, format="~s")
     low, high = ends
     pale: Spec = {"opacity": {"condition": {"test": "datum.fastest", "value": 1}, "value": 0.45}}
-    layers: Spec = {
-        "transform": [{"filter": f"isValid(datum.{x})"}, *([{"filter": "datum.fastest"}] if only_fastest else [])],
-        "encoding": {"y": _variants(), "yOffset": FRAMEWORK_OFFSET},
-        "layer": [
-            {
-                "transform": [{"filter": f"isValid(datum.{low}) && isValid(datum.{high})"}],
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {"x": {"field": low, **of_x}, "x2": {"field": high}, **_by_framework(shape=False)},
-            },
-            {
-                "mark": POINT,
-                "encoding": {
-                    "x": {"field": x, **of_x},
-                    **_by_framework(),
-                    **({} if only_fastest else pale),
-                    "tooltip": _tooltip(tooltip),
-                },
-            },
-        ],
+    shown: Spec = {} if only_fastest else pale
+    bars: Spec = {
+        "transform": [{"filter": f"isValid(datum.{low}) && isValid(datum.{high})"}],
+        "mark": {"type": "rule", "strokeWidth": 2},
+        "encoding": {"x": {"field": low, **of_x}, "x2": {"field": high}, **COLOR},
     }
-    return Chart(name=name, title=title, caption=caption, data="modes", x=x, layers=layers)
+    point: Spec = {"x": {"field": x, **of_x}, **COLOR, **SHAPE, **shown, "tooltip": tooltip}
+    layers = {
+        "transform": [{"filter": f"isValid(datum.{x})"}, *([{"filter": "datum.fastest"}] if only_fastest else [])],
+        "encoding": {"y": _rows(), "yOffset": OFFSET},
+        "layer": [bars, {"mark": POINT, "encoding": point}],
+    }
+    return Chart(*text, data="modes", x=x, layers=layers)
 
 
-def _kinds(
-    *,
-    name: str,
-    title: str,
-    caption: str,
-    x: str,
-    x_title: str,
-    kinds: Sequence[str],
-    tooltip: Mapping[str, str],
-    percent: bool = False,
-) -> Chart:
+def _kinds(*text: str, data: str, x: str, kinds: Sequence[str], tooltip: list[Spec], percent: bool = False) -> Chart:
     """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number; pale is
     what rests on unstable blocks. In percent, with a line at 100."""
-    shape = {
-        "field": "kind",
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": list(kinds), "range": ["circle", "square", "triangle-up", "cross"][: len(kinds)]},
+    of_x = _numbers(TITLES.get(x, x), {"zero": False} if percent else LOG, format="%" if percent else ",~r")
+    point: Spec = {
+        "x": {"field": x, **of_x},
+        **COLOR,
+        "shape": _scaled("kind", kinds, ["circle", "square", "triangle-up", "cross"][: len(kinds)]),
+        "opacity": {"condition": {"test": "datum.unstable", "value": 0.45}, "value": 1},
+        "tooltip": tooltip,
     }
-    points: Spec = {
-        "mark": POINT,
-        "encoding": {
-            "x": {
-                "field": x,
-                "type": "quantitative",
-                "title": x_title,
-                "scale": {"zero": False} if percent else LOG,
-                "axis": {"format": "%" if percent else ",~r"},
-            },
-            **_by_framework(shape=False),
-            "shape": shape,
-            "opacity": {"condition": {"test": "datum.unstable", "value": 0.45}, "value": 1},
-            "tooltip": _tooltip(tooltip),
-        },
-    }
-    at_1: Spec = {
-        "data": ONCE,
-        "mark": {"type": "rule", "color": "NEUTRAL"},
-        "encoding": {"x": {"datum": 1}, "y": None, "yOffset": None},
-    }
-    layers: Spec = {
-        "encoding": {"y": _variants(), "yOffset": FRAMEWORK_OFFSET},
-        "layer": [at_1, points] if percent else [points],
-    }
-    return Chart(name=name, title=title, caption=caption, data=name, x=x, layers=layers)
+    at_1 = [_once("rule", {"x": {"datum": 1}, "y": None, "yOffset": None})] if percent else []
+    encoding = {"y": _rows(), "yOffset": OFFSET}
+    layers = {"encoding": encoding, "layer": [*at_1, {"mark": POINT, "encoding": point}]}
+    return Chart(*text, data=data, x=x, layers=layers)
 
 
 def _lines(
-    *,
-    name: str,
-    title: str,
-    caption: str,
-    data: str,
-    x: Spec,
-    y: Spec,
-    tooltip: Mapping[str, str],
-    detail: Sequence[str] = (),
+    *text: str, data: str, x: Spec, y: Spec, tooltip: list[Spec], detail: Sequence[str] = (), fewest_x: int = 1
 ) -> Chart:
     """Small multiples, one for each group."""
-    common = {"x": x, "y": y, "detail": [{"field": field} for field in detail]}
-    layers: Spec = {
-        "facet": {"field": "group", "type": "nominal", "sort": None, "title": None},
-        "columns": 3,
-        "resolve": {"scale": {"x": "independent"}},
-        "spec": {
-            "width": 200,
-            "height": 140,
-            "layer": [
-                {
-                    "mark": {"type": "line", "strokeWidth": 2},
-                    "encoding": {**common, **_by_framework(shape=False, dash=True)},
-                },
-                {"mark": POINT, "encoding": {**common, **_by_framework(), "tooltip": _tooltip(tooltip)}},
-            ],
-        },
-    }
-    return Chart(name=name, title=title, caption=caption, data=data, x=x["field"], layers=layers, wide=True)
+    common: Spec = {"x": x, "y": y, "detail": [{"field": field} for field in detail], **COLOR}
+    lines = {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {**common, **DASH}}
+    points = {"mark": POINT, "encoding": {**common, **SHAPE, "tooltip": tooltip}}
+    layers = _small_multiples(lines, points, height=140)
+    return Chart(*text, data=data, x=x["field"], layers=layers, fewest_x=fewest_x)
 
 
 FORMULATION_SHAPES = (
@@ -322,347 +269,249 @@ FORMULATION_SHAPES = (
     "M-0.8,-0.8L0.8,-0.8L-0.8,0.8L0.8,0.8Z",
 )
 """In the order of the formulations' names. The last two are paths: a star and an hourglass."""
-RUN_AS_DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
+RUN_AS = (*HOW_IT_RUNS.values(), NOT_DECLARED)
+RUN_AS_DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [10, 4], [1, 4])
+"""In the order of RUN_AS."""
 
 
-def axis_charts(option: str) -> tuple[Chart, ...]:
+def axis_charts(axis: OptionAxis) -> tuple[Chart, ...]:
     """Of an option that is a number: what it does to each execution mode."""
+    there = {line.run_as for panel in axis.panels for line in panel.lines}
+    return _axis_charts(axis.option, tuple(how for how in RUN_AS if how in there), loops_text(axis))
+
+
+@cache
+def _axis_charts(option: str, run_as: tuple[str, ...], loops: str) -> tuple[Chart, ...]:
+    over_option = partial(_over_option, option, run_as)
     modes = "Shape: formulation; dash: how it is run; filled: JAX, hollow: PyTorch."
     return (
-        _over_option(
-            option,
-            name="step_time",
-            title="Time per step",
-            caption=f"Median over replicates, of back-to-back steps; every execution mode. {modes} "
-            "Both axes are logarithmic.",
+        over_option(
+            "step_time",
+            "Time per step",
+            f"Median over replicates, of back-to-back steps; every execution mode. {modes} Both axes are logarithmic.",
             data="axis_step",
             y="step_ms",
-            y_title="ms / step",
-            tooltip={"step_ms": "ms / step"},
         ),
-        _over_option(
-            option,
-            name="speed_up",
-            title="Speed-up over the loop",
-            caption="Throughput of each mode over that of the same framework's own loop, geometric mean over paired "
-            "replicates: `loop` of PyTorch, which runs eagerly; `unrolled` of JAX, which is one jitted program. So "
-            f"speed-ups do not compare the frameworks with each other. {modes}",
+        over_option(
+            "speed_up",
+            "Speed-up over the loop",
+            "Throughput of each mode over that of the same framework's own loop, geometric mean over paired "
+            f"replicates: {loops}. So speed-ups do not compare the frameworks with each other. {modes}",
             data="axis_speed_up",
             y="speed_up",
-            y_title="speed-up",
-            tooltip={"speed_up": "speed-up", **INTERVAL},
-            line_at_1=True,
+            more_told=INTERVAL,
+            at_1=True,
         ),
-        _over_option(
-            option,
-            name="memory",
-            title="Memory",
-            caption=f"Per device, median over replicates; every execution mode. {modes} "
+        over_option(
+            "memory",
+            "Memory",
+            f"Per device, median over replicates; every execution mode. {modes} "
             "Steady step: what tensors hold, which each framework counts in its own way. Pool: what is reserved.",
             data="axis_memory",
             y="mib",
-            y_title="MiB",
-            tooltip={"mib": "MiB"},
         ),
     )
 
 
 def _over_option(
     option: str,
-    *,
+    run_as: Sequence[str],
     name: str,
     title: str,
     caption: str,
+    *,
     data: str,
     y: str,
-    y_title: str,
-    tooltip: Mapping[str, str],
-    line_at_1: bool = False,
+    more_told: Sequence[str] = (),
+    at_1: bool = False,
 ) -> Chart:
     """Small multiples, one for each panel, with a line for each framework and execution mode."""
+    x_title = axis_name(option)
     common: Spec = {
-        "x": {
-            "field": "value",
-            "type": "quantitative",
-            "title": axis_name(option),
-            "scale": {**LOG, "base": 2},
-            "axis": {"format": "~g", "tickCount": 5},
-        },
-        "y": {
-            "field": y,
-            "type": "quantitative",
-            "title": y_title,
-            "scale": LOG,
-            "axis": {"format": ",.3~r", "tickCount": 4},
-        },
+        "x": {"field": "value", **_numbers(x_title, LOG_2, format="~g", tickCount=5)},
+        "y": {"field": y, **_numbers(TITLES[y], LOG, format=",.3~r", tickCount=4)},
         "detail": {"field": "mode"},
-        **_by_framework(shape=False),
+        **COLOR,
     }
-    dash = {
-        "field": "run_as",
-        "type": "nominal",
-        "title": None,
-        "sort": [PLAIN],
-        "scale": {"range": RUN_AS_DASHES},
-    }
-    shape = {"field": "formulation", "type": "nominal", "title": None, "scale": {"range": FORMULATION_SHAPES}}
-    told = {"framework": "framework", "mode": "execution mode", "value": axis_name(option), **tooltip}
+    dash = _scaled("run_as", run_as, [RUN_AS_DASHES[RUN_AS.index(how)] for how in run_as])
+    shape: Spec = {"field": "formulation", "type": "nominal", "title": None, "scale": {"range": FORMULATION_SHAPES}}
+    tooltip = _tooltip("framework", "mode", "value", y, *more_told, titles={"value": x_title})
     points: list[Spec] = [
         {
             "transform": [{"filter": {"field": "framework", "equal": side}}],
-            "mark": {
-                "type": "point",
-                "filled": side == NAMES["jax"],
-                "size": 45,
-                "opacity": 1,
-                "strokeWidth": 1.5,
-            },
-            "encoding": {**common, "shape": shape, "tooltip": _tooltip(told)},
+            "mark": {**POINT, "filled": side == NAMES["jax"], "size": 45, "strokeWidth": 1.5},
+            "encoding": {**common, "shape": shape, "tooltip": tooltip},
         }
-        for side in NAMES.values()
+        for side in FRAMEWORKS
     ]
-    lines: Spec = {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": {**common, "strokeDash": dash}}
-    at_1: Spec = {
-        "data": ONCE,
-        "mark": {"type": "rule", "color": "NEUTRAL"},
-        "encoding": {"y": {"datum": 1, "type": "quantitative", "scale": LOG}},
-    }
-    layers: Spec = {
-        "facet": {
-            "field": "group",
-            "type": "nominal",
-            "sort": None,
-            "title": None,
-            "header": {"labelExpr": "split(datum.label, ' | ')"},
-        },
-        "columns": 3,
-        "resolve": {"scale": {"x": "independent", "y": "independent"}},
-        "spec": {"width": 200, "height": 170, "layer": [*([at_1] if line_at_1 else []), lines, *points]},
-    }
+    lines = {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": {**common, "strokeDash": dash}}
+    at_1_line = [_once("rule", {"y": {"datum": 1, "type": "quantitative", "scale": LOG}})] if at_1 else []
+    header = {"labelExpr": "split(datum.label, ' | ')"}
     return Chart(
-        name=f"{name}_over_{option}",
-        title=f"{title} by {axis_name(option)}",
-        caption=caption,
+        f"{name}_over_{option}",
+        f"{title} by {x_title}",
+        caption,
         data=data,
         x="value",
-        layers=layers,
-        wide=True,
+        layers=_small_multiples(*at_1_line, lines, *points, height=170, own=("x", "y"), header=header),
     )
 
 
-WHAT = {"variant": "variant", "framework": "framework", "mode": "execution mode"}
-INTERVAL = {"low": "low", "high": "high"}
-OVERVIEW = _ratio_chart(
+OVERVIEW = _ratios(
     "overview",
     "Geometric mean over variants",
-    "place",
-    "overview",
-    {
-        "flags": "flags",
-        "place": "where",
-        "ratio": "JAX / PyTorch",
-        **INTERVAL,
-        "two sides": "the two sides",
-        "variants": "variants",
-    },
+    "Bars are 95 % intervals.",
+    data="overview",
+    rows="place",
+    row_height=36,
+    tooltip=_tooltip("flags", "place", "ratio", *INTERVAL, "two sides", "variants"),
 )
-CHARTS = (
-    _ratio_chart(
-        "ratio",
-        "JAX over PyTorch",
-        "variant",
-        "ratios",
-        {
-            "flags": "flags",
-            "variant": "variant",
-            "in words": "verdict",
-            "ratio": "JAX / PyTorch",
-            **INTERVAL,
-            "two sides": "the two sides",
-        },
-    ),
-    _dots(
-        name="throughput",
-        title="Throughput",
-        caption="Samples per second, median over replicates with its 95 % interval. Pale: slower execution modes.",
-        x="throughput",
-        x_title="samples / s",
-        ends=("low", "high"),
-        tooltip={"flags": "flags", **WHAT, "throughput": "samples / s", **INTERVAL, "replicates": "replicates"},
-    ),
-    _dots(
-        name="latency",
-        title="Latency of one step",
-        caption="Point: median (p50). The bar ends at the 95th percentile (p95). Without a bar, one call holds many "
-        "steps (JAX's scan), and a percentile of their means is not that of a step. Each framework's fastest mode.",
-        x="p50_ms",
-        x_title="ms",
-        ends=("p50_ms", "p95_ms"),
-        only_fastest=True,
-        tooltip={"flags": "flags", **WHAT, "p50_ms": "p50 (ms)", "p95_ms": "p95 (ms)"},
-    ),
-    _dots(
-        name="compile",
-        title="Compile time",
-        caption="What the first calls of the step took more than later ones. Point: all caches empty; end of the bar: "
-        "with the caches of an earlier process. Pale: slower execution modes.",
-        x="compile_s",
-        x_title="s",
-        ends=("compile_warm_s", "compile_s"),
-        log=False,
-        tooltip={**WHAT, "compile_s": "cold (s)", "compile_warm_s": "warm (s)"},
-    ),
-    _kinds(
-        name="memory",
-        title="Memory",
-        caption="Per device, in each framework's fastest mode. Each counts its steady step in its own way.",
-        x="mib",
-        x_title="MiB",
-        kinds=list(MEMORY_KINDS.values()),
-        tooltip={**WHAT, "kind": "what", "mib": "MiB"},
-    ),
-    _dots(
-        name="energy",
-        title="Energy of one sample",
-        caption="Of the GPU's board, in each framework's fastest mode. Point: gross; end of the bar: less idle power.",
-        x="gross_mj",
-        x_title="mJ / sample",
-        ends=("net_mj", "gross_mj"),
-        only_fastest=True,
-        tooltip={"flags": "flags", **WHAT, "gross_mj": "gross (mJ)", "net_mj": "net (mJ)"},
-    ),
-    _lines(
-        name="learning",
-        title="Learning curves",
-        caption="Test accuracy over training time, evaluation excluded; medians over replicates, fastest modes.",
-        data="learning",
-        x={"field": "time_s", "type": "quantitative", "title": "training time (s)"},
-        y={
-            "field": "accuracy",
-            "type": "quantitative",
-            "title": "test accuracy",
-            "scale": {"zero": False},
-            "axis": {"format": "%"},
-        },
-        tooltip={
-            "framework": "framework",
-            "mode": "execution mode",
-            "epoch": "epoch",
-            "time_s": "time (s)",
-            "accuracy": "test accuracy",
-            "worst": "worst replicate",
-            "best": "best replicate",
-        },
-    ),
-    _lines(
-        name="batch_size",
-        title="Throughput over batch size",
-        caption="Each framework's fastest mode at each batch size; both axes are logarithmic.",
-        data="batches",
-        x={
-            "field": "batch_size",
-            "type": "quantitative",
-            "title": "batch size",
-            "scale": {**LOG, "base": 2},
-            "axis": {"format": "d", "tickCount": 5},
-        },
-        y={
-            "field": "throughput",
-            "type": "quantitative",
-            "title": "samples / s",
-            "scale": LOG,
-            "axis": {"format": "~s", "tickCount": 4},
-        },
-        detail=("settings",),
-        tooltip={
-            "framework": "framework",
-            "mode": "execution mode",
-            "batch_size": "batch size",
-            "throughput": "samples / s",
-            **INTERVAL,
-        },
-    ),
-    _kinds(
-        name="scaling",
-        title="Scaling efficiency",
-        caption="Throughput over that of one device times the number of devices. Strong: the same batch in all. "
-        "Weak: the same batch for each device. At the line, nothing is lost. Pale: blocks were unstable on one side.",
-        x="efficiency",
-        x_title="efficiency",
-        kinds=("strong", "weak"),
-        percent=True,
-        tooltip={"flags": "flags", **WHAT, "kind": "which", "efficiency": "efficiency"},
-    ),
-)
-"""In the order in which they are shown."""
+
+
+@cache
+def charts_of(metric: Metric) -> tuple[Chart, ...]:
+    """Those of a section, in the order in which they are shown."""
+    percent = metric.format == "percent"
+    return (
+        _ratios(
+            "ratio",
+            "JAX over PyTorch",
+            "Bars are 95 % intervals over replicates.",
+            data="ratios",
+            rows="variant",
+            tooltip=_tooltip("flags", "variant", "in words", "ratio", *INTERVAL, "two sides"),
+        ),
+        _dots(
+            "throughput",
+            "Throughput",
+            "Samples per second, median over replicates with its 95 % interval. Pale: slower execution modes.",
+            x="throughput",
+            x_title="samples / s",
+            ends=INTERVAL,
+            tooltip=_tooltip("flags", *WHAT, "throughput", *INTERVAL, "replicates"),
+        ),
+        _dots(
+            "latency",
+            "Latency of one step",
+            "Point: median (p50). The bar ends at the 95th percentile (p95). Without a bar, one call holds many steps "
+            "(JAX's scan), and a percentile of their means is not that of a step. Each framework's fastest mode.",
+            x="p50_ms",
+            x_title="ms",
+            ends=("p50_ms", "p95_ms"),
+            only_fastest=True,
+            tooltip=_tooltip("flags", *WHAT, "p50_ms", "p95_ms"),
+        ),
+        _dots(
+            "compile",
+            "Compile time",
+            "What the first calls of the step took more than later ones. Point: all caches empty; end of the bar: with "
+            "the caches of an earlier process. Pale: slower execution modes.",
+            x="compile_s",
+            x_title="s",
+            ends=("compile_warm_s", "compile_s"),
+            scale={"zero": True},
+            tooltip=_tooltip(*WHAT, "compile_s", "compile_warm_s"),
+        ),
+        _kinds(
+            "memory",
+            "Memory",
+            "Per device, in each framework's fastest mode. Each counts its steady step in its own way.",
+            data="memory",
+            x="mib",
+            kinds=[quantity.words for quantity in memory_kinds()],
+            tooltip=_tooltip(*WHAT, "kind", "mib"),
+        ),
+        _dots(
+            "energy",
+            "Energy of one sample",
+            "Of the GPU's board, in each framework's fastest mode. Point: gross; end of the bar: less idle power.",
+            x="gross_mj",
+            x_title="mJ / sample",
+            ends=("net_mj", "gross_mj"),
+            only_fastest=True,
+            tooltip=_tooltip("flags", *WHAT, "gross_mj", "net_mj"),
+        ),
+        _lines(
+            # A page may hold benchmarks of several tasks, each with its own metric.
+            f"learning_{metric.name}",
+            "Learning curves",
+            f"{metric.words.capitalize()} over training time, evaluation excluded; medians over replicates, fastest "
+            "modes.",
+            data="learning",
+            x={"field": "time_s", **_numbers("training time (s)")},
+            y={"field": "metric", **_numbers(metric.words, {"zero": False}, format="%" if percent else ",~r")},
+            tooltip=_tooltip(
+                *("framework", "mode", "epoch", "time_s", "metric", "worst", "best"),
+                titles={"metric": metric.words},
+                formats=dict.fromkeys(("metric", "worst", "best"), PERCENT if percent else NUMBER),
+            ),
+        ),
+        _lines(
+            "batch_size",
+            "Throughput over batch size",
+            "Each framework's fastest mode at each batch size; both axes are logarithmic.",
+            data="batches",
+            fewest_x=2,
+            x={"field": "batch_size", **_numbers("batch size", LOG_2, format="d", tickCount=5)},
+            y={"field": "throughput", **_numbers("samples / s", LOG, format="~s", tickCount=4)},
+            detail=["settings"],
+            tooltip=_tooltip("framework", "mode", "batch_size", "throughput", *INTERVAL),
+        ),
+        _kinds(
+            "scaling",
+            "Scaling efficiency",
+            "Throughput over that of one device times the number of devices. Strong: the same batch in all. Weak: the "
+            "same batch for each device. At the line, nothing is lost. Pale: blocks were unstable on one side.",
+            data="scaling",
+            x="efficiency",
+            kinds=("strong", "weak"),
+            percent=True,
+            tooltip=_tooltip("flags", *WHAT, "kind", "efficiency", titles={"kind": "which"}),
+        ),
+    )
 
 
 def specification(chart: Chart, data: Mapping[str, Points] | None, palette: Palette, *, title: str = "") -> Spec:
-    """The whole of it. Without `data` the page fills that in.
+    """Vega-Lite, the whole of it. Without `data` the page fills that in.
 
     Args:
         title: above a static figure; the page has it as text.
     """
-    size: Spec = {} if chart.wide else {"height": {"step": 36 if chart.name == "overview" else 24, "for": "position"}}
-    if not chart.wide:
-        size["width"] = 460 if data is not None else "container"
-    spec = {
+    spec: Spec = {
         "$schema": SCHEMA,
         "description": f"{chart.title}. {chart.caption}",
-        **({"title": {"text": title, "subtitle": chart.title}} if title else {}),
         "data": {"name": chart.data},
-        **({"datasets": {chart.data: data[chart.data]}} if data is not None else {}),
-        **size,
         **chart.layers,
         "config": _config(palette),
     }
-    if not chart.wide and data is None:
-        spec |= {
-            "autosize": {"type": "fit-x", "contains": "padding"},
-            "padding": {"left": 5, "right": 16, "top": 5, "bottom": 8},
-        }
-    coloured: Spec = _coloured(spec, palette)
-    return coloured
+    if title:
+        spec["title"] = {"text": title, "subtitle": chart.title}
+    if data is not None:
+        spec["datasets"] = {chart.data: data[chart.data]}
+    if not chart.wide:
+        spec["height"] = {"step": chart.row_height, "for": "position"}
+        spec["width"] = 460 if data is not None else "container"
+        if data is None:
+            spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+            spec["padding"] = {"left": 5, "right": 16, "top": 5, "bottom": 8}
+    return spec
 
 
 def _config(palette: Palette) -> Spec:
+    text, grid = palette.text, palette.grid
+    words = {"labelColor": text, "titleColor": text}
+    lines = {"gridColor": grid, "domainColor": grid, "tickColor": grid}
+    symbols = {"symbolBaseFillColor": text, "symbolBaseStrokeColor": text}
+    top = {"direction": "vertical", "anchor": "start"}
     return {
         "background": palette.background,
         "font": palette.font,
         "view": {"stroke": None},
-        "axis": {
-            "labelColor": palette.text,
-            "titleColor": palette.text,
-            "gridColor": palette.grid,
-            "domainColor": palette.grid,
-            "tickColor": palette.grid,
-            "labelFontSize": 11,
-            "titleFontWeight": "normal",
-        },
+        "range": {"category": [palette.jax, palette.torch, text, palette.neutral]},
+        "style": {"neutral": {"color": palette.neutral}},
+        "axis": {**words, **lines, "labelFontSize": 11, "titleFontWeight": "normal"},
         "axisX": {"labelOverlap": "greedy", "labelSeparation": 6},
-        "legend": {
-            "labelColor": palette.text,
-            "titleColor": palette.text,
-            "symbolBaseFillColor": palette.text,
-            "symbolBaseStrokeColor": palette.text,
-            "orient": "top",
-            "columns": 2,
-            "layout": {"top": {"direction": "vertical", "anchor": "start"}},
-        },
-        "header": {"labelColor": palette.text, "titleColor": palette.text, "labelFontSize": 11},
-        "title": {"color": palette.text, "subtitleColor": palette.text, "anchor": "start", "fontSize": 12},
+        "legend": {**words, **symbols, "orient": "top", "columns": 2, "layout": {"top": top}},
+        "header": {**words, "labelFontSize": 11},
+        "title": {"color": text, "subtitleColor": text, "anchor": "start", "fontSize": 12},
     }
-
-
-def _coloured(part: Any, palette: Palette) -> Any:
-    """The same with colours for the words that stand for them."""
-    colours: dict[str, Any] = {
-        "COLORS": [palette.jax, palette.torch],
-        "VERDICTS": [palette.jax, palette.torch, palette.text, palette.neutral],
-        "NEUTRAL": palette.neutral,
-    }
-    if isinstance(part, dict):
-        return {key: value if key == "datasets" else _coloured(value, palette) for key, value in part.items()}
-    if isinstance(part, list):
-        return [_coloured(entry, palette) for entry in part]
-    return colours.get(part, part) if isinstance(part, str) else part

@@ -1,19 +1,19 @@
 """`main.py report`, and the comparison that `--wait` ends with: reads records, shows and writes what they say."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
-from harness.record import Record
-from pipeline.calibration import PUBLISHED as PUBLISHED_CALIBRATIONS
-from pipeline.parity_gate import ParityGate
-from pipeline.report.calibrations import CalibratedDevices, calibrated_devices, read_calibrations
+from harness.results.record import Record
+from pipeline.report.calibration import read_calibrations
+from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
-from pipeline.report.files import figures, report_files, write_figures, write_page, write_tables
+from pipeline.report.files import ReportFiles, figures, report_files, write_figures, write_page, write_tables
+from pipeline.report.parity_gate import ParityGate
 from pipeline.report.reading import Reading, read_records, without_collector
 from pipeline.report.readme import PART_OF_README, results_table
 from pipeline.report.terminal import new_console, print_calibrations, print_sections
@@ -97,13 +97,22 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
         console.print(_nothing(results, reading, everything), soft_wrap=True, highlight=False)
         return 1
     alone = one_device(everything)
-    print_sections(compared, console, alone)
-    calibrations, refused = read_calibrations(_calibration_folders(results))
-    _print_refused(refused, console)
-    calibrated = calibrated_devices(calibrations, _devices(compared))
-    print_calibrations(calibrated, console)
-    reading = replace(reading, refused=(*reading.refused, *refused))
-    _write(results, options, compared, everything, reading, calibrated, console)
+    files = report_files(results.report, html=options.html, csv=options.csv)
+    to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
+    with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
+        print_sections(compared, console, alone)
+        calibrations, refused = read_calibrations(_calibration_folders(results))
+        _print_refused(refused, console)
+        calibrated = calibrated_devices(calibrations, _devices(compared))
+        print_calibrations(calibrated, console)
+        shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
+        records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
+        write_page(files, compared, alone, records, (*reading.refused, *refused), results.root, calibrated)
+        write_tables(files, compared, alone, calibrated)
+        with _progress("drawing figures", len(to_draw), console) as advance:
+            for _ in drawn:
+                advance()
+    _print_files(files, console, with_figures=options.figures)
     return 0
 
 
@@ -115,28 +124,10 @@ def _devices(compared: Sequence[Section]) -> set[str]:
     return {section.setup.device for section in compared} - {UNKNOWN_DEVICE}
 
 
-def _write(
-    results: Results,
-    options: ReportOptions,
-    compared: Sequence[Section],
-    everything: Sequence[Section],
-    reading: Reading,
-    calibrated: CalibratedDevices,
-    console: "Console",
-) -> None:
-    alone = one_device(everything)
-    files = report_files(results.report, html=options.html, csv=options.csv)
-    shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
-    records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
-    write_page(files, compared, alone, records, reading.refused, results.root, calibrated)
-    write_tables(files, compared, alone, calibrated)
-    if options.figures:
-        drawn = figures(files, compared, alone, png=options.png)
-        with _progress("drawing figures", len(drawn), console) as advance:
-            write_figures(files, drawn, advance)
+def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) -> None:
     console.rule(style="dim")
     written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "LaTeX": files.tables}
-    written |= {"figures": files.figures} if options.figures else {}
+    written |= {"figures": files.figures} if with_figures else {}
     for what, path in written.items():
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)
 

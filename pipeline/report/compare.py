@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness.parity import Judgement
-from harness.plan import Cell, Measurement, Scalar, Variant
-from harness.record import SETTLED, Record
-from harness.settings import FRAMEWORKS, DataKind, Framework
-from harness.statistics import (
+from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, Scalar, Variant
+from harness.results.flags import quality_flags
+from harness.results.parity import Judgement
+from harness.results.quantities import THROUGHPUT, summary_numbers
+from harness.results.record import SETTLED, Record
+from harness.results.statistics import (
+    REPLICATES_FOR_AN_INTERVAL,
     SAME_WITHIN,
     Interval,
     RatioEstimate,
@@ -26,8 +28,7 @@ from harness.statistics import (
     estimate_ratio,
     geometric_mean_of_ratios,
     median,
-    quality_flags,
-    summary_numbers,
+    verdict_of,
 )
 from pipeline.report.conditions import (
     Condition,
@@ -38,11 +39,10 @@ from pipeline.report.conditions import (
 )
 
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
-REPLICATES_FOR_AN_INTERVAL = 3
 NO_COMMON_REPLICATE = "no replicate is common to both"
 UNKNOWN_DEVICE = "a device that was not recorded"
 SAME = Interval(1 / SAME_WITHIN, SAME_WITHIN)
-"""Where an interval that lies in it says `same`; see harness/statistics.py."""
+"""Where an interval that lies in it says `same`; see harness/results/statistics.py."""
 VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undecided")
 
 FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})
@@ -86,7 +86,7 @@ class Mode:
     throughputs: dict[int, float]
     """Samples per second of each replicate."""
     numbers: dict[str, float]
-    """Median over replicates of each of harness.statistics.summary_numbers."""
+    """Of harness/results/quantities.py, by name: medians over replicates."""
     replicates_with: dict[str, int]
     """How many replicates have that number; the others never reached the goal, say."""
     flags: dict[str, str]
@@ -145,8 +145,12 @@ class Row:
     label: str
     variant: Variant
     """Of any of its records; its execution mode has no meaning here."""
-    settings: str
+    settings_digest: str
     """Four hex digits: rows that differ in it were measured with other settings of the use case."""
+    data_id: str
+    """Rows that differ in it were measured on other data; see `data_id`."""
+    has_other_data: bool
+    """The same was measured on other data too, which is in another row."""
     modes: tuple[Mode, ...]
     """JAX before PyTorch, the fastest first."""
     comparison: Comparison | None
@@ -167,8 +171,10 @@ class Row:
         for mode in self.modes:
             if self.best(mode.framework) is None:
                 return f"{NAMES[mode.framework]} {mode.execution_mode}: {mode.why_worthless}"
-        missing = [NAMES[framework] for framework in FRAMEWORKS if self.best(framework) is None]
-        return f"{' and '.join(missing)} has no number here"
+        missing = " and ".join(NAMES[framework] for framework in FRAMEWORKS if self.best(framework) is None)
+        if self.has_other_data:
+            return f"{missing} has no number on this data; records of different data are never compared"
+        return f"{missing} has no number here"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +197,11 @@ class Tally:
     mean: float | None
     """Geometric mean of these ratios; None without one."""
     interval: Interval | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the mean."""
+        return verdict_of(self.interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,21 +309,50 @@ def _setup_order(setup: Setup) -> tuple[Any, ...]:
     return setup.device, setup.cell.name, setup.quick, setup.data
 
 
+class RowKey(NamedTuple):
+    """All that the records of a row share, within a section."""
+
+    label: str
+    settings_digest: str
+    data_id: str
+
+    @property
+    def without_data(self) -> tuple[str, str]:
+        return self.label, self.settings_digest
+
+
+def row_labels(keys: Iterable[RowKey]) -> dict[RowKey, str]:
+    """`cnn-b100-fp32`, and behind it `(settings 1a2b)` or `(data 3c4d5e6f)` where only that tells it from another."""
+    same: dict[str, list[RowKey]] = defaultdict(list)
+    for key in keys:
+        same[key.label].append(key)
+    labels = {}
+    for label, others in same.items():
+        settings, data = ({getattr(key, name) for key in others} for name in ("settings_digest", "data_id"))
+        for key in others:
+            apart = [f"settings {key.settings_digest}"] if len(settings) > 1 else []
+            apart += [f"data {key.data_id or 'not recorded'}"] if len(data) > 1 else []
+            labels[key] = f"{label} ({', '.join(apart)})" if apart else label
+    return labels
+
+
 def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
-    rows: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    rows: dict[RowKey, list[Record]] = defaultdict(list)
     without_number = []
     for record in records:
         if record.outcome == "ok" and record.result is not None and record.result.blocks is not None:
-            key = record.measurement.variant.comparison_key
-            rows[key, settings_digest(record.measurement)].append(record)
+            measurement = record.measurement
+            key = RowKey(measurement.variant.comparison_key, settings_digest(measurement), data_id(record))
+            rows[key].append(record)
         else:
             without_number.append(record)
-    settings_of = Counter(key for key, _ in rows)
+    labels = row_labels(rows)
+    data_sets = Counter(key.without_data for key in rows)
     return Section(
         setup=setup,
         rows=tuple(
-            _row(f"{key} (settings {digest})" if settings_of[key] > 1 else key, digest, rows[key, digest], judge)
-            for key, digest in sorted(rows, key=lambda place: _row_order(rows[place][0], *place))
+            _row(labels[key], key, data_sets[key.without_data] > 1, rows[key], judge)
+            for key in sorted(rows, key=lambda key: _row_order(rows[key][0], key))
         ),
         without_number=tuple(
             sorted(without_number, key=lambda record: (record.measurement.framework, record.measurement.key))
@@ -320,11 +360,11 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
     )
 
 
-def _row_order(record: Record, label: str, digest: str) -> tuple[object, ...]:
+def _row_order(record: Record, key: RowKey) -> tuple[object, ...]:
     """A batch of 64 before one of 256."""
     variant = record.measurement.variant
     options = sorted((name, _value_order(value)) for name, value in variant.options.items())
-    return variant.model, options, variant.precision, variant.batch_size, label, digest
+    return variant.model, options, variant.precision, variant.batch_size, key
 
 
 def _value_order(value: Scalar) -> tuple[bool, float, str]:
@@ -335,13 +375,23 @@ def _value_order(value: Scalar) -> tuple[bool, float, str]:
 
 
 def settings_digest(measurement: Measurement) -> str:
-    """Of the use case's settings and the protocol: with others it is another measurement, and has a row of its own."""
+    """Of the use case's settings, the protocol and the benchmark's sizes, if it has any: with others it is another
+    measurement, and has a row of its own."""
     protocol = measurement.protocol.model_dump(mode="json", exclude={"replicates", "timeout_s"})
-    content = json.dumps([measurement.settings, protocol], sort_keys=True)
+    sizes = [measurement.sizes] if measurement.sizes else []
+    content = json.dumps([measurement.settings, protocol, *sizes], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:4]
 
 
-def _row(label: str, settings: str, records: Sequence[Record], judge: Judge) -> Row:
+def data_id(record: Record) -> str:
+    """The first eight digits of the data's SHA-256; their source where they are drawn on the device. Empty where the
+    record does not say."""
+    if record.data is None:
+        return ""
+    return record.data.sha256[:8] if record.data.sha256 else record.data.source
+
+
+def _row(label: str, key: RowKey, has_other_data: bool, records: Sequence[Record], judge: Judge) -> Row:
     by_mode: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
     for record in records:
         measurement = record.measurement
@@ -352,7 +402,9 @@ def _row(label: str, settings: str, records: Sequence[Record], judge: Judge) -> 
     return Row(
         label=label,
         variant=records[0].measurement.variant,
-        settings=settings,
+        settings_digest=key.settings_digest,
+        data_id=key.data_id,
+        has_other_data=has_other_data,
         modes=tuple(modes),
         comparison=_comparison(jax, torch, judge) if jax and torch else None,
     )
@@ -371,7 +423,7 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
     for record in records:
         assert record.result is not None, "only records with a number come here"
         numbers = summary_numbers(record.result)
-        throughputs[record.measurement.replicate] = numbers["throughput_samples_per_s"]
+        throughputs[record.measurement.replicate] = numbers[THROUGHPUT.name]
         for name, value in numbers.items():
             values[name].append(value)
         # Today's rules over yesterday's samples; what only the job could see was recorded.
@@ -383,7 +435,9 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
     flags |= _flags_of_all(records)
     if len(throughputs) < REPLICATES_FOR_AN_INTERVAL:
         count = len(throughputs)
-        flags["few_replicates"] = f"{count} replicate{'s' if count > 1 else ''}: an interval takes 3"
+        flags["few_replicates"] = (
+            f"{count} replicate{'s' if count > 1 else ''}: an interval takes {REPLICATES_FOR_AN_INTERVAL}"
+        )
     if records[0].measurement.quick:
         flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}
     return Mode(
@@ -401,7 +455,7 @@ def _flags_of_all(records: Sequence[Record]) -> dict[str, str]:
     """What only all replicates together show, or all ranks of one."""
     first, *others = [side(record) for record in records]
     flags = {}
-    mixed = _in_words(conditions_of_one_framework([(first, other) for other in others]))
+    mixed = _differing_in_words(conditions_of_one_framework([(first, other) for other in others]))
     if mixed:
         flags["mixed_environment"] = f"replicates of different environments: {mixed}"
     for record in records:
@@ -411,7 +465,7 @@ def _flags_of_all(records: Sequence[Record]) -> dict[str, str]:
     return flags
 
 
-def _in_words(found: Iterable[Condition]) -> str:
+def _differing_in_words(found: Iterable[Condition]) -> str:
     """`driver: 570.1 / 580.2; ...` of what differs."""
     return "; ".join(f"{one.name}: {one.detail}" for one in found if one.state == "differs")
 
@@ -514,6 +568,7 @@ def _side_by_side(alone: Mode, several: Mode) -> Iterator[tuple[Record, Record]]
 def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int) -> tuple[object, ...]:
     """All that must be the same on one device and on several; the use cases have numbers of their own."""
     cell, variant = setup.cell, row.variant
-    what = (setup.device, cell.benchmark, cell.use_case_name, setup.data, setup.quick, row.settings)
+    what = (setup.device, cell.benchmark, cell.use_case_name, setup.data, setup.quick)
+    row_key = (row.settings_digest, row.data_id, variant.model, batch_size, variant.precision)
     options = tuple(sorted(variant.options.items()))
-    return (*what, variant.model, batch_size, variant.precision, options, mode.framework, mode.one_device_mode)
+    return (*what, *row_key, options, mode.framework, mode.one_device_mode)

@@ -1,4 +1,4 @@
-"""What was equal on the two sides of a pair: device, node, driver, CPUs, libraries, job, code. Pure.
+"""What was equal on the two sides of a pair: data, device, node, driver, CPUs, libraries, job, code. Pure.
 
 And, by stricter rules, what was equal among records of one framework.
 """
@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.record import Record
+from harness.results.record import Record
 
 Environment = Mapping[str, Any]
 NODES = "nodes"
 GPU_UUIDS = "gpu_uuids"
 """Beside a record's own environment: of all ranks together, None where one is not known."""
+DATA = "data"
+"""Beside it too: what the record says of its data."""
 GPU_PLATFORMS = frozenset({"gpu", "cuda"})
 """What JAX and PyTorch call one."""
 ABSENT = "absent"
@@ -50,15 +52,16 @@ class Condition:
 
 
 def side(record: Record) -> Environment:
-    """What is compared of a record: its environment, and where each of several devices was."""
+    """What is compared of a record: its environment, its data, and where each of several devices was."""
     devices = record.measurement.cell.devices
+    environment = record.environment | {DATA: record.data}
     if devices == 1:
-        return record.environment
+        return environment
     gpu = record.environment.get("gpu") or {}
     of_ranks = [uuid for rank in record.ranks for uuid in rank.gpu_uuids]
     uuids = of_ranks if record.ranks else gpu.get("uuids", [])
     nodes: set[Any] = {rank.node for rank in record.ranks} or {record.environment.get("node")}
-    return record.environment | {
+    return environment | {
         GPU_UUIDS: sorted(uuids) if len(uuids) == devices and None not in uuids else None,
         NODES: None if None in nodes else sorted(nodes),
     }
@@ -165,11 +168,17 @@ def _cpu_model(one: Environment, other: Environment) -> str | None:
 def _libraries(jax: Environment, torch: Environment) -> str | None:
     """Those that both sides have, Python among them; and on a GPU the CUDA libraries that both should have."""
     shared = SHARED_LIBRARIES if uses_gpu(jax) or uses_gpu(torch) else frozenset()
-    return _differing(_versions(jax), _versions(torch), ABSENT, lambda name: name in shared)
+    return _differing_versions(jax, torch, lambda name: name in shared)
 
 
 def _all_libraries(one: Environment, other: Environment) -> str | None:
-    return _differing(_versions(one), _versions(other), ABSENT, lambda name: True)
+    return _differing_versions(one, other, lambda name: True)
+
+
+def _differing_versions(one: Environment, other: Environment, must_be_on_both: Callable[[str], bool]) -> str | None:
+    if one.get("packages") is not None and all(one.get(name) == other.get(name) for name in ("packages", "python")):
+        return EQUAL  # the common case among thousands of records
+    return _differing(_versions(one), _versions(other), ABSENT, must_be_on_both)
 
 
 def _versions(environment: Environment) -> dict[str, str] | None:
@@ -268,7 +277,18 @@ def _pairing(jax: Environment, torch: Environment) -> str | None:
     return EQUAL if abs(positions[0] - positions[1]) == 1 else f"position {positions[0]} / position {positions[1]}"
 
 
+def _data(one: Environment, other: Environment) -> str | None:
+    """By their content, and by their source where they are drawn on the device. The kind is one of the section's."""
+
+    def of(environment: Environment) -> str | None:
+        data = environment.get(DATA)
+        return None if data is None else f"{data.source} (SHA-256 {data.sha256})" if data.sha256 else data.source
+
+    return _compare(of(one), of(other))
+
+
 CONDITIONS: dict[str, Compare] = {
+    "data": _data,
     "GPU": _gpu_uuids,
     "driver": _gpu("driver_version"),
     "node": _node,
@@ -280,6 +300,7 @@ CONDITIONS: dict[str, Compare] = {
     "pairing": _pairing,
 }
 CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
+    "data": _data,
     "CPU": _cpu_model,
     "driver": _gpu("driver_version"),
     "libraries": _all_libraries,

@@ -2,8 +2,9 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,15 @@ def draw(figure: Figure) -> None:
         path.with_name(path.name + ".png").write_bytes(vl_convert.svg_to_png(svg, scale=PNG_SCALE))
 
 
-def draw_all(figures: Sequence[Figure], advance: Callable[[], None] = lambda: None) -> None:
-    """`advance` is called after each figure."""
+@contextmanager
+def drawn(figures: Sequence[Figure]) -> Iterator[Iterable[None]]:
+    """Draws them in other processes, while the caller does something else. What it gives goes on with each figure that
+    is done, and raises what drawing it raised."""
     cores = len(os.sched_getaffinity(0))
     processes = min(cores, MOST_PROCESSES, -(-len(figures) // FIGURES_PER_PROCESS))
     if processes <= 1:
-        for figure in figures:
-            draw(figure)
-            advance()
+        yield map(draw, figures)
         return
     # Spawned: V8 and its threads do not survive a fork.
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for _ in pool.map(draw, figures, chunksize=4):
-            advance()
+        yield pool.map(draw, figures, chunksize=4)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.record import Record
+from harness.results.record import Record
 from pipeline.report.compare import NAMES, device_name
 from pipeline.report.conditions import cpu_list
 

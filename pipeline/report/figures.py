@@ -2,15 +2,16 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.record import Record
-from harness.settings import FRAMEWORKS
-from pipeline.report.charts import CHARTS, MEMORY_KINDS, MIB, OVERVIEW, Chart, Points, axis_charts
+from harness.results.quantities import BY_NAME, QUANTITIES, Quantity
+from harness.results.record import Record
+from pipeline.report.charts import MEMORY_FIELD, OVERVIEW, Chart, Points, axis_charts, charts_of, memory_kinds
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling, tally
-from pipeline.report.option_axis import OptionAxis, option_axis, speed_ups, split_modes
+from pipeline.report.declared import task_of
+from pipeline.report.option_axis import OptionAxis, option_axis, speed_ups
 from pipeline.report.wording import (
     differences,
     fastest_modes,
@@ -46,7 +47,7 @@ def overview(compared: Sequence[Section]) -> Drawing:
                 "use_case": cell.use_case,
                 "ratio": found.mean,
                 **_ends(found.interval),
-                "favours": _favours(found.mean),
+                "verdict": found.verdict,
                 "variants": found.ratios,
                 "flags": ", ".join(flag_names(mode for row in section.rows for mode in row.modes)) or "none",
                 "two sides": unlike_names(section.rows) or "all equal",
@@ -64,27 +65,22 @@ def section_drawing(section: Section, alone: OneDevice) -> Drawing:
         "batches": list(_batch_points(section)),
         "scaling": list(_scaling_points(section, alone)),
     }
-    charts = [chart for chart in CHARTS if _has_something(chart, data[chart.data])]
+    metric = task_of(section.setup.cell.benchmark).metric
+    charts = [chart for chart in charts_of(metric) if _has_something(chart, data[chart.data])]
     if axis := option_axis(section):
         data |= _axis_data(axis)
-        charts += [chart for chart in axis_charts(axis.option) if data[chart.data]]
+        charts += [chart for chart in axis_charts(axis) if data[chart.data]]
     used = {chart.data for chart in charts}
     return Drawing(charts=tuple(charts), data={name: points for name, points in data.items() if name in used})
 
 
 def _has_something(chart: Chart, points: Points) -> bool:
-    """The field of the x axis has a value somewhere. Batch sizes need two of them for a line."""
-    if chart.name == "batch_size":
-        return len({point["batch_size"] for point in points}) > 1
-    return any(point.get(chart.x) is not None for point in points)
+    """The horizontal axis has as many values as the chart takes; batch sizes need two for a line."""
+    return len({point[chart.x] for point in points if point.get(chart.x) is not None}) >= chart.fewest_x
 
 
-def _ends(interval: tuple[float, float] | None) -> dict[str, float]:
-    return {} if interval is None else {"low": interval[0], "high": interval[1]}
-
-
-def _favours(ratio: float) -> str:
-    return NAMES["jax" if ratio > 1 else "torch"]
+def _ends(interval: tuple[float, float] | None, shown: Callable[[float], float] = float) -> dict[str, float]:
+    return {} if interval is None else {"low": shown(interval[0]), "high": shown(interval[1])}
 
 
 def _ratio_points(section: Section) -> Points:
@@ -104,68 +100,61 @@ def _ratio_points(section: Section) -> Points:
     ]
 
 
+def _named(row: Row, order: int, mode: Mode) -> dict[str, Any]:
+    return {"variant": row.label, "order": order, "framework": NAMES[mode.framework], "mode": mode.execution_mode}
+
+
 def _mode_point(order: int, row: Row, mode: Mode) -> dict[str, Any]:
-    numbers = mode.numbers
-    return _without_nothing(
-        {
-            "variant": row.label,
-            "order": order,
-            "framework": NAMES[mode.framework],
-            "mode": mode.execution_mode,
-            "fastest": row.best(mode.framework) is mode,
-            "flags": ", ".join(sorted(mode.flags)) or "none",
-            "replicates": len(mode.throughputs),
-            "throughput": _rounded(mode.throughput_samples_per_s),
-            **{name: _rounded(value) for name, value in _ends(mode.throughput_interval).items()},
-            "p50_ms": _scaled(numbers.get("step_time_p50_s"), 1e3),
-            "p95_ms": _scaled(numbers.get("step_time_p95_s"), 1e3),
-            "compile_s": _scaled(numbers.get("compile_time_s"), 1),
-            "compile_warm_s": _scaled(numbers.get("compile_time_warm_s"), 1),
-            "gross_mj": _scaled(numbers.get("energy_gross_joules_per_sample"), 1e3),
-            "net_mj": _scaled(numbers.get("energy_net_joules_per_sample"), 1e3),
-        }
-    )
+    point = {
+        **_named(row, order, mode),
+        "fastest": row.best(mode.framework) is mode,
+        "flags": ", ".join(sorted(mode.flags)) or "none",
+        "replicates": len(mode.throughputs),
+        **_ends(mode.throughput_interval, _rounded),
+        **{one.chart: _shown(mode, one) for one in QUANTITIES if one.chart not in ("", MEMORY_FIELD)},
+    }
+    return {name: value for name, value in point.items() if value is not None}
+
+
+def _shown(mode: Mode, quantity: Quantity) -> float | None:
+    """In its unit."""
+    value = mode.numbers.get(quantity.name)
+    return None if value is None else _rounded(quantity.scaled(value))
 
 
 def _fastest(section: Section) -> Iterable[tuple[int, Row, Mode]]:
     for order, row in enumerate(section.rows):
-        for framework in FRAMEWORKS:
-            if mode := row.best(framework):
-                yield order, row, mode
+        for mode in fastest_modes(row):
+            yield order, row, mode
 
 
 def _memory_points(section: Section) -> Iterable[dict[str, Any]]:
     for order, row, mode in _fastest(section):
-        for number, kind in MEMORY_KINDS.items():
-            if number in mode.numbers:
-                yield {
-                    "variant": row.label,
-                    "order": order,
-                    "framework": NAMES[mode.framework],
-                    "mode": mode.execution_mode,
-                    "kind": kind,
-                    "mib": _scaled(mode.numbers[number], 1 / MIB),
-                }
+        for kind in memory_kinds():
+            if kind.name in mode.numbers:
+                yield _named(row, order, mode) | {"kind": kind.words, "mib": _shown(mode, kind)}
 
 
 def _learning_points(section: Section) -> Iterable[dict[str, Any]]:
-    """The test accuracy after each epoch over the training time until then: medians over replicates."""
+    """The metric after each epoch over the training time until then: medians over replicates."""
+    higher_is_better = task_of(section.setup.cell.benchmark).metric.higher_is_better
+    worst, best = (min, max) if higher_is_better else (max, min)
     for _, row, mode in _fastest(section):
         by_epoch: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for record in mode.records:
-            for epoch, time_s, accuracy in _curve(record):
-                by_epoch[epoch].append((time_s, accuracy))
+            for epoch, time_s, metric in _curve(record):
+                by_epoch[epoch].append((time_s, metric))
         for epoch, points in sorted(by_epoch.items()):
-            times_s, accuracies = zip(*points, strict=True)
+            times_s, metrics = zip(*points, strict=True)
             yield {
                 "group": row.label,
                 "framework": NAMES[mode.framework],
                 "mode": mode.execution_mode,
                 "epoch": epoch,
                 "time_s": _rounded(statistics.median(times_s)),
-                "accuracy": _rounded(statistics.median(accuracies)),
-                "worst": _rounded(min(accuracies)),
-                "best": _rounded(max(accuracies)),
+                "metric": _rounded(statistics.median(metrics)),
+                "worst": _rounded(worst(metrics)),
+                "best": _rounded(best(metrics)),
             }
 
 
@@ -173,7 +162,7 @@ def _curve(record: Record) -> Iterable[tuple[int, float, float]]:
     time_s = 0.0
     for point in record.result.epochs if record.result else []:
         time_s += point.train_time_s
-        yield point.epoch, time_s, point.test_accuracy
+        yield point.epoch, time_s, point.test_metric
 
 
 def _batch_points(section: Section) -> Iterable[dict[str, Any]]:
@@ -186,8 +175,8 @@ def _batch_points(section: Section) -> Iterable[dict[str, Any]]:
             "mode": mode.execution_mode,
             "batch_size": variant.batch_size,
             "throughput": _rounded(mode.throughput_samples_per_s),
-            "settings": row.settings,
-            **{name: _rounded(value) for name, value in _ends(mode.throughput_interval).items()},
+            "settings": row.settings_digest,
+            **_ends(mode.throughput_interval, _rounded),
         }
 
 
@@ -198,10 +187,7 @@ def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, An
             for kind, share in (("strong", found.strong), ("weak", found.weak)):
                 if share is not None:
                     yield {
-                        "variant": row.label,
-                        "order": order,
-                        "framework": NAMES[mode.framework],
-                        "mode": mode.execution_mode,
+                        **_named(row, order, mode),
                         "kind": kind,
                         "efficiency": _rounded(share),
                         "unstable": kind in found.unstable,
@@ -212,57 +198,42 @@ def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, An
 def _axis_data(axis: OptionAxis) -> dict[str, Points]:
     """A point for each panel, line and value: its step time, its speed-up over the loop, its memory."""
     data: dict[str, Points] = {"axis_step": [], "axis_speed_up": [], "axis_memory": []}
-    modes = {
-        framework: {line.execution_mode for panel in axis.panels for line in panel.lines if line.framework == framework}
-        for framework in FRAMEWORKS
-    }
-    parts = {framework: split_modes(sorted(of_one)) for framework, of_one in modes.items()}
     for panel in axis.panels:
         for line in panel.lines:
-            formulation, run_as = parts[line.framework][line.execution_mode]
             names = {
                 "group": panel.label,
                 "framework": NAMES[line.framework],
                 "mode": line.execution_mode,
-                "formulation": formulation,
-                "run_as": run_as,
+                "formulation": line.formulation,
+                "run_as": line.run_as,
             }
             for value, mode in line.modes.items():
-                step_ms = _rounded(mode.numbers["step_time_s"] * 1e3)
+                step_ms = _shown(mode, BY_NAME["step_time_s"])
                 data["axis_step"].append({**names, "value": value, "step_ms": step_ms})
-                for number, kind in AXIS_MEMORY_KINDS.items():
-                    if number in mode.numbers:
-                        mib = _scaled(mode.numbers[number], 1 / MIB)
-                        group = f"{panel.label} | {kind}"
+                for kind in AXIS_MEMORY_KINDS:
+                    if kind.name in mode.numbers:
+                        group = f"{panel.label} | {kind.words}"
+                        mib = _shown(mode, kind)
                         data["axis_memory"].append({**names, "group": group, "value": value, "mib": mib})
             loop = panel.loop(line.framework)
-            if loop is not None and panel.has_others(
-                line.framework
-            ):  # the loop's own line is at 1, so it has its shape here too
+            if loop is not None and panel.has_others(line.framework):
+                # The loop's own line is at 1, so it has its shape here too.
                 data["axis_speed_up"] += [
                     {
                         **names,
                         "value": value,
                         "speed_up": _rounded(estimate.value),
-                        **{name: _rounded(end) for name, end in _ends(estimate.interval).items()},
+                        **_ends(estimate.interval, _rounded),
                     }
                     for value, estimate in speed_ups(line, loop).items()
                 ]
     return data
 
 
-AXIS_MEMORY_KINDS = {"memory_step_peak_bytes": "steady step", "memory_pool_peak_bytes": "pool"}
+AXIS_MEMORY_KINDS = BY_NAME["memory_step_peak_bytes"], BY_NAME["memory_pool_peak_bytes"]
 """What tensors hold, and what is reserved for them."""
 
 
 def _rounded(value: float) -> float:
     """Five significant digits: more than any chart or tooltip shows."""
     return float(f"{value:.5g}")
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else _rounded(value * factor)
-
-
-def _without_nothing(point: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in point.items() if value is not None}

@@ -1,16 +1,17 @@
 """The report's folder: the page, the CSV, the LaTeX tables and the figures."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.files import write_atomically
-from harness.record import Record
+from harness.results.record import Record
 from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
-from pipeline.report.drawing import Figure, draw_all
+from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import overview, section_drawing
 from pipeline.report.page import page_html
 from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
@@ -79,11 +80,12 @@ def figures(files: ReportFiles, compared: Sequence[Section], alone: OneDevice, *
     return found
 
 
-def write_figures(files: ReportFiles, drawn: Sequence[Figure], advance: Callable[[], None]) -> None:
+def write_figures(files: ReportFiles, figures: Sequence[Figure]) -> AbstractContextManager[Iterable[None]]:
+    """Begins to; see `drawn`."""
     files.figures.mkdir(parents=True, exist_ok=True)
     for ending in ("svg", "pdf", "png"):
         _clear(files.figures, f"*.{ending}")
-    draw_all(drawn, advance)
+    return drawn(figures)
 
 
 def section_names(compared: Sequence[Section]) -> Mapping[Setup, str]:

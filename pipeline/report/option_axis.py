@@ -5,19 +5,14 @@ its own mode that does the work piece by piece.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.plan import Variant
-from harness.record import Record
-from harness.settings import FRAMEWORKS, Framework
-from harness.statistics import RatioEstimate, estimate_ratio
-from pipeline.report.compare import SAME, Mode, Section, settings_digest
-
-LOOPS: Mapping[Framework, str] = {"jax": "unrolled", "torch": "loop"}
-"""The execution mode of each framework that does one piece after the other, as a loop in Python."""
-PLAIN = "plain"
-"""How a mode is run whose name adds nothing to that of its formulation."""
+from harness.plan import FRAMEWORKS, Framework, Variant
+from harness.results.record import Record
+from harness.results.statistics import RatioEstimate, estimate_ratio
+from pipeline.report.compare import SAME, Mode, RowKey, Section, data_id, row_labels, settings_digest
+from pipeline.report.declared import how_it_runs, mode_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +21,11 @@ class Line:
 
     framework: Framework
     execution_mode: str
+    formulation: str
+    run_as: str
+    """How the formulation is run, in words."""
+    is_loop: bool
+    """It does one piece after the other: the others of its framework are compared with it."""
     modes: Mapping[float, Mode]
     """By the option's value, ascending."""
     out_of_memory: tuple[float, ...]
@@ -41,11 +41,11 @@ class Panel:
     """JAX before PyTorch; its loop first, the others by name."""
 
     def loop(self, framework: Framework) -> Line | None:
-        return next((line for line in self.lines if line.framework == framework and is_loop(line)), None)
+        return next((line for line in self.lines if line.framework == framework and line.is_loop), None)
 
     def has_others(self, framework: Framework) -> bool:
         """Whether there is a number to compare with that of the loop."""
-        return any(line.modes for line in self.lines if line.framework == framework and not is_loop(line))
+        return any(line.modes for line in self.lines if line.framework == framework and not line.is_loop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,13 @@ class OptionAxis:
     @property
     def has_loops(self) -> bool:
         """Whether anything can be compared with a loop."""
-        return any(panel.loop(framework) for panel in self.panels for framework in FRAMEWORKS)
+        return bool(self.loops)
+
+    @property
+    def loops(self) -> Mapping[Framework, Line]:
+        """One of each framework that has one: PyTorch's before JAX's."""
+        found = {line.framework: line for panel in self.panels for line in panel.lines if line.is_loop}
+        return {framework: found[framework] for framework in reversed(FRAMEWORKS) if framework in found}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,28 +98,28 @@ def option_axis(section: Section) -> OptionAxis | None:
     option = axis_option([*variants, *(record.measurement.variant for record in short)])
     if option is None:
         return None
-    found: dict[tuple[str, str], _Found] = defaultdict(_Found)
+    use_case = section.setup.cell.use_case_name
+    found: dict[RowKey, _Found] = defaultdict(_Found)
     for row in section.rows:
         if option not in row.variant.options:
             continue
         for mode in row.modes:
-            of_panel = found[_label(row.variant, option), row.settings]
+            of_panel = found[RowKey(_label(row.variant, option), row.settings_digest, row.data_id)]
             of_panel.modes[mode.framework, mode.execution_mode][_value(row.variant, option)] = mode
     for record in short:
         measurement = record.measurement
         if option not in measurement.variant.options:
             continue
-        of_panel = found[_label(measurement.variant, option), settings_digest(measurement)]
+        key = RowKey(_label(measurement.variant, option), settings_digest(measurement), data_id(record))
+        if record.data is None:  # memory may run out before the data are known
+            key = next((other for other in found if other.without_data == key.without_data), key)
+        of_panel = found[key]
         of_panel.short[measurement.framework, measurement.variant.execution_mode].append(record)
-    labels = [label for label, _ in found]
+    labels = row_labels(found)
     return OptionAxis(
         option=option,
         panels=tuple(
-            Panel(
-                label=f"{label} (settings {settings})" if labels.count(label) > 1 else label,
-                lines=of_panel.lines(option),
-            )
-            for (label, settings), of_panel in found.items()
+            Panel(label=labels[key], lines=of_panel.lines(option, use_case)) for key, of_panel in found.items()
         ),
     )
 
@@ -125,20 +131,24 @@ class _Found:
         self.modes: dict[tuple[Framework, str], dict[float, Mode]] = defaultdict(dict)
         self.short: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
 
-    def lines(self, option: str) -> tuple[Line, ...]:
+    def lines(self, option: str, use_case_name: str) -> tuple[Line, ...]:
         lines = []
         for framework, mode in {**self.modes, **self.short}:
+            declared = mode_of(framework, use_case_name, mode)
             modes = self.modes.get((framework, mode), {})
             short = {_value(one.measurement.variant, option) for one in self.short.get((framework, mode), [])}
             lines.append(
                 Line(
                     framework=framework,
                     execution_mode=mode,
+                    formulation=declared.formulation if declared else mode,
+                    run_as=how_it_runs(declared),
+                    is_loop=declared is not None and declared.is_loop,
                     modes=dict(sorted(modes.items())),
                     out_of_memory=tuple(sorted(short - modes.keys())),
                 )
             )
-        lines.sort(key=lambda line: (FRAMEWORKS.index(line.framework), not is_loop(line), line.execution_mode))
+        lines.sort(key=lambda line: (FRAMEWORKS.index(line.framework), not line.is_loop, line.execution_mode))
         return tuple(lines)
 
 
@@ -151,10 +161,6 @@ def _value(variant: Variant, option: str) -> float:
     value = variant.options[option]
     assert isinstance(value, int | float), "axis_option chooses numbers only"
     return value
-
-
-def is_loop(line: Line) -> bool:
-    return LOOPS[line.framework] == line.execution_mode
 
 
 def speed_up(mode: Mode, loop: Mode) -> RatioEstimate | None:
@@ -187,13 +193,3 @@ def _is_faster(estimate: RatioEstimate) -> bool:
     if estimate.interval is None:
         return estimate.value > SAME.high
     return estimate.interval.low > 1 and estimate.interval.high > SAME.high
-
-
-def split_modes(execution_modes: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Of each mode of a framework its formulation, and how that is run: `loop_compiled` beside `loop` is
-    (`loop`, `compiled`), `loop` is (`loop`, `plain`). What extends no other mode is a formulation itself."""
-    found = {}
-    for mode in execution_modes:
-        base = min((other for other in execution_modes if mode.startswith(f"{other}_")), key=len, default=mode)
-        found[mode] = (base, mode.removeprefix(f"{base}_") if base != mode else PLAIN)
-    return found

@@ -5,53 +5,28 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from harness.paths import REPOSITORY
-from harness.record import Record
-from harness.settings import FRAMEWORKS
+from harness.plan import FRAMEWORKS
+from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
+from harness.results.record import Record
+from harness.work.tasks import Metric
 from pipeline.report import calibrations, wording
 from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
+from pipeline.report.declared import task_of
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import Drawing, overview, section_drawing
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
 
 TEMPLATES = REPOSITORY / "templates"
-MIB = 2**20
 EMBED = "window.vegaEmbed = vegaEmbed;"
 """What the page's own script uses of Vega."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModeColumn:
-    """A column of the table of all execution modes; left out where no mode has the number."""
-
-    title: str
-    number: str
-    """Of harness.statistics.summary_numbers."""
-    factor: float = 1.0
-    percent: bool = False
-
-
-MODE_COLUMNS = (
-    ModeColumn(title="step p50, ms", number="step_time_p50_s", factor=1e3),
-    ModeColumn(title="step p95, ms", number="step_time_p95_s", factor=1e3),
-    ModeColumn(title="compile, cold, s", number="compile_time_s"),
-    ModeColumn(title="compile, warm, s", number="compile_time_warm_s"),
-    ModeColumn(title="memory of a steady step, MiB", number="memory_step_peak_bytes", factor=1 / MIB),
-    ModeColumn(title="allocator's peak, MiB", number="memory_allocator_peak_bytes", factor=1 / MIB),
-    ModeColumn(title="pool, MiB", number="memory_pool_peak_bytes", factor=1 / MIB),
-    ModeColumn(title="process (NVML), MiB", number="memory_process_bytes", factor=1 / MIB),
-    ModeColumn(title="host's peak, MiB", number="memory_host_peak_bytes", factor=1 / MIB),
-    ModeColumn(title="energy gross, mJ/sample", number="energy_gross_joules_per_sample", factor=1e3),
-    ModeColumn(title="energy net, mJ/sample", number="energy_net_joules_per_sample", factor=1e3),
-    ModeColumn(title="test accuracy", number="test_accuracy", percent=True),
-    ModeColumn(title="time to accuracy, s", number="time_to_target_s"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +55,14 @@ class Place:
         return wording.unlike_names(self.section.rows)
 
     @property
-    def columns(self) -> list[ModeColumn]:
-        modes = [mode for row in self.section.rows for mode in row.modes]
-        return [column for column in MODE_COLUMNS if any(column.number in mode.numbers for mode in modes)]
+    def metric(self) -> Metric:
+        return task_of(self.setup.cell.benchmark).metric
+
+    @cached_property
+    def columns(self) -> list[Quantity]:
+        """Of the table of all execution modes, beside the throughput; left out where no mode has the number."""
+        there = {name for row in self.section.rows for mode in row.modes for name in mode.numbers}
+        return [one for one in shown_in("page") if one.name in there and one is not THROUGHPUT]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +132,8 @@ def page_html(
     environment.globals |= {
         "wording": wording,
         "calibrations": calibrations,
+        "number": number,
+        "throughput": THROUGHPUT,
         "cell_of": _cell_text,
         "names": NAMES,
         "frameworks": FRAMEWORKS,
@@ -226,12 +208,12 @@ def _distinct(values: Iterable[str]) -> list[str]:
     return sorted(set(values))
 
 
-def _cell_text(mode: Mode, column: ModeColumn) -> str:
-    value = mode.numbers.get(column.number)
-    if value is None:
+def _cell_text(place: Place, mode: Mode, quantity: Quantity) -> str:
+    """Behind the number, how many replicates have it, where it is not all of them."""
+    if quantity.name not in mode.numbers:
         return ""
-    text = f"{value:.1%}" if column.percent else wording.number(value, factor=column.factor)
-    having, all_ = mode.replicates_with[column.number], len(mode.throughputs)
+    text = quantity.text(mode.numbers[quantity.name], place.metric)
+    having, all_ = mode.replicates_with[quantity.name], len(mode.throughputs)
     return text if having == all_ else f"{text} ({having} of {all_})"
 
 

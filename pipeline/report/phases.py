@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from harness.record import Latency, Record
-from harness.statistics import SampleSummary, median, sample_summary
+from harness.results.record import Latency, Record
+from harness.results.statistics import SampleSummary, median, sample_summary
 from pipeline.report.compare import NAMES, Mode, Row, Section
 
 WHOLE_STEP = "whole_step"

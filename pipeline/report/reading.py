@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import RecordError
-from harness.record import Record, read_record
+from harness.results.record import Record, read_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,15 +17,24 @@ class Reading:
     """One sentence for each file that is no record, or of another schema. It is left alone."""
 
 
-def read_records(paths: Iterable[Path], advance: Callable[[], None] = lambda: None) -> Reading:
-    """`advance` is called after each file."""
+def read_records(
+    paths: Iterable[Path], advance: Callable[[], None] = lambda: None, *, planted: bool = False
+) -> Reading:
+    """
+    Args:
+        advance: called after each file.
+        planted: only records of `main.py calibrate`, which are about the machine and no results; else only the others.
+    """
     records: list[Record] = []
     refused: list[str] = []
     for path in paths:
         try:
-            records.append(read_record(path))
+            record = read_record(path)
         except RecordError as error:
             refused.append(str(error))
+        else:
+            if (record.measurement.variant.planted is not None) == planted:
+                records.append(record)
         advance()
     return Reading(records=tuple(records), refused=tuple(refused))
 

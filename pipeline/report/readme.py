@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from harness.record import Record
-from harness.settings import FRAMEWORKS
+from harness.plan import FRAMEWORKS
+from harness.results.record import Record
 from pipeline.markdown import GeneratedPart, markdown_table
 from pipeline.report.compare import NAMES, VERDICTS, Section, tally
 from pipeline.report.wording import bracket, flag_names, times, unlike_names, use_case_title

@@ -6,7 +6,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.settings import FRAMEWORKS
+from harness.plan import FRAMEWORKS
+from harness.results import quantities
+from harness.results.quantities import shown_in
+from harness.work.tasks import Metric
 from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import (
     NAMES,
@@ -21,6 +24,7 @@ from pipeline.report.compare import (
     scaling,
     tally,
 )
+from pipeline.report.declared import task_of
 from pipeline.report.phases import STATISTICS, PhaseTable, all_times, phase_table
 from pipeline.report.wording import (
     best_of,
@@ -31,35 +35,14 @@ from pipeline.report.wording import (
     equal_names,
     fastest_modes,
     flag_names,
+    milliseconds,
     modes_compared,
-    number,
     times,
     unequal,
     unlike_names,
     unrecorded,
 )
 
-CSV_NUMBERS = (
-    "throughput_samples_per_s",
-    "step_time_s",
-    "step_time_alone_s",
-    "step_time_p50_s",
-    "step_time_p95_s",
-    "step_time_mean_s",
-    "compile_time_s",
-    "compile_time_warm_s",
-    "memory_allocator_peak_bytes",
-    "memory_step_peak_bytes",
-    "memory_pool_peak_bytes",
-    "memory_process_bytes",
-    "memory_host_peak_bytes",
-    "energy_gross_joules_per_sample",
-    "energy_net_joules_per_sample",
-    "test_accuracy",
-    "test_loss",
-    "time_to_target_s",
-)
-"""Of harness.statistics.summary_numbers; each is the median over replicates."""
 CSV_KEY = (
     "device",
     "gpu",
@@ -74,16 +57,11 @@ CSV_KEY = (
     "precision",
     "options",
     "settings",
+    "data_id",
     "framework",
     "execution_mode",
 )
-CSV_COLUMNS = (
-    *CSV_KEY,
-    "fastest",
-    "modes_compared",
-    "flags",
-    "replicates",
-    *CSV_NUMBERS,
+CSV_COMPARISON = (
     "throughput_low",
     "throughput_high",
     "parity",
@@ -111,7 +89,9 @@ def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str
     """One line for each framework and execution mode; the ratio stands in the lines of its two."""
     alone = one_device(compared) if alone is None else alone
     lines = (_csv_line(one.setup, row, mode, alone) for one in compared for row in one.rows for mode in row.modes)
-    return _csv(CSV_COLUMNS, lines)
+    numbers = (quantity.name for quantity in quantities.QUANTITIES)
+    columns = (*CSV_KEY, "fastest", "modes_compared", "flags", "replicates", *numbers, *CSV_COMPARISON)
+    return _csv(columns, lines)
 
 
 def phases_csv_text(compared: Sequence[Section]) -> str:
@@ -152,7 +132,8 @@ def _csv_key(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:
         "batch_size": row.variant.batch_size,
         "precision": row.variant.precision,
         "options": " ".join(f"{name}={value}" for name, value in sorted(row.variant.options.items())),
-        "settings": row.settings,
+        "settings": row.settings_digest,
+        "data_id": row.data_id,
         "framework": mode.framework,
         "execution_mode": mode.execution_mode,
     }
@@ -168,7 +149,7 @@ def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str,
         "modes_compared": modes_compared(row, mode.framework),
         "flags": " ".join(sorted(mode.flags)),
         "replicates": len(mode.throughputs),
-        **{name: mode.numbers.get(name) for name in CSV_NUMBERS},
+        **{quantity.name: mode.numbers.get(quantity.name) for quantity in quantities.QUANTITIES},
         "throughput_low": interval.low if interval else None,
         "throughput_high": interval.high if interval else None,
         **(_csv_comparison(row) if fastest else {}),
@@ -287,11 +268,14 @@ def _latex_section(section: Section, notes: Sequence[str]) -> list[str]:
 
 def section_table(section: Section) -> str:
     notes = difference_notes(section.rows)
+    metric = task_of(section.setup.cell.benchmark).metric
+    numbers = [quantity.title(metric) for quantity in shown_in("latex")]
+    sides = [text for framework in FRAMEWORKS for text in (f"{NAMES[framework]} mode", *numbers)]
     return _latex(
         comments=[headline(section.setup), "Throughput: median over replicates. Ratio: JAX / PyTorch, 95 % interval."],
-        columns="lllrlrl",
-        head=["variant", "flags", "JAX mode", "samples/s", "PyTorch mode", "samples/s", "JAX / PyTorch"],
-        lines=[_latex_row(row, notes) for row in section.rows],
+        columns="ll" + ("l" + "r" * len(numbers)) * len(FRAMEWORKS) + "l",
+        head=["variant", "flags", *sides, "JAX / PyTorch"],
+        lines=[_latex_row(row, notes, metric) for row in section.rows],
         notes=[f"The two sides: {note}." for note in notes.values()],
     )
 
@@ -310,7 +294,7 @@ def phases_table(section: Section, found: PhaseTable) -> str:
                 latex_escaped(of_mode.row.label),
                 latex_escaped(f"{NAMES[of_mode.mode.framework]} {of_mode.mode.execution_mode}"),
                 latex_escaped(phase.replace("_", " ")),
-                *(number(summary.get(name), factor=1e3) for name in STATISTICS),
+                *(milliseconds(summary.get(name)) for name in STATISTICS),
             ]
             for of_mode in found.times
             for phase, summary in of_mode.with_whole_step.items()
@@ -318,14 +302,13 @@ def phases_table(section: Section, found: PhaseTable) -> str:
     )
 
 
-def _latex_row(row: Row, notes: Iterable[str]) -> list[str]:
+def _latex_row(row: Row, notes: Iterable[str], metric: Metric) -> list[str]:
     cells = [row.label, ", ".join(flag_names(fastest_modes(row)))]
     for framework in FRAMEWORKS:
         mode = row.best(framework)
-        if mode is None:
-            cells += ["none", ""]
-        else:
-            cells += [f"{mode.execution_mode} ({best_of(row, framework)})", number(mode.throughput_samples_per_s)]
+        numbers = mode.numbers if mode else {}
+        cells.append(f"{mode.execution_mode} ({best_of(row, framework)})" if mode else "none")
+        cells += [quantity.text(numbers.get(quantity.name), metric) for quantity in shown_in("latex")]
     estimate = row.ratio
     if estimate is not None:
         ratio = f"{times(estimate.value)}{bracket(estimate.interval)}{_latex_mark(difference_mark(row, notes))}"

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from harness.settings import FRAMEWORKS, Framework
+from harness.plan import FRAMEWORKS, Framework
+from harness.results.quantities import THROUGHPUT, number, shown_in
 from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
+from pipeline.report.declared import task_of
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.wording import (
-    ON_THE_TERMINAL,
     UNSTABLE_SHARES,
     absent_lines,
     axis_name,
@@ -20,8 +21,8 @@ from pipeline.report.wording import (
     fastest_modes,
     flag_lines,
     flag_names,
+    loops_text,
     no_ratio_lines,
-    number,
     scaling_lines,
     scaling_texts,
     times,
@@ -52,7 +53,7 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
         lines = [f"({mark}) The two sides: {note}" for mark, note in enumerate(notes, start=1)]
         lines += [f"No ratio: {line}" for line in no_ratio_lines(section.rows)]
         lines += [f"No number: {line}" for line in failure_lines(section.without_number)]
-        lines += [f"No number for {line}" for line in absent_lines(section.rows, ON_THE_TERMINAL)]
+        lines += [f"No number for {line}" for line in absent_lines(section.rows, on_terminal=True)]
         for line in lines:
             console.print(line, highlight=False, markup=False)
 
@@ -74,7 +75,7 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
         style="dim",
         highlight=False,
     )
-    console.print(_mode_table(section.rows))
+    console.print(_mode_table(section))
     if section.setup.cell.devices > 1:
         _print_scaling(section, alone, console)
     axis = option_axis(section)
@@ -83,11 +84,11 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
 
 
 def _pair_table(rows: Sequence[Row]) -> "Table":
-    table = _table("variant", "flags", "JAX\nsamples/s", "PyTorch\nsamples/s", "JAX / PyTorch")
+    table = _table("variant", "flags", *(f"{NAMES[one]}\n{THROUGHPUT.short}" for one in FRAMEWORKS), "JAX / PyTorch")
     notes = difference_notes(rows)
     for row in rows:
         cells = [*(_best_cell(row, framework) for framework in FRAMEWORKS), _ratio_cell(row, notes)]
-        table.add_row(_breakable(row.label), "\n".join(flag_names(fastest_modes(row))), *cells)
+        _add_row(table, _breakable(row.label), "\n".join(flag_names(fastest_modes(row))), *cells)
     return table
 
 
@@ -119,7 +120,7 @@ def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> No
     for row, mode, found in modes:
         shares = scaling_texts(found)
         if any(shares):
-            table.add_row(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares)
+            _add_row(table, f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares)
     notes = []
     if any(found.strong is not None or found.weak is not None for _, _, found in modes):
         notes.append(
@@ -147,43 +148,30 @@ def _print_wins(axis: OptionAxis, console: "Console") -> None:
     name = axis_name(axis.option)
     table = _table("mode", "faster than\nits loop", "speed-up", "out of\nmemory at")
     for panel in axis.panels:
-        table.add_row(panel.label, style="bold")
+        _add_row(table, panel.label, style="bold")
         for win in win_lines(panel):
             line = win.line
             mode = f"  {NAMES[line.framework]} {line.execution_mode}"
-            table.add_row(mode, win.wins, win.last, win.out_of_memory)
+            _add_row(table, mode, win.wins, win.last, win.out_of_memory)
     console.print(table)
     console.print(
-        f"From which {name} on a mode is faster than the same framework's loop: `loop` of PyTorch, `unrolled` of JAX.",
+        f"From which {name} on a mode is faster than the same framework's loop: {loops_text(axis)}.",
         style="dim",
         highlight=False,
     )
 
 
-def _mode_table(rows: Sequence[Row]) -> "Table":
-    """Every execution mode below its variant; columns of training and of warm caches only where there are any."""
-    trained = any("test_accuracy" in mode.numbers for row in rows for mode in row.modes)
-    warm = any("compile_time_warm_s" in mode.numbers for row in rows for mode in row.modes)
-    columns = ["every mode", "samples/s", "step\np50 ms", "step\np95 ms", "compile\ns"]
-    table = _table(*columns, *(["warm\ns"] if warm else []), *(["test\nacc.", "to goal\ns"] if trained else []))
-    for row in rows:
-        table.add_row(row.label, style="bold")
+def _mode_table(section: Section) -> "Table":
+    """Every execution mode below its variant; columns only where there is any number."""
+    metric = task_of(section.setup.cell.benchmark).metric
+    there = {name for row in section.rows for mode in row.modes for name in mode.numbers}
+    columns = [quantity for quantity in shown_in("terminal") if quantity.name in there]
+    table = _table("every mode", *(quantity.short_title(metric) for quantity in columns))
+    for row in section.rows:
+        _add_row(table, row.label, style="bold")
         for mode in row.modes:
-            numbers = mode.numbers
-            cells = [
-                f"  {NAMES[mode.framework]} {mode.execution_mode}",
-                number(mode.throughput_samples_per_s),
-                number(numbers.get("step_time_p50_s"), factor=1e3),
-                number(numbers.get("step_time_p95_s"), factor=1e3),
-                number(numbers.get("compile_time_s")),
-            ]
-            if warm:
-                cells.append(number(numbers.get("compile_time_warm_s")))
-            if trained:
-                accuracy = numbers.get("test_accuracy")
-                cells.append("" if accuracy is None else f"{accuracy:.1%}")
-                cells.append(number(numbers.get("time_to_target_s")))
-            table.add_row(*cells)
+            numbers = (quantity.text(mode.numbers.get(quantity.name), metric) for quantity in columns)
+            _add_row(table, f"  {NAMES[mode.framework]} {mode.execution_mode}", *numbers)
     return table
 
 
@@ -201,6 +189,13 @@ def _table(*columns: str) -> "Table":
             no_wrap=column == "every mode",
         )
     return table
+
+
+def _add_row(table: "Table", *cells: str, style: str | None = None) -> None:
+    """As it stands: a `[...]` in a cell is no markup."""
+    from rich.text import Text
+
+    table.add_row(*map(Text, cells), style=style)
 
 
 def _breakable(label: str) -> str:

@@ -1,15 +1,15 @@
 """How numbers, ratios and doubts are put into words, the same on the terminal, in the page and in tables."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.plan import Cell
-from harness.record import Record, Result
-from harness.settings import FRAMEWORKS, Framework
-from harness.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
-from pipeline.report.compare import NAMES, SAME, Comparison, Mode, Row, Scaling, Tally
-from pipeline.report.option_axis import Line, Panel, Win, is_loop, where_it_wins
+from harness.plan import FRAMEWORKS, Cell, Framework
+from harness.results.quantities import absences, number
+from harness.results.record import Record
+from harness.results.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
+from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Tally
+from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
 
 EDGES = (1 / SAME_WITHIN, 1.0, SAME_WITHIN)
 """What a verdict turns on."""
@@ -30,12 +30,9 @@ def _sides(ratio: float) -> list[int]:
     return [(ratio > edge) - (ratio < edge) for edge in EDGES]
 
 
-def number(value: float | None, *, factor: float = 1.0) -> str:
-    """Three significant digits, or whole numbers from 100 on; nothing where there is none."""
-    if value is None:
-        return ""
-    scaled = value * factor
-    return f"{scaled:,.0f}" if abs(scaled) >= 100 else f"{scaled:.3g}"
+def milliseconds(seconds: float | None) -> str:
+    """Empty where there is none."""
+    return "" if seconds is None else number(seconds * 1e3)
 
 
 def scaling_texts(found: Scaling) -> list[str]:
@@ -78,12 +75,7 @@ def mean_in_words(found: Tally) -> str:
     """Of a geometric mean: a verdict by the same rules as that of a ratio, but of many variants."""
     if found.interval is None:
         return "No verdict"
-    low, high = found.interval
-    if SAME.low <= low and high <= SAME.high:
-        return "The same"
-    if low <= 1 <= high:
-        return "No clear difference"
-    return f"{NAMES['jax' if low > 1 else 'torch']} faster"
+    return {"same": "The same", "undecided": "No clear difference"}.get(found.verdict, found.verdict)
 
 
 def equal_names(comparison: Comparison) -> str:
@@ -200,33 +192,30 @@ def scaling_lines(found: Iterable[tuple[str, Scaling]]) -> list[str]:
     return [f"{what}; {_some(labels)}" for what, labels in places.items() if what]
 
 
-WHY_ABSENT: dict[str, Callable[[Result], str | None]] = {
-    "Memory": lambda result: result.memory.absent,
-    "Energy": lambda result: result.energy.absent,
-    "Compile time with warm caches": lambda result: result.compile_time_warm_absent,
-    "Communication": lambda result: result.blocks_alone_absent,
-}
-ON_THE_TERMINAL = ("Compile time with warm caches", "Communication")
-"""Of the numbers that may be missing beside a throughput, those that the terminal shows."""
+def absent_lines(rows: Iterable[Row], *, on_terminal: bool = False) -> list[str]:
+    """Which numbers are missing beside a throughput and why, once for all modes and numbers of the same reason.
 
-
-def absent_lines(rows: Iterable[Row], numbers: Iterable[str] = tuple(WHY_ABSENT)) -> list[str]:
-    """Which of these numbers are missing beside a throughput and why, once for all modes of the same reason."""
-    results = [
-        (f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", record.result)
+    Args:
+        on_terminal: only the numbers that the terminal shows.
+    """
+    records = [
+        (f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", record, record.result)
         for row in rows
         for mode in row.modes
         for record in mode.records
         if record.result
     ]
-    lines = []
-    for name in numbers:
-        places: dict[str, list[str]] = defaultdict(list)
-        for label, result in results:
-            if reason := WHY_ABSENT[name](result):
-                places[reason].append(label)
-        lines += [f"{name}: {reason}; {_some(list(dict.fromkeys(labels)))}" for reason, labels in places.items()]
-    return lines
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for absence in absences():
+        if on_terminal and not absence.on_terminal:
+            continue
+        places: dict[str, dict[str, None]] = defaultdict(dict)
+        for label, record, result in records:
+            if reason := absence.reason(record, result):
+                places[reason][label] = None
+        for reason, labels in places.items():
+            names[reason, _some(list(labels))].append(absence.words)
+    return [f"{', '.join(missing)}: {reason}; {where}" for (reason, where), missing in names.items()]
 
 
 def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
@@ -234,7 +223,7 @@ def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
     places: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         both_measured = len({mode.framework for mode in row.modes}) == len(FRAMEWORKS)
-        if both_measured and row.why_no_ratio:
+        if (both_measured or row.has_other_data) and row.why_no_ratio:
             places[row.why_no_ratio].append(row.label)
     return [f"{reason}; {_some(labels)}" for reason, labels in places.items()]
 
@@ -243,6 +232,12 @@ def axis_name(option: str) -> str:
     """`models` is `number of models`; an option that is no plural has its own name."""
     name = option.replace("_", " ")
     return f"number of {name}" if name.endswith("s") else name
+
+
+def loops_text(axis: OptionAxis) -> str:
+    """`loop` of PyTorch (eager), `unrolled` of JAX (compiled): what the other modes of each are compared with."""
+    loops = axis.loops.items()
+    return ", ".join(f"`{line.execution_mode}` of {NAMES[framework]} ({line.run_as})" for framework, line in loops)
 
 
 def values_text(values: Iterable[float]) -> str:
@@ -282,11 +277,11 @@ def win_lines(panel: Panel) -> list[WinLine]:
 
 
 def _win_line(line: Line, loop: Line | None) -> WinLine:
-    win = None if loop is None or is_loop(line) else where_it_wins(line, loop)
+    win = None if loop is None or line.is_loop else where_it_wins(line, loop)
     last = win.last if win else None
     return WinLine(
         line=line,
-        wins=win_text(win) if win else "is the loop" if is_loop(line) else "no loop here",
+        wins=win_text(win) if win else "is the loop" if line.is_loop else "no loop here",
         last=f"{times(last.value)}{bracket(last.interval)} at {win.compared_at[-1]:g}" if win and last else "",
         compared_at=values_text(win.compared_at if win else line.modes),
         out_of_memory=values_text(line.out_of_memory),

@@ -1,22 +1,22 @@
 """One rank's process, for test_several_devices.py: `python -m tests.runners.one_rank FRAMEWORK WORLD FOLDER`.
 
 WORLD is a World as JSON. FOLDER/tasks.json says what to do, one task after the other by name; what this rank found for
-each lies in FOLDER/<name>.<rank>.npz afterwards. Weights and gradients are in the neutral layout, so that both
-frameworks' files have the same names and shapes.
+each lies in FOLDER/<name>.<rank>.npz afterwards, under names and in layouts that both frameworks share.
 """
 
-import dataclasses
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from harness.session import Session
-from harness.world import World
-from tests.runners.sessions import make_session
+from harness.measure.program import Session
+from harness.measure.world import World
+from tests.made.sessions import build, make_session, measure, with_small_images
 
 Numbers = dict[str, np.ndarray]
 
@@ -24,36 +24,85 @@ Numbers = dict[str, np.ndarray]
 def main(framework: Any, world_json: str, folder: str) -> None:
     world = World.model_validate_json(world_json)
     device = importlib.import_module(f"{framework}_runner.device").Device()
-    if world.device_count > 1:
-        device.join(world)
-    functions = importlib.import_module(f"tests.runners.{framework}_rank")
+    device.join(world)
     for name, task in json.loads(Path(folder, "tasks.json").read_text()).items():
         print(name, flush=True)
-        session = make_session(framework, task["use_case"], device=device, world=world, **task["session"])
-        of_both = {"whole_use_case": whole_use_case, "parity_numbers": parity_numbers}
-        function = of_both.get(task["function"]) or getattr(functions, task["function"])
-        if task["float64"]:
-            with functions.in_float64():
-                numbers: Numbers = function(normalising_in_float64(session), **task["arguments"])
-        else:
-            numbers = function(session, **task["arguments"])
-        np.savez(Path(folder, f"{name}.{world.rank}.npz"), **numbers)
+        np.savez(Path(folder, f"{name}.{world.rank}.npz"), **do(framework, task, device=device, world=world))
     if world.size > 1:
         device.leave()
 
 
-def normalising_in_float64(session: Session) -> Session:
-    """Images are normalised in the type of their mean."""
-    dataset = session.dataset
-    precise = dataclasses.replace(dataset, mean=dataset.mean.astype(np.float64), std=dataset.std.astype(np.float64))
-    return dataclasses.replace(session, dataset=precise)
+def do(framework: Any, task: dict[str, Any], **of_session: Any) -> Numbers:
+    """Everything in float64."""
+    session = make_session(framework, **of_session, **task["session"], precision="fp64")
+    return FUNCTIONS[task["what"]](with_small_images(session))
 
 
-def whole_use_case(session: Session) -> Numbers:
+def parity(session: Session[Any]) -> Numbers:
+    """What the parity gate compares: of training, all that five steps did."""
+    return dict(build(session).parity())
+
+
+def parity_apart(session: Session[Any]) -> Numbers:
+    """The same of the control without communication."""
+    return dict(build(session, joined=False).parity())
+
+
+def collectives(session: Session[Any]) -> Numbers:
+    """All-reduces, and any other collectives, of one step, with communication and without."""
+    count = {"jax": in_compiled_program, "torch": in_step}[session.measurement.framework]
+    return {name: np.array(count(build(session, joined=name == "joined"))) for name in ("joined", "apart")}
+
+
+def in_compiled_program(program: Any) -> list[int]:
+    """Of JAX."""
+    placed = [program.current, program.data] if hasattr(program, "data") else []
+    hlo = program.compute.lower(*(placed or [program.count, program.params, *program.batch])).compile().as_text()
+    others = ("all-gather", "all-to-all", "collective-permute", "reduce-scatter", "collective-broadcast")
+    operations = [line.partition(" = ")[2] for line in hlo.splitlines()]
+    counts = {
+        name: sum(f" {name}(" in operation or f" {name}-start(" in operation for operation in operations)
+        for name in ("all-reduce", *others)
+    }
+    return [counts["all-reduce"], sum(counts[name] for name in others)]
+
+
+def in_step(program: Any) -> list[int]:
+    """Of PyTorch, called from Python; what DistributedDataParallel calls in C++ is not seen."""
+    from torch import distributed
+
+    names = "all_reduce all_gather all_gather_into_tensor all_to_all broadcast gather reduce reduce_scatter"
+    called: list[str] = []
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            called.append(name)
+            return function(*arguments, **keywords)
+
+        return call
+
+    replaced = {
+        name: counted(name, getattr(distributed, name))
+        for name in [*names.split(), "reduce_scatter_tensor", "send", "recv"]
+    }
+    with mock.patch.multiple(distributed, **replaced):
+        program.step()
+    reduced = called.count("all_reduce")
+    return [reduced, len(called) - reduced]
+
+
+def agreements(session: Session[Any]) -> Numbers:
+    """What the ranks agree on, and how many programs that compiles once it has been done."""
+    device, rank = session.device, session.world.rank
+    values = [device.agree(0.1 + rank), *device.mean_over_ranks(np.array([rank, 1 / 3]))]
+    compiled_before = device.compilations()
+    values.append(device.agree(2.0**40 + 1 / 3 - rank))
+    return {"values": np.array(values), "compiled": np.array(device.compilations() - compiled_before)}
+
+
+def whole(session: Session[Any]) -> Numbers:
     """The use case as a measurement runs it."""
-    cell = session.measurement.cell
-    module: Any = importlib.import_module(f"{session.measurement.framework}_runner.use_cases.{cell.use_case_name}")
-    result = module.run(session)
+    result = measure(session)
     return {
         "train_loss": np.array([point.train_loss for point in result.epochs]),
         "test_loss": np.array([point.test_loss for point in result.epochs]),
@@ -66,11 +115,9 @@ def whole_use_case(session: Session) -> Numbers:
     }
 
 
-def parity_numbers(session: Session) -> Numbers:
-    """What the parity gate compares."""
-    cell = session.measurement.cell
-    module: Any = importlib.import_module(f"{session.measurement.framework}_runner.parity.{cell.use_case_name}")
-    return module.parity_numbers(session)
+FUNCTIONS: dict[str, Callable[[Session[Any]], Numbers]] = {
+    function.__name__: function for function in (parity, parity_apart, collectives, agreements, whole)
+}
 
 
 if __name__ == "__main__":

@@ -3,19 +3,21 @@ graphs need not copy."""
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from harness.measure import COLD_CALLS
+from harness.measure.clock import COLD_CALLS
 from harness.paths import REPOSITORY
-from tests.runners.sessions import make_session
+from tests.made.patience import patience
+from tests.made.sessions import build, make_session
 from torch_runner import compiler, formulations
 from torch_runner.use_cases import many_models, per_sample_gradients
 
@@ -98,7 +100,7 @@ assert "torch._inductor.compile_fx" not in sys.modules
 assert compile_options("reduce-overhead") == {"fullgraph": True, "dynamic": False, "mode": "reduce-overhead"}
 assert "torch._inductor.compile_fx" in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=patience(100))
 
 
 # Inputs that CUDA graphs would copy before every replay.
@@ -114,7 +116,6 @@ def inputs(monkeypatch: pytest.MonkeyPatch) -> list[Inputs]:
 
     def see(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
         metadata = TracingContext.get().fw_metadata
-        assert metadata is not None
         fixed = metadata.static_input_indices
         seen.append([(tuple(tensor.shape), index in fixed) for index, tensor in enumerate(example_inputs)])
         return make_boxed_func(graph.forward)
@@ -133,65 +134,53 @@ def inputs(monkeypatch: pytest.MonkeyPatch) -> list[Inputs]:
 
 @pytest.mark.parametrize("output", ["norms", "batch_gradient"])
 def test_per_sample_gradients_copy_nothing(output: str, inputs: list[Inputs]) -> None:
-    problem = per_sample_gradients.Problem(make_session("torch", "per_sample_gradients", batch_size=4))
-    compute = per_sample_gradients.make_function(problem, "cuda_graphs", output, clip_norm=1.0, chunk_size=8)
-    compute(*problem.own_batch(range(4)))
+    """The timed batch lies where the checked one lay, as another address would be recorded anew."""
+    options = {"output": output}
+    program: Any = build(
+        make_session("torch", "per_sample_gradients", batch_size=16, execution_mode="cuda_graphs", options=options)
+    )
+    program.step()
     (of_graph,) = inputs
-    assert ((4, 1, 28, 28), True) in of_graph
+    assert ((16, 1, 28, 28), True) in of_graph
     assert len(of_graph) == 8 + 2  # weights and biases of four layers, images, labels
     assert all(is_fixed for _, is_fixed in of_graph)
-
-
-def test_the_timed_batch_lies_where_the_checked_one_lay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another address would be recorded anew, after the cold calls."""
-    seen = []
-    make = per_sample_gradients.make_function
-
-    def spied(problem: Any, *arguments: Any, **keywords: Any) -> Any:
-        compute = make(problem, *arguments, **keywords)
-
-        def call(images: torch.Tensor, labels: torch.Tensor) -> Any:
-            seen.append((images.data_ptr(), labels.data_ptr(), images.sum().item()))
-            return compute(images, labels)
-
-        return call
-
-    monkeypatch.setattr(per_sample_gradients, "make_function", spied)
-    session = make_session("torch", "per_sample_gradients", batch_size=16, options={"output": "norms"})
-    per_sample_gradients.run(session)
-    checked, timed = seen[0], seen[-1]
-    assert timed[:2] == checked[:2]
-    images, _ = per_sample_gradients.Problem(session).batch(range(16))
-    assert timed[2] == pytest.approx(images.sum().item())
-    assert timed[2] != pytest.approx(checked[2])  # 8 samples twice
+    before = addresses_and_sums(program.batch)
+    program.settle()
+    require_new_values_in_place(before, addresses_and_sums(program.batch))  # 8 samples twice, and then 16
+    expected, _ = program.own_batch(np.arange(16))
+    torch.testing.assert_close(program.batch[0], expected)
 
 
 @pytest.mark.parametrize("batches", ["different", "same"])
 @pytest.mark.parametrize("mode", ["loop_cuda_graphs", "batched_cuda_graphs", "vmap_cuda_graphs"])
 def test_many_models_copy_nothing(mode: str, batches: str, inputs: list[Inputs]) -> None:
     """Not even what is drawn anew."""
-    session = make_session(
-        "torch",
-        "many_models",
-        benchmark="synthetic",
-        model="mlp",
-        batch_size=4,
-        execution_mode=mode,
-        options={"models": 3, "batches": batches, "learning_rates": "one"},
+    program: Any = build(
+        make_session(
+            "torch",
+            "many_models",
+            benchmark="synthetic",
+            model="mlp",
+            batch_size=4,
+            execution_mode=mode,
+            options={"batches": batches},
+        )
     )
-    problem = many_models.Problem(session)
-    training = many_models.Training(problem, mode)
-    training.take(problem.check_batch())
-    training.reset()
-    training.step()
+    program.step()
     (forward,) = inputs
     assert all(is_fixed for _, is_fixed in forward)
-    placed = [*many_models.as_list(training.inputs), *many_models.as_list(training.labels)]
-    before = [(tensor.data_ptr(), tensor.float().sum().item()) for tensor in placed]
-    training.draw()
-    training.step()
-    placed = [*many_models.as_list(training.inputs), *many_models.as_list(training.labels)]
-    after = [(tensor.data_ptr(), tensor.float().sum().item()) for tensor in placed]
+    placed = lambda: [*many_models.as_list(program.inputs), *many_models.as_list(program.targets)]  # noqa: E731
+    before = addresses_and_sums(placed())
+    program.settle()
+    program.step()
+    require_new_values_in_place(before, addresses_and_sums(placed()))
+    assert len(inputs) == 1  # nothing was compiled anew
+
+
+def addresses_and_sums(tensors: Sequence[torch.Tensor]) -> list[tuple[int, float]]:
+    return [(tensor.data_ptr(), tensor.float().sum().item()) for tensor in tensors]
+
+
+def require_new_values_in_place(before: list[tuple[int, float]], after: list[tuple[int, float]]) -> None:
     assert [address for address, _ in after] == [address for address, _ in before]
     assert before[0][1] != pytest.approx(after[0][1])
-    assert len(inputs) == 1  # nothing was compiled anew

@@ -1,12 +1,13 @@
-"""What torch_runner/device.py makes of errors and of hidden GPUs, which no CPU can show."""
+"""What torch_runner/device.py makes of errors, precisions and GPUs, without one. test_jax_device.py mirrors it."""
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
 from harness.errors import ProjectError, Refused
-from harness.world import World
-from torch_runner.device import Device
+from harness.measure.world import World
+from torch_runner.device import ON_CPU, Device, model_dtype
 
 
 def compiler_error(inner: Exception) -> BackendCompilerFailed:
@@ -45,6 +46,14 @@ def test_out_of_memory_is_known_by_whoever_runs_into_it(error: Exception) -> Non
     assert device.is_out_of_memory(caused_by(compiler_error(caused_by(error))))
 
 
+def test_a_real_allocation_that_no_machine_can_give() -> None:
+    device = Device()
+    for name in {"cpu", device.device.type}:
+        with pytest.raises(RuntimeError) as raised:
+            torch.empty(1 << 50, dtype=torch.uint8, device=name)
+        assert device.is_out_of_memory(raised.value)
+
+
 @pytest.mark.parametrize("error", OTHER, ids=str)
 def test_other_errors_are_not_out_of_memory(error: Exception) -> None:
     device = Device()
@@ -75,3 +84,48 @@ def test_a_hidden_gpu_is_named_before_ranks_meet(
     with pytest.raises(ProjectError, match=sentence) as raised:
         device.join(world)
     assert not isinstance(raised.value, Refused)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Device, "on_gpu", False)
+    with pytest.raises(Refused, match=f"precision {precision} needs an NVIDIA GPU; PyTorch sees none here"):
+        Device().set_up(precision)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp64", torch.float64), ("fp32", torch.float32)])
+def test_precision_is_that_of_what_is_computed(precision: str, dtype: torch.dtype) -> None:
+    device = Device()
+    device.set_up(precision)
+    assert model_dtype(precision) == dtype
+    assert device.describe()["matmul_precision"] == "highest"
+
+
+def test_one_device_agrees_with_itself() -> None:
+    device = Device()
+    assert device.agree(2.0**40 + 1 / 3) == 2.0**40 + 1 / 3
+    assert device.mean_over_ranks(np.array([1 / 3, 2.0])).tolist() == [1 / 3, 2.0]
+
+
+def test_every_compilation_counts_once() -> None:
+    """Dynamo's; the backend compiles nothing."""
+    device = Device()
+    double = torch.compile(lambda values: 2 * values, backend="eager", dynamic=False)
+    one, two = torch.ones(3), torch.ones(4)
+    double(one)
+    before = device.compilations()
+    double(one)
+    assert device.compilations() == before
+    double(two)
+    assert device.compilations() == before + 1
+    device.forget_programs()
+    double(two)
+    assert device.compilations() == before + 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has a count")
+def test_memory_of_a_cpu_is_absent() -> None:
+    memory = Device().memory()
+    assert memory.allocator_peak_bytes is None
+    assert memory.absent == ON_CPU
+    assert memory.devices == []

@@ -9,41 +9,32 @@ It prints a line `export SLURM_CONF=...` and runs until Ctrl-C. In another shell
 sbatch, squeue and `python main.py` work against this cluster and no other.
 
 Everything lives in one temporary directory with free ports and its own munge daemon, so that it disturbs
-neither a Slurm that this machine may belong to nor a second test cluster. It needs Slurm's and munge's
-programs, here Debian's `apt-get install slurm-wlm munge`, and a Slurm that was built with multiple slurmd
-support, as Debian's is. The devices of the GPUs are /dev/null and its siblings: nothing opens them, they
-only have to exist.
+neither a Slurm that this machine may belong to nor a second test cluster. Daemons, jobs and directory go
+with the process that started them, however it ends (tests/made/guardian.py).
+
+It needs Slurm's and munge's programs, here Debian's `apt-get install slurm-wlm munge`, and a Slurm that was
+built with multiple slurmd support, as Debian's is. The devices of the GPUs are /dev/null and its siblings:
+nothing opens them, they only have to exist.
 """
 
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.made.guardian import MARK, end_all, guarded_folder, marked_folder
+from tests.made.patience import wait_until
+
 NODES = ("n1", "n2")
 GPU_FILES = {"n1": "/dev/null,/dev/zero", "n2": "/dev/full,/dev/random"}
-PROGRAMS = (
-    "munged",
-    "mungekey",
-    "slurmctld",
-    "slurmd",
-    "sbatch",
-    "srun",
-    "squeue",
-    "scancel",
-    "scontrol",
-    "sinfo",
-)
-START_TIMEOUT_S = 40.0
+PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 REQUEUE_DELAY_S = 5
 """Slurm holds a requeued job back for the life of a credential, 120 s by default; 5 s is the least it
 accepts."""
@@ -71,7 +62,10 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
 ReturnToService=2
-KillWait=5
+KillWait=60
+MessageTimeout=100
+TCPTimeout=30
+BatchStartTimeout=120
 MinJobAge=300
 GresTypes=gpu
 StateSaveLocation={directory}/state
@@ -82,7 +76,7 @@ SlurmctldLogFile={directory}/slurmctld.log
 SlurmdLogFile={directory}/slurmd-%n.log
 {nodes}
 PartitionName=DEFAULT Nodes=n1,n2 State=UP
-PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=120
 PartitionName=high PriorityTier=10 PreemptMode=OFF
 """
 
@@ -124,17 +118,17 @@ class Cluster:
         return self.directory / "munge.socket"
 
     def environment(self) -> dict[str, str]:
-        """This process's environment, pointed at this cluster."""
+        """This process's environment, pointed at this cluster; what is started with it ends with the cluster."""
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SRUN_", "SBATCH_"))}
-        return mine | {"SLURM_CONF": str(self.conf), "PATH": _path()}
+        return mine | {"SLURM_CONF": str(self.conf), "PATH": _path(), MARK: str(self.directory)}
 
     def run(self, *command: str) -> str:
         """Standard output of a Slurm program. Raises CalledProcessError."""
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True)
         return done.stdout
 
     def start(self) -> None:
-        """Raises RuntimeError with the end of the logs when the nodes do not come up."""
+        """Raises AssertionError with the end of the logs when the nodes do not come up."""
         self._write_configuration()
         munge = [f"--{name}-file={self.directory / f'munge.{name}'}" for name in ("key", "pid", "log", "seed")]
         self._daemon("munged", "munged", "--foreground", "--force", f"--socket={self.munge_socket}", *munge)
@@ -145,26 +139,16 @@ class Cluster:
         self._wait_until(lambda: self._idle_nodes() == len(NODES), "both nodes to be idle")
 
     def cancel_all(self) -> None:
-        """Raises RuntimeError when jobs do not end."""
+        """Raises AssertionError when jobs do not end."""
         subprocess.run(["scancel", "--me", "--signal=KILL"], env=self.environment(), capture_output=True)
         subprocess.run(["scancel", "--me"], env=self.environment(), capture_output=True)
         self._wait_until(lambda: not self.run("squeue", "-h"), "the jobs to end")
 
     def stop(self) -> None:
-        """Ends the jobs first: with linuxproc tracking a node that dies leaves its jobs' processes behind."""
-        if len(self._daemons) == 2 + len(NODES):
-            try:
-                self.cancel_all()
-            except (RuntimeError, subprocess.SubprocessError) as error:
-                print(f"the test cluster's jobs did not end: {error}", file=sys.stderr)
-        for daemon in reversed(self._daemons):
-            daemon.terminate()
-        for daemon in reversed(self._daemons):
-            try:
-                daemon.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+        """Kills the daemons and all that runs in jobs."""
+        end_all(self.directory)
+        for daemon in self._daemons:
+            daemon.wait()
         self._daemons.clear()
 
     def _daemon(self, name: str, *command: str) -> None:
@@ -176,27 +160,23 @@ class Cluster:
 
     def _idle_nodes(self) -> int:
         states = subprocess.run(
-            ["sinfo", "-h", "-N", "-p", "main", "-o", "%T"],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
+            ["sinfo", "-h", "-N", "-p", "main", "-o", "%T"], env=self.environment(), capture_output=True, text=True
         )
         return states.stdout.split().count("idle")
 
     def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not condition():
+        def is_so() -> bool:
             dead = [daemon.args for daemon in self._daemons if daemon.poll() is not None]
-            if dead or time.monotonic() > deadline:
-                raise RuntimeError(f"waited in vain for {what}; ended already: {dead}\n{self._ends_of_logs()}")
-            time.sleep(0.1)
+            assert not dead, f"ended while the cluster waited for {what}: {dead}\n{self._ends_of_logs()}"
+            return condition()
+
+        wait_until(is_so, what, self._ends_of_logs)
 
     def _ends_of_logs(self) -> str:
         logs = sorted([*self.directory.glob("*.log"), *self.directory.glob("*.out")])
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
 
     def _write_configuration(self) -> None:
-        self.directory.chmod(0o755)  # munged refuses a socket that others may not reach
         (self.directory / "state").mkdir()
         key = self.directory / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
@@ -228,14 +208,13 @@ class Cluster:
 @contextmanager
 def running_cluster() -> Iterator[Cluster]:
     """Started on entering; every daemon and the directory gone on leaving, also after an error."""
-    directory = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
-    cluster = Cluster(directory=directory)
+    cluster = Cluster(directory=marked_folder("slurm-"))
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(cluster.directory)
 
 
 def main() -> int:
@@ -243,7 +222,7 @@ def main() -> int:
     if missing:
         print(f"not on PATH: {', '.join(missing)}. On Debian: apt-get install slurm-wlm munge", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the daemons end with it
+    guarded_folder()
     with running_cluster() as cluster:
         print(f"export SLURM_CONF={cluster.conf}", flush=True)
         print("# Runs until Ctrl-C.", flush=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_project import FakeProject, make_project
+from tests.made.project import FakeProject, make_project
 from tests.slurm.cluster import Cluster, missing_programs, running_cluster
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from harness.config import Config, load_config
+from harness.experiments.load import load_config
+from harness.experiments.model import Config
 from harness.paths import REPOSITORY
 from pipeline.doctor import examine_slurm
 from tests.slurm.cluster import Cluster

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.paths import Results
-from harness.record import Record, read_record
-from pipeline.jobs import job_states
-from tests.copied_repository import copy_repository
+from harness.results.record import Record, read_record
+from pipeline.watching.jobs import job_states
+from tests.made.patience import patience
+from tests.made.project import copy_repository
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -33,7 +34,7 @@ def repository(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def main(repository: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "main.py", *arguments], cwd=repository, capture_output=True, text=True, timeout=500
+        [sys.executable, "main.py", *arguments], cwd=repository, capture_output=True, text=True, timeout=patience(200)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -87,7 +88,7 @@ def test_a_script_by_hand_leaves_a_record(repository: Path, slurm: Cluster, firs
     measurement_id = json.loads(removed.read_text())["measurement_id"]
     removed.unlink()
     job_id = slurm.run("sbatch", "--parsable", str(script)).strip()
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + patience(60)
     while slurm.run("squeue", "-h", "-j", job_id, "-t", "PENDING,RUNNING,COMPLETING"):
         assert time.monotonic() < deadline
         time.sleep(0.5)

@@ -2,20 +2,22 @@
 
 import json
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.paths import JobFolder
-from pipeline.cancel import cancel
-from pipeline.follow import follow
-from pipeline.jobs import JobState, job_states
-from tests.fake_project import BehavingProject, make_behaving_project
+from pipeline.watching.cancel import cancel
+from pipeline.watching.follow import follow
+from pipeline.watching.jobs import JobState, job_states
+from tests.made.patience import wait_until
+from tests.made.project import BehavingProject, make_behaving_project
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
+wait_for = partial(wait_until, quiet_s=30.0)
 
 ABBA = [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1), ("jax", 2), ("torch", 2)]
 
@@ -24,13 +26,6 @@ ABBA = [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1), ("jax", 2), ("torch"
 def project(slurm: Cluster, tmp_path: Path) -> Iterator[BehavingProject]:
     yield make_behaving_project(tmp_path)
     slurm.cancel_all()
-
-
-def wait_for(condition: Callable[[], bool], what: str, patience_s: float = 60) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.2)
 
 
 def states_of(project: BehavingProject, folders: list[JobFolder]) -> list[JobState]:
@@ -59,7 +54,7 @@ def test_one_allocation_runs_both_in_turn(
     ]
     assert {each["slurm"]["job_id"] for each in environments} == {job_id}
     assert len({each["node"] for each in environments}) == 1
-    assert {each["slurm"]["step_gpus"] for each in environments} == {environments[0]["slurm"]["step_gpus"]}
+    assert {each["slurm"]["job_gpus"] for each in environments} == {environments[0]["slurm"]["job_gpus"]}
 
     # One line for each framework, and nothing left to do.
     jax, torch = states_of(project, folders)
@@ -68,7 +63,6 @@ def test_one_allocation_runs_both_in_turn(
         ("any/torch_mnist_1", "done", job_id),
     ]
     for state in (jax, torch):
-        assert state.heartbeat is not None
         assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (3, 3)
         assert state.heartbeat.measurements_skipped == 0
     kept = folders[0].root / f"{job_id}_submission.sh"
@@ -91,7 +85,6 @@ def test_what_fails_in_one_framework_costs_the_other_nothing(project: BehavingPr
     ]
     jax, torch = states_of(project, folders)
     assert (jax.state, torch.state) == ("failed", "done")
-    assert jax.heartbeat is not None
     assert (jax.heartbeat.measurements_done, jax.heartbeat.measurements_failed) == (4, 2)
     assert "conv9" in str(jax.reason)
 
@@ -113,8 +106,8 @@ def test_a_requeued_pair_goes_on_where_it_was(project: BehavingProject, slurm: C
     wait_for((project.root / "jax-pid").exists, "the gated measurement")
     [job_id] = {state.job_id for state in states_of(project, folders)}
     assert job_id is not None
-    if how == "time limit":  # the signal that Slurm sends 90 s before it, sent by hand to the same step
-        slurm.run("scancel", "--signal=USR2", job_id)
+    if how == "time limit":  # the signal that Slurm sends 90 s before it, sent by hand to the same script
+        slurm.run("scancel", "--batch", "--signal=USR2", job_id)
     else:
         slurm.run("sbatch", "-p", "high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     wait_for(lambda: states_of(project, folders)[0].state == "requeued", "the job back in the queue")
@@ -142,6 +135,9 @@ def test_cancel_ends_the_allocation(project: BehavingProject, slurm: Cluster) ->
     wait_for((project.root / "jax-pid").exists, "the gated measurement")
     jax, torch = states_of(project, folders)
     assert (jax.state, torch.state) == ("running", "running")
+    assert jax.heartbeat is not None  # submitit's worker is the job, and the measurement its child
+    assert "submitit.core._submit" in Path(f"/proc/{jax.heartbeat.pid}/cmdline").read_text()
+    assert f"PPid:\t{jax.heartbeat.pid}\n" in Path(f"/proc/{(project.root / 'jax-pid').read_text()}/status").read_text()
     again = project.submit_pairs(project.pair(jax=("gated",)), executor="slurm")
     assert [folder.root for folder in again] == [folder.root for folder in folders]  # followed, not submitted again
     assert cancel(project.results) == 0

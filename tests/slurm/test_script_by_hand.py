@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import load_config
-from harness.matrix import Selection, expand
-from pipeline.render import write_scripts
-from tests.config_text import MINIMAL
+from harness.experiments.expand import Selection, expand
+from harness.experiments.load import load_config
+from pipeline.submission.render import write_scripts
+from tests.made.config_text import MINIMAL
+from tests.made.patience import patience
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -22,8 +23,7 @@ def test_blanks_percent_signs_and_hashes_in_the_header(slurm: Cluster, tmp_path:
     (project / "jax_runner/run.py").write_text("import os, sys\nprint(os.getcwd(), sys.argv[1:])\n")
     results = tmp_path / "50% of #1"
     text = MINIMAL.replace("/opt/jax/bin/python", sys.executable).replace(
-        "  time_limit_minutes: 30\n",
-        "  time_limit_minutes: 7\n  sbatch_options: ['--comment=two \"words\" #1']\n",
+        "  time_limit_minutes: 30\n", "  time_limit_minutes: 7\n  sbatch_options: ['--comment=two \"words\" #1']\n"
     )
     config_path = project / "experiments.yaml"
     config_path.write_text(text)
@@ -39,7 +39,7 @@ def test_blanks_percent_signs_and_hashes_in_the_header(slurm: Cluster, tmp_path:
     for expected in ("JobName=jax_mnist_1", "TimeLimit=00:07:00", 'Comment=two "words" #1', "Requeue=1"):
         assert expected in said
     output = results / "slurm" / f"jax_mnist_1-{job}.out"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience()
     while not (output.exists() and "mnist" in output.read_text()) and time.monotonic() < deadline:
         time.sleep(0.5)
     expected = f"{project} ['--benchmark', 'mnist', '--use_case', '1', '--results', '{results}']\n"

@@ -1,36 +1,37 @@
-"""Several ranks as the tasks of a Slurm step: on one node, and on two."""
+"""Several ranks as the tasks of Slurm steps: on one node, and on two."""
 
 import os
-import shutil
+import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from harness.paths import REPOSITORY
 from harness.plan import JobPlan
-from pipeline.executors import RunScript, ScriptSlurm
-from tests.fake_repository import Repository, make_repository
+from pipeline.submission.slurm import RunScript, ScriptSlurm
+from tests.harness.job.test_job import is_alive
+from tests.harness.job.test_several_ranks import read_pids
+from tests.made.patience import wait_until
+from tests.made.project import BehavingProject, make_behaving_project
+from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
 from tests.slurm.cluster import Cluster
-from tests.test_agent import read_pids
-from tests.test_job import is_alive, wait_until
-from tests.two_devices import copy_for_two_devices, require_all_good, run_main
 
 pytestmark = pytest.mark.slurm
+TIMEOUT_S = 400
+"""Of a whole job, on a machine that does other things too."""
 
 BATCH_SCRIPT = """\
 #!/bin/bash
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
+#SBATCH --signal=B:USR2@90
 #SBATCH --requeue
 #SBATCH --open-mode=append
 cd {repository}
 export SUBMITIT_EXECUTOR=$1
-exec srun --cpus-per-task=1 --output="$2/%j_%t_log.out" --error="$2/%j_%t_log.err" \\
-    {python} -u -m submitit.core._submit "$2"
+exec {python} -u -m submitit.core._submit "$2"
 """
 """What matters here of a rendered script."""
 
@@ -38,120 +39,158 @@ PLACES = {"1 node x 2 tasks": (1, ["n1", "n1"], [0, 1]), "2 nodes x 1 task": (2,
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return make_repository(tmp_path)
+def repository(tmp_path: Path) -> BehavingProject:
+    return make_behaving_project(tmp_path)
 
 
-def start(repository: Repository, plan: JobPlan, slurm: Cluster) -> subprocess.Popen[str]:
-    """srun of run.py, as the rendered scripts have it."""
-    folder = repository.job(plan)
-    cell = plan.cell
-    tasks = cell.devices // cell.nodes
-    options = [f"--nodes={cell.nodes}", f"--ntasks-per-node={tasks}", f"--gres=gpu:{tasks}", "--cpus-per-task=1"]
-    return subprocess.Popen(
-        ["srun", *options, *repository.command(folder)],
-        cwd=repository.root,
-        env=slurm.environment(),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+class BatchJob:
+    """run.py as a batch job of its own, as the rendered scripts have it."""
+
+    def __init__(self, repository: BehavingProject, plan: JobPlan, slurm: Cluster, nodes: int | None = None) -> None:
+        cell = plan.cell
+        tasks = cell.devices // cell.nodes
+        self.log = repository.root / "output"
+        options = [f"--nodes={nodes or cell.nodes}", f"--ntasks-per-node={tasks}", f"--gres=gpu:{tasks}"]
+        command = shlex.join(repository.command(repository.job(plan)))
+        self._waiting = subprocess.Popen(
+            ["sbatch", "--wait", *options, "--cpus-per-task=1", f"--output={self.log}", "--wrap", f"exec {command}"],
+            cwd=repository.root,
+            env=slurm.environment(),
+            stdout=subprocess.DEVNULL,
+        )
+
+    def wait(self) -> tuple[int, str]:
+        """Exit status and output."""
+        return self._waiting.wait(TIMEOUT_S), self.log.read_text()
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_ranks_are_the_tasks_of_the_step(slurm: Cluster, repository: Repository, place: str) -> None:
+def test_ranks_are_the_tasks_of_a_step(slurm: Cluster, repository: BehavingProject, place: str) -> None:
+    """Whatever becomes of one, the next measurement is made."""
     nodes, names, local_ranks = PLACES[place]
-    modes = ("tells_its_world", "stands_for_its_node", "kills_rank_1", "is_slower_on_rank_1")
-    with start(repository, repository.plan(*modes, devices=2, nodes=nodes), slurm) as step:
-        output, _ = step.communicate(timeout=90)
-    records = repository.records()
+    modes = ("shows_its_world", "kills_rank_1", "stands_for_its_node", "raises_on_rank_1", "is_slower_on_rank_1")
+    status, output = BatchJob(repository, repository.plan(*modes, devices=2, nodes=nodes), slurm).wait()
+    records = repository.by_mode()
     assert set(records) == set(modes), output
-    good = records["tells_its_world"]
+    assert status == 1
+    good = records["shows_its_world"]
     assert good.outcome == "ok", output
-    assert good.result is not None
     assert good.environment["scheduler"] == "slurm"
     assert (good.result.details["size"], good.result.details["local_rank"]) == (2, local_ranks[0])
     assert [rank.node for rank in good.ranks] == names
+    logs = {path.name.rpartition("-")[2]: path for path in repository.results.records().rglob("*shows_its*.log")}
+    assert {name: path.read_text() for name, path in logs.items()} == {
+        "rank0.log": "this is rank 0\n",
+        "rank1.log": "this is rank 1\n",
+    }
     per_node = records["stands_for_its_node"]
     assert per_node.result is not None, output
     world = per_node.result.details
     assert (world["size"], world["devices_per_rank"]) == (nodes, 2 // nodes)
     assert [rank.node for rank in per_node.ranks] == ([] if nodes == 1 else names)
-    assert world["cpus"] == sorted(os.sched_getaffinity(0))  # this Slurm binds no task to CPUs
     assert records["kills_rank_1"].outcome == "failed"
-    assert str(records["kills_rank_1"].reason).startswith(
-        f"rank 1 on {names[1]}: the measurement's process was killed by SIGKILL"
-    )
+    reason = str(records["kills_rank_1"].reason)
+    assert reason.startswith(f"rank 1 on {names[1]}: the measurement's process was killed by SIGKILL")
+    assert "-rank1.log" in reason and "last words of rank 1" in reason
+    assert f"rank 1 on {names[1]}: KeyError: 'conv9'" in str(records["raises_on_rank_1"].reason)
     slower = records["is_slower_on_rank_1"]
     assert slower.outcome == "ok"
     assert min(slower.ranks[1].call_times_s) >= 3e-3
-    assert output.count("4 measured, 0 had a record, 1 failed") == 1  # rank 0 alone speaks
+    assert output.count("5 measured, 0 had a record, 2 failed") == 1
 
 
-def test_a_killed_agent_ends_the_job_in_time(slurm: Cluster, repository: Repository) -> None:
-    with start(repository, repository.plan("all_gated", "well", devices=2, nodes=2), slurm) as step:
-        _, (child, agent) = read_pids(repository, 2)
-        began = time.monotonic()
-        os.kill(agent, signal.SIGKILL)
-        output, _ = step.communicate(timeout=60)
-    assert time.monotonic() - began < 60
-    assert not is_alive(child)
-    records = repository.records()
-    assert list(records) == ["all_gated"]
-    assert str(records["all_gated"].reason).startswith("rank 1 on n2: its agent is gone"), output
-    assert "error: rank 1 on n2 is gone" in output
+def test_ranks_that_hang_are_ended_and_named(slurm: Cluster, repository: BehavingProject) -> None:
+    plan = repository.plan("all_gated", "well", devices=2, nodes=2, timeout_s=30.0)
+    job = BatchJob(repository, plan, slurm)
+    pids = [pid for pid, _ in read_pids(repository, 2)]
+    assert all(is_alive(pid) for pid in pids)
+    status, output = job.wait()
+    records = repository.by_mode()
+    assert status == 1
+    assert records["all_gated"].outcome == "timeout"
+    assert str(records["all_gated"].reason).startswith("not done after 30 s; log: "), output
+    assert str(records["all_gated"].reason).endswith("(no result from rank 0 on n1, 1 on n2)")
+    assert records["well"].outcome == "ok"
+    assert not any(is_alive(pid) for pid in pids)
 
 
-def test_a_cancelled_step_leaves_nothing_behind(slurm: Cluster, repository: Repository) -> None:
-    with start(repository, repository.plan("all_gated", devices=2, nodes=2), slurm) as step:
-        pids = [pid for pair in read_pids(repository, 2) for pid in pair]
-        slurm.run("scancel", "--me", "--signal=TERM")
-        step.communicate(timeout=60)
+def test_a_rank_that_is_killed_from_outside(slurm: Cluster, repository: BehavingProject) -> None:
+    job = BatchJob(repository, repository.plan("all_gated", "well", devices=2, nodes=2), slurm)
+    (other, _), (killed, _) = read_pids(repository, 2)
+    os.kill(killed, signal.SIGKILL)
+    _, output = job.wait()
+    records = repository.by_mode()
+    assert not is_alive(other)
+    reason = str(records["all_gated"].reason)
+    assert reason.startswith("rank 1 on n2: the measurement's process was killed by SIGKILL"), output
+    assert records["well"].outcome == "ok"
+
+
+def test_the_job_runs_in_few_processes(slurm: Cluster, repository: BehavingProject) -> None:
+    """The job, srun with its watchdog, and the ranks."""
+    job = BatchJob(repository, repository.plan("all_gated", devices=2, nodes=1), slurm)
+    ranks = {pid for pid, _ in read_pids(repository, 2)}
+    commands = {
+        pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in all_pids() if is_ours(pid, repository)
+    }
+    programs = sorted(Path(command[0]).name for pid, command in commands.items() if pid not in ranks)
+    programs.remove("sbatch")  # which waits, and has the command on its line
+    repository.gate.touch()
+    _, output = job.wait()
+    assert programs == [Path(sys.executable).name, "srun", "srun"], output
+    assert ranks <= commands.keys()
+
+
+def all_pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def is_ours(pid: int, repository: BehavingProject) -> bool:
+    """Of the processes that have begun with run.py: their working folder is the repository's."""
+    try:
+        at_home = Path(f"/proc/{pid}/cwd").resolve() == repository.root.resolve()
+        return at_home and "run.py" in Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
+def test_a_cancelled_job_leaves_nothing_behind(slurm: Cluster, repository: BehavingProject) -> None:
+    job = BatchJob(repository, repository.plan("all_gated", devices=2, nodes=2), slurm)
+    pids = [pid for pid, _ in read_pids(repository, 2)]
+    slurm.run("scancel", "--me")
+    job.wait()
     wait_until(lambda: not any(is_alive(pid) for pid in pids), "all are gone")
-    assert repository.records() == {}
+    assert repository.by_mode() == {}
 
 
-def test_a_preempted_job_of_two_ranks_goes_on_where_it_was(slurm: Cluster, repository: Repository) -> None:
-    """The signal reaches submitit's worker of both ranks; the job stops in order, is requeued, and does the rest."""
-    shutil.copytree(REPOSITORY / "pipeline", repository.root / "pipeline")
+def test_a_preempted_job_of_two_ranks_goes_on_where_it_was(slurm: Cluster, repository: BehavingProject) -> None:
+    """The signal comes to submitit's worker, which is the job: it stops in order, is requeued, and does the rest."""
     folder = repository.job(repository.plan("well", "all_gated", devices=2, nodes=2))
     script = repository.root / "job.sh"
     script.write_text(BATCH_SCRIPT.format(repository=repository.root, python=sys.executable))
     executor = ScriptSlurm(folder.root, script)
-    executor.update_parameters(time=5, nodes=2, ntasks_per_node=1)
-    job = executor.submit(RunScript(repository.command(folder)[1:]))
+    executor.update_parameters(time=5)
+    _, _, run, *arguments = repository.command(folder)
+    job = executor.submit(RunScript(run, arguments))
 
-    started = [pid for pair in read_pids(repository, 2) for pid in pair]
-    assert list(repository.records()) == ["well"]
-    slurm.run("scancel", "--signal=USR2", job.job_id)
+    started = [pid for pid, _ in read_pids(repository, 2)]
+    assert list(repository.by_mode()) == ["well"]
+    slurm.run("sbatch", "-p", "high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     wait_until(lambda: not any(is_alive(pid) for pid in started), "the first start is gone")
     repository.gate.touch()
-    wait_until(lambda: "all_gated" in repository.records(), "the rest is measured", timeout_s=90)
-    records = repository.records()
+    wait_until(lambda: "all_gated" in repository.by_mode(), "the rest is measured", quiet_s=60.0)
+    records = repository.by_mode()
     restarts = [records[mode].environment["slurm"]["restart_count"] for mode in ("well", "all_gated")]
     assert [int(count or 0) for count in restarts] == [0, 1]
     assert [rank.node for rank in records["all_gated"].ranks] == ["n1", "n2"]
-    assert job.results() == [0, 0]
-    assert "1 measured, 1 had a record, 0 failed" in str(job.task(0).stdout())
+    wait_until(lambda: "1 measured, 1 had a record, 0 failed" in str(job.stdout()), "the end")
 
 
-def test_a_step_of_another_size_is_told_at_once(slurm: Cluster, repository: Repository) -> None:
-    plan = repository.plan("well", devices=2, nodes=1)
-    three = plan.model_copy(update={"cell": plan.cell.model_copy(update={"devices": 3})})
-    folder = repository.job(three)
-    began = time.monotonic()
-    done = subprocess.run(
-        ["srun", "-n2", "--cpus-per-task=1", *repository.command(folder)],
-        cwd=repository.root,
-        env=slurm.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert time.monotonic() - began < 15  # the other task is sent home
-    assert done.returncode == 2
-    assert "error: use case 1 needs 3 tasks, one per device, on 1 node(s), and this step has 2." in done.stderr
-    assert "Traceback" not in done.stderr
+def test_an_allocation_of_another_size_is_told_at_once(slurm: Cluster, repository: BehavingProject) -> None:
+    status, output = BatchJob(repository, repository.plan("well", devices=2, nodes=1), slurm, nodes=2).wait()
+    assert status == 2
+    assert "error: use case 1 needs 1 node(s) with 2 device(s) each, and this Slurm job has 2." in output
+    assert "Traceback" not in output
 
 
 # The whole way of a user, with both frameworks.

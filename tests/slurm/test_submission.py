@@ -2,29 +2,23 @@
 
 import json
 import subprocess
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.errors import SubmissionError
 from harness.paths import JobFolder
-from pipeline import slurm_states
-from pipeline.cancel import cancel
-from pipeline.follow import follow
-from pipeline.jobs import JobState, job_states
-from tests.fake_project import FakeProject
+from pipeline.watching import slurm_states
+from pipeline.watching.cancel import cancel
+from pipeline.watching.follow import follow
+from pipeline.watching.jobs import JobState, job_states
+from tests.made.patience import wait_until
+from tests.made.project import FakeProject
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
-
-
-def wait_for(condition: Callable[[], bool], what: str, patience_s: float = 40) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.2)
+wait_for = partial(wait_until, quiet_s=30.0)
 
 
 def state_of(project: FakeProject, folder: JobFolder) -> JobState:
@@ -108,10 +102,7 @@ def test_a_run_that_cannot_start_fails_with_its_own_words(project: FakeProject) 
     [folder] = project.submit(project.plan(crash=True), executor="slurm")
     assert follow([folder], project.results) == 1
     state = state_of(project, folder)
-    assert (state.state, state.reason) == (
-        "failed",
-        "Slurm: FAILED: ImportError: No module named 'framework'",
-    )
+    assert (state.state, state.reason) == ("failed", "Slurm: FAILED: ImportError: No module named 'framework'")
 
 
 def test_a_preempted_job_goes_on_where_it_was(project: FakeProject, slurm: Cluster) -> None:
@@ -122,7 +113,6 @@ def test_a_preempted_job_goes_on_where_it_was(project: FakeProject, slurm: Clust
     slurm.run("sbatch", "-p", "high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     wait_for(lambda: state_of(project, folder).state == "requeued", "the job back in the queue")
     beat = state_of(project, folder).heartbeat
-    assert beat is not None
     before = len(project.records())
     assert (beat.state, before) == ("stopped", beat.measurements_done)
     assert before < 6
@@ -136,10 +126,10 @@ def test_a_preempted_job_goes_on_where_it_was(project: FakeProject, slurm: Clust
 
 
 def test_a_job_at_its_time_limit_goes_on_where_it_was(project: FakeProject, slurm: Cluster) -> None:
-    """The signal that Slurm sends 90 s before the limit, sent by hand as the same signal to the same step."""
+    """The signal that Slurm sends 90 s before the limit, sent by hand as the same signal to the same script."""
     [folder] = project.submit(project.plan("jax", measurements=4, sleep_s=1.0), executor="slurm")
     wait_for(lambda: len(project.records()) >= 1, "a record")
-    slurm.run("scancel", "--signal=USR2", job_id(folder))
+    slurm.run("scancel", "--batch", "--signal=USR2", job_id(folder))
     assert follow([folder], project.results) == 0
     assert sorted(record.measurement.variant.batch_size for record in project.records()) == [1, 2, 3, 4]
     assert project.records()[-1].environment["seen"]["SLURM_RESTART_COUNT"] == "1"
@@ -156,10 +146,8 @@ def test_cancel_ends_these_jobs_and_no_other(
     wait_for(lambda: state_of(project, second).heartbeat is not None, "the first heartbeat")
     assert state_of(project, third).reason == "Dependency"
 
-    start = time.monotonic()
     assert cancel(project.results) == 0
     wait_for(lambda: set(slurm.run("squeue", "-h", "-o", "%i").split()) == {stranger}, "the two jobs to be gone")
-    assert time.monotonic() - start < 10  # Slurm alone would wait for KillWait
     states = job_states(project.results, [first, second, third])
     assert [state.state for state in states] == ["done", "cancelled", "cancelled"]
     beat = state_of(project, second).heartbeat
@@ -227,15 +215,3 @@ def test_states_of_known_and_unknown_jobs(project: FakeProject, slurm: Cluster) 
     states = slurm_states.query([done, "4000000"])
     assert {job: state.name for job, state in states.items()} == {done: "COMPLETED"}
     assert slurm_states.query(["4000000"]) == {}
-
-
-def test_the_watcher_gives_up_on_a_job_that_slurm_does_not_know(
-    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pipeline import executors
-
-    monkeypatch.setattr(executors, "LOST_AFTER_S", 1.0)
-    job = executors.Job(folder=tmp_path, job_id="4000001")
-    assert (job.done(force_check=True), job.state) == (False, "UNKNOWN")
-    time.sleep(1.1)
-    assert (job.done(force_check=True), job.state) == (True, "LOST")

@@ -1,17 +1,16 @@
 """Use cases 1 and 2: train a model on one GPU, or on several.
 
-The data set lies on the device as uint8; a step gathers its batch there, by an order that numpy drew from the seed,
-so both frameworks see the same batches. First the step's speed is measured; then the weights are drawn anew and the
-model trains for the configured epochs, evaluated after each, outside the clock.
+The data set lies on the device; a step gathers its batch there, by an order that numpy drew from the seed, so both
+frameworks see the same batches.
 
-Execution modes:
+How the step is run (harness/work/use_cases/train.py has the modes):
     eager                   model, loss and gather run operator by operator
     compiled                gather, model and loss are one torch.compile graph, forward and backward
-    compiled_max_autotune   the same with mode="max-autotune-no-cudagraphs": Inductor tries several kernels for each
+    max_autotune            the same with mode="max-autotune-no-cudagraphs": Inductor tries several kernels for each
                             matrix product and convolution and takes the fastest, as XLA does by default (GPU only)
-    cuda_graphs             compiled with mode="reduce-overhead": the graph's kernels are replayed as CUDA graphs; the
+    compiled, graph: parts  compiled with mode="reduce-overhead": the graph's kernels are replayed as CUDA graphs; the
                             rest of the step stays in Python (one GPU only)
-    cuda_graph_step         compiled, and the whole step is one CUDA graph: gather, forward, backward and optimizer. The
+    compiled, graph: step   compiled, and the whole step is one CUDA graph: gather, forward, backward and optimizer. The
                             device counts the steps itself, and a call is one replay (one GPU only)
 The optimizer is PyTorch's fused SGD in all of them; the model is channels_last.
 
@@ -19,132 +18,177 @@ On several devices each takes its own part of every batch, and the gradients are
 BatchNorm's statistics are the device's own; rank 0's are what the evaluation in the record uses.
 """
 
-import importlib
 from collections.abc import Callable
-from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from harness.errors import Refused
-from harness.measure import Step
-from harness.record import EpochPoint, Result
-from harness.session import Session
-from harness.training import require_finite, require_finite_evaluation, time_to_target_s
-from harness.weights import batch_order
-from harness.world import World
+from harness.measure.program import Session, Trains
+from harness.measure.world import World
+from harness.results.parity import PARITY_STEPS
+from harness.work.use_cases.train import Settings
+from harness.work.weights import RUNNING_STATISTICS, batch_order, initial_weight
 from torch_runner.compiler import captured, compile_options, require_gpu
+from torch_runner.device import Device, model_dtype
+from torch_runner.models import make_model
 from torch_runner.several_devices import with_averaged_gradients
-from torch_runner.weights import load_initial_weights, parameter_count
-
-EXECUTION_MODES = ("eager", "compiled", "compiled_max_autotune", "cuda_graphs", "cuda_graph_step")
-OPTIONS = {}
-SETTINGS = {
-    "epochs": "positive integer",
-    "learning_rate": "positive number",
-    "momentum": "fraction",
-    "weight_decay": "non-negative number",
-    "target_accuracy": "fraction",
-}
-REFUSED_MODELS = {}
+from torch_runner.task import Batch, make_task, to_device
+from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
 EVALUATION_BATCH = 1000
 
 
-def run(session: Session) -> Result:
-    measurement = session.measurement
-    batch_size, epochs = measurement.variant.batch_size, int(measurement.settings["epochs"])
-    order = batch_order(measurement.protocol.seed, len(session.dataset.train_labels), batch_size, epochs)
-    placed_order = place_order(order, session.world, session.device.device)
-    result = measure(session, placed_order)
-    if session.world.device_count == 1:
-        return result
-    return session.add_control(result, lambda: make_control(session, placed_order))
+def build(session: Session[Device], *, joined: bool = True) -> "Training":
+    return Training(session, joined=joined)
 
 
-def measure(session: Session, order: Tensor) -> Result:
-    """All but the control of several devices."""
-    variant, settings = session.measurement.variant, session.measurement.settings
-    epochs = int(settings["epochs"])
-    steps_per_epoch = len(order) // epochs
-    training = Training(session)
-    step = make_step(training, order, variant.execution_mode)
-    training.reset()
+class Training(Trains):
+    """See harness/measure/program.py."""
 
-    wait = session.device.wait
-    wait(training)  # copied before the clock starts
-    cold_call_times_s = session.measure_cold(step, wait)
-    steady = session.measure_steady(step, wait, steps_per_call=1, samples_per_step=variant.batch_size)
-
-    training.reset()
-    points: list[EpochPoint] = []
-    for epoch in range(1, epochs + 1):
-        wait(None)
-        session.agree(epoch)  # evaluation ends earlier on one device than on another
-        start = perf_counter()
-        outputs = [training.keep(step()) for _ in range(steps_per_epoch)]
-        wait(outputs)
-        train_time_s = session.agree(perf_counter() - start)
-        losses = session.device.mean_over_ranks(torch.stack(outputs).cpu().numpy())
-        require_finite(losses, epoch)
-        test_loss, test_accuracy = training.evaluate()
-        require_finite_evaluation(test_loss, epoch, losses.size)
-        points.append(
-            EpochPoint(
-                epoch=epoch,
-                train_time_s=train_time_s,
-                train_loss=float(losses.mean()),
-                test_loss=test_loss,
-                test_accuracy=test_accuracy,
-            )
+    def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
+        """`joined`: average the gradients over the devices, where there are several."""
+        measurement = session.measurement
+        settings = Settings.model_validate(measurement.settings)
+        self.session = session
+        self.world = session.world
+        self.device = session.device.device
+        self.seed = measurement.protocol.seed
+        self.communicates = joined and not session.is_alone
+        self.objective = Objective(session).to(self.device)
+        self.model = self.objective.model
+        self.model.to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            fused=True,
         )
-        session.report_epoch(points[-1], epochs)
+        batch_size = measurement.variant.batch_size
+        self.order = batch_order(self.seed, session.dataset.train_count, batch_size, settings.epochs)
+        self.placed_order = place_order(self.order, self.world, self.device)
+        self.samples_per_step = batch_size
+        self.parameter_count = parameter_count(self.model)
+        self.details = {} if session.is_alone else {"batch_norm": "local", **self.world.describe()}
+        self.replays = session.mode.graph != "none"
+        self.steps_done = 0
+        self.next_batch = torch.zeros(1, dtype=torch.int64, device=self.device)
+        """The same for the device, modulo the length of the order. Not a scalar: indexing would read it on the host."""
+        self.compute = make_step(self)
+        self.reset()
 
-    return session.result(
-        steady,
-        cold_call_times_s,
-        epochs=points,
-        time_to_target_s=time_to_target_s(points, float(settings["target_accuracy"])),
-        parameter_count=parameter_count(training.objective.model),
-        details={"batch_norm": "local", **session.world.describe()} if training.averages else {},
-    )
+    def step(self) -> Tensor:
+        """One optimizer step on the batch that the order has next; the batch's mean loss before it."""
+        return self.compute()
+
+    def state(self) -> nn.Module:
+        return self.objective
+
+    def reset(self) -> None:
+        """In place: CUDA graphs keep pointing at weights and momenta. A momentum of zero is as good as none:
+        v = momentum * 0 + g."""
+        load_initial_weights(self.model, self.seed)
+        self.objective.train()
+        for state in self.optimizer.state.values():
+            state["momentum_buffer"].zero_()
+        self.steps_done = 0
+        self.next_batch.zero_()
+
+    def kept(self, outputs: Tensor) -> Tensor:
+        """A replayed CUDA graph overwrites the loss of the step before."""
+        return outputs.detach().clone() if self.replays else outputs.detach()
+
+    def losses(self, kept: list[Tensor]) -> NDArray[np.floating[Any]]:
+        losses: NDArray[np.floating[Any]] = torch.stack(kept).cpu().numpy()
+        return losses
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float]:
+        """Every device does all of the test set."""
+        test, task = self.session.dataset.test, self.objective.task
+        count = self.session.dataset.test_count
+        loss_sum = score_sum = 0.0
+        self.objective.eval()
+        for first in range(0, count, EVALUATION_BATCH):
+            rows = {name: array[first : first + EVALUATION_BATCH] for name, array in test.items()}
+            batch = to_device(rows, self.device)
+            outputs, targets = self.objective.outputs(batch), task.targets(batch)
+            loss_sum += float(task.losses(outputs, targets).sum())
+            score_sum += float(task.scores(outputs, targets).sum())
+        self.objective.train()
+        return loss_sum / count, score_sum / count
+
+    def parity(self) -> Neutral:
+        """Of the first batch: outputs, mean loss, gradient, running statistics. Of the steps: losses, what they have
+        added to the parameters, running statistics. Gradients and losses are means over the devices; statistics are
+        rank 0's."""
+        numbers = self.first_batch()
+        self.reset()
+        kept = []
+        for _ in range(PARITY_STEPS):
+            kept.append(self.kept(self.step()))
+            if len(kept) == 1:
+                numbers |= self.after_first_step()
+        losses = self.session.device.mean_over_ranks(self.losses(kept))
+        numbers["loss"], numbers["losses_of_steps"] = losses[0], losses
+        for name, value in to_neutral(dict(self.model.named_parameters())).items():
+            numbers[f"updates/{name}"] = value - initial_weight(self.seed, name, value.shape)
+        for name, value in running_statistics(self.model).items():
+            numbers[f"statistics_after_steps/{name}"] = value
+        return numbers
+
+    def first_batch(self) -> Neutral:
+        """Leaves the running statistics changed."""
+        own_rows = self.order[0, self.world.rows(self.samples_per_step)]
+        batch = to_device({name: array[own_rows] for name, array in self.session.dataset.train.items()}, self.device)
+        with torch.no_grad():
+            outputs = self.objective.outputs(batch)
+        return {"outputs": self.session.of_all_ranks(outputs.cpu().numpy())}
+
+    def after_first_step(self) -> Neutral:
+        """The gradient that the step took, averaged over the devices by the step itself; an optimizer leaves it as it
+        was. Copied, as the next steps write into the same memory."""
+        gradients: dict[str, Any] = {name: parameter.grad for name, parameter in self.model.named_parameters()}
+        found = {f"gradients/{name}": value.copy() for name, value in to_neutral(gradients).items()}
+        statistics = running_statistics(self.model)
+        return found | {f"statistics/{name}": value.copy() for name, value in statistics.items()}
 
 
 class Objective(nn.Module):
-    """Mean loss of the batch that `rows` names. The data set is a buffer, so that a compiled graph does not copy it."""
+    """Mean loss of the batch that `rows` names. The data set is in buffers, so that a compiled graph does not copy
+    it."""
 
-    def __init__(self, session: Session, model: nn.Module) -> None:
+    def __init__(self, session: Session[Device]) -> None:
         super().__init__()
-        dataset = session.dataset
-        self.model = model
+        precision = session.measurement.variant.precision
+        self.model = make_model(session, model_dtype(precision))
+        self.task = make_task(session, model_dtype(precision))
         self.device_type = session.device.device.type
-        self.bf16 = session.measurement.variant.precision == "bf16"
-        self.register_buffer("images", torch.from_numpy(dataset.train_images))
-        self.register_buffer("labels", torch.from_numpy(dataset.train_labels).long())
-        self.register_buffer("mean", torch.from_numpy(dataset.mean))
-        self.register_buffer("std", torch.from_numpy(dataset.std))
+        self.bf16 = precision == "bf16"
+        self.names = tuple(session.dataset.train)
+        for name, tensor in to_device(session.dataset.train, torch.device("cpu")).items():
+            self.register_buffer(name, tensor)
 
     def forward(self, rows: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(self.images[rows]), self.labels[rows])
+        batch = {name: self.get_buffer(name)[rows] for name in self.names}
+        return self.task.mean_loss(self.outputs(batch), self.task.targets(batch))
 
-    def logits(self, images: Tensor) -> Tensor:
-        """uint8 [batch, height, width, channels] to float32 [batch, classes]."""
+    def outputs(self, batch: Batch) -> Tensor:
         with torch.autocast(self.device_type, torch.bfloat16, enabled=self.bf16):
-            logits = self.model(self.normalise(images))
-        return logits.float() if self.bf16 else logits
-
-    def normalise(self, images: Tensor) -> Tensor:
-        """uint8 [batch, height, width, channels] to float32 of mean 0 and standard deviation 1 per channel,
-        channels_last."""
-        return ((images.to(self.mean.dtype) / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
+            outputs: Tensor = self.model(self.task.inputs(batch))
+        return outputs
 
 
 class NextBatch(nn.Module):
     """Mean loss of the batch that comes next. The device counts which one that is, so that a CUDA graph of the step
     needs nothing from the host."""
+
+    order: Tensor
+    index: Tensor
 
     def __init__(self, objective: Objective, order: Tensor, index: Tensor) -> None:
         super().__init__()
@@ -153,78 +197,21 @@ class NextBatch(nn.Module):
         self.register_buffer("index", index)
 
     def forward(self) -> Tensor:
-        loss = self.objective(self.order[self.index].squeeze(0))
+        loss: Tensor = self.objective(self.order[self.index].squeeze(0))
         self.index.add_(1).remainder_(len(self.order))
         return loss
 
 
-class Training:
-    """The model, its loss and its optimizer, with their state."""
-
-    def __init__(self, session: Session) -> None:
-        measurement = session.measurement
-        settings = measurement.settings
-        self.dataset = session.dataset
-        self.averages = session.world.device_count > 1
-        """Whether a step averages the gradients over the devices."""
-        self.seed = measurement.protocol.seed
-        self.device = session.device.device
-        benchmark = importlib.import_module(f"torch_runner.benchmarks.{measurement.cell.benchmark}")
-        model = benchmark.make_model(measurement.variant.model)
-        self.objective = Objective(session, model).to(self.device)
-        model.to(memory_format=torch.channels_last)
-        self.optimizer = torch.optim.SGD(
-            model.parameters(),
-            lr=float(settings["learning_rate"]),
-            momentum=float(settings["momentum"]),
-            weight_decay=float(settings["weight_decay"]),
-            fused=True,
-        )
-        self.replays = measurement.variant.execution_mode in ("cuda_graphs", "cuda_graph_step")
-        self.steps_done = 0
-        self.next_batch = torch.zeros(1, dtype=torch.int64, device=self.device)
-        """The same for the device, modulo the length of the order. Not a scalar: indexing would read it on the host."""
-
-    def keep(self, loss: Tensor) -> Tensor:
-        """The loss for the end of the epoch; a replayed CUDA graph overwrites that of the step before."""
-        return loss.detach().clone() if self.replays else loss.detach()
-
-    def reset(self) -> None:
-        """Initial weights, an optimizer that has seen nothing, and the first batch, in place: CUDA graphs keep pointing
-        at them. A momentum of zero is as good as none: v = momentum * 0 + g."""
-        load_initial_weights(self.objective.model, self.seed)
-        self.objective.train()
-        for state in self.optimizer.state.values():
-            state["momentum_buffer"].zero_()
-        self.steps_done = 0
-        self.next_batch.zero_()
-
-    @torch.no_grad()
-    def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy over the test set; every device does all of it."""
-        self.objective.eval()
-        count = len(self.dataset.test_labels)
-        loss_sum = right = 0.0
-        for first in range(0, count, EVALUATION_BATCH):
-            batch = slice(first, first + EVALUATION_BATCH)
-            images = torch.from_numpy(self.dataset.test_images[batch]).to(self.device)
-            labels = torch.from_numpy(self.dataset.test_labels[batch]).long().to(self.device)
-            logits = self.objective.logits(images)
-            loss_sum += float(F.cross_entropy(logits, labels, reduction="sum"))
-            right += int((logits.argmax(1) == labels).sum())
-        self.objective.train()
-        return loss_sum / count, right / count
-
-
-def make_step(training: Training, order: Tensor, execution_mode: str) -> Callable[[], Tensor]:
-    """One optimizer step on the batch that `order` [steps, batch] has next; returns the batch's mean loss.
+def make_step(training: Training) -> Callable[[], Tensor]:
+    """One optimizer step on the batch that the order has next; returns the batch's mean loss.
 
     Raises Refused for a mode that this machine cannot run.
     """
-    if execution_mode == "cuda_graph_step":
-        require_one_gpu(training, execution_mode)
-        return captured(make_counting_step(training, order), training.optimizer)
-    train_step = make_train_step(training, execution_mode)
+    order = training.placed_order
+    if training.session.mode.graph == "step":
+        require_one_gpu(training)
+        return captured(make_counting_step(training), training.optimizer)
+    train_step = make_train_step(training)
 
     def step() -> Tensor:
         loss = train_step(order[training.steps_done % len(order)])
@@ -234,33 +221,34 @@ def make_step(training: Training, order: Tensor, execution_mode: str) -> Callabl
     return step
 
 
-def make_counting_step(training: Training, order: Tensor) -> Callable[[], Tensor]:
+def make_counting_step(training: Training) -> Callable[[], Tensor]:
     """The same for a CUDA graph."""
-    next_batch = NextBatch(training.objective, order, training.next_batch)
+    next_batch = NextBatch(training.objective, training.placed_order, training.next_batch)
     next_batch.compile(**compile_options())
     return lambda: optimizer_step(training.optimizer, next_batch)
 
 
-def make_train_step(training: Training, execution_mode: str) -> Callable[[Tensor], Tensor]:
+def make_train_step(training: Training) -> Callable[[Tensor], Tensor]:
     """rows [batch] -> mean loss of the batch, after one optimizer step.
 
     Of several devices, each takes the rows of its own part and has its own part's loss. Raises Refused for a mode that
     this machine cannot run.
     """
-    objective, optimizer = training.objective, training.optimizer
-    if execution_mode == "compiled":
-        objective.compile(**compile_options())
-    elif execution_mode == "compiled_max_autotune":
-        require_gpu(execution_mode, training.device)
-        objective.compile(**compile_options("max-autotune-no-cudagraphs"))
-    elif execution_mode == "cuda_graphs":
-        require_one_gpu(training, execution_mode)
+    mode, optimizer = training.session.mode, training.optimizer
+    objective: nn.Module = training.objective
+    if mode.graph == "parts":
+        require_one_gpu(training)
         objective.compile(**compile_options("reduce-overhead"))
-    if training.averages:
+    elif mode.run_as == "max_autotune":
+        require_gpu(mode.name, training.device)
+        objective.compile(**compile_options("max-autotune-no-cudagraphs"))
+    elif mode.run_as == "compiled":
+        objective.compile(**compile_options())
+    if training.communicates:
         objective = with_averaged_gradients(objective, training.device)
 
     def train_step(rows: Tensor) -> Tensor:
-        if execution_mode == "cuda_graphs":
+        if mode.graph == "parts":
             torch.compiler.cudagraph_mark_step_begin()
         return optimizer_step(optimizer, objective, rows)
 
@@ -277,10 +265,11 @@ def optimizer_step(optimizer: torch.optim.Optimizer, mean_loss: Callable[..., Te
     return loss
 
 
-def require_one_gpu(training: Training, execution_mode: str) -> None:
-    require_gpu(execution_mode, training.device)
-    if training.averages:
-        raise Refused(f"execution mode {execution_mode} is for one GPU: this project has not tried it on several yet")
+def require_one_gpu(training: Training) -> None:
+    name = training.session.mode.name
+    require_gpu(name, training.device)
+    if not training.session.is_alone:
+        raise Refused(f"execution mode {name} is for one GPU: this project has not tried it on several yet")
 
 
 def place_order(order: NDArray[np.int32], world: World, device: torch.device) -> Tensor:
@@ -290,10 +279,6 @@ def place_order(order: NDArray[np.int32], world: World, device: torch.device) ->
     return torch.from_numpy(own.astype(np.int64)).to(device)
 
 
-def make_control(session: Session, order: Tensor) -> Step:
-    """The step without the average of the gradients."""
-    training = Training(session)
-    training.averages = False
-    step = make_step(training, order, session.measurement.variant.execution_mode)
-    training.reset()
-    return step
+def running_statistics(model: nn.Module) -> Neutral:
+    buffers = dict(model.named_buffers())
+    return to_neutral({name: value for name, value in buffers.items() if name.endswith(RUNNING_STATISTICS)})

@@ -1,0 +1,19 @@
+"""Reads experiments.yaml, or says everything that is wrong with it: place, key, value, rule, valid names."""
+
+from pathlib import Path
+
+from harness.experiments.like import fill_in
+from harness.experiments.model import Config
+from harness.experiments.rules import check
+from harness.experiments.source import read_source
+from harness.experiments.words import read_shape
+
+
+def load_config(path: Path) -> Config:
+    """Raises ConfigError that lists every problem: first those of the shape, then those of the meaning."""
+    source = read_source(path)
+    fill_in(source)
+    config = read_shape(source, Config)
+    if problems := list(check(config, source)):
+        raise source.error(problems)
+    return config

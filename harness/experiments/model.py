@@ -1,0 +1,280 @@
+"""The shape of experiments.yaml. What its names and numbers mean is checked in harness/experiments/rules.py."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from harness.paths import REPOSITORY
+from harness.plan import (
+    Cell,
+    Framework,
+    Frozen,
+    MeasurementSettings,
+    Pairing,
+    Precision,
+    Scalar,
+    Variant,
+    WandbSettings,
+)
+from harness.work.declared import benchmark as declared_benchmark
+
+Item = TypeVar("Item")
+Setting = str | int | float | bool
+Count = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""Becomes part of file names and of Slurm's options."""
+Some = Annotated[tuple[Item, ...], Field(min_length=1)]
+"""A list with at least one entry."""
+OneOrMore = Annotated[
+    tuple[Item, ...],
+    Field(min_length=1),
+    BeforeValidator(lambda value: value if isinstance(value, tuple) else (value,)),
+]
+"""`loop`, or `[loop, chunked]`."""
+
+WRITTEN_BY_THE_TEMPLATE = (
+    *("array", "job-name", "nodes", "ntasks-per-node", "cpus-per-task", "gres", "time"),
+    *("output", "error", "open-mode", "signal", "requeue"),
+)
+"""Given twice, these would contradict the plan, or hide the job from main.py."""
+
+
+def _check_sbatch_option(option: str) -> str:
+    name = option.removeprefix("--").partition("=")[0]
+    if not option.startswith("--") or "\n" in option:
+        raise ValueError("must be one long option of sbatch, such as --qos=short")
+    if name in WRITTEN_BY_THE_TEMPLATE:
+        raise ValueError(f"--{name} is written by templates/job.sh.j2; leave it out here")
+    if name in ("gpus-per-task", "gpu-bind", "gpus"):
+        raise ValueError(f"--{name} hides a node's GPUs from its tasks, or asks for GPUs twice; leave it out")
+    return option
+
+
+SbatchOption = Annotated[str, AfterValidator(_check_sbatch_option)]
+
+
+class FrameworkConfig(Frozen):
+    """Where one framework lives."""
+
+    python: Annotated[str, Field(min_length=1)] = sys.executable or "python3"
+    """The interpreter that jobs use; by default the one that runs main.py."""
+    setup: tuple[str, ...] = ()
+    """Shell lines before the run, such as `module load cuda`."""
+
+
+class ClusterConfig(Frozen):
+    """What every job asks of Slurm, whatever it measures."""
+
+    partition: str | None = None
+    account: str | None = None
+    time_limit_minutes: Count = 240
+    cpus_per_task: Count = 4
+    memory_gb: Count | None = None
+    """Per node; None takes the cluster's default."""
+    sbatch_options: tuple[SbatchOption, ...] = ()
+    max_parallel_jobs: Count | None = None
+    """Jobs of this project that Slurm may run at once; None sets no limit."""
+    frameworks: dict[Framework, FrameworkConfig] = Field(default={}, validate_default=True)
+    """Both stand here after validation."""
+
+    @field_validator("frameworks")
+    @classmethod
+    def _both(cls, given: dict[Framework, FrameworkConfig]) -> dict[Framework, FrameworkConfig]:
+        return {"jax": FrameworkConfig(), "torch": FrameworkConfig(), **given}
+
+
+class GpuConfig(Frozen):
+    """One kind of GPU and how the cluster calls it."""
+
+    gres: Name | None = None
+    """The type in --gres=gpu:TYPE:N; None means the GPU's name here. `any` asks for no type."""
+    per_node: Count | None = None
+    """GPUs in a node, to refuse what no node can give; None checks nothing."""
+    partition: str | None = None
+    constraint: str | None = None
+    sbatch_options: tuple[SbatchOption, ...] = ()
+
+
+class PartialCell(Frozen):
+    """Matches the cells that agree with it in everything that it names."""
+
+    gpu: OneOrMore[str] | None = None
+    benchmark: OneOrMore[str] | None = None
+    use_case: OneOrMore[int] | None = None
+
+    @model_validator(mode="after")
+    def _names_something(self) -> "PartialCell":
+        return _names_something(self)
+
+    def matches(self, gpu: str, benchmark: str, use_case: int) -> bool:
+        return (
+            (self.use_case is None or use_case in self.use_case)
+            and (self.benchmark is None or benchmark in self.benchmark)
+            and (self.gpu is None or gpu in self.gpu)
+        )
+
+
+class PartialVariant(Frozen):
+    """Matches the variants that agree with it in everything that it names."""
+
+    framework: OneOrMore[Framework] | None = None
+    benchmark: OneOrMore[str] | None = None
+    model: OneOrMore[str] | None = None
+    batch_size: OneOrMore[int] | None = None
+    precision: OneOrMore[Precision] | None = None
+    execution_mode: OneOrMore[str] | None = None
+    options: dict[str, OneOrMore[Setting]] | None = None
+
+    @model_validator(mode="after")
+    def _names_something(self) -> "PartialVariant":
+        return _names_something(self)
+
+    def concerns(self, framework: Framework, benchmark: str) -> bool:
+        return (self.framework is None or framework in self.framework) and (
+            self.benchmark is None or benchmark in self.benchmark
+        )
+
+    def matches(self, variant: Variant) -> bool:
+        """Of a framework and benchmark that it concerns."""
+        return (
+            (self.model is None or variant.model in self.model)
+            and (self.batch_size is None or variant.batch_size in self.batch_size)
+            and (self.precision is None or variant.precision in self.precision)
+            and (self.execution_mode is None or variant.execution_mode in self.execution_mode)
+            and all(variant.options.get(axis) in values for axis, values in (self.options or {}).items())
+        )
+
+
+Partial = TypeVar("Partial", PartialCell, PartialVariant)
+
+
+def _names_something(partial: Partial) -> Partial:
+    if all(value is None for value in partial.model_dump().values()):
+        raise ValueError(f"would exclude everything; name at least one of {', '.join(type(partial).model_fields)}")
+    return partial
+
+
+class MatrixConfig(Frozen):
+    """What `python main.py` measures."""
+
+    gpus: Some[str]
+    benchmarks: Some[str]
+    use_cases: Some[int]
+    exclude: tuple[PartialCell, ...] = ()
+
+
+class BenchmarkConfig(Frozen):
+    models: Some[str]
+    sizes: dict[str, Setting] = {}
+    """Of its models and inputs, where it has any to choose; what is absent has its default."""
+    settings: dict[str, dict[str, Setting]] = {}
+    """By the name of a use case (`train`): what differs from the use case's own settings."""
+
+
+class UseCaseConfig(Frozen):
+    """The axes of a use case: each combination is a variant, unless `exclude` names it."""
+
+    name: str
+    """As harness/work/use_cases/ declares it."""
+    like: Count | None = None
+    """The use case that gave what is absent here (harness/experiments/like.py)."""
+    devices: Count = 1
+    """GPUs over all nodes."""
+    nodes: Count = 1
+    batch_sizes: Some[Count]
+    """Global: over all devices."""
+    precisions: Some[Precision]
+    execution_modes: dict[Framework, Some[str]]
+    options: dict[str, Some[Setting]] = {}
+    settings: dict[str, Setting] = {}
+    exclude: tuple[PartialVariant, ...] = ()
+
+
+class QuickUseCase(Frozen):
+    """What a smoke run replaces in a use case; what is absent stays."""
+
+    batch_sizes: Some[Count] | None = None
+    precisions: Some[Precision] | None = None
+    execution_modes: dict[Framework, Some[str]] = {}
+    options: dict[str, Some[Setting]] = {}
+    settings: dict[str, Setting] = {}
+
+
+class QuickConfig(Frozen):
+    measurement: dict[str, Setting] = {}
+    """Overrides of `measurement`."""
+    use_cases: dict[int, QuickUseCase] = {}
+
+
+class Config(Frozen):
+    """experiments.yaml."""
+
+    project: Name
+    data_dir: str = Field(default="data", min_length=1, validate_default=True)
+    """Absolute once validated: `~` and environment variables expanded, then relative to the repository."""
+    cluster: ClusterConfig = ClusterConfig()
+    pairing: Pairing = "together"
+    gpus: Annotated[dict[Name, GpuConfig], Field(min_length=1)]
+    matrix: MatrixConfig
+    benchmarks: Annotated[dict[Name, BenchmarkConfig], Field(min_length=1)]
+    use_cases: Annotated[dict[Count, UseCaseConfig], Field(min_length=1)]
+    measurement: MeasurementSettings = MeasurementSettings()
+    quick: QuickConfig = QuickConfig()
+    wandb: WandbSettings = WandbSettings()
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, data_dir: str) -> str:
+        expanded = os.path.expandvars(data_dir)
+        if "$" in expanded:
+            raise ValueError("names an environment variable that is not set")
+        return str(REPOSITORY / Path(expanded).expanduser())
+
+    def use_case(self, number: int, *, quick: bool) -> UseCaseConfig:
+        """The use case as it is run: with the axes that --quick replaces."""
+        full = self.use_cases[number]
+        replaced = self.quick.use_cases.get(number)
+        if not quick or replaced is None:
+            return full
+        return full.model_copy(
+            update={
+                "batch_sizes": replaced.batch_sizes or full.batch_sizes,
+                "precisions": replaced.precisions or full.precisions,
+                "execution_modes": full.execution_modes | replaced.execution_modes,
+                "options": full.options | replaced.options,
+            }
+        )
+
+    def settings(self, benchmark: str, number: int, *, quick: bool) -> dict[str, Scalar]:
+        """The more special wins: --quick, then the benchmark, then the use case."""
+        use_case = self.use_cases[number]
+        of_quick = self.quick.use_cases.get(number, QuickUseCase()).settings if quick else {}
+        return {**use_case.settings, **self.benchmarks[benchmark].settings.get(use_case.name, {}), **of_quick}
+
+    def sizes(self, name: str) -> dict[str, Scalar]:
+        """All of the benchmark's, given or by default."""
+        given = self.benchmarks[name].sizes
+        return declared_benchmark(name).sizes.model_validate(given, strict=True).model_dump(mode="json")
+
+    def protocol(self, *, quick: bool) -> MeasurementSettings:
+        if not quick:
+            return self.measurement
+        merged = {**self.measurement.model_dump(), **self.quick.measurement}
+        return MeasurementSettings.model_validate(merged, strict=True)
+
+    def cell(self, gpu: str, benchmark: str, number: int) -> Cell:
+        use_case = self.use_cases[number]
+        return Cell(
+            gpu=gpu,
+            benchmark=benchmark,
+            use_case=number,
+            use_case_name=use_case.name,
+            devices=use_case.devices,
+            nodes=use_case.nodes,
+        )
+
+    def is_excluded(self, gpu: str, benchmark: str, use_case: int) -> bool:
+        return any(partial.matches(gpu, benchmark, use_case) for partial in self.matrix.exclude)

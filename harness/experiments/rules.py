@@ -1,0 +1,231 @@
+"""What experiments.yaml means: do its names exist, do its numbers fit together, can the runners do it?
+
+`check` yields every problem with its place; it runs on a file whose shape (model.py) is right. What there is to
+measure is declared in harness/work/.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.experiments.expand import expand_variants
+from harness.experiments.model import Config, QuickUseCase, UseCaseConfig
+from harness.experiments.source import Keys, Problem, Source
+from harness.experiments.words import field_problem, field_words, shape_problems
+from harness.plan import FRAMEWORKS, Frozen, MeasurementSettings
+from harness.suggest import valid_names
+from harness.work.declared import Benchmark, UseCase, benchmark, benchmark_names, use_case, use_case_names
+
+Problems = Iterator[Problem]
+
+
+def check(config: Config, source: Source) -> Problems:
+    yield from _check_matrix(config, source)
+    yield from _check_benchmarks(config, source)
+    for number, given in config.use_cases.items():
+        yield from _check_use_case(number, given, config, source)
+    for number, quick in config.quick.use_cases.items():
+        keys: Keys = ("quick", "use_cases", number)
+        if number in config.use_cases:
+            yield from _check_axes(keys, quick, config.use_cases[number], source)
+        else:
+            yield source.problem(keys, f"not one of use_cases; {valid_names(number, config.use_cases)}", at_key=True)
+    yield from _check_quick_measurement(config, source)
+    yield from _check_cells(config, source)
+
+
+def _check_cells(config: Config, source: Source) -> Problems:
+    """What only shows where a benchmark and a use case meet."""
+    for number, given in config.use_cases.items():
+        benchmarks = [
+            name for name in config.benchmarks if not all(config.is_excluded(gpu, name, number) for gpu in config.gpus)
+        ]
+        yield from _check_settings_complete(number, given, benchmarks, config, source)
+        for name in benchmarks:
+            yield from _check_variants(number, given, name, config, source)
+
+
+def _check_matrix(config: Config, source: Source) -> Problems:
+    matrix = config.matrix
+    yield from _known(("matrix", "gpus"), matrix.gpus, config.gpus, source)
+    yield from _known(("matrix", "benchmarks"), matrix.benchmarks, config.benchmarks, source)
+    yield from _known(("matrix", "use_cases"), matrix.use_cases, config.use_cases, source)
+    for index, partial in enumerate(matrix.exclude):
+        keys: Keys = ("matrix", "exclude", index)
+        yield from _known((*keys, "gpu"), partial.gpu, config.gpus, source)
+        yield from _known((*keys, "benchmark"), partial.benchmark, config.benchmarks, source)
+        yield from _known((*keys, "use_case"), partial.use_case, config.use_cases, source)
+
+
+def _check_benchmarks(config: Config, source: Source) -> Problems:
+    names_of_use_cases = {use_case.name for use_case in config.use_cases.values()}
+    for name, given in config.benchmarks.items():
+        keys: Keys = ("benchmarks", name)
+        declared = _benchmark(name)
+        if declared is None:
+            rule = f"no such benchmark in harness/work/benchmarks/; {valid_names(name, benchmark_names())}"
+            yield source.problem(keys, rule, at_key=True)
+        else:
+            models = [model.name for model in declared.models]
+            yield from _known((*keys, "models"), given.models, models, source, f"harness/work/benchmarks/{name}.py")
+            yield from _check_fields((*keys, "sizes"), given.sizes, declared.sizes, f"a size of {name}", source)
+        for use_case_name, settings in given.settings.items():
+            inner: Keys = (*keys, "settings", use_case_name)
+            if use_case_name not in names_of_use_cases:
+                rule = f"not the name of a use case; {valid_names(use_case_name, sorted(names_of_use_cases))}"
+                yield source.problem(inner, rule, at_key=True)
+            else:
+                yield from _check_settings(inner, settings, use_case_name, source)
+
+
+def _check_use_case(number: int, given: UseCaseConfig, config: Config, source: Source) -> Problems:
+    keys: Keys = ("use_cases", number)
+    declared = _use_case(given.name)
+    if declared is None:
+        rule = f"no such use case in harness/work/use_cases/; {valid_names(given.name, use_case_names())}"
+        yield source.problem((*keys, "name"), rule)
+    for framework in FRAMEWORKS:
+        if framework not in given.execution_modes:
+            yield source.problem((*keys, "execution_modes", framework), "is missing; name at least one")
+    if given.devices % given.nodes:
+        rule = f"must be divisible by nodes ({given.nodes}): every node takes as many"
+        yield source.problem((*keys, "devices"), rule, value=given.devices)
+    if given.devices > 1 and declared and declared.one_device:
+        rule = f"must be 1: {given.name} splits no work among devices"
+        yield source.problem((*keys, "devices"), rule, value=given.devices)
+    yield from _check_axes(keys, given, given, source)
+    for axis in declared.options.model_fields if declared else ():
+        if axis not in given.options:
+            yield source.problem((*keys, "options", axis), "is missing; list the values to measure")
+    yield from _check_exclude(number, given, config, source)
+
+
+def _check_axes(keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseConfig, source: Source) -> Problems:
+    """What may stand in a use case and in its part under `quick`."""
+    for index, batch_size in enumerate(axes.batch_sizes or ()):
+        if batch_size % given.devices:
+            rule = f"must be divisible by devices ({given.devices}): a batch size is that of all devices"
+            yield source.problem((*keys, "batch_sizes", index), rule)
+    declared = _use_case(given.name)
+    if declared is None:
+        return
+    for framework, modes in axes.execution_modes.items():
+        names = [mode.name for mode in declared.modes[framework]]
+        owner = f"harness/work/use_cases/{given.name}.py for {framework}"
+        yield from _known((*keys, "execution_modes", framework), modes, names, source, owner)
+    fields = declared.options.model_fields
+    for axis, values in axes.options.items():
+        inner: Keys = (*keys, "options", axis)
+        if axis not in fields:
+            yield source.problem(inner, f"not an option of {given.name}; {valid_names(axis, fields)}", at_key=True)
+            continue
+        for index, value in enumerate(values):
+            if wrong := field_problem(value, fields[axis]):
+                place = (*inner, index) if (*inner, index) in source.values else inner
+                yield source.problem(place, wrong, value=value)
+    yield from _check_settings((*keys, "settings"), axes.settings, given.name, source)
+
+
+def _check_settings(keys: Keys, settings: dict[str, Any], use_case_name: str, source: Source) -> Problems:
+    if declared := _use_case(use_case_name):
+        yield from _check_fields(keys, settings, declared.settings, f"a setting of {use_case_name}", source)
+
+
+def _check_fields(keys: Keys, values: dict[str, Any], kind: type[Frozen], what: str, source: Source) -> Problems:
+    """Each of the values against the field of its name."""
+    fields = kind.model_fields
+    for name, value in values.items():
+        if name not in fields:
+            yield source.problem((*keys, name), f"not {what}; {valid_names(name, fields)}", at_key=True)
+        elif rule := field_problem(value, fields[name]):
+            yield source.problem((*keys, name), rule)
+
+
+def _check_exclude(number: int, given: UseCaseConfig, config: Config, source: Source) -> Problems:
+    """A name that is on no axis excludes nothing, so it is a slip."""
+    quick = config.use_case(number, quick=True)
+    models = dict.fromkeys(model for benchmark in config.benchmarks.values() for model in benchmark.models)
+    modes = [*given.execution_modes.values(), *quick.execution_modes.values()]
+    for index, partial in enumerate(given.exclude):
+        keys: Keys = ("use_cases", number, "exclude", index)
+        named: list[tuple[str, Iterable[object] | None, Iterable[object]]] = [
+            ("benchmark", partial.benchmark, config.benchmarks),
+            ("model", partial.model, models),
+            ("batch_size", partial.batch_size, given.batch_sizes + quick.batch_sizes),
+            ("precision", partial.precision, given.precisions + quick.precisions),
+            ("execution_mode", partial.execution_mode, [mode for some in modes for mode in some]),
+        ]
+        for key, values, axis in named:
+            yield from _known((*keys, key), values, dict.fromkeys(axis), source)
+        for option, values in (partial.options or {}).items():
+            inner: Keys = (*keys, "options", option)
+            if option not in given.options:
+                rule = f"not an option of this use case; {valid_names(option, given.options)}"
+                yield source.problem(inner, rule, at_key=True)
+            else:
+                axis = dict.fromkeys(given.options[option] + quick.options[option])
+                yield from _known(inner, values, axis, source)
+
+
+def _check_settings_complete(
+    number: int, given: UseCaseConfig, benchmarks: list[str], config: Config, source: Source
+) -> Problems:
+    declared = _use_case(given.name)
+    for setting, field in declared.settings.model_fields.items() if declared else ():
+        lacking = [name for name in benchmarks if setting not in config.settings(name, number, quick=False)]
+        if lacking:
+            yield source.problem(
+                ("use_cases", number, "settings", setting),
+                f"is missing for {', '.join(lacking)}; give {field_words(field)} here "
+                f"or at benchmarks.{lacking[0]}.settings.{given.name}.{setting}",
+            )
+
+
+def _check_variants(number: int, given: UseCaseConfig, benchmark_name: str, config: Config, source: Source) -> Problems:
+    keys: Keys = ("use_cases", number)
+    declared, data = _use_case(given.name), _benchmark(benchmark_name)
+    for quick in (False, True):
+        for framework in given.execution_modes:
+            variants = expand_variants(config, framework, benchmark_name, number, quick=quick)
+            if not variants:
+                what = "with --quick, exclude leaves" if quick else "exclude leaves"
+                rule = f"{what} nothing to measure for {framework} on {benchmark_name}"
+                yield source.problem((*keys, "exclude"), rule, at_key=True)
+            for model in dict.fromkeys(variant.model for variant in variants):
+                known = declared and data and any(model == one.name for one in data.models)
+                if known and declared and data and (why := declared.refuses(data, data.model(model))):
+                    rule = (
+                        f"does not go with {model} of {benchmark_name}: {why}; "
+                        f"add `- {{model: {model}}}` to use_cases.{number}.exclude"
+                    )
+                    yield source.problem((*keys, "name"), rule)
+
+
+def _check_quick_measurement(config: Config, source: Source) -> Problems:
+    """The shape of `quick.measurement` is that of `measurement`, but nothing needs to be there."""
+    try:
+        config.protocol(quick=True)
+    except ValidationError as error:
+        yield from shape_problems(error, MeasurementSettings, source, above=("quick", "measurement"))
+
+
+def _known(
+    keys: Keys, values: Iterable[object] | None, valid: Iterable[object], source: Source, owner: str = ""
+) -> Problems:
+    """One problem for each of `values` that is not valid. `keys` leads to a list, or to the one value."""
+    valid = list(valid)
+    for index, value in enumerate(values or ()):
+        if value not in valid:
+            inner = (*keys, index) if (*keys, index) in source.values else keys
+            rule = f"not in {owner}" if owner else "not defined"
+            yield source.problem(inner, f"{rule}; {valid_names(value, valid)}")
+
+
+def _benchmark(name: str) -> Benchmark | None:
+    """A missing one is a problem of its own."""
+    return benchmark(name) if name in benchmark_names() else None
+
+
+def _use_case(name: str) -> UseCase | None:
+    return use_case(name) if name in use_case_names() else None

@@ -1,0 +1,256 @@
+"""A YAML file as plain data, together with the place (line and column) of every key and value in it.
+
+Plain scalars follow YAML 1.2, not PyYAML's 1.1: `1e-3` is a number, `no` and `on` are text, `1:30` is not 90.
+Lists become tuples. What is wrong in the text itself (a key or list entry given twice, a number that is not
+finite) is collected in `Source.problems`, so that it can be reported together with what is found later.
+"""
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import ConfigError
+
+Keys = tuple[str | int, ...]
+"""The way to a value: mapping keys and list indices."""
+
+NULL = re.compile(r"|~|null|Null|NULL")
+BOOLEAN = re.compile(r"(?P<true>true|True|TRUE)|false|False|FALSE")
+INTEGER = re.compile(r"[-+]?\d+")
+FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?")
+MAY_REPEAT = frozenset({"setup"})
+"""Lists of shell lines: `fi` may well stand there twice."""
+LONGEST_SHOWN = 60
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Place:
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Problem:
+    """One thing that is wrong, such as `experiments.yaml:4:3: cluster.cpus: -5: must be at least 1`."""
+
+    place: Place
+    where: str
+    """The dotted key."""
+    value: str
+    """As the user wrote it; empty where there is none to show."""
+    rule: str
+
+    def text(self, file: str) -> str:
+        parts = [f"{file}:{self.place.line}:{self.place.column}", self.where, self.value, self.rule]
+        return ": ".join(part for part in parts if part)
+
+
+@dataclass(kw_only=True)
+class Source:
+    """One file, read. `name` is how messages call it."""
+
+    name: str
+    data: Any = None
+    values: dict[Keys, Place] = field(default_factory=dict)
+    keys: dict[Keys, Place] = field(default_factory=dict)
+    dotted: dict[Keys, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    origins: dict[Keys, str] = field(default_factory=dict)
+    """Of what was taken over: whose it is."""
+
+    def problem(self, keys: Keys, rule: str, *, at_key: bool = False, value: object = ...) -> Problem:
+        """A problem with the value at `keys`, or with the nearest thing above it that stands in the file."""
+        known = keys
+        while known not in self.values:
+            known = known[:-1]
+        missing = "".join(f".{key}" for key in keys[len(known) :])
+        where = (self.dotted[known] + missing).removeprefix(".")
+        if known in self.origins:
+            where += f" (of {self.origins[known]})"
+        place = self.keys.get(known, self.values[known]) if at_key or missing else self.values[known]
+        if value is ...:
+            value = "" if at_key or missing else shown(self.at(known))
+        return Problem(place=place, where=where, value=str(value), rule=rule)
+
+    def at(self, keys: Keys) -> Any:
+        value = self.data
+        for key in keys:
+            value = value[key]
+        return value
+
+    def take_over(self, origin: Keys, keys: Keys) -> None:
+        """What is absent at `keys` from `origin`, also within the mappings that stand in both."""
+        own = self.at(keys)
+        for key, value in self.at(origin).items():
+            theirs, ours = (*origin, key), (*keys, key)
+            if key not in own:
+                own[key] = value
+                self._take_over_places(theirs, ours, of=self.dotted[origin])
+            elif isinstance(value, dict) and isinstance(own[key], dict):
+                self.take_over(theirs, ours)
+
+    def _take_over_places(self, origin: Keys, keys: Keys, *, of: str) -> None:
+        for places in (self.values, self.keys):
+            inside = [known for known in places if known[: len(origin)] == origin]
+            for known in inside:
+                ours = (*keys, *known[len(origin) :])
+                places[ours] = places[known]
+                self.dotted[ours] = self.dotted[keys[:-1]] + self.dotted[known].removeprefix(self.dotted[origin[:-1]])
+                self.origins[ours] = of
+
+    def error(self, problems: list[Problem]) -> ConfigError:
+        """All of them, in the order of the file. What was taken over is complained about once, where it stands."""
+        once = {(one.place, one.value, one.rule): one for one in sorted(problems, key=lambda one: -len(one.where))}
+        return ConfigError("\n".join(problem.text(self.name) for problem in sorted(once.values())))
+
+
+def shown(value: object) -> str:
+    """A value in a message: short, and nothing for what spans many lines."""
+    if isinstance(value, dict):
+        return ""
+    if value is None:
+        return "(nothing)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        text = f"[{', '.join(map(shown, value))}]"
+    else:
+        text = " ".join(str(value).split())
+        if isinstance(value, str) and any(kind.fullmatch(text) for kind in (NULL, BOOLEAN, FLOAT)):
+            text = f'"{text}"'
+    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
+
+
+def read_source(path: Path) -> Source:
+    """Raises ConfigError: no such file, not text, empty, or a syntax error (with its place)."""
+    name = _short_name(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{name}: no such file; name another with --config FILE") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: byte {error.start}: not UTF-8 text; save the file as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from error
+    try:
+        root = _compose(text)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(_syntax_error(name, text, error)) from error
+    except yaml.reader.ReaderError as error:
+        line, column = _line_and_column(text, error.position)
+        raise ConfigError(f"{name}:{line}:{column}: {error.reason}") from error
+    if root is None:
+        raise ConfigError(f"{name}:1:1: the file is empty; copy the project's experiments.yaml and edit that")
+    source = Source(name=name)
+    source.data = _Builder(source).build(root, (), "")
+    return source
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """By libyaml, where PyYAML has it: ten times as fast. What it refuses is read again for the better message."""
+    try:
+        return yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    except yaml.YAMLError:
+        return yaml.compose(text, Loader=yaml.BaseLoader)
+
+
+class _Builder:
+    """Turns nodes into data and notes their places in `source`."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.above: list[yaml.Node] = []
+
+    def build(self, node: yaml.Node, keys: Keys, dotted: str) -> Any:
+        self.source.values[keys] = _place(node)
+        self.source.dotted[keys] = dotted
+        if node in self.above:
+            self._note(node, dotted, "", "an alias (*name) must not stand inside what it names")
+            return None
+        self.above.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, keys, dotted)
+            if isinstance(node, yaml.SequenceNode):
+                return self._sequence(node, keys, dotted)
+            return self._scalar(node, dotted)
+        finally:
+            self.above.pop()
+
+    def _mapping(self, node: yaml.MappingNode, keys: Keys, dotted: str) -> dict[str | int, Any]:
+        data: dict[str | int, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._scalar(key_node, dotted) if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                self._note(key_node, dotted, shown(key), "a key must be a name or a whole number")
+                continue
+            inner = f"{dotted}.{key}".removeprefix(".")
+            if key in data:
+                first = self.source.keys[(*keys, key)].line
+                self._note(key_node, inner, "", f"given twice; the first is in line {first}")
+                continue
+            self.source.keys[(*keys, key)] = _place(key_node)
+            data[key] = self.build(value_node, (*keys, key), inner)
+        return data
+
+    def _sequence(self, node: yaml.SequenceNode, keys: Keys, dotted: str) -> tuple[Any, ...]:
+        entries: list[Any] = []
+        seen: set[tuple[type, Any]] = set()
+        for index, entry_node in enumerate(node.value):
+            inner = f"{dotted}[{index}]"
+            entry = self.build(entry_node, (*keys, index), inner)
+            if isinstance(entry_node, yaml.ScalarNode) and (not keys or keys[-1] not in MAY_REPEAT):
+                if (type(entry), entry) in seen:
+                    self._note(entry_node, inner, shown(entry), "listed twice")
+                seen.add((type(entry), entry))
+            entries.append(entry)
+        return tuple(entries)
+
+    def _scalar(self, node: yaml.Node, dotted: str) -> str | int | float | bool | None:
+        text: str = node.value
+        if getattr(node, "style", None):  # in quotes, or a block of text
+            return text
+        if NULL.fullmatch(text):
+            return None
+        if boolean := BOOLEAN.fullmatch(text):
+            return boolean["true"] is not None
+        if INTEGER.fullmatch(text):
+            return int(text)
+        if FLOAT.fullmatch(text):
+            number = float(text)
+            if not math.isfinite(number):
+                self._note(node, dotted, text, "too large for a number")
+            return number
+        return text
+
+    def _note(self, node: yaml.Node, where: str, value: str, rule: str) -> None:
+        self.source.problems.append(Problem(place=_place(node), where=where, value=value, rule=rule))
+
+
+def _place(node: yaml.Node) -> Place:
+    return Place(line=node.start_mark.line + 1, column=node.start_mark.column + 1)
+
+
+def _short_name(path: Path) -> str:
+    """Relative to the current folder where the file lies in it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _line_and_column(text: str, position: int) -> tuple[int, int]:
+    before = text[:position]
+    return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
+
+
+def _syntax_error(name: str, text: str, error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    line = (mark.line if mark else 0) + 1
+    column = (mark.column if mark else 0) + 1
+    lines = text.splitlines()
+    written = lines[line - 1] if line <= len(lines) else ""
+    hint = "; indent with blanks, not with tabs" if "\t" in written else ""
+    context = f" ({error.context})" if error.context else ""
+    return f"{name}:{line}:{column}: not valid YAML: {error.problem}{context}{hint}"

@@ -1,0 +1,285 @@
+"""The job: the loop over a plan's measurements, each in fresh processes, one record each. Imports no framework.
+
+What has a good record already is skipped, so a requeued or repeated job goes on where it was. On SIGINT, SIGTERM or
+SIGUSR2 the measurement at hand is given up, and everything recorded stays.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from harness.errors import ProjectError, RecordError
+from harness.job.children import JOB_SIGNALS, Children, RanksStuckError
+from harness.job.parity_run import ParityRun
+from harness.job.progress import Heartbeat, Teller
+from harness.job.ranks import RanksReport
+from harness.job.tracker import NullTracker, Tracker, open_tracker
+from harness.job.warm_start import has_warm_start, start_twice, with_warm_start
+from harness.measure.channel import ChildTask, Event
+from harness.paths import JobFolder, Results
+from harness.plan import JobPlan, Measurement
+from harness.results.environment import describe_environment, load_average
+from harness.results.flags import quality_flags
+from harness.results.quantities import summary_numbers
+from harness.results.record import DataIdentity, Record, find_settled_record, read_record, write_record
+
+EXIT_FAILED = 1
+EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
+
+
+class Stopped(BaseException):
+    """A signal asked the job to end early. Not an Exception, so that nothing on the way takes it for an error."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Job:
+    """One run of one plan, or of one replicate of it."""
+
+    def __init__(
+        self,
+        *,
+        plan: JobPlan,
+        folder: JobFolder,
+        results: Results,
+        data: DataIdentity | None,
+        replicate: int | None,
+        pairing: dict[str, str | int | None],
+    ) -> None:
+        """`replicate`: the only one to measure; the progress is that of the whole plan all the same.
+
+        Raises:
+            ConfigError: the ranks of the plan's cell cannot be started from here.
+        """
+        self.plan = plan
+        self.folder = folder
+        self.results = results
+        self.data = data
+        self.environment = describe_environment() | {"pairing": pairing}
+        measurements = list(plan.measurements())
+        self.measurements = [each for each in measurements if replicate in (None, each.replicate)]
+        slurm = self.environment["slurm"] or {}
+        self.progress = Heartbeat(
+            measurements_total=len(measurements),
+            node=self.environment["node"],
+            pid=os.getpid(),
+            slurm_job_id=slurm.get("job_id"),
+            restart_count=int(slurm.get("restart_count") or 0),
+        )
+        self.teller = Teller(self.progress, folder.heartbeat, plan.framework)
+        self.children = Children(plan.framework, plan.cell, while_waiting=self.teller.when_due)
+        self.tracker: Tracker = NullTracker()
+        self.parity = ParityRun(
+            plan=plan,
+            job=folder.name,
+            results=results,
+            environment=self.environment,
+            work=self._work,
+            is_per_node=self.children.is_per_node,
+        )
+        for other in measurements:
+            if replicate not in (None, other.replicate):
+                self._count(other)
+
+    def _count(self, measurement: Measurement) -> None:
+        """One that this run leaves to others: with a record that it need not make again, or one that this job made in
+        an earlier run, it is done."""
+        settled = self._settled_record(measurement)
+        paths = [settled] if settled else self.results.record_files(measurement)
+        records = [record for path in paths if (record := _read(path)) is not None]
+        records = records if settled else [record for record in records if record.job == self.folder.name]
+        if not records:
+            return
+        record = records[-1]
+        self._count_record(record)
+        if record.job != self.folder.name:
+            self.progress.measurements_skipped += 1
+            return
+        self.progress.measurements_made += 1
+        lasted = datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)
+        self.progress.measuring_s += lasted.total_seconds()
+
+    def _count_record(self, record: Record) -> None:
+        self.progress.measurements_done += 1
+        if record.outcome in ("failed", "timeout"):
+            self.progress.measurements_failed += 1
+            self.progress.last_error = f"{record.measurement.key}: {record.reason}"
+
+    def _settled_record(self, measurement: Measurement) -> Path | None:
+        """With --force only one that this job made: once is enough, also after a requeue."""
+        job = self.folder.name if self.plan.force else None
+        return find_settled_record(measurement, self.results, self.environment["scheduler"], job=job)
+
+    def run(self) -> int:
+        """The exit status: 0, or 1 where a measurement failed or the job cannot go on.
+
+        Raises:
+            Stopped: by a signal. No process is left, and everything that was measured is recorded.
+            ProjectError: the records cannot be written.
+        """
+        progress, say = self.progress, self.teller.say
+        here, total = len(self.measurements), progress.measurements_total
+        count = f"{here} measurements" if here == total else f"{here} of {total} measurements"
+        say(f"{self.plan.name}: {count}, records in {self.results.records(self.plan.cell)}")
+        before = progress.model_copy()
+        self.tracker = open_tracker(self.plan.wandb, self.results)
+        try:
+            with stop_on_signal():
+                self.teller.beat()
+                self._compute_parity()
+                for measurement in self.measurements:
+                    self._measure_unless_settled(measurement)
+        except Stopped:
+            self.teller.beat("stopped")
+            say(f"stopped by a signal after {progress.measurements_done} of {total}; a later run goes on here")
+            raise
+        except ProjectError as error:
+            progress.last_error = str(error)
+            self.teller.beat("stopped")
+            if not isinstance(error, RanksStuckError):
+                raise
+            say(f"error: {error}")
+            return EXIT_FAILED
+        finally:
+            self.children.close()
+            self.tracker.close()
+            self._tell_of_tracker()
+        is_done = progress.measurements_done == total
+        if not is_done:
+            progress.current = None
+            progress.set_phase("waits for its turn", None, None)
+        self.teller.beat("done" if is_done else "waiting")
+        failed = progress.measurements_failed - before.measurements_failed
+        say(
+            f"done: {progress.measurements_made - before.measurements_made} measured, "
+            f"{progress.measurements_skipped - before.measurements_skipped} had a record, {failed} failed"
+        )
+        return EXIT_FAILED if failed else 0
+
+    def _compute_parity(self) -> None:
+        """For what will be measured. A program that fails here has no ratio later, and is measured all the same."""
+        self.progress.current = "parity gate"
+        self.parity.compute(each for each in self.measurements if self._settled_record(each) is None)
+        for variant, reason in self.parity.failures.items():
+            self.teller.say(f"no parity numbers, so no ratio: {variant}: {reason}")
+
+    def _measure_unless_settled(self, measurement: Measurement) -> None:
+        progress = self.progress
+        progress.current = measurement.key
+        if self._settled_record(measurement):
+            progress.measurements_skipped += 1
+            progress.measurements_done += 1
+            return
+        start = time.monotonic()
+        record = self._measure(measurement)
+        progress.measuring_s += time.monotonic() - start
+        progress.measurements_made += 1
+        self._count_record(record)
+        self.teller.say(f"[{progress.measurements_done}/{progress.measurements_total}] {_describe_outcome(record)}")
+        self.teller.beat()
+
+    def _measure(self, measurement: Measurement) -> Record:
+        """Leave a record, whatever becomes of the measurement's processes."""
+        path = self.results.new_record(measurement)
+        started_at = _now()
+        self.environment["load_average"] = load_average()
+        self.tracker.begin(measurement, self.environment)
+        log = self.results.log_of(path)
+        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
+        report = self._work(task, log)
+        result = report.result
+        try:
+            if result is not None and has_warm_start(measurement):
+                result = result.model_copy(update={"compile_time_warm_absent": "the job ended before it was measured"})
+                result = with_warm_start(result, start_twice(task, log, self._work))
+        finally:  # also where a signal ends the job meanwhile: what was measured is recorded
+            environment = self.environment | report.environment
+            record = Record(
+                measurement_id=measurement.id,
+                measurement=measurement,
+                outcome=report.outcome,
+                reason=report.reason,
+                flags=quality_flags(result, environment, measurement.protocol.target_noise) if result else {},
+                job=self.folder.name,
+                data=self.data,
+                started_at=started_at,
+                ended_at=_now(),
+                environment=environment | {"wandb_url": self.tracker.url},
+                result=result,
+                ranks=report.ranks,
+                parity=self.parity.file_of(measurement),
+            )
+            write_record(record, path)
+        self.tracker.end(record, summary_numbers(result) if result else {})
+        self._tell_of_tracker()
+        return record
+
+    def _work(self, task: ChildTask, log: Path, hear: Callable[[Event], None] = lambda _event: None) -> RanksReport:
+        """Do it on every rank; rank 0's events are shown live, and `hear` gets them."""
+
+        def hear_all(event: Event) -> None:
+            match event:
+                case {"kind": "progress", "content": content}:
+                    self.progress.set_phase(content["phase"], content["done"], content["total"])
+                case {"kind": "metrics", "content": values}:
+                    self.tracker.log(values)
+            hear(event)
+
+        self.progress.set_phase("start", 0, 1)
+        return self.children.work(task, log, hear_all)
+
+    def _tell_of_tracker(self) -> None:
+        """What W&B has to say: where the run is, or why it is offline."""
+        self.progress.wandb_url = self.tracker.url
+        if self.tracker.message:
+            self.teller.say(self.tracker.message, once=True)
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[None]:
+    """Raise Stopped on the signals that end a job; a signal that the caller ignores stays ignored."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for each in handled:
+            signal.signal(each, signal.SIG_IGN)  # once is enough; cleaning up is not to be interrupted
+        raise Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in JOB_SIGNALS}
+    handled = [number for number in JOB_SIGNALS if before[number] is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        return read_record(path)
+    except RecordError:
+        return None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _describe_outcome(record: Record) -> str:
+    key = record.measurement.key
+    if record.outcome != "ok" or record.result is None:
+        return f"{key}: {record.outcome}: {record.reason}"
+    numbers = summary_numbers(record.result)
+    flags = f"  flags: {', '.join(record.flags)}" if record.flags else ""
+    return (
+        f"{key}: {numbers['throughput_samples_per_s']:,.0f} samples/s, "
+        f"p50 {numbers['step_time_p50_s'] * 1e3:.3g} ms, compile {numbers['compile_time_s']:.3g} s{flags}"
+    )

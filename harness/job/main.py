@@ -1,0 +1,205 @@
+"""The command line of both runners' run.py: a job by hand or from main.py, or one rank of a measurement.
+
+    python jax_runner/run.py --benchmark cifar10 --use_case 3          by hand, or from a rendered script
+    python jax_runner/run.py ... --job-folder DIR                      from main.py: DIR/plan.json is what runs
+    python jax_runner/run.py ... --replicate 0                         one replicate: an arm of a pair
+
+It imports no framework, except where it is a rank.
+"""
+
+import argparse
+import ctypes
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.errors import ConfigError, ProjectError
+from harness.job.children import JOB_SIGNALS, cannot_start
+from harness.job.job import EXIT_STOPPED, Job, Stopped
+from harness.measure.channel import Channel, ChildTask
+from harness.measure.process import run_child
+from harness.paths import REPOSITORY, JobFolder, Results
+from harness.plan import Framework, JobPlan
+from harness.plan_file import read_plan, write_plan
+from harness.results.environment import CACHE_FOLDERS, describe_slurm
+from harness.work import datasets
+from harness.work.declared import benchmark
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+EXIT_USAGE = 2
+
+
+def main(framework: Framework, arguments: list[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 a measurement failed, 2 usage, 75 stopped early."""
+    parsed = _parse_arguments(framework, arguments)
+    if parsed.rank is not None:
+        return _run_rank(framework, parsed.rank)
+    try:
+        return _run_job(framework, parsed)
+    except Stopped as stopped:
+        pass_on(stopped)
+        return EXIT_STOPPED
+
+
+def pass_on(stopped: Stopped) -> None:
+    """To submitit, in whose worker a submitted job runs: by this signal it puts the job back into the queue. The job
+    had to end in order first."""
+    if stopped.number == signal.SIGUSR2 and callable(signal.getsignal(signal.SIGUSR2)):
+        signal.raise_signal(signal.SIGUSR2)
+
+
+def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
+    try:
+        plan, folder, results = _plan_of(framework, parsed)
+        source = benchmark(plan.cell.benchmark).data
+        identity = datasets.verify(source, plan.data, Path(plan.data_dir))  # once, not in every process
+        job = Job(
+            plan=plan,
+            folder=folder,
+            results=results,
+            data=identity,
+            replicate=_checked_replicate(plan, parsed.replicate),
+            pairing=describe_pairing(parsed.position, parsed.pair, is_submitted=parsed.job_folder is not None),
+        )
+        return job.run()
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _run_rank(framework: Framework, place: str) -> int:
+    """One rank of one measurement. `place`: its number on this machine, or `slurm` for a task of a step."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
+    events = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is for the log
+    try:
+        task = ChildTask.model_validate_json(sys.stdin.buffer.read())
+    except ValidationError:
+        print("error: --rank is how a job starts its own processes: the task comes in on stdin", file=sys.stderr)
+        return EXIT_USAGE
+    world = task.world.of_slurm_task(os.environ) if place == "slurm" else task.world.of_local_rank(int(place))
+    channel = Channel(events, world.rank)
+    caches = Path(task.caches) / str(world.rank)
+    try:
+        if not task.caches_kept:
+            shutil.rmtree(caches, ignore_errors=True)  # of a rank that was killed
+        caches.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        channel.error("failed", cannot_start(error))
+        return 0
+    os.environ.update(cache_variables(caches, kept=task.caches_kept))
+    try:
+        return run_child(framework, task.model_copy(update={"world": world}), channel)
+    finally:
+        if not task.caches_kept:
+            shutil.rmtree(caches, ignore_errors=True)
+
+
+def cache_variables(folder: Path, *, kept: bool) -> dict[str, str]:
+    """All compilers' caches in one folder: an empty one makes compile times cold in both frameworks.
+
+    Args:
+        kept: another rank will use the caches. JAX is then told to keep every program, as Inductor always does. Else
+            JAX's cache is off, which is its default.
+    """
+    return {name: str(folder / cache) for name, cache in CACHE_FOLDERS.items()} | {
+        "JAX_ENABLE_COMPILATION_CACHE": "true" if kept else "false",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"{framework}_runner/run.py",
+        description=f"Measure one cell of experiments.yaml with {framework}, here and now.",
+        epilog="Example: %(prog)s --benchmark cifar10 --use_case 3 --data sample --quick",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--benchmark", help="a name under `benchmarks` in experiments.yaml")
+    parser.add_argument("--use_case", "--use-case", type=int, help="a number under `use_cases`")
+    parser.add_argument(
+        "--gpu", default="any", help="a name under `gpus` (default: any); only a label when run by hand"
+    )
+    parser.add_argument("--data", choices=("real", "sample"), default="real", help="sample needs no download")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
+    parser.add_argument("--force", action="store_true", help="measure again what has a good record")
+    parser.add_argument("--replicate", type=int, metavar="N", help="only this one, from 0 (default: all)")
+    by_pair = parser.add_argument_group("set by the script of a pair, for the records")
+    by_pair.add_argument("--position", type=int, metavar="N", help="place among the arms of the pair, from 0")
+    by_pair.add_argument("--pair", metavar="ID", help="which run of the pair this arm belongs to")
+    parser.add_argument("--config", type=Path, default=REPOSITORY / "experiments.yaml", metavar="FILE")
+    parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
+    parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="run this plan; scripts of `main.py calibrate` do")
+    parser.add_argument("--rank", metavar="N", help=argparse.SUPPRESS)
+    parsed = parser.parse_args(arguments)
+    is_cell = parsed.benchmark is not None and parsed.use_case is not None
+    if not (is_cell or parsed.job_folder or parsed.plan or parsed.rank is not None):
+        parser.error("--benchmark and --use_case are needed, such as --benchmark cifar10 --use_case 3")
+    return parsed
+
+
+def _plan_of(framework: Framework, parsed: argparse.Namespace) -> tuple[JobPlan, JobFolder, Results]:
+    """The frozen plan of a submitted job; or in a job folder of its own that of --plan, or one made now from
+    experiments.yaml."""
+    results = Results(root=parsed.results.resolve())
+    frozen = JobFolder(root=parsed.job_folder.resolve()).plan if parsed.job_folder else parsed.plan
+    plan = read_plan(frozen) if frozen else _plan_by_flags(framework, parsed)
+    if plan.framework != framework:
+        raise ConfigError(f"{frozen}: is a plan for {plan.framework}. Run it with {plan.framework}_runner/run.py.")
+    if parsed.job_folder:
+        return plan, JobFolder(root=parsed.job_folder.resolve()), results
+    folder = results.new_job_folder(plan)
+    write_plan(plan, folder)
+    return plan, folder, results
+
+
+def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
+    from harness.experiments.expand import Selection, expand
+    from harness.experiments.load import load_config
+
+    selection = Selection(
+        gpus=(parsed.gpu,),
+        benchmarks=(parsed.benchmark,),
+        use_cases=(parsed.use_case,),
+        frameworks=(framework,),
+        data=parsed.data,
+        quick=parsed.quick,
+        force=parsed.force,
+    )
+    return expand(load_config(parsed.config), selection)[0].jobs[0]
+
+
+def _checked_replicate(plan: JobPlan, replicate: int | None) -> int | None:
+    """Raises ConfigError for one that the plan does not have."""
+    last = plan.protocol.replicates - 1
+    if replicate is not None and not 0 <= replicate <= last:
+        raise ConfigError(
+            f"--replicate {replicate}: the plan has {plan.protocol.replicates} replicates; valid: 0 to {last}. "
+            f"measurement.replicates in experiments.yaml sets how many there are."
+        )
+    return replicate
+
+
+def describe_pairing(
+    position: int | None, pair: str | None = None, *, is_submitted: bool
+) -> dict[str, str | int | None]:
+    """For the record: how near the other framework's run of the same replicate was.
+
+    `together`: in turn with it, in one allocation or on one machine. `separate`: main.py gave it a job of its own.
+
+    Args:
+        pair: names one run of the arms. In a Slurm job it may be left out: the job and its restart are the run.
+    """
+    if position is None:
+        return {"kind": "separate" if is_submitted else "by hand", "position": None}
+    slurm = describe_slurm()
+    if pair is None and slurm is not None:
+        pair = f"{slurm['job_id']}.{slurm['restart_count']}"
+    return {"kind": "together", "position": position, "pair": pair}

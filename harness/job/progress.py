@@ -1,0 +1,116 @@
+"""The heartbeat: what a job is doing now, in a small file that `main.py status` reads from any node."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import RecordError
+from harness.files import write_atomically
+
+STALE_AFTER_S = 120.0
+"""A running job beats every few seconds; silence longer than this means that it died or its node did."""
+BEAT_EVERY_S = 3.0
+PRINT_EVERY_S = 10.0
+
+State = Literal["running", "waiting", "stopped", "done"]
+
+
+class Heartbeat(BaseModel):
+    """The job changes it as it goes on; whoever reads the file sees the last beat."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: State = "running"
+    """`waiting`: went through the one replicate that it was asked for, and others have no record yet. `stopped`: ended
+    early on a signal, to be requeued or resumed. `done`: every measurement of the plan has a record."""
+    measurements_total: int
+    measurements_done: int = 0
+    """With a record, whatever the outcome; skipped ones included."""
+    measurements_failed: int = 0
+    measurements_skipped: int = 0
+    """Had a good record already."""
+    measurements_made: int = 0
+    """By this job, also before a requeue."""
+    measuring_s: float = 0.0
+    """What these took together."""
+    current: str | None = None
+    """Key of the measurement that runs."""
+    phase: str | None = None
+    phase_done: float | None = None
+    phase_total: float | None = None
+    last_error: str | None = None
+    node: str
+    pid: int
+    slurm_job_id: str | None = None
+    restart_count: int = 0
+    wandb_url: str | None = None
+    started_at_unix_s: float = Field(default_factory=time.time)
+    updated_at_unix_s: float = Field(default_factory=time.time)
+
+    @property
+    def is_stale(self) -> bool:
+        return self.state == "running" and time.time() - self.updated_at_unix_s > STALE_AFTER_S
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the whole plan is done, from the mean of the measurements so far; None before the first."""
+        left = self.measurements_total - self.measurements_done
+        return left * self.measuring_s / self.measurements_made if self.measurements_made else None
+
+    def set_phase(self, phase: str | None, done: float | None, total: float | None) -> None:
+        self.phase, self.phase_done, self.phase_total = phase, done, total
+
+
+def write_heartbeat(heartbeat: Heartbeat, path: Path) -> None:
+    write_atomically(path, heartbeat.model_dump_json(), replace=True)
+
+
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """None before the first beat. Raises RecordError for a corrupt file, naming it."""
+    try:
+        return Heartbeat.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, ValidationError) as error:
+        raise RecordError(f"{path}: not a heartbeat: {str(error).splitlines()[0]}") from error
+
+
+class Teller:
+    """Tells what a job does: to the heartbeat's file every few seconds, and in plain lines on its output."""
+
+    def __init__(self, heartbeat: Heartbeat, path: Path, name: str) -> None:
+        """`name` begins every line."""
+        self._heartbeat = heartbeat
+        self._path = path
+        self._name = name
+        self._last_beat = self._last_line = 0.0
+        self._said: set[str] = set()
+
+    def beat(self, state: State = "running") -> None:
+        """A heartbeat that cannot be written costs the display, not the measurement."""
+        self._last_beat = time.monotonic()
+        self._heartbeat.state = state
+        self._heartbeat.updated_at_unix_s = time.time()
+        try:
+            write_heartbeat(self._heartbeat, self._path)
+        except OSError as error:
+            self.say(f"warning: cannot write {self._path}: {error.strerror or error}", once=True)
+
+    def when_due(self) -> None:
+        now = time.monotonic()
+        if now - self._last_beat >= BEAT_EVERY_S:
+            self.beat()
+        if now - self._last_line >= PRINT_EVERY_S:
+            beat = self._heartbeat
+            eta = "" if beat.eta_s is None else f", about {beat.eta_s / 60:.0f} min left"
+            self.say(f"[{beat.measurements_done + 1}/{beat.measurements_total}] {beat.current}: {beat.phase}{eta}")
+
+    def say(self, line: str, *, once: bool = False) -> None:
+        self._last_line = time.monotonic()
+        if once and line in self._said:
+            return
+        self._said.add(line)
+        print(f"{datetime.now(UTC):%H:%M:%S} {self._name} | {line}", flush=True)

@@ -1,0 +1,118 @@
+"""One srun step: the command that starts a measurement's ranks on all nodes, and what srun says of their ends.
+
+srun brings the task to every rank and their events back, keeps each rank's log, and kills them all where it is told to
+or dies itself. Pure, but for the two functions that ask Slurm and the kernel.
+"""
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from harness.errors import ConfigError, ProjectError
+from harness.job.ranks import log_of_rank
+from harness.plan import Cell
+
+PORTS = range(20_000, 32_000)
+"""Below the ports that Linux gives to outgoing connections (ip_local_port_range begins at 32768)."""
+PORTS_TO_TRY = 64
+
+_ENDS = re.compile(r"srun: error: \S+: tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
+_EXIT = re.compile(r"Exited with exit code (\d+)")
+_LOST_NODE = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
+_SIGNALS = {signal.strsignal(number): -number for number in signal.valid_signals()}
+STUCK = "Timed out waiting for job step to complete"
+"""srun's words when a task outlives its SIGKILL."""
+
+
+def require_allocation(cell: Cell, variables: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError where the cell's ranks cannot be started from here."""
+    tasks = int(variables.get("SLURM_STEP_NUM_TASKS", "1"))
+    if tasks > 1:
+        raise ConfigError(
+            f"run.py was started {tasks} times, as the tasks of one step. Start it once, with sbatch or with "
+            f"srun --ntasks=1; it starts its ranks itself."
+        )
+    nodes = int(variables.get("SLURM_JOB_NUM_NODES", "1"))
+    if cell.devices > 1 and nodes != cell.nodes:
+        here = f"this Slurm job has {nodes}" if "SLURM_JOB_ID" in variables else "without Slurm there is one"
+        raise ConfigError(
+            f"use case {cell.use_case} needs {cell.nodes} node(s) with {cell.devices // cell.nodes} device(s) each, "
+            f"and {here}. Submit its script with sbatch, or change nodes in experiments.yaml."
+        )
+
+
+def step_command(cell: Cell, ranks: int, log: Path, variables: Mapping[str, str] = os.environ) -> list[str]:
+    """`srun` with its options; the command of a rank follows.
+
+    A rank has the CPUs of one device, times the devices that it stands for. No default of a site may end the other
+    ranks before the cause of a death is known, or keep a variable from them.
+    """
+    cpus = variables.get("SLURM_CPUS_PER_TASK")
+    output = log_of_rank(Path(str(log).replace("%", "%%")), "%t", ranks)  # srun puts the rank there
+    return [
+        "srun",
+        f"--nodes={cell.nodes}",
+        f"--ntasks={ranks}",
+        f"--ntasks-per-node={ranks // cell.nodes}",
+        *([f"--cpus-per-task={int(cpus) * cell.devices // ranks}"] if cpus else []),
+        "--distribution=block",
+        "--overlap",
+        "--mpi=none",
+        "--export=ALL",
+        "--input=all",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        f"--error={output}",
+    ]
+
+
+def ends_of_tasks(line: str) -> dict[int, int]:
+    """Exit status by rank, negative for a signal, of a line that srun wrote. Empty where it tells of no end."""
+    match = _ENDS.match(line)
+    if match is None:
+        return {}
+    how = match["how"].removesuffix(" (core dumped)")
+    status = _EXIT.match(how)
+    # Anything else, such as "Out Of Memory", is Slurm's own reason for a SIGKILL.
+    code = int(status[1]) if status else _SIGNALS.get(how, -signal.SIGKILL)
+    return dict.fromkeys(_numbers(match["tasks"]), code)
+
+
+def lost_node(line: str) -> str | None:
+    match = _LOST_NODE.match(line)
+    return match["node"] if match else None
+
+
+def _numbers(text: str) -> Sequence[int]:
+    """`0,2-4` to 0, 2, 3, 4."""
+    parts = [part.partition("-") for part in text.split(",")]
+    return [number for first, _, last in parts for number in range(int(first), int(last or first) + 1)]
+
+
+def nodes_of_job(variables: Mapping[str, str] = os.environ) -> list[str]:
+    """In the order in which a step takes them. Raises ProjectError where scontrol is needed and does not answer."""
+    node_list = variables["SLURM_JOB_NODELIST"]
+    if "[" not in node_list:
+        return node_list.split(",")
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = ["scontrol", "show", "hostnames", node_list]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        if done.returncode == 0:
+            return done.stdout.split()
+    raise ProjectError(f"`scontrol show hostnames {node_list}` does not answer on {socket.gethostname()}")
+
+
+def free_port() -> int:
+    """Of this node, for a server that another process starts in a few seconds; in PORTS, so that no outgoing connection
+    takes it meanwhile. Raises ProjectError where none is found."""
+    for port in random.sample(PORTS, PORTS_TO_TRY):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise ProjectError(f"no port from {PORTS[0]} to {PORTS[-1]} is free on {socket.gethostname()}")

@@ -1,0 +1,221 @@
+"""The process that talks to W&B: `python -m harness.job.wandb_process`, started by harness/job/tracker.py.
+
+It is a process of its own, so that whatever the W&B client does (hang, crash, wait for a server) can neither
+hold up nor end a job: its parent waits for a bounded time and then kills it.
+
+Both directions are JSON, one message a line.
+    in, on stdin:    {"kind": "begin", "run": {...}}   {"kind": "log", "values": {...}}
+                     {"kind": "end", "tags": [...], "config": {...}, "summary": {...}, "exit_code": 0}
+                     end of file: leave
+    out, on stdout:  {"kind": "url", "url": ...}   {"kind": "message", "text": ...}   {"kind": "ended"}
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import wandb
+
+README_HINT = "see the README's section on W&B"
+
+STEP_AXES = {"epoch": ("train/*", "test/*")}
+"""The x axis of families of metrics: each `log` carries its value too. The others count their logs."""
+
+ENVIRONMENT = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+"""Read when the client is imported: nothing on the job's output, no reports of errors to its maker."""
+
+SETTINGS: dict[str, Any] = {
+    # Nothing runs beside the timed loop that does not have to: no samples of the system's state, no capture
+    # of the console, no copy of code, of the list of packages or of git's state. The record has all of that.
+    "console": "off",
+    "silent": True,
+    "disable_code": True,
+    "disable_git": True,
+    "save_code": False,
+    "x_disable_stats": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+    "x_file_stream_transmit_interval": 2,  # whole seconds: the client truncates, and 0 is its default of 15
+    "x_transaction_log_flush_interval": 2,
+    # A finish that ran out of time raises, so that it can be told from one that did not.
+    "finish_timeout_raises": True,
+}
+"""Names that begin with `x_` are private to the client and may go; those that it lacks are left out."""
+
+
+class Reply(Protocol):
+    def __call__(self, kind: str, **content: str | None) -> None: ...
+
+
+class Publisher:
+    """Keeps at most one W&B run open. Online until the server fails once, then offline for all later runs."""
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        mode: str,
+        project: str,
+        entity: str | None,
+        init_timeout_s: float,
+        finish_timeout_s: float,
+    ) -> None:
+        self._root = root
+        self._mode = mode
+        self._project = project
+        self._entity = entity
+        self._init_timeout_s = init_timeout_s
+        self._finish_timeout_s = finish_timeout_s
+        self._run: wandb.Run | None = None
+
+    def begin(self, run: dict[str, Any], reply: Reply) -> None:
+        if self._run is not None:  # its end never came
+            self.finish(1, reply)
+        if self._mode == "online":
+            try:
+                self._run = self._init(run, mode="online")
+            except Exception as error:  # the client raises many classes here, some of them not its own
+                self._mode = "offline"
+                reply("message", text=f"W&B offline: {_why_not_online(error)}; {README_HINT}")
+                for remains in (self._root / "wandb").glob(f"run-*-{run['id']}"):
+                    shutil.rmtree(remains, ignore_errors=True)  # or `wandb sync` would upload an empty run
+                run = {**run, "id": f"{run['id']}-offline"}  # the client does not let go of the first one
+        if self._run is None:
+            self._run = self._init(run, mode="offline")
+        for axis, families in STEP_AXES.items():
+            self._run.define_metric(axis, hidden=True)
+            for family in families:
+                self._run.define_metric(family, step_metric=axis)
+        reply("url", url=self._run.url if self._mode == "online" else None)
+
+    def log(self, values: dict[str, float]) -> None:
+        if self._run is not None:
+            self._run.log(values)
+
+    def end(self, message: dict[str, Any], reply: Reply) -> None:
+        if self._run is not None:
+            self._run.tags = tuple(message["tags"])
+            self._run.config.update(message["config"], allow_val_change=True)  # type: ignore[no-untyped-call]
+            self._run.summary.update(message["summary"])
+            self.finish(message["exit_code"], reply)
+
+    def finish(self, exit_code: int, reply: Reply) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
+        files = Path(run.settings.sync_dir)
+        try:
+            run.finish(exit_code=exit_code)
+        except TimeoutError:
+            self._mode = "offline"
+            reply(
+                "message",
+                text=f"W&B offline: the server did not take the last data of {files.name} within "
+                f"{self._finish_timeout_s:g} s; upload it later with `wandb sync {files}`",
+            )
+
+    def _init(self, run: dict[str, Any], *, mode: str) -> "wandb.Run":
+        import wandb
+
+        wanted = {**SETTINGS, "init_timeout": self._init_timeout_s, "finish_timeout": self._finish_timeout_s}
+        settings = {name: value for name, value in wanted.items() if name in wandb.Settings.model_fields}
+        return wandb.init(
+            project=self._project,
+            entity=self._entity,
+            dir=str(self._root),
+            mode=mode,  # type: ignore[arg-type]
+            resume=None,
+            settings=wandb.Settings(**settings),
+            **run,
+        )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _why_not_online(error: Exception) -> str:
+    text = _one_line(error)
+    return "no API key is configured" if "No API key configured" in text else f"the online start failed: {text}"
+
+
+def require_writable(root: Path) -> None:
+    """The client would fall back to the system's temporary folder, where a node's results are lost.
+
+    Raises:
+        OSError: nothing can be written to `root`/wandb.
+    """
+    folder = root / "wandb"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def serve(messages: Iterable[str], publisher: Publisher, reply: Reply) -> None:
+    """Answers every `end` with `ended`, whatever failed: the parent waits for that."""
+    for line in messages:
+        message = json.loads(line)
+        try:
+            match message["kind"]:
+                case "begin":
+                    publisher.begin(message["run"], reply)
+                case "log":
+                    publisher.log(message["values"])
+                case "end":
+                    publisher.end(message, reply)
+        except Exception as error:  # a lost W&B run must not lose the later ones
+            reply("message", text=f"W&B lost a run ({_one_line(error)}); its record is complete")
+        if message["kind"] == "end":
+            reply("ended")
+
+
+def main() -> None:
+    # The scheduler signals every process of a job. The parent handles these signals and closes our stdin; a
+    # run must not be lost because we died first. (W&B's stop button is a SIGINT to us: it stops nothing.)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(ignored, signal.SIG_IGN)
+    # The client prints to stdout now and then; that must not mix with the messages.
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def reply(kind: str, **content: str | None) -> None:
+        # Where the parent is gone, what is left to do is to finish the open run.
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"kind": kind, **content}), file=replies, flush=True)
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--mode", choices=("online", "offline"), required=True)
+    parser.add_argument("--project", required=True)
+    parser.add_argument("--entity")
+    parser.add_argument("--init-timeout-s", type=float, required=True)
+    parser.add_argument("--finish-timeout-s", type=float, required=True)
+    arguments = parser.parse_args()
+
+    os.environ.update(ENVIRONMENT)
+    try:
+        import wandb
+
+        require_writable(arguments.root)
+    except (ImportError, OSError) as error:
+        reply("message", text=f"W&B off: {error}; {README_HINT}")
+        return
+    publisher = Publisher(**vars(arguments))
+    serve(sys.stdin, publisher, reply)
+    # The parent is done or dead. A run that is still open was cut off; the alarm ends us if the client hangs.
+    signal.alarm(int(arguments.finish_timeout_s) + 10)
+    publisher.finish(1, reply)
+    wandb.teardown()
+
+
+if __name__ == "__main__":
+    main()

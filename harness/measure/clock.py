@@ -1,0 +1,293 @@
+"""The clock. Both frameworks are timed here and nowhere else.
+
+A runner hands over `step`, which enqueues one call's work and returns its outputs, and `wait`, which returns when
+all of the given outputs are ready. Each call of a step must depend on the one before it (through donated state or a
+counter), so that waiting for the last call of a block means waiting for the whole block.
+
+Protocol (docs/measurement.md): cold calls, warm-up, calibration, throughput in blocks of back-to-back calls with one
+wait at the end, latency with a wait per call. Nothing is logged, printed, copied or collected inside a timed window.
+
+Where several ranks do a step together, all make the same number of calls, or one would wait for another for ever. So
+whatever decides how many calls are made is agreed on, between two timed windows; each rank times its own.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import Any
+
+from harness.measure.channel import Channel
+from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
+from harness.measure.program import Phase, Trains
+from harness.plan import MeasurementSettings
+from harness.results.record import Blocks, Energy, GpuState, Latency
+from harness.results.statistics import median, relative_half_width
+
+Step = Callable[[], Any]
+Wait = Callable[[Any], None]
+Agree = Callable[[float], float]
+"""The largest of all ranks' values."""
+
+COLD_CALLS = 3
+"""Compilation is over after these: tracing on the first, CUDA graph capture or a changed layout of donated state on
+the next."""
+REPORT_EVERY_S = 2.0
+
+
+def time_call(step: Step, wait: Wait) -> float:
+    """Seconds from the start of one call until its outputs are ready."""
+    start = perf_counter()
+    wait(step())
+    return perf_counter() - start
+
+
+def time_block(step: Step, wait: Wait, calls: int) -> float:
+    """Seconds for `calls` back-to-back calls and one wait at the end.
+
+    Outputs of all calls but the last are dropped at once, so that at most one call's outputs are kept alive.
+    """
+    start = perf_counter()
+    for _ in range(calls - 1):
+        step()
+    wait(step())
+    return perf_counter() - start
+
+
+def time_calls(program: Trains, wait: Wait, calls: int) -> tuple[float, list[Any]]:
+    """Seconds for `calls` back-to-back calls until all of their work is done, and the losses that they kept."""
+    step, keep = program.step, program.kept
+    start = perf_counter()
+    kept = [keep(step()) for _ in range(calls)]
+    wait((kept, program.state()))
+    return perf_counter() - start, kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steady:
+    """What `measure_steady` returns."""
+
+    blocks: Blocks
+    latency: Latency
+    energy: Energy
+    gpu_states: list[GpuState]
+    recompiles: int
+    """Compilations inside the timed windows; more than none makes the times worthless."""
+
+    @property
+    def warm_call_s(self) -> float:
+        return median(self.latency.call_times_s)
+
+
+def measure_cold(step: Step, wait: Wait) -> list[float]:
+    """Times of the very first calls, compilation included."""
+    return [time_call(step, wait) for _ in range(COLD_CALLS)]
+
+
+def compile_time_s(cold_call_times_s: list[float], warm_call_s: float) -> float:
+    """What the first calls cost more than the same number of warm calls."""
+    return max(0.0, sum(cold_call_times_s) - len(cold_call_times_s) * warm_call_s)
+
+
+def measure_steady(
+    step: Step,
+    wait: Wait,
+    *,
+    protocol: MeasurementSettings,
+    steps_per_call: int,
+    samples_per_step: int,
+    gpu: Gpu | SeveralGpus | NoGpu,
+    channel: Channel,
+    compilations: Callable[[], int],
+    agree: Agree = lambda value: value,
+    after_warmup: Callable[[], None] = lambda: None,
+) -> Steady:
+    """Warm up, then measure throughput, latency and energy of a step that is compiled already.
+
+    Args:
+        compilations: how many programs the framework has compiled so far.
+        agree: the identity where there is one rank.
+        after_warmup: called once between warm-up and the first block (torch resets its memory peak there).
+    """
+    idle_watts = _idle_watts(gpu, protocol.idle_s)
+    with _no_garbage_collection():
+        warmup_times_s = _warm_up(step, wait, protocol, channel, agree)
+        calls = _calibrate(step, wait, protocol.block_min_s, median(warmup_times_s[-3:]), agree)
+        after_warmup()
+        compiled_before = compilations()
+        block_times_s, gpu_states, energy = _measure_blocks(
+            step, wait, calls, protocol, steps_per_call * samples_per_step, gpu, idle_watts, channel, agree
+        )
+        call_times_s = _measure_latency(step, wait, protocol, channel, agree)
+    return Steady(
+        blocks=Blocks(
+            calls_per_block=calls,
+            steps_per_call=steps_per_call,
+            samples_per_step=samples_per_step,
+            block_times_s=block_times_s,
+            warmup_times_s=warmup_times_s,
+        ),
+        latency=Latency(steps_per_call=steps_per_call, call_times_s=call_times_s),
+        energy=energy,
+        gpu_states=gpu_states,
+        recompiles=compilations() - compiled_before,
+    )
+
+
+def measure_blocks(step: Step, wait: Wait, *, like: Blocks, count: int, agree: Agree) -> Blocks:
+    """`count` blocks of the size that another measurement had, for a control of it; cold calls and a short warm-up come
+    before. Every rank times its own, and all start together."""
+    measure_cold(step, wait)
+    with _no_garbage_collection():
+        warmup_times_s = [time_call(step, wait) for _ in range(COLD_CALLS)]
+        agree(0.0)
+        block_times_s = [time_block(step, wait, like.calls_per_block) for _ in range(count)]
+    return like.model_copy(update={"block_times_s": block_times_s, "warmup_times_s": warmup_times_s})
+
+
+def measure_phases(
+    phases: Sequence[Phase],
+    wait: Wait,
+    *,
+    protocol: MeasurementSettings,
+    channel: Channel,
+    agree: Agree = lambda value: value,
+) -> dict[str, list[float]]:
+    """Seconds of each phase, by name, one for every round: all phases run in their order, each waited for.
+
+    Without the wait a phase's time would be that of launching it. With it, nothing overlaps and nothing is fused across
+    phases, so their sum is more than a step of the same work. The first COLD_CALLS rounds compile and are not kept.
+    As many rounds follow as `protocol` wants calls for the latency, within its time.
+    """
+    channel.progress("phases", 0, protocol.latency_calls)
+    times_s: dict[str, list[float]] = {name: [] for name, _ in phases}
+    with _no_garbage_collection():
+        for _ in range(COLD_CALLS):
+            for _, run in phases:
+                wait(run())
+        start = perf_counter()
+        rounds = 0
+        while rounds < protocol.latency_calls and _any(
+            rounds < 3 or perf_counter() - start < protocol.latency_max_time_s, agree
+        ):
+            for name, run in phases:
+                times_s[name].append(time_call(run, wait))
+            rounds += 1
+    return times_s
+
+
+def _any(goes_on: bool, agree: Agree) -> bool:
+    """Whether any rank goes on; then all of them do."""
+    return agree(float(goes_on)) > 0
+
+
+def _warm_up(step: Step, wait: Wait, protocol: MeasurementSettings, channel: Channel, agree: Agree) -> list[float]:
+    channel.progress("warm-up", 0, protocol.warmup_s)
+    times_s: list[float] = []
+    start = perf_counter()
+    while _any(len(times_s) < protocol.warmup_min_calls or perf_counter() - start < protocol.warmup_s, agree):
+        times_s.append(time_call(step, wait))
+    return times_s
+
+
+def _calibrate(step: Step, wait: Wait, block_min_s: float, warm_call_s: float, agree: Agree) -> int:
+    """How many back-to-back calls fill a block of the slowest rank.
+
+    Back-to-back calls are faster than waited ones, so the first guess is checked with real blocks.
+    """
+    calls = max(2, math.ceil(block_min_s / agree(warm_call_s)))
+    while (block_s := agree(time_block(step, wait, calls))) < block_min_s:
+        calls = max(calls + 1, math.ceil(1.1 * calls * block_min_s / block_s))
+    return calls
+
+
+def _measure_blocks(
+    step: Step,
+    wait: Wait,
+    calls: int,
+    protocol: MeasurementSettings,
+    samples_per_call: int,
+    gpu: Gpu | SeveralGpus | NoGpu,
+    idle_watts: float | None,
+    channel: Channel,
+    agree: Agree,
+) -> tuple[list[float], list[GpuState], Energy]:
+    window_min_s = 0.0 if isinstance(gpu, NoGpu) else protocol.energy_window_s
+    times_s: list[float] = []
+    gpu_states: list[GpuState] = []
+    gc.collect()
+    joules_before = gpu.joules_of_each()
+    start = reported = perf_counter()
+    while True:
+        times_s.append(time_block(step, wait, calls))
+        now = perf_counter()
+        if (state := gpu.state()) is not None:
+            gpu_states.append(state)
+        if not _any(_goes_on(times_s, now - start, window_min_s, protocol), agree):
+            break
+        if now - reported >= REPORT_EVERY_S:
+            reported = now
+            channel.progress("throughput", len(times_s), protocol.min_blocks)
+            channel.metrics({"throughput_samples_per_s": calls * samples_per_call / times_s[-1]})
+    joules_after = gpu.joules_of_each()
+    window_s = perf_counter() - start
+    counted = list(zip(joules_before, joules_after, strict=True))
+    joules = [after - before for before, after in counted if before is not None and after is not None]
+    if not joules or len(joules) < len(counted):
+        return times_s, gpu_states, Energy(absent=gpu.absent or "the GPU has no energy counter")
+    energy = Energy(
+        gross_joules=math.fsum(joules),
+        devices_gross_joules=joules if len(joules) > 1 else [],
+        window_s=window_s,
+        samples=len(times_s) * calls * samples_per_call,
+        idle_watts=idle_watts,
+    )
+    return times_s, gpu_states, energy
+
+
+def _goes_on(block_times_s: list[float], elapsed_s: float, window_min_s: float, protocol: MeasurementSettings) -> bool:
+    """Whether one more block is wanted: until all minima are reached and the noise is low, or a limit is."""
+    count, over_time = len(block_times_s), elapsed_s >= protocol.max_time_s
+    if count >= protocol.min_blocks and elapsed_s >= window_min_s:
+        quiet = relative_half_width(block_times_s) <= protocol.target_noise
+        return not (quiet or count >= protocol.max_blocks or over_time)
+    return not (over_time and count >= 3)
+
+
+def _measure_latency(
+    step: Step, wait: Wait, protocol: MeasurementSettings, channel: Channel, agree: Agree
+) -> list[float]:
+    channel.progress("latency", 0, protocol.latency_calls)
+    times_s: list[float] = []
+    start = perf_counter()
+    while len(times_s) < protocol.latency_calls and _any(
+        len(times_s) < 3 or perf_counter() - start < protocol.latency_max_time_s, agree
+    ):
+        times_s.append(time_call(step, wait))
+    return times_s
+
+
+def _idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
+    """Mean power while nothing runs, from the energy counter."""
+    before = gpu.energy_joules()
+    if before is None or seconds == 0:
+        return None
+    start = perf_counter()
+    sleep(seconds)
+    after = gpu.energy_joules()
+    return None if after is None else (after - before) / (perf_counter() - start)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """As timeit does: a collection would hit one framework's blocks at random."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

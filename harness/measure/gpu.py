@@ -1,0 +1,366 @@
+"""The GPU that this process uses, or the GPUs, as NVML sees them: energy, power, clocks, memory, who else is there.
+
+NVML reads counters of the driver; it launches nothing on the GPU and makes no CUDA context. What it refuses
+(a consumer card without an energy counter, a MIG slice) is missing, never zero: `describe()["absent"]` says why.
+READINGS has what is read between two blocks. A new one is a row there, and one in harness/results/quantities.py for
+its number in the report.
+A machine without a GPU or a driver gets `NoGpu`, which answers the same questions.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from harness.results.record import GpuState
+from harness.results.statistics import sum_of_all
+
+T = TypeVar("T")
+
+THROTTLE_REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*)."""
+
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+"""nvmlComputeMode_t."""
+
+
+HIDDEN = ("", "-1", "NoDevFiles")
+"""In CUDA_VISIBLE_DEVICES: no GPU from here on. The last is what Slurm sets for a job without one."""
+
+
+class NoGpu:
+    """There is no GPU to ask: the same methods, and no numbers."""
+
+    def __init__(self, absent: str) -> None:
+        self.absent: str = absent
+
+    def energy_joules(self) -> None:
+        return None
+
+    def joules_of_each(self) -> list[float]:
+        return []
+
+    def state(self) -> None:
+        return None
+
+    def process_bytes(self) -> None:
+        return None
+
+    def process_bytes_of_each(self) -> list[int | None]:
+        return []
+
+    def describe(self) -> dict[str, Any]:
+        return {"absent": self.absent}
+
+
+class Gpu:
+    """One GPU, or one MIG slice of it. Opened by `open_gpu`."""
+
+    absent: None = None
+    """As in NoGpu; single quantities that are missing stand in `describe()["absent"]`."""
+
+    def __init__(self, nvml: ModuleType, handle: Any, *, warnings: Sequence[str] = ()) -> None:
+        self.nvml = nvml
+        self._handle = handle
+        self._refused: dict[str, str] = {}
+        self._warnings = tuple(warnings)
+        self._is_mig_handle = bool(self._ask("mig", lambda: _number(nvml.nvmlDeviceIsMigDeviceHandle(handle))))
+        # Clocks, temperature and power exist for the whole board only.
+        self.board = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if self._is_mig_handle else handle
+        modes = self._ask("mig", lambda: nvml.nvmlDeviceGetMigMode(self.board))
+        self._is_sliced = self._is_mig_handle or bool(modes and modes[0])
+
+    def energy_joules(self) -> float | None:
+        """Since the driver was loaded; ticks about every 0.1 s. None for MIG: only the board has one."""
+        if self._is_sliced:
+            self._refused["energy_joules"] = "MIG: the counter is that of the whole board, with all its slices"
+            return None
+        millijoules = self._ask("energy_joules", lambda: self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.board))
+        return None if millijoules is None else millijoules / 1000
+
+    def joules_of_each(self) -> list[float | None]:
+        """Of each GPU; here of one."""
+        return [self.energy_joules()]
+
+    def state(self) -> GpuState | None:
+        """Every reading that this card gives; None if there is none."""
+        found = {reading.name: self._ask(reading.name, partial(reading.ask, self)) for reading in READINGS}
+        return {name: value for name, value in found.items() if value is not None} or None
+
+    def other_processes(self) -> int:
+        """Processes with a CUDA context on this GPU besides this one. Raises NVMLError."""
+        pids = {process.pid for process in self._processes()}
+        if os.getpid() in pids or any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return len(pids - {os.getpid()})
+        # In a container with its own process numbers NVML answers with the host's: one is this process.
+        return max(0, len(pids) - 1)
+
+    def process_bytes(self) -> int | None:
+        """GPU memory that the driver charges to this process: context, kernels and pool.
+
+        None where it is not listed: no context yet, or a container with its own process numbers.
+        """
+        for process in self._ask("processes", self._processes) or ():
+            if process.pid == os.getpid():
+                return None if process.usedGpuMemory is None else int(process.usedGpuMemory)
+        return None
+
+    def process_bytes_of_each(self) -> list[int | None]:
+        return [self.process_bytes()]
+
+    def describe(self) -> dict[str, Any]:
+        """What stays the same for the process's life, and under "absent" what this GPU refuses and why."""
+        nvml, handle, board = self.nvml, self._handle, self.board
+        major_minor = self._ask("compute_capability", lambda: nvml.nvmlDeviceGetCudaComputeCapability(board))
+        ecc = self._ask("ecc", lambda: nvml.nvmlDeviceGetEccMode(board))
+        limit_milliwatts = self._ask("power_limit_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board))
+        mode = self._ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(board))
+        self.energy_joules()
+        self.state()
+        description: dict[str, Any] = {
+            "name": self._ask("name", lambda: nvml.nvmlDeviceGetName(board)),
+            "uuid": self._ask("uuid", lambda: nvml.nvmlDeviceGetUUID(handle)),
+            "index": self._ask("index", lambda: nvml.nvmlDeviceGetIndex(board)),
+            "mig": self._is_sliced,
+            "driver_version": self._ask("driver_version", nvml.nvmlSystemGetDriverVersion),
+            "cuda_driver_version": self._ask("cuda_driver_version", self._cuda_driver_version),
+            "compute_capability": None if major_minor is None else f"{major_minor[0]}.{major_minor[1]}",
+            "memory_total_bytes": self._ask("memory_total_bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            "power_limit_watts": None if limit_milliwatts is None else limit_milliwatts / 1000,
+            "max_sm_clock_mhz": self._ask(
+                "max_sm_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_SM)
+            ),
+            "max_memory_clock_mhz": self._ask(
+                "max_memory_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_MEM)
+            ),
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "compute_mode": None if mode is None else COMPUTE_MODES.get(mode, str(mode)),
+            "warnings": list(self._warnings),
+        }
+        return {**description, "absent": dict(self._refused)}
+
+    def _ask(self, quantity: str, read: Callable[[], T]) -> T | None:
+        """None, and the reason kept, where NVML (or the installed driver's older NVML) refuses."""
+        try:
+            value = read()
+        except (self.nvml.NVMLError, self.nvml.NVMLLibraryMismatchError) as error:
+            self._refused[quantity] = str(error)
+            return None
+        self._refused.pop(quantity, None)
+        return value
+
+    def _processes(self) -> list[Any]:
+        return list(self.nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+
+    def _cuda_driver_version(self) -> str:
+        version = self.nvml.nvmlSystemGetCudaDriverVersion_v2()
+        return f"{version // 1000}.{version % 1000 // 10}"
+
+
+class SeveralGpus:
+    """The GPUs of one process that uses them together. Energy and power are those of all; of memory and states it tells
+    the worst, as a record does for several processes."""
+
+    absent: None = None
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        self._gpus = gpus
+
+    def energy_joules(self) -> float | None:
+        return sum_of_all(self.joules_of_each())
+
+    def joules_of_each(self) -> list[float | None]:
+        return [gpu.energy_joules() for gpu in self._gpus]
+
+    def state(self) -> GpuState | None:
+        """Of each reading that all of them give, what its row makes of them."""
+        states = [gpu.state() or {} for gpu in self._gpus]
+        of_all = {reading: [state.get(reading.name) for state in states] for reading in READINGS}
+        given = {reading: values for reading, values in of_all.items() if None not in values}
+        return {reading.name: reading.combine(values) for reading, values in given.items()} or None
+
+    def process_bytes(self) -> int | None:
+        """On the GPU where it is most."""
+        values = self.process_bytes_of_each()
+        return None if None in values else max(value for value in values if value is not None)
+
+    def process_bytes_of_each(self) -> list[int | None]:
+        return [gpu.process_bytes() for gpu in self._gpus]
+
+    def describe(self) -> dict[str, Any]:
+        """The first's, the UUIDs and names of all, and what any of them refuses."""
+        descriptions = [gpu.describe() for gpu in self._gpus]
+        of_all = {f"{name}s": [description[name] for description in descriptions] for name in ("uuid", "name")}
+        refused = {quantity: why for description in descriptions for quantity, why in description["absent"].items()}
+        return descriptions[0] | of_all | {"absent": refused}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What is asked of a GPU between two blocks."""
+
+    name: str
+    """With its unit; the key in GpuState, and in `describe()["absent"]` where a card refuses it."""
+    ask: Callable[[Gpu], Any]
+    """A number, or a tuple of words. Raises NVMLError. Of the whole board, where a slice has none of its own."""
+    combine: Callable[[Sequence[Any]], Any]
+    """What stands for several GPUs of one process: of most readings the worst."""
+    purpose: str
+
+
+def _temperature_c(gpu: Gpu) -> int:
+    # nvmlDeviceGetTemperature goes with CUDA 14; drivers before 570 have nothing else.
+    nvml = gpu.nvml
+    try:
+        return int(nvml.nvmlDeviceGetTemperatureV(gpu.board, nvml.NVML_TEMPERATURE_GPU))
+    except (AttributeError, nvml.NVMLError):
+        return int(nvml.nvmlDeviceGetTemperature(gpu.board, nvml.NVML_TEMPERATURE_GPU))
+
+
+def _throttle_reasons(gpu: Gpu) -> tuple[str, ...]:
+    # The name with "Throttle" goes with CUDA 14; drivers before 535 have nothing else.
+    nvml = gpu.nvml
+    try:
+        bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu.board)
+    except (AttributeError, nvml.NVMLError):
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu.board)
+    return decode_throttle_reasons(bits)
+
+
+def _union(words: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(sorted({word for of_one in words for word in of_one}))
+
+
+READINGS = (
+    Reading(
+        name="sm_clock_mhz",
+        ask=lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.board, gpu.nvml.NVML_CLOCK_SM),
+        combine=min,
+        purpose="the flag `low_clocks`; the report",
+    ),
+    Reading(
+        name="memory_clock_mhz",
+        ask=lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.board, gpu.nvml.NVML_CLOCK_MEM),
+        combine=min,
+        purpose="the report",
+    ),
+    Reading(name="temperature_c", ask=_temperature_c, combine=max, purpose="the report"),
+    Reading(
+        # The mean over one second on most cards since Ampere, an instant on others.
+        name="power_watts",
+        ask=lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.board) / 1000,
+        combine=sum,
+        purpose="the report",
+    ),
+    Reading(name="throttle_reasons", ask=_throttle_reasons, combine=_union, purpose="the flag `throttled`"),
+    Reading(name="other_processes", ask=Gpu.other_processes, combine=max, purpose="the flag `other_processes`"),
+)
+
+
+def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
+    """Names of the set bits, lowest first; a bit that is newer than this table stands as its number."""
+    single = (1 << position for position in range(bits.bit_length()))
+    return tuple(THROTTLE_REASONS.get(bit, hex(bit)) for bit in single if bits & bit)
+
+
+def open_gpu(position: int = 0) -> Gpu | NoGpu:
+    """The GPU at `position` in CUDA_VISIBLE_DEVICES (an index, a GPU-UUID or a MIG-UUID), that GPU without it.
+
+    NVML counts in the order of the PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID. Where a node's
+    GPUs differ in kind and the variable holds an index, `describe()["warnings"]` says so.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = [str(position)] if visible is None else [name.strip() for name in visible.split(",")][position:]
+    if not shown:
+        return NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} shows no GPU at position {position}")
+    wanted = shown[0]
+    if wanted in HIDDEN:
+        return NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU")
+    try:
+        import pynvml as nvml
+    except ImportError as error:
+        return NoGpu(f"nvidia-ml-py is not installed ({error})")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return NoGpu(f"NVML does not start: {error}")
+    try:
+        handle = _find(nvml, wanted)
+        if handle is None:
+            return NoGpu(f"NVML has no GPU {wanted!r} (from CUDA_VISIBLE_DEVICES={visible!r})")
+        return Gpu(nvml, handle, warnings=_order_warnings(nvml, wanted))
+    except nvml.NVMLError as error:
+        return NoGpu(f"NVML does not open GPU {wanted!r}: {error}")
+
+
+def open_gpus(first: int, count: int) -> Gpu | SeveralGpus | NoGpu:
+    """`count` GPUs from the position `first` on, as `open_gpu` counts; NoGpu where any is missing."""
+    gpus = [open_gpu(position) for position in range(first, first + count)]
+    found = [gpu for gpu in gpus if isinstance(gpu, Gpu)]
+    missing = [gpu for gpu in gpus if isinstance(gpu, NoGpu)]
+    if missing:
+        return missing[0]
+    return found[0] if count == 1 else SeveralGpus(found)
+
+
+def visible_gpu_count() -> int | None:
+    """How many GPUs CUDA shows to this process, without asking CUDA; None where that cannot be told.
+
+    Of several MIG slices CUDA shows the first only (docs.nvidia.com/datacenter/tesla/mig-user-guide).
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = list(itertools.takewhile(lambda name: name not in HIDDEN, map(str.strip, visible.split(","))))
+        return min(1, len(names)) if any(name.startswith("MIG-") for name in names) else len(names)
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        return int(nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError:
+        return None
+
+
+def _find(nvml: ModuleType, wanted: str) -> Any:
+    """A handle, or None. CUDA takes the beginning of a GPU's UUID too, NVML only the whole."""
+    if wanted.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(wanted)) if int(wanted) < nvml.nvmlDeviceGetCount() else None
+    if wanted.startswith("MIG-"):
+        return nvml.nvmlDeviceGetHandleByUUID(wanted)
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(wanted)), None)
+
+
+def _order_warnings(nvml: ModuleType, wanted: str) -> list[str]:
+    if not wanted.isdecimal() or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return []
+    names = {nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())}
+    if len(names) < 2:
+        return []
+    return [
+        f"this node has GPUs of several kinds ({', '.join(sorted(names))}): CUDA's GPU {wanted} may be "
+        "another one than NVML's. Set CUDA_DEVICE_ORDER=PCI_BUS_ID."
+    ]
+
+
+def _number(value: Any) -> int:
+    """nvidia-ml-py gives some answers as ctypes objects."""
+    return int(getattr(value, "value", value))

@@ -1,0 +1,151 @@
+"""The measurement's process: a fresh child that imports one framework, measures one variant, and ends.
+
+A crash, an out-of-memory error or an autotuner's choice in here touches no other measurement. The job starts it
+(harness/job/), tells it what to do, and hears of every end, good or bad, over the channel.
+"""
+
+import importlib
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import DataError, ProjectError, Refused
+from harness.measure.channel import Channel, ChildTask, ParityTask
+from harness.measure.gpu import open_gpus
+from harness.measure.program import Build, D, Device, Session
+from harness.measure.protocol import Measuring
+from harness.measure.world import ALONE, World
+from harness.plan import Framework, Measurement
+from harness.results.environment import code_digests, relevant_variables
+from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
+from harness.results.parity_file import write_parity
+from harness.results.record import Outcome, Result, in_words
+from harness.work import datasets
+from harness.work.declared import benchmark, use_case
+
+
+def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
+    """Do the task; every end, good or bad, is told over the channel."""
+    variables = relevant_variables()  # before a framework adds its own
+    code = code_digests(framework)
+    measurement, world = task.measurement, task.world
+    device: Device = importlib.import_module(f"{framework}_runner.device").Device()
+    try:
+        if world.device_count > 1:
+            device.join(world)
+        device.set_up(measurement.variant.precision)
+        gpu = open_gpus(world.local_rank, world.devices_per_rank)
+        environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables, "code": code}
+        channel.environment(environment)
+        session = make_session(measurement, device, Path(task.data_dir), world)
+        require_whole_batch(session)
+        build = builder(measurement)
+        if task.parity:
+            leave_parity_numbers(session, build, task.parity, channel, code)
+            channel.result(Result())
+        else:
+            measuring = Measuring(session, gpu=gpu, channel=channel)
+            channel.result(measuring.cold_calls(build) if task.cold_calls_only else measuring.everything(build))
+    except Exception as error:
+        traceback.print_exc()
+        outcome, reason = _explain(error, device)
+        channel.error(outcome, reason)
+        return 0
+    if world.size > 1:
+        _leave(device)
+    return 0
+
+
+def make_session(
+    measurement: Measurement, device: D, data_dir: Path = Path("data"), world: World = ALONE
+) -> Session[D]:
+    """For whoever wants to build a program. The device must have been set up."""
+    declared = benchmark(measurement.cell.benchmark)
+    return Session(
+        measurement=measurement,
+        benchmark=declared,
+        use_case=use_case(measurement.cell.use_case_name),
+        dataset=datasets.load(declared.data, measurement.data, data_dir),
+        device=device,
+        world=world,
+    )
+
+
+def builder(measurement: Measurement) -> Build:
+    """The runner's `build` of the measurement's use case."""
+    module = importlib.import_module(f"{measurement.framework}_runner.use_cases.{measurement.cell.use_case_name}")
+    build: Build = module.build
+    return build
+
+
+def leave_parity_numbers(
+    session: Session[Any], build: Build, tasks: Sequence[ParityTask], channel: Channel, code: dict[str, str]
+) -> None:
+    """One file and one event for each; what this machine refuses to do leaves a file that says so.
+
+    `code`: what made them (`harness.results.environment.code_digests`).
+    """
+    for number, task in enumerate(tasks):
+        channel.progress("parity", number, len(tasks))
+        session.device.forget_programs()
+        outcome: Outcome = "ok"
+        reason, numbers = None, {}
+        try:
+            numbers = dict(build(replace(session, measurement=task.measurement)).parity())
+        except Refused as error:
+            outcome, reason = "refused", str(error)
+        session.agree(0.0)  # every rank is through, so the key is done
+        key = key_of(task.measurement)
+        if session.world.rank == 0:
+            kept, shapes = condense(numbers)
+            metadata = ParityMetadata(
+                key=key,
+                outcome=outcome,
+                reason=reason,
+                shapes=shapes,
+                environment=task.environment | {"framework": session.device.describe(), "code": code},
+                created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            write_parity(ParityNumbers(metadata=metadata, kept=kept), Path(task.path))
+        channel.parity(key.digest)
+
+
+def _leave(device: Device) -> None:
+    """The result is told and stands; a farewell that fails is for the log."""
+    try:
+        device.leave()
+    except Exception:
+        traceback.print_exc()
+
+
+def require_whole_batch(session: Session[Any]) -> None:
+    """Raises DataError where the training set has not even one batch."""
+    measurement, count = session.measurement, session.dataset.train_count
+    if session.benchmark.data and measurement.variant.batch_size > count:
+        raise DataError(
+            f"batch size {measurement.variant.batch_size} is larger than the training set of "
+            f"{session.benchmark.name} ({measurement.data} data: {count} samples). Lower batch_sizes in "
+            f"experiments.yaml, or measure on the real data."
+        )
+
+
+def _explain(error: Exception, device: Device) -> tuple[Outcome, str]:
+    text = str(error).strip() or "no message"
+    if isinstance(error, Refused):
+        return "refused", text
+    if isinstance(error, ProjectError):
+        return "failed", text
+    if isinstance(error, ValidationError):
+        return "failed", f"its result cannot be recorded: {error.title}: {in_words(error)}"
+    if isinstance(error, MemoryError) or device.is_out_of_memory(error):
+        return "out_of_memory", _first_line(error)
+    return "failed", f"{type(error).__name__}: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0][:500]

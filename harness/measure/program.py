@@ -1,0 +1,167 @@
+"""The contracts between a runner and the harness: a runner builds a Program, and the harness drives it.
+
+Each `<framework>_runner/use_cases/<name>.py` has one `build(session, joined=True) -> Program`. Whoever wants a step
+(the measurement, the parity gate, the control without communication, the warm start, a bench) builds one and calls it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.measure.world import ALONE, World
+from harness.plan import Measurement
+from harness.results.parity import Numbers
+from harness.results.record import Check, Memory
+from harness.work.datasets import Dataset
+from harness.work.declared import Benchmark, Mode, UseCase
+
+Phase = tuple[str, Callable[[], Any]]
+"""A part of a step, by name: a function that starts its work and returns its outputs."""
+
+
+@runtime_checkable
+class Program(Protocol):
+    """What one variant computes, ready to be called: model, data and optimizer on the device, nothing compiled yet.
+
+    A runner's class names this as its base and so inherits what has a default here.
+    """
+
+    samples_per_step: int
+    """Over all devices."""
+    steps_per_call: int = 1
+    """More than one where a call runs several steps (JAX `scan`)."""
+    parameter_count: int
+    communicates: bool = False
+    """Whether a step moves anything between devices; the control without it is then measured too."""
+    details: dict[str, Any]
+    """For `Result.details`."""
+
+    def step(self) -> Any:
+        """Start one call's work and return its outputs. It depends on the call before it, so that waiting for the last
+        call of a block means waiting for the whole block."""
+
+    def state(self) -> Any:
+        """What lies on the device now: inputs, parameters, optimizer. Waiting for it is waiting for all work so far."""
+
+    def check(self) -> list[Check]:
+        """Compare the program with a float64 reference, after the cold calls. Raises CheckFailed where it is wrong."""
+        return []
+
+    def settle(self) -> None:
+        """Take the inputs of the timed calls, where the check had others."""
+        return
+
+    def phases(self) -> list[Phase]:
+        """The parts of a step, in the order in which they depend on each other; empty where they are not told apart."""
+        return []
+
+    def step_peak_bytes(self) -> int | None:
+        """Of one steady step by the compiler's own account; None where the device measures it."""
+        return None
+
+    def parity(self) -> Numbers:
+        """What both frameworks must agree on (harness/results/parity.py), by the very step that is timed."""
+
+
+@runtime_checkable
+class Trains(Program, Protocol):
+    """A program that trains one model, so that it can be trained to the end."""
+
+    def reset(self) -> None:
+        """Initial weights, an optimizer that has seen nothing, and the first batch."""
+
+    def kept(self, outputs: Any) -> Any:
+        """The losses of a call, kept from being overwritten by the next one."""
+
+    def losses(self, kept: list[Any]) -> NDArray[np.floating[Any]]:
+        """Of all steps of these calls, [steps]; of several devices, those of this rank's part."""
+
+    def evaluate(self) -> tuple[float, float]:
+        """Mean loss and mean score over the test set (harness/work/tasks.py)."""
+
+
+class Device(Protocol):
+    """What each runner's device.py offers to the harness, under the same names.
+
+    In a world of one neither `agree` nor `leave` is called, and `join` only for several devices.
+    """
+
+    def join(self, world: World) -> None:
+        """Meet the other ranks at `world.coordinator` and take this rank's devices. Comes first, before `set_up`: JAX
+        must not have seen a device yet. Returns when all ranks are there."""
+
+    def agree(self, value: float) -> float:
+        """The largest of all ranks' values, on every rank. Waits for the slowest rank; never in a timed window."""
+
+    def mean_over_ranks(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Element by element, on every rank; the values themselves in a world of one."""
+
+    def leave(self) -> None:
+        """Part in order. Comes last, after the result was sent; not called after an error."""
+
+    def set_up(self, precision: str) -> None:
+        """Choose the device, set the precision of matrix products and convolutions. Raises Refused."""
+
+    def describe(self) -> dict[str, Any]: ...
+    def wait(self, outputs: Any) -> None: ...
+    def compilations(self) -> int: ...
+    def forget_programs(self) -> None:
+        """Drop what was compiled, so that one process can build many programs."""
+
+    def begin_timing(self) -> None:
+        """After the warm-up, before the first timed block: torch resets its memory peak."""
+
+    def end_timing(self) -> None:
+        """After the last timed call, before evaluation or anything else: torch reads its memory peak."""
+
+    def memory(self) -> Memory:
+        """Of the device that took most, and of each where this process has several."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool: ...
+
+
+D = TypeVar("D", bound=Device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session(Generic[D]):
+    """What a program is built from. `D` is the runner's own class of device."""
+
+    measurement: Measurement
+    benchmark: Benchmark
+    use_case: UseCase
+    dataset: Dataset
+    device: D
+    world: World = ALONE
+
+    @property
+    def mode(self) -> Mode:
+        """Raises ConfigError where the use case has no mode of that name."""
+        return self.use_case.mode(self.measurement.framework, self.measurement.variant.execution_mode)
+
+    @property
+    def is_alone(self) -> bool:
+        """One device."""
+        return self.world.device_count == 1
+
+    def agree(self, value: float) -> float:
+        """The largest of all ranks' values; the value itself in a world of one."""
+        return self.device.agree(value) if self.world.size > 1 else value
+
+    def of_all_ranks(self, own: NDArray[Any]) -> NDArray[np.float64]:
+        """Every rank's part along the first axis, in the order of the ranks; all parts are of one size."""
+        places = np.zeros((self.world.size, *own.shape))
+        places[self.world.rank] = own
+        parts = self.device.mean_over_ranks(places) * self.world.size  # exact: all the others are zero
+        return parts.reshape(-1, *own.shape[1:])
+
+
+class Build(Protocol):
+    """Each use case's entry, in both runners."""
+
+    def __call__(self, session: Session[Any], *, joined: bool = True) -> Program:
+        """`joined=False`: the same work with nothing moved between devices, for the control. Raises Refused where this
+        machine, model or output does not go with the execution mode."""

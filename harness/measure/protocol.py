@@ -1,0 +1,201 @@
+"""Drives any Program through the measurement: the one caller of both runners (docs/measurement.md has the protocol).
+
+Cold calls, check, steady state, training to the end, phases, and on several devices the control without communication,
+in this order. Nothing here knows a framework, a task or a use case.
+"""
+
+import gc
+import resource
+from collections.abc import Sequence
+from typing import Any
+
+from harness.measure import clock
+from harness.measure.channel import Channel
+from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
+from harness.measure.program import Build, Phase, Program, Session, Trains
+from harness.measure.slowdown import PlantedSlowdown
+from harness.results.quantities import summary_numbers
+from harness.results.record import EpochPoint, Memory, Result
+from harness.results.statistics import sample_summary
+from harness.work.use_cases.train import Settings as TrainSettings
+from harness.work.use_cases.train import require_finite, require_finite_evaluation, time_to_target_s
+
+
+class Measuring:
+    """One measurement of one session."""
+
+    def __init__(self, session: Session[Any], *, gpu: Gpu | SeveralGpus | NoGpu, channel: Channel) -> None:
+        self._session = session
+        self._device = session.device
+        self._protocol = session.measurement.protocol
+        self._gpu = gpu
+        self._channel = channel
+
+    def cold_calls(self, build: Build) -> Result:
+        """Nothing but the first calls: the warm start, whose caches another process has filled."""
+        return Result(cold_call_times_s=self._cold_calls(build(self._session)))
+
+    def everything(self, build: Build) -> Result:
+        """All that is measured of a variant."""
+        # The program of the whole work must be gone, with its arrays, before the control is built.
+        result, communicates = self._without_control(build(self._session))
+        return self._with_control(result, build) if communicates else result
+
+    def _cold_calls(self, program: Program) -> list[float]:
+        self._device.wait(program.state())  # copied before the clock starts
+        return clock.measure_cold(program.step, self._device.wait)
+
+    def _without_control(self, program: Program) -> tuple[Result, bool]:
+        cold_call_times_s = self._cold_calls(program)
+        checks = program.check()
+        program.settle()
+        steady = self._steady(program)
+        epochs = self._train(program) if isinstance(program, Trains) else []
+        result = Result(
+            compile_time_s=clock.compile_time_s(cold_call_times_s, steady.warm_call_s),
+            cold_call_times_s=cold_call_times_s,
+            blocks=steady.blocks,
+            latency=steady.latency,
+            recompiles=steady.recompiles,
+            memory=self._memory(program.step_peak_bytes()),
+            energy=steady.energy,
+            gpu_states=steady.gpu_states,
+            gpu_states_absent=self._gpu.absent,
+            epochs=epochs,
+            time_to_target_s=self._time_to_target_s(epochs),
+            checks=checks,
+            parameter_count=program.parameter_count,
+            details=program.details,
+        )
+        if phases := program.phases():
+            result = result.model_copy(update={"details": result.details | self._phases(phases)})
+        return result, program.communicates
+
+    def _steady(self, program: Program) -> clock.Steady:
+        """The steady state of a step that went through its cold calls; streams its numbers."""
+        step, wait = program.step, self._device.wait
+        if slowdown := self._session.measurement.variant.planted_slowdown:
+            planted = PlantedSlowdown(slowdown, step, wait)
+            step, wait = planted.step, planted.wait
+        steady = clock.measure_steady(
+            step,
+            wait,
+            protocol=self._protocol,
+            steps_per_call=program.steps_per_call,
+            samples_per_step=program.samples_per_step,
+            gpu=self._gpu,
+            channel=self._channel,
+            compilations=self._device.compilations,
+            agree=self._session.agree,
+            after_warmup=self._device.begin_timing,
+        )
+        self._device.end_timing()
+        so_far = Result(blocks=steady.blocks, latency=steady.latency, energy=steady.energy, memory=self._memory())
+        self._channel.metrics(summary_numbers(so_far))
+        return steady
+
+    def _train(self, program: Trains) -> list[EpochPoint]:
+        """From the initial weights through all epochs, evaluated after each, outside the clock."""
+        measurement, agree = self._session.measurement, self._session.agree
+        epochs = TrainSettings.model_validate(measurement.settings).epochs
+        metric = self._session.benchmark.task.metric
+        steps = self._session.dataset.train_count // measurement.variant.batch_size
+        points: list[EpochPoint] = []
+        program.reset()
+        for epoch in range(1, epochs + 1):
+            self._device.wait(program.state())
+            agree(epoch)  # evaluation ends earlier on one device than on another
+            own_time_s, kept = clock.time_calls(program, self._device.wait, steps // program.steps_per_call)
+            train_time_s = agree(own_time_s)
+            losses = self._device.mean_over_ranks(program.losses(kept))
+            require_finite(losses, epoch)
+            test_loss, mean_score = program.evaluate()
+            require_finite_evaluation(test_loss, epoch, losses.size)
+            points.append(
+                EpochPoint(
+                    epoch=epoch,
+                    train_time_s=train_time_s,
+                    train_loss=float(losses.mean()),
+                    test_loss=test_loss,
+                    test_metric=metric.value(mean_score),
+                )
+            )
+            self._tell_epoch(points[-1], epochs)
+        return points
+
+    def _tell_epoch(self, point: EpochPoint, epochs: int) -> None:
+        self._channel.progress("train", point.epoch, epochs)
+        self._channel.metrics(
+            {
+                "epoch": point.epoch,
+                "train/loss": point.train_loss,
+                "train/time_s": point.train_time_s,
+                "test/loss": point.test_loss,
+                f"test/{self._session.benchmark.task.metric.name}": point.test_metric,
+            }
+        )
+
+    def _time_to_target_s(self, epochs: Sequence[EpochPoint]) -> float | None:
+        if not epochs:
+            return None
+        target = TrainSettings.model_validate(self._session.measurement.settings).target_metric
+        return time_to_target_s(epochs, self._session.benchmark.task.metric, target)
+
+    def _phases(self, phases: Sequence[Phase]) -> dict[str, Any]:
+        """For `Result.details`: the seconds of every run of each phase by its name; streams their statistics.
+
+        The phases apart may need more memory than the step. Where there is not enough, `phases` is empty,
+        `phases_absent` says why, and what was measured before stands.
+        """
+        session = self._session
+        try:
+            times_s = clock.measure_phases(
+                phases, self._device.wait, protocol=self._protocol, channel=self._channel, agree=session.agree
+            )
+        except Exception as error:
+            if not self._device.is_out_of_memory(error) or session.world.size > 1:  # other ranks would wait for ever
+                raise
+            return {"phases": {}, "phases_absent": f"out of memory: {str(error).strip().splitlines()[0][:500]}"}
+        for name, samples in times_s.items():
+            summary = sample_summary(samples)._asdict()
+            self._channel.metrics({f"phase/{name}/{statistic}_s": value for statistic, value in summary.items()})
+        return {"phases": times_s}
+
+    def _with_control(self, result: Result, build: Build) -> Result:
+        """The step of several devices once more with nothing moved between them. Whatever fails here, such as memory,
+        costs this control only (harness/job/ranks.py)."""
+        assert result.blocks is not None
+        self._channel.result_so_far(result)
+        self._session.agree(0.0)  # every rank has sent its own
+        self._channel.progress("without communication", 0, 1)
+        gc.collect()  # of modules and compiled programs that hold each other
+        alone = clock.measure_blocks(
+            build(self._session, joined=False).step,
+            self._device.wait,
+            like=result.blocks,
+            count=self._protocol.min_blocks,
+            agree=self._session.agree,
+        )
+        return result.model_copy(update={"blocks_alone": alone})
+
+    def _memory(self, step_peak_bytes: int | None = None) -> Memory:
+        """The framework's numbers, NVML's, and the host's peak (ru_maxrss is in KiB on Linux).
+
+        `step_peak_bytes`: the compiler's account, which holds for every device.
+        """
+        memory = self._device.memory()
+        by_compiler = {} if step_peak_bytes is None else {"step_peak_bytes": step_peak_bytes}
+        of_each = self._gpu.process_bytes_of_each() or [None] * len(memory.devices)
+        devices = [
+            device.model_copy(update=by_compiler | {"process_bytes": process_bytes})
+            for device, process_bytes in zip(memory.devices, of_each, strict=False)
+        ]
+        combined: Memory = memory.model_copy(
+            update=by_compiler
+            | {
+                "process_bytes": self._gpu.process_bytes(),
+                "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "devices": devices,
+            }
+        )
+        return combined

@@ -1,0 +1,34 @@
+"""plan.json: what a job measures, frozen in its folder when it is submitted or started. Written and read here alone."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.errors import RecordError
+from harness.files import way_out, write_atomically
+from harness.paths import JobFolder
+from harness.plan import PLAN_SCHEMA_VERSION, JobPlan
+
+
+def write_plan(plan: JobPlan, folder: JobFolder) -> None:
+    """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
+    with way_out(folder.plan):
+        write_atomically(folder.plan, plan.model_dump_json(indent=1), replace=False)
+
+
+def read_plan(path: Path) -> JobPlan:
+    """Raises RecordError that names the file when it is missing, truncated or of another schema."""
+    try:
+        plan = JobPlan.model_validate_json(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise RecordError(f"{path}: not a job plan: {where}: {first['msg']}. Submit the job again.") from error
+    if plan.schema_version != PLAN_SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: a job plan of schema version {plan.schema_version}; this code reads {PLAN_SCHEMA_VERSION}. "
+            f"Submit the job again."
+        )
+    return plan

@@ -1,0 +1,194 @@
+"""Where a job runs: machine, scheduler, packages, git state and the variables that steer the frameworks.
+
+Read once per job, without a framework and without a network. What cannot be read is None.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from harness.paths import REPOSITORY
+
+PACKAGES = frozenset(
+    {
+        *("jax", "jaxlib", "flax", "optax", "ml-dtypes"),
+        *("torch", "torchvision", "triton", "opacus"),
+        *("numpy", "scipy", "wandb", "submitit", "nvidia-ml-py"),
+    }
+)
+PACKAGE_PREFIXES = ("nvidia-", "jax-cuda", "pytorch-triton")
+"""The CUDA libraries that the frameworks load come as packages: nvidia-cudnn-cu13, jax-cuda13-plugin, ..."""
+
+VARIABLES = re.compile(
+    r"XLA_\w+|JAX_\w+|TORCH\w*|PYTORCH_\w+|CUDA_\w+|CUDNN_\w+|CUBLAS_\w+|NVIDIA_\w+|NCCL_\w+|TRITON_\w+"
+    r"|OMP_\w+|MKL_\w+|OPENBLAS_\w+|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
+    r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
+)
+CACHE_FOLDERS = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "JAX_COMPILATION_CACHE_DIR": "jax",
+}
+"""Of compilers, new for each measurement. So their names say nothing, and are not recorded."""
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+
+SLURM_VARIABLES = {
+    "job_id": "SLURM_JOB_ID",
+    "job_name": "SLURM_JOB_NAME",
+    "array_task_id": "SLURM_ARRAY_TASK_ID",
+    "restart_count": "SLURM_RESTART_COUNT",
+    "cluster": "SLURM_CLUSTER_NAME",
+    "partition": "SLURM_JOB_PARTITION",
+    "account": "SLURM_JOB_ACCOUNT",
+    "qos": "SLURM_JOB_QOS",
+    "nodelist": "SLURM_JOB_NODELIST",
+    "nodes": "SLURM_JOB_NUM_NODES",
+    "tasks": "SLURM_NTASKS",
+    "task": "SLURM_PROCID",
+    "cpus_per_task": "SLURM_CPUS_PER_TASK",
+    "memory_per_node_mb": "SLURM_MEM_PER_NODE",
+    "gpus_on_node": "SLURM_GPUS_ON_NODE",
+    "job_gpus": "SLURM_JOB_GPUS",
+    "step_gpus": "SLURM_STEP_GPUS",
+}
+SLURM_COUNTS = frozenset(
+    {"restart_count", "nodes", "tasks", "task", "cpus_per_task", "memory_per_node_mb", "gpus_on_node"}
+)
+
+
+def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
+    """Everything here can be written as JSON. No secret is in it."""
+    slurm = describe_slurm()
+    hostname = socket.gethostname()
+    return {
+        "python": platform.python_version(),
+        "python_implementation": platform.python_implementation(),
+        "interpreter": sys.executable,
+        "platform": platform.platform(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "hostname": hostname,
+        "node": os.environ.get("SLURMD_NODENAME", hostname),
+        "scheduler": "local" if slurm is None else "slurm",
+        "slurm": slurm,
+        "cpu": describe_cpu(),
+        "memory_total_bytes": _memory_total_bytes(Path("/proc/meminfo")),
+        "load_average": load_average(),
+        "packages": package_versions(),
+        "git": describe_git(repository),
+        "variables": relevant_variables(),
+    }
+
+
+def load_average() -> list[float]:
+    """Of the last 1, 5 and 15 minutes."""
+    return [round(load, 2) for load in os.getloadavg()]
+
+
+def describe_slurm() -> dict[str, str | int | None] | None:
+    """None outside a Slurm job. The restart count, which Slurm leaves unset at first, is 0 then."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return None
+    values: dict[str, str | int | None] = {}
+    for name, variable in SLURM_VARIABLES.items():
+        text = os.environ.get(variable)
+        values[name] = int(text) if text is not None and name in SLURM_COUNTS and text.isdecimal() else text
+    return values | {"restart_count": values["restart_count"] or 0}
+
+
+def describe_cpu() -> dict[str, Any]:
+    affinity = sorted(os.sched_getaffinity(0))
+    return {"model": _cpu_model(Path("/proc/cpuinfo")), "count": os.cpu_count(), "affinity": affinity}
+
+
+def package_versions() -> dict[str, str]:
+    """The installed versions of what can change a measurement, by normalised name."""
+    versions: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.name or "").lower()
+        if name in PACKAGES or name.startswith(PACKAGE_PREFIXES):
+            versions.setdefault(name, distribution.version)  # the first on sys.path is the one that is imported
+    return dict(sorted(versions.items()))
+
+
+def describe_git(repository: Path) -> dict[str, Any]:
+    """`clean` counts files that git does not know too: an experiment's code may be among them."""
+    try:
+        commit = _git(repository, "rev-parse", "HEAD")
+        changes = _git(repository, "status", "--porcelain")
+        return {"commit": commit, "clean": not changes, "absent": None}
+    except FileNotFoundError:
+        reason = "git is not installed"
+    except subprocess.TimeoutExpired:
+        reason = "git did not answer in 5 s"
+    except subprocess.CalledProcessError as error:
+        reason = " ".join(str(error.stderr).split()) or f"git ended with status {error.returncode}"
+    return {"commit": None, "clean": None, "absent": reason}
+
+
+MEASURED_CODE = ("harness/measure", "harness/work")
+"""What a measurement runs of this project besides its framework's runner."""
+
+
+def code_digests(framework: str, repository: Path = REPOSITORY) -> dict[str, str]:
+    """Of what a measurement's process runs of this project, as it lies on disk now: `harness` and the framework's
+    `runner`. A commit says less: somebody may edit while a job waits, and not every folder is a repository."""
+    folders = {"harness": MEASURED_CODE, "runner": (f"{framework}_runner",)}
+    return {name: _digest(repository, of_name) for name, of_name in folders.items()}
+
+
+def _digest(repository: Path, folders: Sequence[str]) -> str:
+    """Sixteen hex digits of the Python files: their paths in their folders, and contents."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted((repository / folder).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(repository / folder)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def relevant_variables() -> dict[str, str]:
+    """Those that steer the frameworks, CUDA or thread pools; never one whose name sounds like a secret."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if VARIABLES.fullmatch(name) and not SECRET.search(name) and name not in CACHE_FOLDERS
+    }
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    # Without the optional locks, `status` writes nothing: many jobs may share one checkout.
+    command = ["git", "--no-optional-locks", "-C", str(repository), *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5, env=_git_environment())
+    return done.stdout.strip()
+
+
+def _git_environment() -> dict[str, str]:
+    """English messages; and nothing of a git hook that runs us, which would answer for another repository."""
+    of_a_hook = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
+    return {name: value for name, value in os.environ.items() if name not in of_a_hook} | {"LC_ALL": "C"}
+
+
+def _cpu_model(cpuinfo: Path) -> str | None:
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return match.group(1).strip() if match else platform.processor() or None
+
+
+def _memory_total_bytes(meminfo: Path) -> int | None:
+    try:
+        match = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match.group(1)) * 1024 if match else None

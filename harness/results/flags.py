@@ -1,0 +1,117 @@
+"""Quality flags: what a reader must know before the numbers of a record, each with its sentence. Pure.
+
+docs/measurement.md has them all, with those that only the report can see (pipeline/report/compare.py).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.results.record import Blocks, GpuState, Latency, Result
+from harness.results.statistics import (
+    calls_needed,
+    median,
+    numbers_read,
+    relative_half_width,
+    relative_interquartile_range,
+    words_read,
+)
+
+NOISY_SPREAD = 0.10
+UNSTABLE_SPREAD = 0.25
+"""Interquartile range over median. Both are torch.utils.benchmark's (_IQR_WARN_THRESHOLD, _IQR_GROSS_...)."""
+DRIFT = 0.05
+SHORT_BLOCK_S = 0.08
+"""Blocks aim at 0.1 s; their calls may miss that by a fifth before the record says so."""
+LOW_CLOCK_SHARE = 0.75
+"""Of the card's highest SM clock. nvbench throws a sample away below 75 % of the default clock."""
+ENERGY_COUNTER_TICK_S = 0.1
+ENERGY_WINDOW_MIN_S = 40 * ENERGY_COUNTER_TICK_S
+"""The counter can be one tick late at either end; over 40 ticks that is at most 5 % of the energy."""
+HARMLESS_CLOCK_REASONS = frozenset({"gpu_idle", "applications_clocks_setting"})
+"""Waiting between two blocks, or clocks that an administrator has set: neither slows a block by surprise."""
+
+
+def quality_flags(result: Result, environment: Mapping[str, Any], target_noise: float) -> dict[str, str]:
+    """Name to sentence; empty if the record is clean.
+
+    Args:
+        target_noise: the protocol's; blocks that ended without reaching it ran out of time or number.
+    """
+    flags = _restart_flags(environment)
+    if result.recompiles:
+        flags["recompiled"] = f"{result.recompiles} compilation(s) inside the timed windows: the times are worthless"
+    if result.blocks is not None:
+        flags |= _block_flags(result.blocks, target_noise)
+    if result.latency is not None:
+        flags |= _latency_flags(result.latency)
+    flags |= _gpu_flags(result.gpu_states, environment)
+    window_s = result.energy.window_s
+    if result.energy.gross_joules is not None and window_s is not None and window_s < ENERGY_WINDOW_MIN_S:
+        flags["energy_window_short"] = (
+            f"energy was counted over {window_s:.2f} s; under {ENERGY_WINDOW_MIN_S:.0f} s "
+            f"the counter's {ENERGY_COUNTER_TICK_S} s tick shows"
+        )
+    return flags
+
+
+def _block_flags(blocks: Blocks, target_noise: float) -> dict[str, str]:
+    flags = {}
+    times_s = blocks.block_times_s
+    reached = relative_half_width(times_s)
+    if reached > target_noise:
+        known = f"to {reached:.1%}" if math.isfinite(reached) else "from too few blocks for an interval"
+        flags["imprecise"] = f"the block time is known {known}; the goal was {target_noise:.1%}, and time ran out"
+    spread = relative_interquartile_range(times_s)
+    if spread > UNSTABLE_SPREAD:
+        flags["unstable"] = f"block times spread by {spread:.0%} (interquartile range over median): not to be relied on"
+    elif spread > NOISY_SPREAD:
+        flags["noisy"] = f"block times spread by {spread:.0%} (interquartile range over median)"
+    third = len(times_s) // 3
+    if third >= 2:
+        change = median(times_s[-third:]) / median(times_s[:third]) - 1
+        if abs(change) > DRIFT:
+            flags["drift"] = f"the last third of the blocks took {change:+.0%} against the first third"
+    if median(times_s) < SHORT_BLOCK_S:
+        flags["short_blocks"] = (
+            f"blocks of {median(times_s) * 1e3:.3g} ms: the wait at a block's end weighs on the throughput"
+        )
+    return flags
+
+
+def _latency_flags(latency: Latency) -> dict[str, str]:
+    """Only of what has a 95th percentile; see latency_p95_s."""
+    calls, needed = len(latency.call_times_s), calls_needed(0.95)
+    if calls >= needed or latency.steps_per_call > 1:
+        return {}
+    return {"too_few_latency_calls": f"{calls} latency calls: the 95th percentile needs at least {needed}"}
+
+
+def _gpu_flags(states: Sequence[GpuState], environment: Mapping[str, Any]) -> dict[str, str]:
+    """Each looks at its own reading only: what a card refuses costs no other flag."""
+    flags = {}
+    reasons = words_read(states, "throttle_reasons") - HARMLESS_CLOCK_REASONS
+    if reasons:
+        flags["throttled"] = f"the GPU held its clock back: {', '.join(sorted(reasons))}"
+    gpu = environment.get("gpu") or {}
+    used = (environment.get("framework") or {}).get("device_uuid")
+    if used and gpu.get("uuid") and not gpu.get("mig") and used.lower() != gpu["uuid"].lower():
+        flags["other_gpu_read"] = (
+            f"the framework computed on {used}, and NVML told of {gpu['uuid']}: energy, clocks and the process's "
+            f"memory are another card's"
+        )
+    highest_mhz = gpu.get("max_sm_clock_mhz")
+    lowest_mhz = min(numbers_read(states, "sm_clock_mhz"), default=None)
+    if highest_mhz and lowest_mhz is not None and lowest_mhz < LOW_CLOCK_SHARE * highest_mhz:
+        flags["low_clocks"] = f"the SM clock fell to {lowest_mhz:.0f} MHz; the card reaches {highest_mhz} MHz"
+    others = max(numbers_read(states, "other_processes"), default=0)
+    if others:
+        flags["other_processes"] = f"up to {others:.0f} other process(es) used the same GPU"
+    return flags
+
+
+def _restart_flags(environment: Mapping[str, Any]) -> dict[str, str]:
+    count = int((environment.get("slurm") or {}).get("restart_count") or 0)
+    if count == 0:
+        return {}
+    return {"restarted": f"the job was requeued {count} time(s) before this measurement"}

@@ -1,0 +1,291 @@
+"""The parity gate, as numbers: what is compared before the speed of a pair is, and how close it must be. Pure.
+
+Both frameworks compute the same few things from the same weights and the same small batch, in strict fp32, with the
+program of the variant itself. They leave them in the neutral layout of work/weights.py; nothing here needs either.
+
+Names of the numbers: a quantity (QUANTITIES), or a quantity and a tensor, such as `gradients/conv1.weight`.
+"""
+
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.plan import DataKind, Framework, Frozen, Measurement, Scalar
+from harness.results.record import Check, Outcome
+
+Numbers = Mapping[str, NDArray[np.float64]]
+
+PARITY_BATCH_SIZE = 16
+"""Samples, or the next multiple of the devices. BatchNorm's last statistics are then over 256 values and more."""
+PARITY_STEPS = 5
+
+PARITY_SCHEMA_VERSION = 1
+
+LARGE = 2**14
+"""Elements above which a tensor is kept as its sketch."""
+SKETCH_SIZE = 2**12
+
+FLOOR = 1e-3
+"""Of the quantity's whole L2 norm. A tensor smaller than that is compared on this scale: what is zero in exact
+arithmetic has no relative error."""
+
+
+class Quantity(Frozen):
+    words: str
+    """Before `of <tensor>`, or alone."""
+    tolerance: float
+    """Relative L2 error of each tensor, in fp32."""
+
+
+FORWARD = 5e-5
+"""Through the model once. On a CPU, 20 layers of convolution and BatchNorm were seen at 3e-6. An epsilon of 1e-3 for
+1e-5 gives 9e-4 there."""
+GRADIENT = 2e-2
+"""A ReLU whose input rounds across zero opens or closes a whole path. If rounding is of relative size e, about e of all
+activations do, so a gradient is off by about the square root of e: 2.6e-3 was seen with e = 3e-6."""
+UPDATES = 5e-2
+"""Five such gradients with momentum; 9e-3 was seen. At another learning rate they would drift apart, see
+GATE_SETTINGS."""
+
+QUANTITIES: dict[str, Quantity] = {
+    "outputs": Quantity(words="outputs", tolerance=FORWARD),
+    "loss": Quantity(words="loss", tolerance=FORWARD),
+    "norms": Quantity(words="norms of the per-sample gradients", tolerance=GRADIENT),
+    "per_sample_gradients": Quantity(words="per-sample gradients", tolerance=GRADIENT),
+    "clipped_sum": Quantity(words="clipped sum", tolerance=GRADIENT),
+    "gradients": Quantity(words="gradient", tolerance=GRADIENT),
+    "statistics": Quantity(words="running statistics", tolerance=FORWARD),
+    "updates": Quantity(words=f"sum of {PARITY_STEPS} updates", tolerance=UPDATES),
+    "losses_of_steps": Quantity(words=f"losses of {PARITY_STEPS} steps", tolerance=FORWARD),
+    "statistics_after_steps": Quantity(words=f"running statistics after {PARITY_STEPS} steps", tolerance=FORWARD),
+}
+"""In the order of the comparison: what comes first can cause what follows, and not the other way round."""
+
+GATE_SETTINGS: dict[str, float] = {"chunk_size": 5, "learning_rate": 1e-4, "weight_decay": 1.0}
+"""Instead of the variant's, unless that is zero. Chunks must be smaller than the batch, and leave a rest. At a learning
+rate for training, five steps of a deep network with BatchNorm drift apart by rounding alone (by 30 % of the updates of
+one ResNet-18 layer at 0.02, seen on a CPU); at this one they stay with their gradients. A weight decay for training is
+so small that its absence would not show after five steps."""
+
+
+class Judgement(Frozen):
+    """Whether a pair may have a ratio."""
+
+    state: Literal["passed", "failed", "unchecked"]
+    sentence: str
+    """passed: what was compared. failed: the first tensor that differs and by how much, or which program broke.
+    unchecked: why."""
+
+
+class ParityKey(Frozen):
+    """Everything that the numbers depend on. Batch size and precision are not in it: the gate has its own."""
+
+    framework: Framework
+    benchmark: str
+    use_case_name: str
+    model: str
+    execution_mode: str
+    options: dict[str, Scalar]
+    devices: int
+    seed: int
+    settings: dict[str, Scalar]
+    sizes: dict[str, Scalar]
+    data: DataKind
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits of the content."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """What both sides of a pair share."""
+        return self.model_dump(mode="json", exclude={"framework", "execution_mode"})
+
+
+class ParityMetadata(Frozen):
+    """What stands beside the numbers of one key."""
+
+    schema_version: int = PARITY_SCHEMA_VERSION
+    key: ParityKey
+    outcome: Outcome
+    reason: str | None = None
+    """Why there are no numbers."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    """Of the tensors as they were computed; what is kept of a large one has another."""
+    environment: dict[str, Any] = {}
+    """Node, git commit, and what the framework says of itself: version, device, precision flags."""
+    created_at: str
+    """ISO 8601, UTC."""
+
+
+class ParityNumbers(Frozen, arbitrary_types_allowed=True):
+    """One key of one framework, as it is kept."""
+
+    metadata: ParityMetadata
+    kept: dict[str, NDArray[np.float64]] = {}
+
+
+def key_of(measurement: Measurement) -> ParityKey:
+    gated = gate_measurement(measurement)
+    return ParityKey(
+        framework=gated.framework,
+        benchmark=gated.cell.benchmark,
+        use_case_name=gated.cell.use_case_name,
+        model=gated.variant.model,
+        execution_mode=gated.variant.execution_mode,
+        options=gated.variant.options,
+        devices=gated.cell.devices,
+        seed=gated.protocol.seed,
+        settings=gated.settings,
+        sizes=gated.sizes,
+        data=gated.data,
+    )
+
+
+def gate_measurement(measurement: Measurement) -> Measurement:
+    """The same program on the gate's batch, in strict fp32."""
+    devices = measurement.cell.devices
+    batch_size = -(-PARITY_BATCH_SIZE // devices) * devices
+    variant = measurement.variant.model_copy(update={"batch_size": batch_size, "precision": "fp32"})
+    return measurement.model_copy(
+        update={"variant": variant, "replicate": 0, "settings": gate_settings(measurement.settings)}
+    )
+
+
+def gate_settings(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {name: GATE_SETTINGS.get(name, value) if value else value for name, value in settings.items()}
+
+
+def condense(numbers: Numbers) -> tuple[dict[str, NDArray[np.float64]], dict[str, tuple[int, ...]]]:
+    """What is kept of a key's numbers, and their shapes. Large tensors are kept as sketches."""
+    arrays = {name: np.asarray(value, np.float64) for name, value in numbers.items()}
+    unknown = [name for name in arrays if quantity_of(name) not in QUANTITIES]
+    if unknown:
+        raise ValueError(f"number {unknown[0]!r}: no such quantity; known: {', '.join(QUANTITIES)}")
+    kept = {name: sketch(name, value) if value.size > LARGE else value for name, value in arrays.items()}
+    return kept, {name: value.shape for name, value in arrays.items()}
+
+
+def quantity_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def kept_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of what is kept of a tensor."""
+    return (SKETCH_SIZE,) if math.prod(shape) > LARGE else shape
+
+
+def sketch(name: str, tensor: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Every element with a random sign, added up in one of SKETCH_SIZE random places: [SKETCH_SIZE].
+
+    A linear map that keeps L2 norms: the squared norm of the sketch of a difference has the squared norm of the
+    difference as its mean and at most sqrt(2 / SKETCH_SIZE) = 2.2 % of it as its standard deviation, whatever the
+    difference is and wherever it hides, as signs and places are drawn without regard to it. So the relative error of
+    two sketches is that of the tensors, and they are compared like any other.
+
+    Source: Thorup and Zhang 2004, "Tabulation based 4-universal hashing with applications to second moment estimation"
+    (the count sketch of Charikar, Chen and Farach-Colton 2002). RandomState, as numpy promises its stream for ever.
+    """
+    draw = np.random.RandomState(zlib.crc32(name.encode()))
+    places = draw.randint(0, SKETCH_SIZE, tensor.size, dtype=np.uint16)
+    signs = draw.randint(0, 2, tensor.size, dtype=np.int8) * 2 - 1
+    return np.bincount(places, weights=signs * tensor.ravel(), minlength=SKETCH_SIZE).astype(np.float64)
+
+
+def compare(jax: ParityNumbers, torch: ParityNumbers, tolerance: float | None = None) -> list[Check]:
+    """One check for each tensor, in the order of QUANTITIES and then of the model.
+
+    Args:
+        tolerance: instead of each quantity's own.
+    """
+    names = _in_order(torch.kept, jax.kept)
+    scales = {quantity: _scale(quantity, jax.kept, torch.kept) for quantity in QUANTITIES}
+    checks = []
+    for name in names:
+        quantity = quantity_of(name)
+        allowed = QUANTITIES[quantity].tolerance if tolerance is None else tolerance
+        if jax.metadata.shapes.get(name) != torch.metadata.shapes.get(name):
+            error = float("inf")
+        else:
+            error = _error(jax.kept[name], torch.kept[name], scales[quantity] * FLOOR)
+        checks.append(Check(name=name, error=error, tolerance=allowed, passed=error <= allowed))
+    return checks
+
+
+def judge(jax: ParityNumbers, torch: ParityNumbers) -> Judgement:
+    """Of one pair."""
+    for numbers in (jax, torch):
+        metadata = numbers.metadata
+        if metadata.outcome != "ok":
+            sentence = f"{metadata.key.framework} has no parity numbers: {metadata.outcome}: {metadata.reason}"
+            return Judgement(state="failed", sentence=sentence)
+    if jax.metadata.key.work != torch.metadata.key.work:
+        ours, theirs = jax.metadata.key.work, torch.metadata.key.work
+        differing = "; ".join(f"{name}: {ours[name]} and {theirs[name]}" for name in ours if ours[name] != theirs[name])
+        sentence = f"the parity numbers of jax and torch are of different work: {differing}"
+        return Judgement(state="unchecked", sentence=sentence)
+    checks = compare(jax, torch)
+    failed = [check for check in checks if not check.passed]
+    if not checks:
+        return Judgement(state="unchecked", sentence="neither framework left any parity numbers")
+    if failed:
+        return Judgement(state="failed", sentence=_difference(failed, len(checks), jax, torch))
+    closest = max(checks, key=lambda check: check.error / check.tolerance)
+    sentence = (
+        f"{len(checks)} tensors agree in fp32; nearest to its tolerance: {in_words(closest.name)}, "
+        f"relative error {closest.error:.1e} of {closest.tolerance:.0e}"
+    )
+    return Judgement(state="passed", sentence=sentence)
+
+
+def in_words(name: str) -> str:
+    """`gradients/conv1.weight` -> `gradient of conv1.weight`."""
+    quantity, _, tensor = name.partition("/")
+    return f"{QUANTITIES[quantity].words} of {tensor}" if tensor else QUANTITIES[quantity].words
+
+
+def _difference(failed: Sequence[Check], count: int, jax: ParityNumbers, torch: ParityNumbers) -> str:
+    first = failed[0]
+    ours, theirs = (numbers.metadata.shapes.get(first.name) for numbers in (jax, torch))
+    if ours is None or theirs is None:
+        how = f"only {'torch' if ours is None else 'jax'} has it"
+    elif ours != theirs:
+        how = f"shape {list(ours)} in jax, {list(theirs)} in torch"
+    else:
+        how = f"relative error {first.error:.1e}, tolerance {first.tolerance:.0e}"
+    return f"{in_words(first.name)}: {how} (the first of {len(failed)} tensors that differ, of {count})"
+
+
+def _in_order(of_torch: Mapping[str, Any], of_jax: Mapping[str, Any]) -> list[str]:
+    """PyTorch keeps parameters in the order in which the model is built; JAX sorts them."""
+    quantities = list(QUANTITIES)
+    names = list(dict.fromkeys([*of_torch, *of_jax]))
+    return sorted(names, key=lambda name: quantities.index(quantity_of(name)))
+
+
+def _scale(quantity: str, *sides: Numbers) -> float:
+    """The larger of both sides' L2 norms over all tensors of the quantity; zero where it is not finite."""
+    squares = [
+        sum(float(np.sum(value**2)) for name, value in side.items() if quantity_of(name) == quantity) for side in sides
+    ]
+    scale = float(np.sqrt(max(squares)))
+    return scale if np.isfinite(scale) else 0.0
+
+
+def _error(ours: NDArray[np.float64], theirs: NDArray[np.float64], floor: float) -> float:
+    """|ours - theirs| over the larger of |ours|, |theirs| and the floor, L2; infinite where one is not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = float(np.linalg.norm(ours - theirs))
+        size = max(float(np.linalg.norm(ours)), float(np.linalg.norm(theirs)), floor)
+    if difference == 0:
+        return 0.0
+    error = difference / size
+    return error if np.isfinite(error) else float("inf")

@@ -1,0 +1,224 @@
+"""The numbers of the report, one row each: name, unit, words, format, derivation, why it may be missing, where it is
+shown. Pure.
+
+The CSV's columns, the page's table of modes, the LaTeX and terminal tables, the charts, W&B's summary and the table in
+docs/measurement.md follow from these rows. The formulas are in statistics.py. A number that is a median over replicates
+of what each record gives belongs here; a ratio of two frameworks does not (pipeline/report/compare.py).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, Protocol
+
+from harness.results.record import Blocks, EpochPoint, Latency, Record, Result
+from harness.results.statistics import (
+    energy_per_sample,
+    latency_mean_s,
+    latency_p50_s,
+    latency_p95_s,
+    median,
+    net_energy_per_sample,
+    numbers_read,
+    step_time_s,
+    throughput_samples_per_s,
+)
+
+
+class Metric(Protocol):
+    """What a row takes from that of the benchmark's task (harness/work/tasks.py)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def words(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+
+
+Place = Literal["page", "latex", "terminal"]
+"""Beside the CSV and W&B's summary, which have all numbers."""
+Derive = Callable[[Result], float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """In which a number is shown."""
+
+    name: str
+    factor: float = 1.0
+    """From the unit in the number's name to this one."""
+
+
+SECONDS, MS = Unit(name="s"), Unit(name="ms", factor=1e3)
+MIB = Unit(name="MiB", factor=1 / 2**20)
+MILLIJOULES = Unit(name="mJ/sample", factor=1e3)
+
+PAGE: tuple[Place, ...] = ("page",)
+TABLES: tuple[Place, ...] = ("page", "terminal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absence:
+    """Why some numbers may be missing beside a throughput."""
+
+    words: str
+    reason: Callable[[Record, Result], str | None]
+    on_terminal: bool = False
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """In its words, `{metric.name}` and `{metric.words}` stand for those of the benchmark's task."""
+
+    name: str
+    """With the unit of its values: the CSV's column, and W&B's key."""
+    words: str
+    """The title of its column, without the unit."""
+    unit: Unit | None
+    derive: Derive
+    """From one record; the report shows the median over replicates."""
+    shown: tuple[Place, ...] = ()
+    _: KW_ONLY
+    absent: Absence | None = None
+    short: str = ""
+    """The title on the terminal, with the unit, on two lines."""
+    chart: str = ""
+    """The field of the charts' data that has it, in its unit. Kinds of memory share one."""
+    is_metric: bool = False
+    """Its format is that of the task's metric."""
+
+    def title(self, metric: Metric) -> str:
+        return self.words.format(metric=metric) + (f", {self.unit.name}" if self.unit else "")
+
+    def short_title(self, metric: Metric) -> str:
+        return self.short.format(metric=metric)
+
+    def scaled(self, value: float) -> float:
+        return value * self.unit.factor if self.unit else value
+
+    def text(self, value: float | None, metric: Metric) -> str:
+        """As a cell of a table; empty where there is no number."""
+        if value is None:
+            return ""
+        return f"{value:.1%}" if self.is_metric and metric.format == "percent" else number(self.scaled(value))
+
+
+def number(value: float) -> str:
+    """Three significant digits, or whole numbers from 100 on."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _of_blocks(formula: Callable[[Blocks], float], which: str = "blocks") -> Derive:
+    return lambda result: formula(blocks) if (blocks := getattr(result, which)) else None
+
+
+def _of_latency(formula: Callable[[Latency], float | None]) -> Derive:
+    return lambda result: formula(result.latency) if result.latency else None
+
+
+def _of_last_epoch(of_point: Callable[[EpochPoint], float]) -> Derive:
+    return lambda result: of_point(result.epochs[-1]) if result.epochs else None
+
+
+def _memory(field: str, words: str, chart: str = "") -> Quantity:
+    def derive(result: Result) -> float | None:
+        value: int | None = getattr(result.memory, field)
+        return value
+
+    return Quantity(f"memory_{field}", words, MIB, derive, PAGE, absent=MEMORY, chart=chart)
+
+
+def of_gpu(reading: str, *, name: str, words: str, unit: str) -> Quantity:
+    """The row of a reading of harness/measure/gpu.py: its median over the blocks."""
+
+    def derive(result: Result) -> float | None:
+        values = numbers_read(result.gpu_states, reading)
+        return median(values) if values else None
+
+    def reason(record: Record, result: Result) -> str | None:
+        refused = (record.environment.get("gpu") or {}).get("absent")
+        return result.gpu_states_absent or (refused.get(reading) if isinstance(refused, Mapping) else None)
+
+    return Quantity(name, words, Unit(name=unit), derive, PAGE, absent=Absence(words=words, reason=reason))
+
+
+WARM = Absence(
+    words="Compile time with warm caches",
+    reason=lambda _, result: result.compile_time_warm_absent,
+    on_terminal=True,
+)
+COMMUNICATION = Absence(words="Communication", reason=lambda _, result: result.blocks_alone_absent, on_terminal=True)
+MEMORY = Absence(words="Memory", reason=lambda _, result: result.memory.absent)
+ENERGY = Absence(words="Energy", reason=lambda _, result: result.energy.absent)
+
+# fmt: off
+THROUGHPUT = Quantity(
+    "throughput_samples_per_s", "samples/s", None, _of_blocks(throughput_samples_per_s),
+    ("page", "latex", "terminal"), short="samples/s", chart="throughput",
+)
+QUANTITIES = (
+    THROUGHPUT,
+    Quantity("step_time_s", "step", MS, _of_blocks(step_time_s), chart="step_ms"),
+    Quantity(
+        "step_time_alone_s", "step without communication", MS, _of_blocks(step_time_s, "blocks_alone"),
+        absent=COMMUNICATION,
+    ),
+    Quantity(
+        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), TABLES, short="step\np50 ms", chart="p50_ms"
+    ),
+    Quantity(
+        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES, short="step\np95 ms", chart="p95_ms"
+    ),
+    Quantity("step_time_mean_s", "step mean", MS, _of_latency(latency_mean_s)),
+    Quantity(
+        "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, TABLES,
+        short="compile\ns", chart="compile_s",
+    ),
+    Quantity(
+        "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, TABLES,
+        absent=WARM, short="warm\ns", chart="compile_warm_s",
+    ),
+    _memory("step_peak_bytes", "memory of a steady step", chart="mib"),
+    _memory("allocator_peak_bytes", "allocator's peak", chart="mib"),
+    _memory("pool_peak_bytes", "pool", chart="mib"),
+    _memory("process_bytes", "process (NVML)", chart="mib"),
+    _memory("host_peak_bytes", "host's peak"),
+    Quantity(
+        "energy_gross_joules_per_sample", "energy gross", MILLIJOULES, lambda result: energy_per_sample(result.energy),
+        PAGE, absent=ENERGY, chart="gross_mj",
+    ),
+    Quantity(
+        "energy_net_joules_per_sample", "energy net", MILLIJOULES, lambda result: net_energy_per_sample(result.energy),
+        PAGE, absent=ENERGY, chart="net_mj",
+    ),
+    Quantity(
+        "test_metric", "{metric.words}", None, _of_last_epoch(lambda point: point.test_metric), TABLES,
+        short="test\n{metric.name}", is_metric=True,
+    ),
+    Quantity("test_loss", "test loss", None, _of_last_epoch(lambda point: point.test_loss)),
+    Quantity(
+        "time_to_target_s", "time to {metric.name}", SECONDS, lambda result: result.time_to_target_s, TABLES,
+        short="to goal\ns",
+    ),
+    of_gpu("sm_clock_mhz", name="gpu_sm_clock_mhz", words="SM clock", unit="MHz"),
+    of_gpu("memory_clock_mhz", name="gpu_memory_clock_mhz", words="memory clock", unit="MHz"),
+    of_gpu("temperature_c", name="gpu_temperature_c", words="GPU temperature", unit="°C"),
+    of_gpu("power_watts", name="gpu_power_watts", words="GPU power", unit="W"),
+)
+# fmt: on
+BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+
+
+def summary_numbers(result: Result) -> dict[str, float]:
+    """The numbers of one record that it has, by name."""
+    derived = {quantity.name: quantity.derive(result) for quantity in QUANTITIES}
+    return {name: float(value) for name, value in derived.items() if value is not None}
+
+
+def shown_in(place: Place) -> tuple[Quantity, ...]:
+    return tuple(quantity for quantity in QUANTITIES if place in quantity.shown)
+
+
+def absences() -> tuple[Absence, ...]:
+    """Each once, in the order of the rows."""
+    return tuple(dict.fromkeys(quantity.absent for quantity in QUANTITIES if quantity.absent))

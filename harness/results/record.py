@@ -1,0 +1,296 @@
+"""The record: the one JSON file that a measurement leaves, whatever became of it.
+
+Raw samples only; every number is derived on reading (harness/results/quantities.py).
+
+History of the schema:
+    1  2026-11  before the first published record; not read any more
+    2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError, field_validator
+
+from harness.errors import RecordError
+from harness.files import way_out, write_atomically
+from harness.paths import Results
+from harness.plan import DataKind, Frozen, Measurement
+
+SCHEMA_VERSION = 2
+
+Outcome = Literal["ok", "failed", "out_of_memory", "timeout", "refused"]
+SETTLED: frozenset[Outcome] = frozenset({"ok", "out_of_memory", "refused"})
+"""Outcomes that a second run would only repeat. `failed` and `timeout` are tried again."""
+
+
+class Measured(Frozen):
+    """JSON has no infinity and no NaN: what is neither a number nor None is refused before it is written."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=1)]
+Time = Annotated[float, Field(gt=0)]
+Times = Annotated[list[Time], Field(min_length=1)]
+"""What has statistics: some times, and none of nothing."""
+
+
+class Blocks(Measured):
+    """Throughput: back-to-back calls with one wait at the end of each block."""
+
+    calls_per_block: Count
+    steps_per_call: Count
+    """More than one where a call runs several steps (JAX `scan`)."""
+    samples_per_step: Count
+    """Over all devices."""
+    block_times_s: Times
+    warmup_times_s: list[float]
+    """One per call of the warm-up, each waited for; the compiling call is not among them."""
+
+
+class Latency(Measured):
+    """One wait per call: what a single step costs when somebody waits for it."""
+
+    steps_per_call: Count
+    call_times_s: Times
+
+
+class Memory(Frozen):
+    """Peak over the life of the measurement's process, per device; `absent` says why a number is None."""
+
+    allocator_peak_bytes: int | None = None
+    """Bytes that tensors held (torch max_memory_allocated, JAX peak_bytes_in_use), compilation and autotuning
+    included."""
+    step_peak_bytes: int | None = None
+    """The same for steady steps only: torch after reset_peak_memory_stats, JAX by the executable's memory analysis."""
+    pool_peak_bytes: int | None = None
+    """Bytes that the framework's allocator took from the driver (reserved)."""
+    process_bytes: int | None = None
+    """What NVML charges this process with at the end: context, kernels and pool."""
+    host_peak_bytes: int | None = None
+    """Peak resident set of the process in the host's memory."""
+    absent: str | None = None
+    devices: list["Memory"] = []
+    """Of several devices: each one's own, in the order of ranks and, within a process, of its devices."""
+
+
+class Energy(Measured):
+    """Of the GPU's own counter over the throughput blocks; the whole board, so only the GPU's sole user can be
+    charged."""
+
+    gross_joules: float | None = None
+    window_s: float | None = None
+    samples: int | None = None
+    """Samples processed in the window."""
+    idle_watts: float | None = None
+    """Mean power with the framework's context loaded and nothing running."""
+    absent: str | None = None
+    devices_gross_joules: list[float] = []
+    """Of several devices: each one's own, in the same order."""
+
+
+GpuState = dict[str, int | float | tuple[str, ...]]
+"""Readings between two blocks, never inside one: by the names of harness/measure/gpu.py, with their units. What a card
+refuses is not among them."""
+
+
+class EpochPoint(Measured):
+    """One epoch of training; evaluation runs outside the clock."""
+
+    epoch: int
+    train_time_s: float
+    """Of this epoch's steps, waited for at its end."""
+    train_loss: float
+    """Mean over the epoch's steps."""
+    test_loss: float
+    test_metric: float
+    """The task's metric over the test set (harness/work/tasks.py), such as accuracy."""
+
+
+class Check(Frozen):
+    """A numerical check that ran before the clock: relative L2 error against a reference."""
+
+    name: str
+    error: float
+    tolerance: float
+    passed: bool
+
+
+class Result(Measured):
+    """What the measurement's process found."""
+
+    compile_time_s: float | None = None
+    """What the first calls of the step took more than as many warm calls; all caches were empty (cold)."""
+    cold_call_times_s: list[float] = []
+    compile_time_warm_s: float | None = None
+    """The same of a process that found all caches as another process had left them."""
+    warm_start_call_times_s: list[float] = []
+    """That process's first calls."""
+    compile_time_warm_absent: str | None = None
+    blocks: Blocks | None = None
+    blocks_alone: Blocks | None = None
+    """Of several devices: the same step with nothing moved between them. What `blocks` takes more is communication that
+    no computation hides."""
+    blocks_alone_absent: str | None = None
+    """Why they broke off, where all else had been measured."""
+    latency: Latency | None = None
+    recompiles: int = 0
+    """Compilations inside the timed windows; more than none makes the times worthless."""
+    memory: Memory = Memory(absent="not measured")
+    energy: Energy = Energy(absent="not measured")
+    gpu_states: list[GpuState] = []
+    gpu_states_absent: str | None = None
+    epochs: list[EpochPoint] = []
+    time_to_target_s: float | None = None
+    """Training time (evaluation excluded) until test accuracy first reached settings["target_metric"]."""
+    checks: list[Check] = []
+    parameter_count: int | None = None
+    details: dict[str, Any] = {}
+    """What only this use case has."""
+
+    @field_validator("checks", "details")
+    @classmethod
+    def _are_finite(cls, content: Any) -> Any:
+        if (where := not_finite(content)) is not None:
+            raise ValueError(f"{where} is not a finite number")
+        return content
+
+
+class RankResult(Measured):
+    """What one of several ranks measured, on its own device. All of them did their steps together."""
+
+    rank: int
+    node: str
+    gpu_uuids: list[str] = []
+    """Of its devices, as NVML tells; empty where it does not."""
+    gpu_names: list[str] = []
+    """Of the same."""
+    block_times_s: list[float]
+    call_times_s: list[float]
+    memory: Memory
+    energy: Energy
+
+
+class DataIdentity(Frozen):
+    """Which data a measurement worked on: two data sets of one name and kind can be told apart by it."""
+
+    source: str
+    """Where it comes from, or how it was generated."""
+    kind: DataKind
+    sha256: str | None
+    """Of the arrays' content; None where the inputs are drawn on the device."""
+
+
+class Record(Frozen):
+    schema_version: int = SCHEMA_VERSION
+    measurement_id: str
+    measurement: Measurement
+    outcome: Outcome
+    reason: str | None = None
+    """Why the outcome is not `ok`, in one or a few lines."""
+    flags: dict[str, str] = {}
+    """Quality flags: name to sentence. To be read before the number."""
+    job: str | None = None
+    """Name of the folder of the job that made it."""
+    data: DataIdentity | None = None
+    started_at: str
+    ended_at: str
+    """ISO 8601, UTC."""
+    environment: dict[str, Any]
+    """Of the parent, and of rank 0's process."""
+    result: Result | None = None
+    """Of several ranks: each block and call of the slowest rank, memory of the device that took most, energy of all
+    together; anything else of rank 0 (harness/job/ranks.py)."""
+    ranks: list[RankResult] = []
+    """In their order; empty on one device."""
+    parity: str | None = None
+    """File beside this record with the numbers that the parity gate compares (harness/results/parity.py)."""
+
+
+def not_finite(content: Any) -> str | None:
+    """The first number in it that is infinite or none, by its place: `phases.forward.3 (nan)`. None if all are
+    finite."""
+    if isinstance(content, float):
+        return None if math.isfinite(content) else f"({content})"
+    if isinstance(content, Frozen):
+        content = dict(content)
+    elif isinstance(content, list | tuple):
+        content = dict(enumerate(content))
+    elif not isinstance(content, dict):
+        return None
+    for name, value in content.items():
+        if (where := not_finite(value)) is not None:
+            return f"{name}{' ' if where.startswith('(') else '.'}{where}"
+    return None
+
+
+def in_words(error: ValidationError) -> str:
+    """The first thing that is wrong with a record: where, and what."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    return f"{where}: {first['msg']}"
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
+    with way_out(path):
+        write_atomically(path, record.model_dump_json(), replace=False)
+
+
+def read_record(path: Path) -> Record:
+    """Raises RecordError that names the file and what is wrong: truncated, not a record, or of another schema."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    try:
+        record = Record.model_validate_json(text)
+    except ValidationError as error:
+        version = _schema_version(text)
+        if version is not None and version != SCHEMA_VERSION:
+            raise RecordError(f"{path}: {_other_schema(version)}") from error
+        raise RecordError(
+            f"{path}: not a record of schema {SCHEMA_VERSION}: {in_words(error)}. "
+            f"It is left alone and counts as not measured."
+        ) from error
+    if record.schema_version != SCHEMA_VERSION:
+        raise RecordError(f"{path}: {_other_schema(record.schema_version)}")
+    return record
+
+
+def _schema_version(text: str) -> object:
+    """Of what is no record of this schema; None where it says none."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    return content.get("schema_version") if isinstance(content, dict) else None
+
+
+def _other_schema(version: object) -> str:
+    return f"schema version {version}; this code reads {SCHEMA_VERSION}. It is left alone and counts as not measured."
+
+
+def find_settled_record(
+    measurement: Measurement, results: Results, scheduler: str, *, job: str | None = None
+) -> Path | None:
+    """The newest record that makes a second run pointless, or None.
+
+    A record made by hand on a laptop (`local`) never stands for one that a cluster job (`slurm`) should make.
+    Corrupt records count as not measured; they are left in place.
+
+    Args:
+        job: only a record of this job counts (`--force`).
+    """
+    for path in reversed(results.record_files(measurement)):
+        try:
+            record = read_record(path)
+        except RecordError:
+            continue
+        is_wanted = record.outcome in SETTLED and record.environment.get("scheduler") == scheduler
+        if is_wanted and job in (None, record.job):
+            return path
+    return None

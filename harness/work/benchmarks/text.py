@@ -1,0 +1,45 @@
+"""A small text, byte by byte: 500 lines of the Constitution of the United States (1787, public domain)."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.work.datasets import Dataset, DataSource
+from harness.work.declared import Benchmark, Model
+from harness.work.tasks import NEXT_TOKEN
+
+TEXT = Path(__file__).parent.parent / "sample" / "us_constitution.txt"
+VOCABULARY = 256
+"""Bytes."""
+WINDOW = 64
+"""Tokens that a model predicts in each sample; one more is before them."""
+STRIDE = 16
+"""Of the windows to train on, which overlap. Those to test on do not."""
+TEST_SHARE = 0.1
+"""Of the text, from its end."""
+
+
+def _read(_originals: Path | None = None) -> Dataset:
+    tokens = np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int32)
+    train, test = np.split(tokens, [round(len(tokens) * (1 - TEST_SHARE))])
+    return Dataset(train={"tokens": windows(train, STRIDE)}, test={"tokens": windows(test, WINDOW)}, constants={})
+
+
+def windows(tokens: NDArray[np.int32], stride: int) -> NDArray[np.int32]:
+    """[windows, WINDOW + 1]"""
+    return np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(tokens, WINDOW + 1)[::stride])
+
+
+BENCHMARK = Benchmark(
+    name="text",
+    task=NEXT_TOKEN,
+    models=(Model(name="mlp"),),
+    data=DataSource(
+        benchmark="text",
+        read=_read,
+        source="Constitution of the United States (1787)",
+        sample=_read,
+        sample_source="Constitution of the United States (1787)",
+    ),
+)

@@ -1,0 +1,145 @@
+"""What can be measured, declared once for both frameworks: benchmarks, use cases, and their execution modes.
+
+Both runners, the check of experiments.yaml and the report read these same objects. A file in benchmarks/ holds a
+BENCHMARK, a file in use_cases/ a USE_CASE; a file that is there is known, nothing is registered.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import ConfigError
+from harness.plan import Framework, Frozen
+from harness.suggest import valid_names
+from harness.work.datasets import DataSource
+from harness.work.tasks import Task
+
+RunAs = Literal["eager", "compiled", "max_autotune"]
+"""Operator by operator; by the framework's compiler; with more kernels tried for each operation."""
+Graph = Literal["none", "parts", "step"]
+"""Which part of a step is replayed as a CUDA graph: nothing, what the compiler has compiled, or all of it."""
+
+
+class Nothing(Frozen):
+    """Options, settings or sizes of what has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """An execution mode: a formulation of the work, and how it is run."""
+
+    name: str
+    """As experiments.yaml and the records call it. Nobody takes it apart."""
+    formulation: str
+    """How the same mathematics is written down: `vmap`, `outer_product`, `loop`, ..."""
+    run_as: RunAs = "compiled"
+    graph: Graph = "none"
+    is_loop: bool = False
+    """The plain loop, over models or samples, against which the framework's other formulations are seen."""
+    process_per_node: bool = False
+    """One process for all devices of a node, instead of one for each device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One model of a benchmark."""
+
+    name: str
+    has_batch_norm: bool = False
+    """Then the samples of a batch depend on each other, and not all of the state is weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Inputs and class labels that are drawn from the seed, where a benchmark has no data set."""
+
+    words: str
+    """What is drawn."""
+    shape: Callable[[str, Any], tuple[int, ...]]
+    """Of one sample: (model, sizes) -> features, or channels x height x width."""
+    classes: Callable[[str, Any], int]
+    """How many: (model, sizes) -> count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A task on a data set with its models."""
+
+    name: str
+    task: Task
+    models: tuple[Model, ...]
+    data: DataSource | None
+    """None where the inputs are drawn."""
+    drawn: Drawn | None = None
+    """What is drawn where there is no data."""
+    sizes: type[Frozen] = Nothing
+    """Sizes of the models and inputs that experiments.yaml may choose (`benchmarks.<name>.sizes`)."""
+
+    def model(self, name: str) -> Model:
+        """Raises ConfigError for a name that is not declared."""
+        for model in self.models:
+            if model.name == name:
+                return model
+        names = [model.name for model in self.models]
+        raise ConfigError(f"{name}: {self.name} has no such model; {valid_names(name, names)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UseCase:
+    """What is done with a benchmark."""
+
+    name: str
+    modes: Mapping[Framework, tuple[Mode, ...]]
+    options: type[Frozen] = Nothing
+    """Its own axes: each field is one, with the values that it may take."""
+    settings: type[Frozen] = Nothing
+    """What it is told besides: epochs, learning rates, ... Every field must be given."""
+    refuses: Callable[[Benchmark, Model], str | None] = field(default=lambda _benchmark, _model: None)
+    """Why it makes no sense with this model of this benchmark; None where it does."""
+    one_device: bool = False
+    """It splits no work among devices: each of several would do all of it."""
+
+    def mode(self, framework: Framework, name: str) -> Mode:
+        """Raises ConfigError for a name that is not declared."""
+        for mode in self.modes[framework]:
+            if mode.name == name:
+                return mode
+        names = [mode.name for mode in self.modes[framework]]
+        raise ConfigError(f"{name}: {self.name} has no such execution mode in {framework}; {valid_names(name, names)}")
+
+
+def benchmark(name: str) -> Benchmark:
+    """Raises ConfigError for a name without a file."""
+    _require("benchmark", name, benchmark_names())
+    found: Benchmark = importlib.import_module(f"harness.work.benchmarks.{name}").BENCHMARK
+    return found
+
+
+def use_case(name: str) -> UseCase:
+    """Raises ConfigError for a name without a file."""
+    _require("use case", name, use_case_names())
+    found: UseCase = importlib.import_module(f"harness.work.use_cases.{name}").USE_CASE
+    return found
+
+
+def benchmark_names() -> tuple[str, ...]:
+    return _modules_in("benchmarks")
+
+
+def use_case_names() -> tuple[str, ...]:
+    return _modules_in("use_cases")
+
+
+@cache
+def _modules_in(folder: str) -> tuple[str, ...]:
+    found = pkgutil.iter_modules([str(Path(__file__).parent / folder)])
+    return tuple(sorted(module.name for module in found if not module.name.startswith("_")))
+
+
+def _require(kind: str, name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        raise ConfigError(f"{name}: there is no such {kind}; {valid_names(name, names)}")

@@ -1,0 +1,156 @@
+"""Use case 6: what "N models at once" means in both frameworks: learning rates, batches, and the check against models
+trained alone. Numbers only, no framework.
+"""
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from harness.plan import Frozen, Precision
+from harness.results.record import Check
+from harness.work.closeness import (
+    TOLERANCES,
+    Tensors,
+    check_errors,
+    check_worst,
+    errors_of_items,
+    errors_of_tensors,
+)
+from harness.work.datasets import Dataset
+from harness.work.declared import Benchmark, Mode, Model, UseCase
+from harness.work.weights import initial_weight
+
+
+class Options(Frozen):
+    models: int = Field(ge=1)
+    """How many."""
+    batches: Literal["different", "same"]
+    """Whether every model has a batch of its own, or all see one."""
+    learning_rates: Literal["one", "separate"]
+    """Whether all have the same, or each its own down to a tenth of `learning_rate`."""
+
+
+class Settings(Frozen):
+    """SGD, without weight decay."""
+
+    learning_rate: float = Field(gt=0)
+    momentum: float = Field(ge=0, le=1)
+
+
+def refuses(_benchmark: Benchmark, model: Model) -> str | None:
+    if model.has_batch_norm:
+        return "BatchNorm's running statistics are no weights, and not every formulation can stack them"
+    return None
+
+
+USE_CASE = UseCase(
+    name="many_models",
+    options=Options,
+    settings=Settings,
+    refuses=refuses,
+    one_device=True,
+    modes={
+        "jax": (
+            Mode(name="vmap", formulation="vmap"),
+            Mode(name="side_by_side", formulation="side_by_side"),
+            Mode(name="unrolled", formulation="unrolled", is_loop=True),
+            Mode(name="map", formulation="map"),
+        ),
+        "torch": (
+            Mode(name="loop", formulation="loop", run_as="eager", is_loop=True),
+            Mode(name="loop_compiled", formulation="loop"),
+            Mode(name="loop_cuda_graphs", formulation="loop", graph="parts"),
+            Mode(name="conv1d_loop", formulation="conv1d_loop", run_as="eager"),
+            Mode(name="conv1d_loop_compiled", formulation="conv1d_loop"),
+            Mode(name="streams", formulation="streams", run_as="eager"),
+            Mode(name="grouped_conv1d", formulation="grouped_conv1d", run_as="eager"),
+            Mode(name="grouped_conv1d_compiled", formulation="grouped_conv1d"),
+            Mode(name="batched", formulation="batched", run_as="eager"),
+            Mode(name="batched_compiled", formulation="batched"),
+            Mode(name="batched_cuda_graphs", formulation="batched", graph="parts"),
+            Mode(name="vmap", formulation="vmap", run_as="eager"),
+            Mode(name="vmap_compiled", formulation="vmap"),
+            Mode(name="vmap_cuda_graphs", formulation="vmap", graph="parts"),
+        ),
+    },
+)
+
+MODELS_FOR_A_MEDIAN = 3
+CHECK_STEPS = 2
+"""The second step is the first that momentum has a part in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """A few steps of training of N models."""
+
+    losses: NDArray[np.float64]
+    """[steps, models]; each before its step."""
+    updates: Mapping[str, NDArray[np.float64]]
+    """By neutral name, [models, ...]: the weights afterwards less the initial ones."""
+
+
+def model_seed(seed: int, index: int) -> int:
+    """Model `index` has the initial weights that a model alone has with this seed."""
+    return seed + index
+
+
+def learning_rates(base: float, models: int, spread: str) -> NDArray[np.float64]:
+    """[models]. `separate`: from `base` down to a tenth of it, in equal ratios, as in a sweep; `one`: all `base`."""
+    return base * (np.geomspace(1, 0.1, models) if spread == "separate" else np.ones(models))
+
+
+def leading_axes(models: int, batch_size: int, batches: str) -> tuple[int, ...]:
+    """`different`: every model has a batch of its own; `same`: one batch is for all."""
+    return (models, batch_size) if batches == "different" else (batch_size,)
+
+
+def first_batch(dataset: Dataset, lead: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+    """The first samples of the training set, [*lead, ...]; from its start again where it is too short."""
+    rows = np.arange(math.prod(lead)) % dataset.train_count
+    return {name: np.asarray(array[rows]).reshape(*lead, *array.shape[1:]) for name, array in dataset.train.items()}
+
+
+def drawn_batch(seed: int, lead: tuple[int, ...], shape: tuple[int, ...], classes: int) -> dict[str, NDArray[Any]]:
+    """Normal inputs [*lead, *shape] and labels [*lead]: the same numbers for both frameworks, for checks and parity.
+
+    What is timed is drawn on the device by the framework's own generator instead.
+    """
+    generator = np.random.default_rng([seed, zlib.crc32(b"synthetic batch")])
+    inputs = generator.standard_normal((*lead, *shape), np.float32)
+    return {"inputs": inputs, "labels": generator.integers(0, classes, lead, np.int32)}
+
+
+def check_course(actual: Course, alone: Course, precision: Precision) -> list[Check]:
+    """The program that will be timed against every model trained alone in float64.
+
+    The tolerances are those of closeness.py, for the reasons given there. Two models have no median that one of
+    them alone could not move; that over all their tensors is taken there.
+
+    Raises:
+        CheckFailed: a model came out otherwise; the variant is then recorded as failed and never timed.
+    """
+    against = "against models trained alone in float64"
+    losses = errors_of_items({"loss": actual.losses.T}, {"loss": alone.losses.T})
+    # A loss is continuous: no path that rounding opens can move it by much.
+    of_losses = check_worst(f"losses of the first steps {against}", losses, "model", TOLERANCES[precision].typical)
+    name = f"weight updates of {CHECK_STEPS} steps {against}"
+    of_models = errors_of_items(actual.updates, alone.updates)
+    if len(of_models) >= MODELS_FOR_A_MEDIAN:
+        return [of_losses, *check_errors(name, of_models, "model", precision)]
+    of_tensors = errors_of_tensors(actual.updates, alone.updates)
+    return [of_losses, *check_errors(name, of_tensors, "tensor", precision, worst=float(of_models.max()))]
+
+
+def added_to_weights(weights: Tensors, seed: int) -> dict[str, NDArray[np.float64]]:
+    """Of N models, [models, ...]: weights less the initial ones, in which a difference would drown."""
+    return {
+        name: value - np.stack([initial_weight(model_seed(seed, i), name, value.shape[1:]) for i in range(len(value))])
+        for name, value in weights.items()
+    }

@@ -1,0 +1,152 @@
+"""Use cases 3 and 4: the gradient of every sample's own loss, on one GPU or on several. What both frameworks share.
+
+Numbers only, no framework. The check's batch repeats a few distinct samples up to the measured batch size, so that the
+very program that is timed is checked, and a one-by-one loop in float64 over the distinct samples is reference enough.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from harness.plan import Frozen, Precision
+from harness.results.parity import Numbers
+from harness.results.record import Check
+from harness.work.closeness import (
+    Tensors,
+    check_error,
+    check_errors,
+    errors_of_items,
+    errors_of_tensors,
+    relative_error,
+)
+from harness.work.declared import Benchmark, Mode, Model, UseCase
+
+Output = Literal["norms", "full", "clipped_sum", "batch_gradient"]
+
+DISTINCT_SAMPLES = 8
+PER_SAMPLE_OUTPUTS = ("norms", "full")
+"""Outputs with one entry per sample, in the order of the batch; of several devices, each holds those of its own part.
+The other outputs are sums over the whole batch, and the same on all devices."""
+REFERENCE_TOLERANCE = 1e-9
+"""Float64 against float64."""
+
+
+class Options(Frozen):
+    """What is asked for decides what may be fused away, so the outputs are never compared with each other."""
+
+    output: Output
+    """`norms`: B numbers. `full`: every sample's whole gradient. `clipped_sum`: the sum that DP-SGD takes, without
+    noise. `batch_gradient`: one gradient of the mean loss, the base line."""
+
+
+class Settings(Frozen):
+    chunk_size: int = Field(ge=1)
+    """Samples of one chunk in the chunked formulation."""
+    clip_norm: float = Field(gt=0)
+
+
+def refuses(benchmark: Benchmark, model: Model) -> str | None:
+    if benchmark.data is None:
+        return f"{benchmark.name} has no data set"
+    if model.has_batch_norm:
+        return "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined"
+    return None
+
+
+USE_CASE = UseCase(
+    name="per_sample_gradients",
+    options=Options,
+    settings=Settings,
+    refuses=refuses,
+    modes={
+        "jax": (
+            Mode(name="jit", formulation="vmap"),
+            Mode(name="outer_product", formulation="outer_product"),
+            Mode(name="chunked", formulation="chunked"),
+            Mode(name="jit_process_per_node", formulation="vmap", process_per_node=True),
+        ),
+        "torch": (
+            Mode(name="eager", formulation="vmap", run_as="eager"),
+            Mode(name="compiled", formulation="vmap"),
+            Mode(name="cuda_graphs", formulation="vmap", graph="parts"),
+            Mode(name="outer_product", formulation="outer_product", run_as="eager"),
+            Mode(name="outer_product_compiled", formulation="outer_product"),
+            Mode(name="chunked", formulation="chunked", run_as="eager"),
+            Mode(name="chunked_compiled", formulation="chunked"),
+            Mode(name="loop", formulation="loop", run_as="eager", is_loop=True),
+        ),
+    },
+)
+
+
+def check_batch_rows(batch_size: int) -> NDArray[np.int64]:
+    """Rows of the training set for the check's batch: the first few samples over and over."""
+    return np.arange(batch_size) % min(DISTINCT_SAMPLES, batch_size)
+
+
+def expected_output(
+    loop: Sequence[Tensors], output: str, batch_size: int, clip_norm: float, own: slice = slice(None)
+) -> dict[str, NDArray[np.float64]]:
+    """What the use case must return for the check's batch.
+
+    Args:
+        loop: the gradient of each distinct sample's loss, float64, by neutral name.
+        output: `full`: each sample's gradient, [batch, ...] per parameter. `norms`: [batch] L2 norms over all
+            parameters. `clipped_sum`: sum of g * min(1, clip_norm / |g|) (Abadi et al. 2016, arXiv 1607.00133,
+            algorithm 1, no noise). `batch_gradient`: gradient of the mean loss.
+        own: this device's part of the batch.
+    """
+    rows = check_batch_rows(batch_size)
+    norms = np.array([np.sqrt(sum(np.sum(g**2) for g in gradient.values())) for gradient in loop])
+    stacked = {name: np.stack([gradient[name] for gradient in loop]) for name in loop[0]}
+    if output == "norms":
+        return {"norms": norms[rows[own]]}
+    if output == "full":
+        return {name: gradient[rows[own]] for name, gradient in stacked.items()}
+    # clip_norm / max(norm, clip_norm) is min(1, clip_norm / norm), for a norm of zero too.
+    clipped = output == "clipped_sum"
+    factors = clip_norm / np.maximum(norms, clip_norm) if clipped else np.full(len(loop), 1 / batch_size)
+    weights = factors * np.bincount(rows, minlength=len(loop))
+    return {name: np.tensordot(weights, gradient, axes=1) for name, gradient in stacked.items()}
+
+
+def check_gradients(
+    *,
+    actual: Tensors,
+    loop: Sequence[Tensors],
+    batch_gradient: Tensors,
+    output: str,
+    batch_size: int,
+    clip_norm: float,
+    precision: Precision,
+    own: slice = slice(None),
+) -> list[Check]:
+    """The measured output against the loop, and the loop's mean against the batch gradient of the distinct samples
+    (float64).
+
+    Raises:
+        CheckFailed: either is off by more than its tolerance; the variant is then recorded as failed and never timed.
+    """
+    mean = {name: np.mean([gradient[name] for gradient in loop], axis=0) for name in loop[0]}
+    reference = check_error(
+        "mean of the float64 loop against the float64 batch gradient",
+        relative_error(mean, batch_gradient),
+        REFERENCE_TOLERANCE,
+    )
+    expected = expected_output(loop, output, batch_size, clip_norm, own)
+    name = f"{output} against the float64 loop"
+    if output in PER_SAMPLE_OUTPUTS:
+        return [reference, *check_errors(name, errors_of_items(actual, expected), "sample", precision)]
+    whole = relative_error(actual, expected)
+    return [reference, *check_errors(name, errors_of_tensors(actual, expected), "tensor", precision, worst=whole)]
+
+
+def parity_names(output: str, values: Numbers) -> dict[str, NDArray[np.float64]]:
+    """The output under the names of the parity gate; a `batch_gradient` is a gradient like any other."""
+    if output == "norms":
+        return {"norms": values["norms"]}
+    quantity = {"full": "per_sample_gradients", "clipped_sum": "clipped_sum", "batch_gradient": "gradients"}[output]
+    return {f"{quantity}/{name}": value for name, value in values.items()}

@@ -1,0 +1,34 @@
+"""MNIST: 28 x 28 grey images, ten digits."""
+
+from typing import Any, ClassVar
+
+import jax
+from flax import nnx
+from jax import numpy as jnp
+
+
+class Cnn(nnx.Module):
+    """The 26,010-parameter network of the per-sample-gradient literature.
+
+    Source: Subramani et al. 2020 (arXiv 2010.09063), github.com/TheSalon/fast-dpsgd, jaxdp.py.
+    """
+
+    FLATTENED: ClassVar = {"fc1": (32, 4, 4)}
+
+    def __init__(self, dtypes: dict[str, Any]) -> None:
+        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
+        self.conv1 = nnx.Conv(1, 16, (8, 8), strides=2, padding=3, rngs=rngs, **dtypes)
+        self.conv2 = nnx.Conv(16, 32, (4, 4), strides=2, padding=0, rngs=rngs, **dtypes)
+        self.fc1 = nnx.Linear(512, 32, rngs=rngs, **dtypes)
+        self.fc2 = nnx.Linear(32, 10, rngs=rngs, **dtypes)
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Normalised images [batch, 28, 28, 1] to logits [batch, 10]."""
+        hidden = nnx.max_pool(nnx.relu(self.conv1(images)), (2, 2), strides=(1, 1))
+        hidden = nnx.max_pool(nnx.relu(self.conv2(hidden)), (2, 2), strides=(1, 1))
+        hidden = nnx.relu(self.fc1(jnp.reshape(hidden, (hidden.shape[0], -1))))
+        return self.fc2(hidden)
+
+
+def make_model(name: str, _sizes: Any, dtypes: dict[str, Any]) -> nnx.Module:
+    return {"cnn": Cnn}[name](dtypes)

@@ -1,0 +1,40 @@
+"""Text, token by token: a small network that sees the last few tokens."""
+
+from typing import Any
+
+import jax
+from flax import nnx
+from jax import numpy as jnp
+
+from harness.work.benchmarks.text import VOCABULARY
+
+CONTEXT = 8
+"""Tokens that a prediction is made from."""
+FEATURES = 32
+"""Of a token."""
+HIDDEN = 128
+
+
+class Mlp(nnx.Module):
+    """A window of embeddings and one hidden layer: 74,112 parameters.
+
+    Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", without direct connections.
+    """
+
+    def __init__(self, dtypes: dict[str, Any]) -> None:
+        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
+        of_embedding = {name: dtype for name, dtype in dtypes.items() if name != "precision"}
+        self.embed = nnx.Embed(VOCABULARY, FEATURES, rngs=rngs, **of_embedding)
+        self.hidden = nnx.Linear(CONTEXT * FEATURES, HIDDEN, rngs=rngs, **dtypes)
+        self.output = nnx.Linear(HIDDEN, VOCABULARY, rngs=rngs, **dtypes)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Tokens [batch, positions] to logits [batch, positions, VOCABULARY]; zeros are before the first token."""
+        padded = jnp.pad(self.embed(tokens), ((0, 0), (CONTEXT - 1, 0), (0, 0)))
+        positions = tokens.shape[1]
+        seen = jnp.concatenate([padded[:, first : first + positions] for first in range(CONTEXT)], axis=-1)
+        return self.output(jnp.tanh(self.hidden(seen)))
+
+
+def make_model(name: str, _sizes: Any, dtypes: dict[str, Any]) -> nnx.Module:
+    return {"mlp": Mlp}[name](dtypes)

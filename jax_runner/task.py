@@ -1,0 +1,114 @@
+"""Each kind of task in JAX: from a batch to the model's inputs and targets, the loss and the score of each sample.
+
+harness/work/tasks.py declares them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import optax
+from jax import numpy as jnp
+
+from harness.errors import ConfigError
+from harness.measure.program import Session
+
+Batch = Mapping[str, Any]
+"""The task's arrays for some samples, by name; their first axes count the samples."""
+
+
+class Task(Protocol):
+    """Pure functions; to be jitted with the rest of the step."""
+
+    def inputs(self, batch: Batch) -> jax.Array:
+        """What the model takes; images are NHWC."""
+
+    def targets(self, batch: Batch) -> jax.Array:
+        """What the outputs are compared with."""
+
+    def losses(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """Of each sample, [batch]."""
+
+    def mean_loss(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """Over the batch."""
+
+    def scores(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """Of each sample, [batch]; the metric is made of their mean."""
+
+
+class Classification:
+    """Outputs are logits [batch, classes], targets are labels [batch]."""
+
+    def targets(self, batch: Batch) -> jax.Array:
+        return batch["labels"]
+
+    def losses(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        return optax.softmax_cross_entropy_with_integer_labels(in_full_precision(outputs), targets)
+
+    def mean_loss(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        return self.losses(outputs, targets).mean()
+
+    def scores(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        return outputs.argmax(-1) == targets
+
+
+class ImageClassification(Classification):
+    """uint8 images [batch, height, width, channels]."""
+
+    def __init__(self, mean: Any, std: Any) -> None:
+        self.mean, self.std = mean, std
+
+    def inputs(self, batch: Batch) -> jax.Array:
+        """Of mean 0 and standard deviation 1 in each channel."""
+        return (batch["images"].astype(self.mean.dtype) / 255 - self.mean) / self.std
+
+
+class GeneratedClassification(Classification):
+    """Inputs that are drawn: features, or channels x height x width."""
+
+    def inputs(self, batch: Batch) -> jax.Array:
+        inputs = batch["inputs"]
+        is_image = inputs.ndim - batch["labels"].ndim == 3
+        return jnp.moveaxis(inputs, -3, -1) if is_image else inputs
+
+
+class NextToken:
+    """Outputs are logits [batch, positions, vocabulary], targets are tokens [batch, positions]."""
+
+    def inputs(self, batch: Batch) -> jax.Array:
+        return batch["tokens"][..., :-1]
+
+    def targets(self, batch: Batch) -> jax.Array:
+        return batch["tokens"][..., 1:]
+
+    def losses(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """Of each sample the mean over its positions."""
+        return optax.softmax_cross_entropy_with_integer_labels(in_full_precision(outputs), targets).mean(-1)
+
+    def mean_loss(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        return self.losses(outputs, targets).mean()
+
+    def scores(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """The perplexity is made of the mean loss."""
+        return self.losses(outputs, targets)
+
+
+def make_task(session: Session[Any], dtype: Any) -> Task:
+    """`dtype`: of the inputs."""
+    name, constants = session.benchmark.task.name, session.dataset.constants
+    if name == "image_classification":
+        return ImageClassification(constants["mean"].astype(dtype), constants["std"].astype(dtype))
+    if name == "next_token":
+        return NextToken()
+    if name == "generated_classification":
+        return GeneratedClassification()
+    raise ConfigError(f"{session.benchmark.name}: jax_runner/task.py has no task {name}")
+
+
+def in_float64(inputs: jax.Array) -> jax.Array:
+    """For a reference on the very same inputs; integers, such as tokens, stay what they are."""
+    return inputs.astype(jnp.float64) if jnp.issubdtype(inputs.dtype, jnp.floating) else inputs
+
+
+def in_full_precision(outputs: jax.Array) -> jax.Array:
+    return outputs.astype(jnp.float32) if outputs.dtype == jnp.bfloat16 else outputs

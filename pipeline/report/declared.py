@@ -1,0 +1,42 @@
+"""What is declared of a record's benchmark and execution mode (harness/work/declared.py). Records outlive declarations:
+a name that is not declared any more still has a place in the report.
+"""
+
+from functools import cache
+
+from harness.plan import Framework
+from harness.work.declared import Mode, benchmark, benchmark_names, use_case, use_case_names
+from harness.work.tasks import Metric, Task
+
+UNKNOWN_TASK = Task(
+    name="unknown",
+    arrays=(),
+    samples="samples",
+    metric=Metric(name="metric", words="test metric", higher_is_better=True, format="number"),
+)
+NOT_DECLARED = "not declared"
+HOW_IT_RUNS = {
+    ("compiled", "none"): "compiled",
+    ("eager", "none"): "eager",
+    ("compiled", "parts"): "CUDA graphs",
+    ("compiled", "step"): "CUDA graph of the step",
+    ("max_autotune", "none"): "max autotune",
+}
+"""Of a mode's `run_as` and `graph`."""
+
+
+@cache
+def task_of(benchmark_name: str) -> Task:
+    return benchmark(benchmark_name).task if benchmark_name in benchmark_names() else UNKNOWN_TASK
+
+
+@cache
+def mode_of(framework: Framework, use_case_name: str, mode_name: str) -> Mode | None:
+    """None where it is not declared."""
+    if use_case_name not in use_case_names():
+        return None
+    return next((mode for mode in use_case(use_case_name).modes[framework] if mode.name == mode_name), None)
+
+
+def how_it_runs(mode: Mode | None) -> str:
+    return HOW_IT_RUNS[mode.run_as, mode.graph] if mode else NOT_DECLARED

@@ -1,0 +1,52 @@
+"""`main.py --dry-run`: what would be submitted, line by line. It asks no scheduler and needs none."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from harness.paths import Results
+from harness.plan import JobPlan, Pair, Pairing
+from pipeline.submission.pairing import arms_of
+from pipeline.submission.submit import run_arguments, script_name, split
+
+
+def print_dry_run(
+    pairs: Iterable[Pair], scripts: Mapping[str, Path], results: Results, *, pairing: Pairing, executor: str
+) -> int:
+    """`executor` as on the command line; `auto` shows sbatch lines also where there is no sbatch."""
+    parts = [part for pair in pairs for part in split(pair, pairing)]
+    lines = []
+    for part in parts:
+        counts = " + ".join(f"{measurement_count(plan)}" for plan in part.jobs)
+        frameworks = f" ({', '.join(plan.framework for plan in part.jobs)} in turn)" if len(part.jobs) > 1 else ""
+        lines.append(f"# {script_name(part)}: {counts} measurements{frameworks}\n")
+        lines += [f"{shlex.join(command)}\n" for command in submission_commands(part, scripts, results, executor)]
+    measurements = sum(measurement_count(plan) for part in parts for plan in part.jobs)
+    jobs = f"{len(parts)} job{'' if len(parts) == 1 else 's'}"
+    lines.append(f"# {jobs}, {measurements} measurements; nothing was submitted.\n")
+    if executor == "auto" and shutil.which("sbatch") is None:
+        lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
+    sys.stdout.writelines(lines)
+    return 0
+
+
+def measurement_count(plan: JobPlan) -> int:
+    return len(plan.variants) * plan.protocol.replicates
+
+
+def submission_commands(part: Pair, scripts: Mapping[str, Path], results: Results, executor: str) -> list[list[str]]:
+    """One sbatch for all of `part`; the local queue starts each arm by itself."""
+    folders = {plan.framework: results.new_job_folder(plan) for plan in part.jobs}
+    if executor != "local":
+        from pipeline.submission.slurm import sbatch_command
+
+        return [sbatch_command(scripts[script_name(part)], *(folder.root for folder in folders.values()))]
+    script_of = {plan.framework: str(scripts[plan.name]) for plan in part.jobs}
+    if len(part.jobs) == 1:
+        return [["bash", script, *run_arguments(folders[name], results)] for name, script in script_of.items()]
+    return [
+        ["bash", script_of[arm.framework], *run_arguments(folders[arm.framework], results, arm)]
+        for arm in arms_of(part)
+    ]

@@ -1,0 +1,197 @@
+"""Runs jobs on this machine one at a time, so that two of them never share the GPU; those of a pair in turn.
+
+    python -m pipeline.submission.local_queue FOLDER...
+
+main.py starts it and leaves. A second queue of the same results folder waits for the first one to end.
+SIGTERM ends the job that runs, in order, and the queue with it (`main.py cancel`).
+"""
+
+import argparse
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from harness.files import write_atomically
+from harness.paths import JobFolder, Results, timestamp
+from harness.plan import JobPlan, Pair
+from pipeline.submission.pairing import Arm, arms_of
+from pipeline.submission.slurm import without_inherited_job
+from pipeline.submission.submit import run_arguments
+from pipeline.watching.jobs import Files, LocalEnd, read_files, words_of
+
+SUBMISSION_TIMEOUT_S = 30.0
+"""main.py writes submission.json within milliseconds of starting the queue, or it has died."""
+
+
+STOP_GRACE_S = 20.0
+"""For run.py to end its measurement and write a last heartbeat, before it is killed."""
+
+
+class Cancelled(BaseException):
+    """SIGTERM came. Not an Exception, so that nothing on the way takes it for an error of the job."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.submission.local_queue", description=__doc__)
+    parser.add_argument("folders", metavar="FOLDER", nargs="+", type=Path)
+    folders = [JobFolder(root=path.absolute()) for path in parser.parse_args(arguments).folders]
+    signal.signal(signal.SIGTERM, _raise_cancelled)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of the shell is not the end of the queue
+    try:
+        for folder in folders:
+            _wait_for_submission(folder)
+        with _alone(_results_of(folders[0])):
+            for group in _groups(folders):
+                if len(group) > 1:
+                    run_in_turn(group)
+                else:
+                    run_job(group[0])
+    except Cancelled:
+        _say("cancelled")
+        return 1
+    return 0
+
+
+def _groups(folders: Sequence[JobFolder]) -> list[list[JobFolder]]:
+    """The two jobs of a pair together, in the order of `folders`."""
+    groups: dict[Path, list[JobFolder]] = {}
+    for folder in folders:
+        submission = read_files(folder).submission
+        partner = Path(submission.partner) if submission and submission.partner else folder.root
+        groups.setdefault(min(folder.root, partner), []).append(folder)
+    return list(groups.values())
+
+
+def run_job(folder: JobFolder) -> None:
+    """Run one job to its end and leave ended.json. A job that cannot even start does not stop the others."""
+    files = _files_of(folder)
+    if files is None:
+        return
+    error = "; ".join(files.problems) or None
+    if files.plan is not None and error is None:
+        error = _run(folder)
+    _end(folder, error)
+
+
+def run_in_turn(folders: Sequence[JobFolder]) -> None:
+    """Run the two jobs of a pair arm by arm. One that fails, or cannot be read, costs the other nothing."""
+    jobs: dict[str, tuple[JobPlan, JobFolder]] = {}
+    for folder in folders:
+        files = _files_of(folder)
+        if files is not None and files.plan is not None and not files.problems:
+            jobs[files.plan.framework] = (files.plan, folder)
+        elif files is not None:
+            _end(folder, "; ".join(files.problems))
+    if len(jobs) == 1:
+        [(_, folder)] = jobs.values()
+        _end(folder, _run(folder))  # as a job of its own, which its records then say
+    if len(jobs) < 2:
+        return
+    plans = tuple(plan for plan, _ in jobs.values())
+    pair = timestamp()
+    errors: dict[str, list[str]] = {framework: [] for framework in jobs}
+    for arm in arms_of(Pair(cell=plans[0].cell, jobs=plans)):
+        plan, folder = jobs[arm.framework]
+        error = _run(folder, arm, pair)
+        if error is not None and error not in errors[arm.framework]:
+            errors[arm.framework].append(error)
+        if arm.replicate == plan.protocol.replicates - 1:
+            _end(folder, "; ".join(errors[arm.framework]) or None)
+
+
+def _files_of(folder: JobFolder) -> Files | None:
+    """None for a job that is not to run."""
+    files = read_files(folder)
+    if files.is_cancelled or files.submission is None:
+        _say(f"{folder.name}: left out, {'cancelled' if files.is_cancelled else 'never submitted'}")
+        return None
+    return files
+
+
+def _end(folder: JobFolder, error: str | None) -> None:
+    end = LocalEnd(error=error, ended_at_unix_s=time.time())
+    write_atomically(folder.local_end, end.model_dump_json(), replace=True)
+    _say(f"{folder.name}: {error or 'done'}")
+
+
+def _run(folder: JobFolder, arm: Arm | None = None, pair: str | None = None) -> str | None:
+    """Why the job, or the arm of it, failed, or None."""
+    place = folder.arm(arm.replicate) if arm else folder.root
+    _say(f"{folder.name}: starts{f', replicate {arm.replicate}' if arm else ''}")
+    command = ["bash", str(folder.script), *run_arguments(folder, _results_of(folder), arm, pair)]
+    log = place / f"{os.getpid()}_0_log.err"
+    try:
+        place.mkdir(exist_ok=True)
+        with log.with_suffix(".out").open("w") as output, log.open("w") as errors:
+            # A session of its own, so that one killpg takes what the script starts before it becomes run.py.
+            job = subprocess.Popen(
+                [*without_inherited_job(), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+    except OSError as error:
+        return f"cannot be started: {error}"
+    try:
+        status = job.wait()
+    except Cancelled:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        _stop(job)
+        raise
+    return (words_of(log) or _explain(status)) if status else None
+
+
+def _explain(status: int) -> str:
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    meaning = {1: "some measurements failed", 2: "wrong usage or configuration", 75: "stopped before its end"}
+    return f"exit status {status}" + (f" ({meaning[status]})" if status in meaning else "")
+
+
+def _stop(job: "subprocess.Popen[bytes]") -> None:
+    """Ask run.py to end its measurement, and kill it if that does not help; its ranks end with it."""
+    job.terminate()
+    try:
+        job.wait(STOP_GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+
+
+def _results_of(folder: JobFolder) -> Results:
+    """`results/jobs/<gpu>/<job>` belongs to `results`."""
+    return Results(root=folder.root.parents[2])
+
+
+@contextmanager
+def _alone(results: Results) -> Iterator[None]:
+    """Hold the lock of this results folder; the kernel frees it when this process ends, however it ends."""
+    with results.local_queue_lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _wait_for_submission(folder: JobFolder) -> None:
+    deadline = time.monotonic() + SUBMISSION_TIMEOUT_S
+    while not folder.submission.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _raise_cancelled(_signal: int, _frame: FrameType | None) -> None:
+    raise Cancelled
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} queue {os.getpid()} | {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

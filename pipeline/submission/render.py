@@ -1,0 +1,257 @@
+"""From a job's plan to the text of its Slurm script. Rendering is pure; write_scripts touches the disk."""
+
+import os
+import re
+import shlex
+import traceback
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import ProjectError
+from harness.experiments.model import Config
+from harness.paths import REPOSITORY, script_path
+from harness.plan import Cell, JobPlan, Pair
+from pipeline.submission.pairing import arms_of
+
+if TYPE_CHECKING:
+    import jinja2
+
+PLAIN_IN_A_HEADER = re.compile(r"[\w%+,./:=@|&*\[\]()-]*")
+"""What sbatch takes without quotes."""
+
+FILES_AT_ONCE = 16
+
+
+def render_script(
+    plan: JobPlan,
+    config: Config,
+    *,
+    config_path: Path,
+    results: Path,
+    repository: Path = REPOSITORY,
+    templates: Path = REPOSITORY / "templates",
+) -> str:
+    """The script of one job, ready for `sbatch`, for `bash` and for submitit.
+
+    Raises:
+        ProjectError: a template is missing, is not valid, or uses a variable that it is not given.
+    """
+    variables = script_variables(plan, config, config_path=config_path, results=results, repository=repository)
+    return _render(templates, f"{plan.framework}.sh.j2", variables)
+
+
+def render_pair_script(
+    pair: Pair,
+    config: Config,
+    *,
+    results: Path,
+    repository: Path = REPOSITORY,
+    templates: Path = REPOSITORY / "templates",
+) -> str:
+    """The script that runs both scripts of a pair in turn. Raises ProjectError as render_script."""
+    variables = header_variables(pair.name, pair.cell, config, results=results) | {
+        "scripts": {plan.framework: str(script_path(plan.name, repository / "slurm_scripts")) for plan in pair.jobs},
+        "arms": arms_of(pair),
+    }
+    return _render(templates, "pair.sh.j2", variables)
+
+
+def script_variables(
+    plan: JobPlan, config: Config, *, config_path: Path, results: Path, repository: Path
+) -> dict[str, Any]:
+    """All that a framework's template may use."""
+    framework = config.cluster.frameworks[plan.framework]
+    return {"framework": plan.framework, **header_variables(plan.name, plan.cell, config, results=results)} | {
+        "repository": str(repository),
+        "setup": framework.setup,
+        "python": framework.python,
+        "arguments": run_arguments(plan, config_path=config_path, results=results, repository=repository),
+        "is_calibration": plan.cell.is_calibration,
+    }
+
+
+def header_variables(name: str, cell: Cell, config: Config, *, results: Path) -> dict[str, Any]:
+    """What one task per GPU of this cell asks of Slurm. `name`: of the plan or pair."""
+    cluster, gpu = config.cluster, config.gpus[cell.gpu]
+    tasks_per_node = cell.devices // cell.nodes
+    gres_type = "" if cell.gpu == "any" and gpu.gres is None else f"{gpu.gres or cell.gpu}:"
+    return {
+        "job_name": job_name(name),
+        "partition": gpu.partition or cluster.partition,
+        "account": cluster.account,
+        "constraint": gpu.constraint,
+        "nodes": cell.nodes,
+        "tasks_per_node": tasks_per_node,
+        "cpus_per_task": cluster.cpus_per_task,
+        "gres": f"gpu:{gres_type}{tasks_per_node}",
+        "memory_gb": cluster.memory_gb,
+        "time_limit_minutes": cluster.time_limit_minutes,
+        "sbatch_options": cluster.sbatch_options + gpu.sbatch_options,
+        # `%` is Slurm's own; `%x` and `%j` are the name and number of the job.
+        "output": str(by_hand_logs(results)).replace("%", "%%") + "/%x-%j.out",
+    }
+
+
+def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository: Path) -> list[str]:
+    """The flags of run.py; a flag that would only say the default is left out."""
+    if plan.cell.is_calibration:
+        arguments = ["--plan", str(plan_path(plan, repository))]
+    else:
+        arguments = ["--benchmark", plan.cell.benchmark, "--use_case", str(plan.cell.use_case)]
+        if plan.cell.gpu != "any":
+            arguments += ["--gpu", plan.cell.gpu]
+        if plan.data != "real":
+            arguments += ["--data", plan.data]
+        if plan.quick:
+            arguments += ["--quick"]
+        if plan.force:
+            arguments += ["--force"]
+        if config_path.absolute() != repository / "experiments.yaml":
+            arguments += ["--config", str(config_path.absolute())]
+    if results.absolute() != repository / "results":
+        arguments += ["--results", str(results.absolute())]
+    return arguments
+
+
+def plan_path(plan: JobPlan, repository: Path) -> Path:
+    """Beside the script of a calibration: its plan, as flags of run.py cannot say it."""
+    return script_path(plan.name, repository / "slurm_scripts").with_suffix(".json")
+
+
+def job_name(name: str) -> str:
+    """Of `a100/jax_cifar10_3` it is `jax_cifar10_3_a100`, of `any/jax_cifar10_3` no more than `jax_cifar10_3`: what
+    squeue shows."""
+    gpu, _, short = name.partition("/")
+    return short if gpu == "any" else f"{short}_{gpu}"
+
+
+@cache
+def by_hand_logs(results: Path) -> Path:
+    """Where the output of a script goes that somebody submits with `sbatch`. Slurm makes no folders."""
+    return results.absolute() / "slurm"
+
+
+def write_scripts(
+    pairs: Iterable[Pair],
+    config: Config,
+    *,
+    config_path: Path,
+    results: Path,
+    repository: Path = REPOSITORY,
+    templates: Path = REPOSITORY / "templates",
+) -> dict[str, Path]:
+    """Writes the script of every job, and of every pair of two, and returns them by the name of the plan or pair.
+
+    Raises:
+        ProjectError: as render_script, or a folder that cannot be written.
+    """
+    texts: dict[str, str] = {}
+    plans: dict[Path, str] = {}
+    for pair in pairs:
+        for plan in pair.jobs:
+            if plan.cell.is_calibration:
+                plans[plan_path(plan, repository)] = plan.model_dump_json(indent=1)
+            texts[plan.name] = render_script(
+                plan,
+                config,
+                config_path=config_path,
+                results=results,
+                repository=repository,
+                templates=templates,
+            )
+        if len(pair.jobs) > 1:
+            texts[pair.name] = render_pair_script(
+                pair, config, results=results, repository=repository, templates=templates
+            )
+    scripts = {name: script_path(name, repository / "slurm_scripts") for name in texts}
+    try:
+        by_hand_logs(results).mkdir(parents=True, exist_ok=True)
+        for folder in {path.parent for path in scripts.values()}:
+            folder.mkdir(parents=True, exist_ok=True)
+        # Each file costs a round trip where the repository is on a network file system.
+        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+            files = [*zip(scripts.values(), texts.values(), strict=True), *plans.items()]
+            list(pool.map(_replace_all, [files[first::FILES_AT_ONCE] for first in range(FILES_AT_ONCE)]))
+    except OSError as error:
+        raise ProjectError(
+            f"{error.filename}: cannot be written: {error.strerror}; "
+            f"scripts go to {repository / 'slurm_scripts'}, results to {results} (another with --results DIR)"
+        ) from error
+    return scripts
+
+
+def _replace_all(files: Iterable[tuple[Path, str]]) -> None:
+    for path, text in files:
+        _replace(path, text)
+
+
+def _replace(path: Path, text: str) -> None:
+    """A new file under the old name: bash reads a script while it runs it, so one in use is never changed."""
+    try:
+        old = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        _write(path, text)
+        return
+    if old == text:
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        _write(temporary, text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    if text.startswith("#!"):
+        path.chmod(0o755)
+
+
+@cache
+def _environment(templates: Path) -> "jinja2.Environment":
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
+        auto_reload=False,  # it would look at every file before every script
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # shell, not HTML; values are quoted by the filters below
+    )
+    environment.filters["shell"] = shlex.quote
+    environment.filters["sbatch"] = quote_for_sbatch
+    return environment
+
+
+def _render(templates: Path, name: str, variables: dict[str, Any]) -> str:
+    import jinja2
+
+    try:
+        return _environment(templates).get_template(name).render(variables)
+    except jinja2.UndefinedError as error:
+        # Jinja names the variable only; the traceback's last frame in a template has its file and line.
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".j2")]
+        where = f"{Path(frames[-1].filename)}:{frames[-1].lineno}" if frames else name
+        raise ProjectError(f"{where}: {error.message}; a template may use {', '.join(variables)}") from error
+    except jinja2.TemplateSyntaxError as error:
+        where = error.filename or error.name or name
+        raise ProjectError(f"{where}:{error.lineno}: not a valid template: {error.message}") from error
+    except jinja2.TemplateNotFound as error:
+        raise ProjectError(f"{templates}: there is no template {error.name}") from error
+
+
+def quote_for_sbatch(option: str) -> str:
+    """A value, or `--name=value`, for an #SBATCH line, which sbatch splits at blanks and cuts at `#`."""
+    name, equals, value = option.partition("=") if option.startswith("--") else ("", "", option)
+    if not equals and option.startswith("--"):
+        return option
+    if not PLAIN_IN_A_HEADER.fullmatch(value):
+        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"{name}{equals}{value}"

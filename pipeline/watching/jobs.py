@@ -1,0 +1,381 @@
+"""What became of each job: the records first, then the heartbeat, then Slurm.
+
+A folder under results/jobs/ is a job. main.py makes one and leaves submission.json in it; run.py started by
+hand makes its own, without. Both hold plan.json and, from the first beat on, heartbeat.json.
+"""
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from harness.errors import RecordError
+from harness.job.progress import Heartbeat, read_heartbeat
+from harness.paths import JobFolder, Results
+from harness.plan import Frozen, JobPlan
+from harness.plan_file import read_plan
+from harness.results.record import find_settled_record
+from pipeline.watching import slurm_states
+from pipeline.watching.slurm_states import SlurmSilentError, SlurmState
+
+State = Literal["queued", "running", "requeued", "done", "failed", "cancelled", "lost", "stopped"]
+ACTIVE: frozenset[State] = frozenset({"queued", "running", "requeued"})
+"""Not over yet: the scheduler has it or will start it again."""
+
+LOST_AFTER_S = 60.0
+"""Without a sign of life from the scheduler or the heartbeat."""
+ASK_SLURM_EVERY_S = 5.0
+
+Model = TypeVar("Model", bound=Frozen)
+
+
+class Submission(Frozen):
+    """submission.json: how the job was handed over."""
+
+    executor: Literal["slurm", "local"]
+    job_id: str
+    """Slurm's, or the process id of the local queue."""
+    script: str
+    command: tuple[str, ...]
+    """The exact command line that took the job."""
+    node: str
+    """The machine it was submitted from; for a local job, the one it runs on."""
+    submitted_at_unix_s: float
+    partner: str | None = None
+    """Folder of the other framework's job, where both run in turn in one allocation or one run of the local queue."""
+
+
+class LocalEnd(Frozen):
+    """ended.json: the local queue's word on a job that it ran."""
+
+    error: str | None
+    """None when the job's run.py exited with 0."""
+    ended_at_unix_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    folder: JobFolder
+    plan: JobPlan | None
+    """None when plan.json cannot be read; `reason` says why."""
+    state: State
+    submission: Submission | None = None
+    """None for a job that was started by hand, and where submission.json cannot be read."""
+    node: str | None = None
+    heartbeat: Heartbeat | None = None
+    partner: Heartbeat | None = None
+    """Of the other framework's job, where both run in turn."""
+    reason: str | None = None
+    """Why it failed, waits, or cannot be told."""
+
+    @property
+    def name(self) -> str:
+        """`any/jax_cifar10_3`, or the folder's name without a plan."""
+        return self.plan.name if self.plan else self.folder.root.name
+
+    @property
+    def executor(self) -> Literal["slurm", "local", "by hand"]:
+        return self.submission.executor if self.submission else "by hand"
+
+    @property
+    def job_id(self) -> str | None:
+        if self.submission:
+            return self.submission.job_id
+        return self.heartbeat.slurm_job_id if self.heartbeat else None
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ACTIVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """What a job's folder says, each part None where it is absent, and why where it is unreadable."""
+
+    folder: JobFolder
+    plan: JobPlan | None
+    submission: Submission | None
+    heartbeat: Heartbeat | None
+    partner: Heartbeat | None
+    end: LocalEnd | None
+    is_cancelled: bool
+    problems: tuple[str, ...]
+
+    @property
+    def is_slurms(self) -> bool:
+        """Whether Slurm has to be asked about it."""
+        is_done = self.heartbeat is not None and self.heartbeat.state == "done"
+        return self.submission is not None and self.submission.executor == "slurm" and not is_done
+
+    @property
+    def beat_of_the_turn(self) -> Heartbeat | None:
+        """While a job waits for its turn, it lives as long as the other framework's does."""
+        beat = self.heartbeat
+        return self.partner if beat and beat.state == "waiting" and self.partner else beat
+
+
+def job_states(results: Results, folders: Sequence[JobFolder] | None = None) -> list[JobState]:
+    """The state of these jobs, or of all there ever were, oldest first. Slurm is asked once for all of
+    them."""
+    return JobReader(results).read(folders)
+
+
+class JobReader:
+    """Reads states again and again: heartbeats at each call, Slurm only every few seconds."""
+
+    def __init__(self, results: Results, *, ask_slurm_every_s: float = ASK_SLURM_EVERY_S) -> None:
+        self._results = results
+        self._ask_slurm_every_s = ask_slurm_every_s
+        self._states: dict[Path, JobState] = {}
+        self._slurm: dict[str, SlurmState] | str = {}
+        self._asked_at_s = float("-inf")
+        self._asked_for: set[str] = set()
+
+    def read(self, folders: Sequence[JobFolder] | None = None) -> list[JobState]:
+        """What is over is not read again: it stays so."""
+        folders = self._results.job_folders() if folders is None else folders
+        open_files = [read_files(each) for each in folders if not self._is_over(each)]
+        slurm = self._ask_slurm({each.submission.job_id for each in open_files if each.submission and each.is_slurms})
+        for files in open_files:
+            self._states[files.folder.root] = judge(files, self._results, slurm, now_s=time.time())
+        return [self._states[each.root] for each in folders]
+
+    def _is_over(self, folder: JobFolder) -> bool:
+        return folder.root in self._states and not self._states[folder.root].is_active
+
+    def _ask_slurm(self, job_ids: set[str]) -> dict[str, SlurmState] | str:
+        """The answer, at most a few seconds old, or why there is none."""
+        age_s = time.monotonic() - self._asked_at_s
+        if job_ids and (age_s >= self._ask_slurm_every_s or not job_ids <= self._asked_for):
+            try:
+                self._slurm = slurm_states.query(job_ids)
+            except SlurmSilentError as error:
+                self._slurm = str(error)
+            self._asked_at_s, self._asked_for = time.monotonic(), job_ids
+        return self._slurm
+
+
+def read_files(folder: JobFolder) -> Files:
+    """Never raises for a corrupt file: that one is None, and `problems` names it."""
+    problems: list[str] = []
+    beat = None
+    try:
+        beat = read_heartbeat(folder.heartbeat)
+    except RecordError as error:
+        problems.append(str(error))
+    plan = None
+    try:
+        plan = read_plan(folder.plan)
+    except RecordError as error:
+        problems.append(str(error))
+    submission = _read(folder.submission, Submission, problems)
+    return Files(
+        folder=folder,
+        plan=plan,
+        submission=submission,
+        heartbeat=beat,
+        partner=_partner_heartbeat(submission),
+        end=_read(folder.local_end, LocalEnd, problems),
+        is_cancelled=folder.cancelled.exists(),
+        problems=tuple(problems),
+    )
+
+
+def _partner_heartbeat(submission: Submission | None) -> Heartbeat | None:
+    """None also where it is corrupt, which the other job's own line says."""
+    if submission is None or submission.partner is None:
+        return None
+    try:
+        return read_heartbeat(JobFolder(root=Path(submission.partner)).heartbeat)
+    except RecordError:
+        return None
+
+
+def _read(path: Path, model: type[Model], problems: list[str]) -> Model | None:
+    try:
+        return model.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
+        problems.append(f"{path}: not a {model.__name__}: {str(error).splitlines()[0]}")
+        return None
+
+
+def judge(files: Files, results: Results, slurm: dict[str, SlurmState] | str, *, now_s: float) -> JobState:
+    """`slurm`: its answer, or why it gave none."""
+    submission, beat = files.submission, files.heartbeat
+    known = slurm.get(submission.job_id) if submission and isinstance(slurm, dict) else None
+    verdict, reason = _verdict(files, slurm, now_s)
+    # A job can die after its last record and before its last heartbeat.
+    if verdict in ("failed", "lost", "stopped") and files.plan and is_settled(files.plan, files, results):
+        verdict, reason = "done", None
+    return JobState(
+        folder=files.folder,
+        plan=files.plan,
+        state=verdict,
+        submission=submission,
+        node=(known.node if known else None) or (beat.node if beat else None),
+        heartbeat=beat,
+        partner=files.partner,
+        reason="; ".join([*files.problems, *([reason] if reason else [])]) or None,
+    )
+
+
+def is_settled(plan: JobPlan, files: Files, results: Results) -> bool:
+    """Whether each measurement has a record that this job need not make again; with --force, one made
+    since."""
+    scheduler = files.submission.executor if files.submission else _scheduler_by_hand(files.heartbeat)
+    job = files.folder.name if plan.force else None
+    return all(find_settled_record(each, results, scheduler, job=job) for each in plan.measurements())
+
+
+def _scheduler_by_hand(beat: Heartbeat | None) -> str:
+    return "slurm" if beat and beat.slurm_job_id else "local"
+
+
+Verdict = tuple[State, str | None]
+
+
+def _verdict(files: Files, slurm: dict[str, SlurmState] | str, now_s: float) -> Verdict:
+    beat = files.heartbeat
+    if beat and beat.state == "done":  # written after the last record
+        return ("failed", beat.last_error) if beat.measurements_failed else ("done", None)
+    if files.is_cancelled:
+        return "cancelled", None
+    if files.submission is None:
+        return _verdict_by_hand(files, now_s)
+    if files.submission.executor == "local":
+        return _verdict_of_local_queue(files, files.submission, now_s)
+    if isinstance(slurm, str):
+        return _verdict_without_slurm(files.beat_of_the_turn, slurm, now_s)
+    return _verdict_of_slurm(files, files.submission, slurm.get(files.submission.job_id), now_s)
+
+
+def _verdict_of_slurm(files: Files, submission: Submission, known: SlurmState | None, now_s: float) -> Verdict:
+    beat = files.heartbeat
+    if known is None:
+        silent_s = now_s - max(submission.submitted_at_unix_s, beat.updated_at_unix_s if beat else 0.0)
+        if silent_s < LOST_AFTER_S:  # squeue may lag behind a submission, or behind the end
+            return ("running" if beat else "queued"), None
+        if beat and beat.state == "stopped":
+            return "stopped", STOPPED
+        return "lost", f"Slurm no longer knows the job, and its last sign of life was {_age(silent_s)} ago"
+    if known.phase == "queued":
+        if beat and beat.state == "running" and now_s - beat.updated_at_unix_s < 2 * ASK_SLURM_EVERY_S:
+            return "running", None  # it has started since Slurm was asked
+        return ("requeued" if beat else "queued"), known.reason
+    if known.phase == "requeued":
+        return "requeued", known.reason
+    if known.phase == "running":
+        return "running", _staleness(files.beat_of_the_turn, now_s)
+    if known.name == "CANCELLED":
+        return "cancelled", "not by main.py"
+    if known.name == "PREEMPTED":
+        return "stopped", f"preempted and not requeued; {STOPPED}"
+    return "failed", _why_failed(files, f"Slurm: {known.name}")
+
+
+def _verdict_without_slurm(beat: Heartbeat | None, silence: str, now_s: float) -> Verdict:
+    if beat is None:
+        return "queued", f"not certain: {silence}"
+    if beat.state == "stopped":
+        return "requeued", f"not certain: {silence}"
+    if beat.is_stale:
+        return "lost", f"{_staleness(beat, now_s)}; {silence}"
+    return "running", None
+
+
+def _verdict_of_local_queue(files: Files, submission: Submission, now_s: float) -> Verdict:
+    beat = files.beat_of_the_turn
+    # One that stopped over an error has other turns to come.
+    has_turns = submission.partner is not None and files.end is None and is_local_queue(int(submission.job_id))
+    if beat and beat.state == "stopped" and not has_turns:
+        return "stopped", STOPPED
+    if files.end:
+        return "failed", files.end.error or "run.py ended without finishing its plan"
+    if submission.node != socket.gethostname():  # its processes cannot be seen from here
+        return _verdict_by_hand(files, now_s) if beat else ("queued", f"in the queue of {submission.node}")
+    if is_local_queue(int(submission.job_id)):
+        return ("running", _staleness(beat, now_s)) if beat else ("queued", None)
+    if beat and now_s - beat.updated_at_unix_s < LOST_AFTER_S:
+        return "running", None
+    return "lost", f"its queue (process {submission.job_id}) is gone"
+
+
+def _verdict_by_hand(files: Files, now_s: float) -> Verdict:
+    """From the heartbeat alone."""
+    beat = files.beat_of_the_turn
+    if beat is None:
+        age_s = now_s - files.folder.root.stat().st_mtime
+        return ("queued", "starting") if age_s < LOST_AFTER_S else ("lost", "it ended before its first heartbeat")
+    if beat.state == "stopped":
+        return "stopped", STOPPED
+    if beat.state == "waiting":
+        return "stopped", "its replicate is done; others have no record yet"
+    return ("lost" if beat.is_stale else "running"), _staleness(beat, now_s)
+
+
+STOPPED = "stopped before its end; submit it again and it goes on where it was"
+
+
+def _staleness(beat: Heartbeat | None, now_s: float) -> str | None:
+    return f"no heartbeat for {_age(now_s - beat.updated_at_unix_s)}" if beat and beat.is_stale else None
+
+
+def _age(seconds: float) -> str:
+    minutes = int(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
+
+
+def _why_failed(files: Files, otherwise: str) -> str:
+    """The last error that run.py told, else the last line that it wrote to its error log."""
+    if files.heartbeat and files.heartbeat.last_error:
+        return f"{otherwise}: {files.heartbeat.last_error}"
+    words = last_words(files.folder)
+    return f"{otherwise}: {words}" if words else otherwise
+
+
+def error_log(folder: JobFolder) -> Path | None:
+    """run.py's newest error log; of several arms, that of one that has something to say."""
+    logs = [*folder.root.glob("*_0_log.err"), *folder.root.glob("r*/*_0_log.err")]
+    return max(logs, key=lambda path: (words_of(path) is not None, path.stat().st_mtime), default=None)
+
+
+def last_words(folder: JobFolder) -> str | None:
+    log = error_log(folder)
+    return words_of(log) if log else None
+
+
+def words_of(log: Path) -> str | None:
+    """The last line, of a traceback too; None where it has said nothing."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else None
+
+
+def find_run(state: JobState) -> int | None:
+    """The process of the job's run.py where it runs on this machine, whoever started it or left it behind."""
+    beat = state.heartbeat
+    if beat is None or beat.state != "running":
+        return None
+    return beat.pid if is_run_of(beat.pid, state.folder) else None
+
+
+def is_run_of(pid: int, folder: JobFolder) -> bool:
+    """Whether the process is there and is this job's: its number may mean another by now."""
+    try:
+        return str(folder.root).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
+def is_local_queue(pid: int) -> bool:
+    """Whether the process is there and is a local queue: after a restart of the machine its number means
+    another."""
+    try:
+        return b"pipeline.submission.local_queue" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False

@@ -1,0 +1,179 @@
+"""`main.py status`: one table of the newest job of each cell and framework, from any shell and at any time
+later."""
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from harness.job.progress import Heartbeat
+from harness.paths import REPOSITORY, Results
+from pipeline.watching.jobs import JobReader, JobState, State, error_log, job_states
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["job_states", "show_status"]
+
+REFRESH_EVERY_S = 1.0
+STYLES: dict[State, str] = {
+    "queued": "dim",
+    "running": "cyan",
+    "requeued": "yellow",
+    "done": "green",
+    "failed": "bold red",
+    "cancelled": "dim",
+    "lost": "bold red",
+    "stopped": "yellow",
+}
+
+
+def show_status(results: Results, *, watch: bool) -> int:
+    """Print the table, or with `watch` on a terminal keep it up to date until all jobs are over, or
+    Ctrl-C."""
+    reader = JobReader(results)
+    states = newest(reader.read())
+    if not states:
+        print(f"no job in {results.root} yet; `python main.py` submits some")
+        return 0
+    if watch and sys.stdout.isatty():
+        states = _watch(reader)
+    else:
+        print_table(states)
+    print_failures(states)
+    return 0
+
+
+def newest(states: Iterable[JobState]) -> list[JobState]:
+    """Of jobs of the same cell, framework and kind of run only the last, and all that are not over yet."""
+    last: dict[tuple[str, ...], JobState] = {}
+    active = []
+    for state in states:  # oldest first
+        last[_row(state)] = state
+        if state.is_active:
+            active.append(state)
+    older = [state for state in active if last[_row(state)] is not state]
+    return sorted([*last.values(), *older], key=lambda state: (_row(state), state.folder.stamp))
+
+
+def _row(state: JobState) -> tuple[str, ...]:
+    """What makes a row of the table, in the order of the rows: the two frameworks of a cell stand
+    together."""
+    plan = state.plan
+    return (plan.cell.name, _kind(state), plan.framework) if plan else (state.name,)
+
+
+def _kind(state: JobState) -> str:
+    """`quick, sample` for a smoke run; its jobs do not hide those of a full one."""
+    plan = state.plan
+    if plan is None:
+        return ""
+    words = [*(["quick"] if plan.quick else []), *([plan.data] if plan.data != "real" else [])]
+    return ", ".join(words)
+
+
+def table(states: Sequence[JobState]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("cell", "framework", "state", "progress", "left", "node", "job"):
+        result.add_column(column, no_wrap=True)
+    result.add_column("why", overflow="fold")
+    for state in states:
+        kind = _kind(state)
+        result.add_row(
+            f"{state.plan.cell.name}{f' ({kind})' if kind else ''}" if state.plan else state.name,
+            state.plan.framework if state.plan else "?",
+            Text(state.state, style=STYLES[state.state]),
+            progress(state),
+            time_left(state),
+            state.node or "",
+            state.job_id or state.executor,
+            Text((state.reason or "").partition("\n")[0]),  # Text: a path in brackets is no markup
+        )
+    return result
+
+
+def progress(state: JobState) -> str:
+    """`3/24 throughput 40 %`: measurements with a record, and what the current one is doing."""
+    beat = state.heartbeat
+    if beat is None:
+        total = sum(1 for _ in state.plan.measurements()) if state.plan else 0
+        waits = " waits for its turn" if state.state == "running" and state.partner else ""
+        return f"{total if state.state == 'done' else 0}/{total}{waits}" if state.plan else ""
+    text = f"{beat.measurements_done}/{beat.measurements_total}"
+    if beat.measurements_failed:
+        text += f" ({beat.measurements_failed} failed)"
+    if state.state == "running" and beat.phase:
+        text += f" {beat.phase}"
+        if beat.phase_total and beat.phase_done is not None:
+            text += f" {min(1.0, beat.phase_done / beat.phase_total):.0%}"
+    return text
+
+
+def time_left(state: JobState) -> str:
+    """Of a running job. Where it runs in turn with the other framework's, until both are done: they end together."""
+    if state.state != "running":
+        return ""
+    is_in_turn = state.submission is not None and state.submission.partner is not None
+    left_s = _sum_or_none(_seconds_left(beat) for beat in (state.heartbeat, *([state.partner] if is_in_turn else [])))
+    if left_s is None:
+        return ""
+    hours, minutes = divmod(round(left_s / 60), 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min" if minutes else f"{left_s:.0f} s"
+
+
+def _seconds_left(beat: Heartbeat | None) -> float | None:
+    """None before its first measurement. Time passes only for the one that runs."""
+    if beat is None or beat.eta_s is None:
+        return 0.0 if beat and beat.measurements_done == beat.measurements_total else None
+    age_s = time.time() - beat.updated_at_unix_s if beat.state == "running" else 0.0
+    return max(0.0, beat.eta_s - age_s)
+
+
+def _sum_or_none(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
+
+
+def print_table(states: Sequence[JobState]) -> None:
+    from rich.console import Console
+
+    # A file or a pipe has no width; wrapping there would only break what reads it.
+    console = Console() if sys.stdout.isatty() else Console(width=1000)
+    console.print(table(states))
+
+
+def print_failures(states: Sequence[JobState]) -> None:
+    """The whole reason and the logs of what went wrong."""
+    for state in states:
+        if state.state not in ("failed", "lost"):
+            continue
+        print(f"\n{state.name} {state.state}: {state.reason or 'for a reason that it did not leave'}")
+        log = error_log(state.folder)
+        print(f"  log: {log}" if log else f"  folder: {state.folder.root}")
+
+
+def command(name: str, results: Results) -> str:
+    """`python main.py status`, with the results folder where it is not the usual one."""
+    is_usual = results.root.absolute() == REPOSITORY / "results"
+    return f"python main.py {name}" + ("" if is_usual else f" --results {results.root}")
+
+
+def _watch(reader: JobReader) -> list[JobState]:
+    """Until all jobs are over, or Ctrl-C. Returns the last states."""
+    from rich.live import Live
+
+    states = newest(reader.read())
+    try:
+        with Live(table(states), auto_refresh=False) as live:
+            while any(state.is_active for state in states):
+                time.sleep(REFRESH_EVERY_S)
+                states = newest(reader.read())
+                live.update(table(states), refresh=True)
+    except KeyboardInterrupt:
+        pass  # the jobs go on; looking away is no error
+    return states

@@ -1,0 +1,196 @@
+"""From experiments.yaml and a selection to pairs of jobs."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.experiments.expand import Selection, baselines, expand
+from harness.experiments.model import Config
+from harness.paths import script_path
+from tests.made.config_text import MINIMAL, config_of
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return config_of(MINIMAL + "measurement: {replicates: 2}\nquick: {use_cases: {3: {batch_sizes: [8]}}}\n", tmp_path)
+
+
+def names(config: Config, selection: Selection) -> list[str]:
+    return [job.name for pair in expand(config, selection) for job in pair.jobs]
+
+
+def test_the_matrix_is_the_default(config: Config) -> None:
+    assert names(config, Selection()) == ["any/jax_mnist_1", "any/torch_mnist_1"]
+
+
+def test_names_outside_the_matrix_can_be_asked_for(config: Config) -> None:
+    selection = Selection(gpus=("a100",), benchmarks=("cifar10",), use_cases=(3,))
+    assert names(config, selection) == ["a100/jax_cifar10_3", "a100/torch_cifar10_3"]
+
+
+def test_several_names_in_the_files_order_and_once(config: Config) -> None:
+    selection = Selection(benchmarks=("cifar10", "mnist", "cifar10"), frameworks=("torch",))
+    assert names(config, selection) == ["any/torch_mnist_1", "any/torch_cifar10_1"]
+
+
+def test_what_a_job_is_given(config: Config) -> None:
+    (pair,) = expand(config, Selection(use_cases=(3,), data="sample", force=True))
+    jax, torch = pair.jobs
+    assert (jax.framework, torch.framework) == ("jax", "torch")
+    assert jax.cell == torch.cell == pair.cell
+    assert (pair.cell.name, pair.cell.use_case_name, pair.cell.devices) == (*("any/mnist_3", "per_sample_gradients"), 1)
+    assert jax.settings == {"chunk_size": 8, "clip_norm": 1.0}
+    assert (jax.data, jax.force, jax.quick) == ("sample", True, False)
+    assert (jax.wandb, jax.data_dir) == (config.wandb, config.data_dir)
+    # 1 model x 2 outputs x 2 batch sizes x 2 precisions x 1 mode; two replicates of each
+    assert len(jax.variants) == 8
+    assert len(list(jax.measurements())) == 16
+
+
+def test_variants_without_the_excluded(config: Config) -> None:
+    (pair,) = expand(config, Selection(benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",)))
+    expected = [
+        *("b16-fp32-{}-eager", "b16-fp32-{}-loop", "b16-bf16-{}-eager", "b16-bf16-{}-loop"),
+        *("b32-fp32-{}-eager", "b32-bf16-{}-eager"),
+    ]
+    found = [variant.key for variant in pair.jobs[0].variants]
+    assert found == [f"cnn-{key.format(output)}" for output in ("norms", "full") for key in expected]
+
+
+def test_quick_replaces_axes(config: Config) -> None:
+    (pair,) = expand(config, Selection(use_cases=(3,), frameworks=("jax",), quick=True))
+    assert pair.jobs[0].quick
+    assert {variant.batch_size for variant in pair.jobs[0].variants} == {8}
+    assert {variant.precision for variant in pair.jobs[0].variants} == {"fp32", "bf16"}
+
+
+def test_excluded_cells(tmp_path: Path) -> None:
+    exclude = "  use_cases: [1]\n  exclude: [{gpu: any, benchmark: [mnist]}, {use_case: 3}]\n"
+    config = config_of(MINIMAL.replace("  use_cases: [1]\n", exclude), tmp_path)
+    asked = Selection(gpus=("any", "a100"), benchmarks=("mnist", "cifar10"), use_cases=(1, 3), frameworks=("jax",))
+    assert names(config, asked) == ["any/jax_cifar10_1", "a100/jax_mnist_1", "a100/jax_cifar10_1"]
+    with pytest.raises(ConfigError, match=r"nothing to measure: matrix\.exclude"):
+        expand(config, Selection(use_cases=(3,)))
+
+
+def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(tmp_path: Path) -> None:
+    several = "name: train\n    devices: 8\n"
+    config = config_of(MINIMAL.replace("name: train\n", several), tmp_path)
+    assert names(config, Selection(frameworks=("jax",))) == ["any/jax_mnist_1"]  # nobody says what `any` has
+    assert names(config, Selection(gpus=("a100",), use_cases=(3,), frameworks=("jax",))) == ["a100/jax_mnist_3"]
+    with pytest.raises(ConfigError) as caught:
+        expand(config, Selection(gpus=("a100",)))
+    assert str(caught.value) == (
+        "a100/mnist_1: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a node has 4. Lower `devices` "
+        "or raise `nodes` of the use case, correct per_node, or leave the cell out with "
+        "`- {gpu: a100, use_case: 1}` under matrix.exclude."
+    )
+
+    on_two = config_of(MINIMAL.replace("name: train\n", several + "    nodes: 2\n"), tmp_path)
+    assert names(on_two, Selection(gpus=("a100",), frameworks=("jax",))) == ["a100/jax_mnist_1"]
+
+    exclude = "  use_cases: [1]\n  exclude: [{gpu: a100, use_case: 1}]\n"
+    excluded = config_of(MINIMAL.replace("name: train\n", several).replace("  use_cases: [1]\n", exclude), tmp_path)
+    asked = Selection(gpus=("any", "a100"), frameworks=("jax",))
+    assert names(excluded, asked) == ["any/jax_mnist_1"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        (Selection(gpus=("a10",)), "--gpu a10: not defined in experiments.yaml; valid: any, a100; did you mean a100?"),
+        (
+            Selection(benchmarks=("mnist", "cifar100")),
+            "--benchmark cifar100: not defined in experiments.yaml; valid: mnist, cifar10; did you mean cifar10?",
+        ),
+        (Selection(use_cases=(2,)), "--use_case 2: not defined in experiments.yaml; valid: 1, 3"),
+        (
+            Selection(frameworks=("pytorch",)),
+            "--framework pytorch: no such framework; valid: jax, torch; did you mean torch?",
+        ),
+    ],
+)
+def test_unknown_names(config: Config, selection: Selection, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        expand(config, selection)
+    assert str(caught.value) == message
+
+
+def test_the_measurements_of_a_pair_have_ids_of_their_own_and_keep_them(config: Config) -> None:
+    def ids() -> list[str]:
+        (pair,) = expand(config, Selection(use_cases=(3,)))
+        return [each.id for job in pair.jobs for each in job.measurements()]
+
+    first = ids()
+    assert len(first) == len(set(first)) == 16 + 24
+    assert ids() == first
+
+
+def test_ten_thousand_cells(config: Config) -> None:
+    """500 GPUs x 2 benchmarks x 10 use cases: all cells are there, and no two jobs share a script."""
+    many = config.model_copy(
+        update={
+            "gpus": {f"gpu{n}": config.gpus["any"] for n in range(500)},
+            "use_cases": {n: config.use_cases[1 if n % 2 else 3] for n in range(1, 11)},
+        }
+    )
+    everything = Selection(gpus=tuple(many.gpus), benchmarks=tuple(many.benchmarks), use_cases=tuple(many.use_cases))
+    pairs = expand(many, everything)
+    assert len(pairs) == 10_000
+    assert len({pair.cell.name for pair in pairs}) == 10_000
+    assert len({script_path(job.name) for pair in pairs for job in pair.jobs}) == 20_000
+
+
+SEVERAL = """\
+  4:
+    name: per_sample_gradients
+    devices: 2
+    batch_sizes: [16, 32, 64]
+    precisions: [fp32]
+    execution_modes: {jax: [jit], torch: [eager]}
+    options: {output: [full]}
+    settings: {chunk_size: 8, clip_norm: 1.0}
+    exclude: [{model: resnet18}]
+"""
+
+
+@pytest.fixture
+def with_several(tmp_path: Path) -> Config:
+    quick = "quick: {use_cases: {3: {options: {output: [norms]}}, 4: {batch_sizes: [32]}}}\n"
+    return config_of(MINIMAL + SEVERAL + quick, tmp_path)
+
+
+def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[str]]:
+    pairs = baselines(config, expand(config, selection), selection)
+    return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
+
+
+def test_baselines_have_the_whole_batch_or_a_device_s_part(with_several: Config) -> None:
+    """Of 16, 32, 64 on two devices: 16 and 32 whole, 16 and 32 as halves of 32 and 64. Nothing else of use case 3."""
+    assert keys_of_baselines(with_several, Selection(use_cases=(4,), force=True)) == {
+        "any/jax_mnist_3": ["cnn-b16-fp32-full-jit", "cnn-b32-fp32-full-jit"],
+        "any/torch_mnist_3": ["cnn-b16-fp32-full-eager", "cnn-b32-fp32-full-eager"],
+    }
+
+
+def test_baselines_of_a_quick_run_are_not_cut_by_the_quick_axes(with_several: Config) -> None:
+    selection = Selection(use_cases=(4,), frameworks=("torch",), quick=True, force=True)
+    (pair,) = baselines(with_several, expand(with_several, selection), selection)
+    (job,) = pair.jobs
+    assert [variant.key for variant in job.variants] == ["cnn-b16-fp32-full-eager", "cnn-b32-fp32-full-eager"]
+    assert (job.quick, job.force) == (True, False)
+
+
+def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path: Path) -> None:
+    """The full run of use case 3 has no batch of 8; the quick one has."""
+    quick = "quick: {use_cases: {3: {batch_sizes: [8]}, 4: {batch_sizes: [8, 16]}}}\n"
+    found = keys_of_baselines(
+        config_of(MINIMAL + SEVERAL + quick, tmp_path), Selection(use_cases=(4,), frameworks=("jax",), quick=True)
+    )
+    assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-jit", "cnn-b8-fp32-full-jit"]}
+
+
+def test_no_baseline_for_what_is_asked_for_or_needs_none(with_several: Config) -> None:
+    assert keys_of_baselines(with_several, Selection(use_cases=(3, 4))) == {}
+    assert keys_of_baselines(with_several, Selection(use_cases=(1,))) == {}

@@ -1,0 +1,406 @@
+"""experiments.yaml: what is read, and how every mistake is answered: place, key, value, rule, valid names."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.experiments.load import load_config
+from harness.experiments.source import read_source
+from harness.paths import REPOSITORY
+from harness.work.declared import benchmark_names
+from tests.made.config_text import MINIMAL, changed, config_of
+
+
+def complaints(text: str, folder: Path) -> list[str]:
+    """The lines of the error, without the folder."""
+    with pytest.raises(ConfigError) as caught:
+        config_of(text, folder)
+    return [line.removeprefix(f"{folder}/") for line in str(caught.value).splitlines()]
+
+
+def test_the_projects_own_file_is_valid() -> None:
+    config = load_config(REPOSITORY / "experiments.yaml")
+    assert config.project == "jax-vs-torch"
+    assert list(config.gpus) == ["any", "rtx2080ti", "rtx3080", "a5000", "a100", "h100", "h200"]
+    assert config.matrix.benchmarks == ("mnist", "cifar10")
+    assert config.matrix.use_cases == (1, 3)
+
+
+def test_values_and_defaults(tmp_path: Path) -> None:
+    config = config_of(MINIMAL, tmp_path)
+    assert config.cluster.time_limit_minutes == 30
+    assert config.cluster.partition is None
+    assert config.cluster.frameworks["jax"].python == "/opt/jax/bin/python"
+    assert config.gpus["a100"].gres is None
+    assert config.use_cases[1].devices == 1
+    assert config.measurement.replicates == 3
+    # PyYAML alone would read 1e-3 as text.
+    assert config.use_cases[1].settings["learning_rate"] == 0.001
+    assert config.data_dir == str(REPOSITORY / "data")
+
+
+def test_a_framework_that_is_left_out_gets_the_default_python(tmp_path: Path) -> None:
+    import sys
+
+    config = config_of(changed("    torch: {python: /opt/torch/bin/python}\n", ""), tmp_path)
+    assert config.cluster.frameworks["jax"].python == "/opt/jax/bin/python"
+    assert config.cluster.frameworks["torch"].python == sys.executable
+
+
+def test_data_dir_expands_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    assert config_of("data_dir: $SCRATCH/sets\n" + MINIMAL, tmp_path).data_dir == "/scratch/me/sets"
+    monkeypatch.delenv("SCRATCH")
+    assert complaints("data_dir: $SCRATCH/sets\n" + MINIMAL, tmp_path) == [
+        "experiments.yaml:1:11: data_dir: $SCRATCH/sets: names an environment variable that is not set"
+    ]
+
+
+def test_settings_the_more_special_wins(tmp_path: Path) -> None:
+    text = changed(
+        "  mnist: {models: [cnn]}\n", "  mnist: {models: [cnn], settings: {train: {epochs: 7, momentum: 0.5}}}\n"
+    )
+    config = config_of(text + "quick: {use_cases: {1: {settings: {epochs: 1}}}}\n", tmp_path)
+    assert config.settings("cifar10", 1, quick=False)["epochs"] == 2
+    assert config.settings("mnist", 1, quick=False)["epochs"] == 7
+    assert config.settings("mnist", 1, quick=True)["epochs"] == 1
+    assert config.settings("mnist", 1, quick=True)["momentum"] == 0.5
+
+
+def test_quick_replaces_the_protocol(tmp_path: Path) -> None:
+    config = config_of(MINIMAL + "measurement: {seed: 4}\nquick: {measurement: {replicates: 1}}\n", tmp_path)
+    assert config.protocol(quick=False).replicates == 3
+    assert config.protocol(quick=True).replicates == 1
+    assert config.protocol(quick=True).seed == 4
+
+
+# What is replaced in MINIMAL -> by what, and below it the one line that must come back.
+MISTAKES = r"""
+? time_limit_minutes: 30 -> time_limit_minutes: -5
+3:23: cluster.time_limit_minutes: -5: must be at least 1
+? time_limit_minutes: 30 -> time_limit_minutes: "30"
+3:23: cluster.time_limit_minutes: "30": must be a whole number
+? time_limit_minutes: 30 -> time_limit_minutes: true
+3:23: cluster.time_limit_minutes: true: must be a whole number
+? time_limit_minutes: 30 -> time_limit_minutes:
+3:22: cluster.time_limit_minutes: (nothing): must be a whole number
+? time_limit_minutes: 30 -> time_limit_minute: 30
+3:3: cluster.time_limit_minute: unknown key; valid: partition, account, time_limit_minutes, cpus_per_task, memory_gb,
+sbatch_options, max_parallel_jobs, frameworks; did you mean time_limit_minutes?
+?     batch_sizes: [64]\n ->
+18:3: use_cases.1.batch_sizes: is missing
+? batch_sizes: [64] -> batch_sizes: []
+20:18: use_cases.1.batch_sizes: []: must not be empty
+? batch_sizes: [64] -> batch_sizes: 64
+20:18: use_cases.1.batch_sizes: 64: must be a list, such as [a, b]
+? batch_sizes: [64] -> batch_sizes: [64, 64]
+20:23: use_cases.1.batch_sizes[1]: 64: listed twice
+?   a100: {per_node: 4}\n ->   a100: {per_node: 4}\n  a100: {}\n
+10:3: gpus.a100: given twice; the first is in line 9
+?   3:\n ->   1:\n
+24:3: use_cases.1: given twice; the first is in line 18
+?   3:\n ->   three:\n
+24:3: use_cases.three: must be a whole number
+? precisions: [fp32] -> precisions: [fp23]
+21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16; did you mean fp32?
+? epochs: 2 -> epochs: [2]
+23:24: use_cases.1.settings.epochs: [2]: must be one plain value: text, a number, true or false
+? clip_norm: 1.0 -> clip_norm: 1e999
+30:42: use_cases.3.settings.clip_norm: 1e999: too large for a number
+? project: trial -> project: my trial
+1:10: project: my trial: must be of letters, digits, `_`, `.` and `-`: it becomes part of file names
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--gres=gpu:2]\n
+4:20: cluster.sbatch_options[0]: --gres=gpu:2: --gres is written by templates/job.sh.j2; leave it out here
+? - {model: resnet18} -> - {}
+32:9: use_cases.3.exclude[0]: would exclude everything; name at least one of framework, benchmark, model, batch_size,
+precision, execution_mode, options
+? gpus: [any] -> gpus: [any, a10]
+11:15: matrix.gpus[1]: a10: not defined; valid: any, a100; did you mean a100?
+?   mnist: {models: [cnn]}\n ->   mnist: {models: [cnn]}\n  minst: {models: [cnn]}\n
+16:3: benchmarks.minst: no such benchmark in harness/work/benchmarks/; valid: {benchmarks}; did you mean mnist?
+?   mnist: {models: [cnn]}\n ->   mnist: {models: [cn]}\n
+15:20: benchmarks.mnist.models[0]: cn: not in harness/work/benchmarks/mnist.py; valid: cnn; did you mean cnn?
+? torch: [eager, compiled] -> torch: [eager, compile]
+22:50: use_cases.1.execution_modes.torch[1]: compile: not in harness/work/use_cases/train.py for torch; valid: eager,
+compiled, compiled_max_autotune, cuda_graphs, cuda_graph_step; did you mean compiled?
+? {jax: [jit], torch: [eager, compiled]} -> {jax: [jit]}
+22:5: use_cases.1.execution_modes.torch: is missing; name at least one
+? [norms, full] -> [norms, ful]
+29:31: use_cases.3.options.output[1]: ful: valid: norms, full, clipped_sum, batch_gradient; did you mean full?
+?     options: {output: [norms, full]}\n ->
+24:3: use_cases.3.options.output: is missing; list the values to measure
+? momentum: 0.9 -> momentum: 0.9, momentun: 1
+23:63: use_cases.1.settings.momentun: not a setting of train; valid: epochs, learning_rate, momentum, weight_decay,
+target_metric; did you mean momentum?
+? momentum: 0.9 -> momentum: 1.5
+23:58: use_cases.1.settings.momentum: 1.5: must be a number from 0 to 1
+? epochs: 2 -> epochs: 2.5
+23:24: use_cases.1.settings.epochs: 2.5: must be a whole number of at least 1
+? , target_metric: 0.5 ->
+23:5: use_cases.1.settings.target_metric: is missing for mnist, cifar10; give a number of at least 0 here or at
+benchmarks.mnist.settings.train.target_metric
+?     name: train\n ->     name: trian\n
+19:11: use_cases.1.name: trian: no such use case in harness/work/use_cases/; valid: many_models, per_sample_gradients,
+train; did you mean train?
+?   mnist: {models: [cnn]}\n ->   mnist: {models: [cnn], sizes: {classes: 3}}\n
+15:34: benchmarks.mnist.sizes.classes: not a size of mnist; there is none to choose from
+?   mnist: {models: [cnn]}\n ->   mnist: {models: [cnn], settings: {trains: {epochs: 3}}}\n
+15:37: benchmarks.mnist.settings.trains: not the name of a use case; valid: per_sample_gradients, train; did you mean
+train?
+? {output: [norms, full]} -> {output: [norms, full], outputs: [full]}
+29:38: use_cases.3.options.outputs: not an option of per_sample_gradients; valid: output; did you mean output?
+?     name: per_sample_gradients\n ->     like: 3\n    name: per_sample_gradients\n
+25:11: use_cases.3.like: 3: must be another use case; valid: 1
+?     name: per_sample_gradients\n ->     like: 2\n
+25:11: use_cases.3.like: 2: not one of use_cases; valid: 1
+?     name: per_sample_gradients\n ->     like: true\n
+25:11: use_cases.3.like: true: not one of use_cases; valid: 1
+?       - {model: resnet18}\n ->
+25:11: use_cases.3.name: per_sample_gradients: does not go with resnet18 of cifar10: BatchNorm mixes the samples of a
+batch, so a per-sample gradient is not defined; add `- {model: resnet18}` to use_cases.3.exclude
+? execution_mode: loop, batch_size: 32 -> execution_mode: loop, batch_size: 23
+33:44: use_cases.3.exclude[1].batch_size: 23: not defined; valid: 16, 32; did you mean 32?
+?     name: train\n ->     name: train\n    devices: 4\n    nodes: 3\n
+20:14: use_cases.1.devices: 4: must be divisible by nodes (3): every node takes as many
+?     name: train\n    batch_sizes: [64]\n ->     name: train\n    devices: 4\n    batch_sizes: [64, 66]\n
+21:23: use_cases.1.batch_sizes[1]: 66: must be divisible by devices (4): a batch size is that of all devices
+"""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.split("\n? ")[1:], ids=lambda mistake: mistake.splitlines()[0])
+def test_one_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
+    change, *complaint = mistake.splitlines()
+    old, new = (piece.replace(r"\n", "\n") for piece in f"{change} ".split(" -> "))
+    (line,) = complaints(changed(old, new.removesuffix(" ")), tmp_path)
+    expected = " ".join(complaint).replace("{benchmarks}", ", ".join(benchmark_names()))
+    assert line == f"experiments.yaml:{expected}"
+
+
+def test_mistakes_under_quick(tmp_path: Path) -> None:
+    quick = (
+        "quick:\n"
+        "  measurement: {replicates: 0, warmup: 1}\n"
+        "  use_cases: {1: {execution_modes: {torch: [egaer]}}, 2: {}}\n"
+    )
+    lines = complaints(MINIMAL + quick, tmp_path)
+    assert lines[0] == "experiments.yaml:35:29: quick.measurement.replicates: 0: must be at least 1"
+    assert lines[1].startswith("experiments.yaml:35:32: quick.measurement.warmup: unknown key; valid: replicates,")
+    assert lines[1].endswith("did you mean warmup_s?")
+    assert lines[2:] == [
+        "experiments.yaml:36:45: quick.use_cases.1.execution_modes.torch[0]: egaer: not in "
+        "harness/work/use_cases/train.py for torch; valid: eager, compiled, "
+        "compiled_max_autotune, cuda_graphs, cuda_graph_step; did you mean eager?",
+        "experiments.yaml:36:55: quick.use_cases.2: not one of use_cases; valid: 1, 3",
+    ]
+
+
+def test_all_mistakes_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = changed("time_limit_minutes: 30", "time_limit_minutes: 0")
+    text = text.replace("batch_sizes: [64]", "batch_sizes: [0]").replace("  a100: ", "  any: ")
+    assert complaints(text, tmp_path) == [
+        "experiments.yaml:3:23: cluster.time_limit_minutes: 0: must be at least 1",
+        "experiments.yaml:9:3: gpus.any: given twice; the first is in line 8",
+        "experiments.yaml:20:19: use_cases.1.batch_sizes[0]: 0: must be at least 1",
+    ]
+
+
+def test_a_use_case_that_leaves_a_framework_nothing(tmp_path: Path) -> None:
+    text = changed("- {execution_mode: loop, batch_size: 32}", "- {framework: torch, benchmark: mnist}")
+    assert complaints(text, tmp_path) == [
+        "experiments.yaml:31:5: use_cases.3.exclude: exclude leaves nothing to measure for torch on mnist",
+        "experiments.yaml:31:5: use_cases.3.exclude: "
+        "with --quick, exclude leaves nothing to measure for torch on mnist",
+    ]
+
+
+def test_a_use_case_for_one_device_on_several(tmp_path: Path) -> None:
+    """Each process would do all of the work, and the throughput would be that of one, times the devices."""
+    many_models = (
+        "  6:\n    name: many_models\n    devices: 2\n    batch_sizes: [32]\n    precisions: [fp32]\n"
+        "    execution_modes: {jax: [vmap], torch: [loop]}\n"
+        "    options: {models: [4], batches: [same], learning_rates: [one]}\n"
+        "    settings: {learning_rate: 0.1, momentum: 0.9}\n"
+        "    exclude: [{model: resnet18}]\n"
+    )
+    rule = "use_cases.6.devices: 2: must be 1: many_models splits no work among devices"
+    assert complaints(MINIMAL + many_models, tmp_path) == [f"experiments.yaml:36:14: {rule}"]
+    assert config_of(MINIMAL + many_models.replace("devices: 2", "devices: 1"), tmp_path).use_cases[6].devices == 1
+
+
+OF_SYNTHETIC = """\
+  synthetic: {models: [linear], sizes: {in_features: 6, classes: 4}}
+use_cases:
+  6:
+    name: many_models
+    batch_sizes: [32]
+    precisions: [fp32]
+    execution_modes: {jax: [vmap], torch: [loop]}
+    options: {models: [1, 64], batches: [same], learning_rates: [one]}
+    settings: {learning_rate: 0.1, momentum: 0.9}
+    exclude: [{model: resnet18}]
+"""
+
+
+def with_synthetic(*change: str) -> str:
+    """Benchmark and use case of made-up inputs; the other two use cases, which need a data set, leave it out."""
+    exclude = "  use_cases: [1]\n  exclude: [{benchmark: synthetic, use_case: [1, 3]}]\n"
+    text = MINIMAL.replace("use_cases:\n  1:", OF_SYNTHETIC + "  1:").replace("  use_cases: [1]\n", exclude)
+    return text.replace(*change) if change else text
+
+
+def test_sizes_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
+    config = config_of(with_synthetic(), tmp_path)
+    assert config.sizes("synthetic") == {
+        "in_features": 6,
+        "hidden_features": 512,
+        "out_features": 512,
+        "channels": 3,
+        "image_size": 32,
+        "hidden_channels": 32,
+        "classes": 4,
+    }
+    assert config.sizes("mnist") == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        (
+            "classes: 4",
+            "clases: 4",
+            "18:57: benchmarks.synthetic.sizes.clases: not a size of synthetic; valid: in_features, hidden_features, "
+            "out_features, channels, image_size, hidden_channels, classes; did you mean classes?",
+        ),
+        (
+            "classes: 4",
+            "classes: 0",
+            "18:66: benchmarks.synthetic.sizes.classes: 0: must be a whole number of at least 1",
+        ),
+        (
+            "models: [1, 64]",
+            "models: [1, 0]",
+            "25:27: use_cases.6.options.models[1]: 0: must be a whole number of at least 1",
+        ),
+    ],
+)
+def test_sizes_and_options_that_are_numbers(old: str, new: str, complaint: str, tmp_path: Path) -> None:
+    assert complaints(with_synthetic(old, new), tmp_path) == [f"experiments.yaml:{complaint}"]
+
+
+def test_a_use_case_refuses_what_has_no_data(tmp_path: Path) -> None:
+    lines = complaints(with_synthetic("use_case: [1, 3]", "use_case: [3]"), tmp_path)
+    assert lines == [
+        "experiments.yaml:29:11: use_cases.1.name: train: does not go with linear of synthetic: "
+        "synthetic has no data set to train and to test on; add `- {model: linear}` to use_cases.1.exclude"
+    ]
+
+
+LIKE = """\
+  2:
+    like: 1
+    devices: 2
+    batch_sizes: [128]
+    settings: {epochs: 3}
+"""
+
+
+def test_a_use_case_like_another_takes_what_it_does_not_say(tmp_path: Path) -> None:
+    config = config_of(MINIMAL + LIKE, tmp_path)
+    first, second = config.use_cases[1], config.use_cases[2]
+    assert (second.name, second.devices, second.batch_sizes) == ("train", 2, (128,))
+    assert (second.precisions, second.execution_modes) == (first.precisions, first.execution_modes)
+    assert second.settings == first.settings | {"epochs": 3}
+    assert (first.devices, first.batch_sizes, first.settings["epochs"]) == (1, (64,), 2)
+    written_out = MINIMAL + (
+        "  2:\n    name: train\n    devices: 2\n    batch_sizes: [128]\n    precisions: [fp32]\n"
+        "    execution_modes: {jax: [jit], torch: [eager, compiled]}\n"
+        "    settings: {epochs: 3, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}\n"
+    )
+    assert config_of(written_out, tmp_path).use_cases[2] == second.model_copy(update={"like": None})
+
+
+def test_a_mistake_that_is_taken_over_is_told_once_where_it_stands(tmp_path: Path) -> None:
+    text = changed("precisions: [fp32]", "precisions: [fp23]") + LIKE
+    assert complaints(text, tmp_path) == [
+        "experiments.yaml:21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16; did you mean fp32?"
+    ]
+
+
+def test_what_is_wrong_only_where_it_is_taken_over_says_whose_it_is(tmp_path: Path) -> None:
+    """A batch of 63 is right for one device, and not for two."""
+    text = changed("batch_sizes: [64]", "batch_sizes: [64, 63]") + LIKE.replace("    batch_sizes: [128]\n", "")
+    assert complaints(text, tmp_path) == [
+        "experiments.yaml:20:23: use_cases.2.batch_sizes[1] (of use_cases.1): 63: must be divisible by devices (2): "
+        "a batch size is that of all devices"
+    ]
+
+
+def test_a_chain_of_likes_is_refused(tmp_path: Path) -> None:
+    assert complaints(MINIMAL + LIKE + "  4:\n    like: 2\n", tmp_path) == [
+        "experiments.yaml:40:11: use_cases.4.like: 2: must be a use case that is written out, and 2 is like 1; "
+        "valid: 1, 3"
+    ]
+
+
+def test_an_excluded_cell_may_be_impossible(tmp_path: Path) -> None:
+    text = changed("      - {model: resnet18}\n", "").replace(
+        "  use_cases: [1]\n", "  use_cases: [1]\n  exclude: [{benchmark: cifar10, use_case: 3}]\n"
+    )
+    assert config_of(text, tmp_path).is_excluded("any", "cifar10", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "experiments.yaml:1:1: the file is empty; copy the project's experiments.yaml and edit that"),
+        ("# only this\n", "experiments.yaml:1:1: the file is empty; copy the project's experiments.yaml and edit that"),
+        (
+            "- a\n",
+            "experiments.yaml:1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, "
+            "benchmarks, use_cases, measurement, quick, wandb",
+        ),
+        (
+            "project: p\ncluster:\n\tpartition: x\n",
+            "experiments.yaml:3:1: not valid YAML: found character '\\t' that cannot start any token "
+            "(while scanning for the next token); indent with blanks, not with tabs",
+        ),
+        (
+            "project: [p\n",
+            "experiments.yaml:2:1: not valid YAML: expected ',' or ']', but got '<stream end>' "
+            "(while parsing a flow sequence)",
+        ),
+        ("project: a\x07b\n", "experiments.yaml:1:11: special characters are not allowed"),
+    ],
+)
+def test_a_file_that_is_no_configuration(text: str, complaint: str, tmp_path: Path) -> None:
+    assert complaints(text, tmp_path) == [complaint]
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.yaml: no such file; name another with --config FILE"):
+        load_config(tmp_path / "gone.yaml")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_config(tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"project: \xff\n")
+    with pytest.raises(ConfigError, match="byte 9: not UTF-8 text"):
+        load_config(binary)
+
+
+def test_plain_values_follow_yaml_1_2(tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text("[1e-3, .5, 5., 1E3, -7, no, on, 1:30, 0x10, 'true', true, ~, .inf, 2026-11-21, \"5\"]")
+    assert read_source(path).data == (
+        *(0.001, 0.5, 5.0, 1000.0, -7),
+        *("no", "on", "1:30", "0x10", "true", True, None, ".inf", "2026-11-21", "5"),
+    )
+
+
+def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
+    path = tmp_path / "loop.yaml"
+    path.write_text("a: &a\n  b: *a\n")
+    source = read_source(path)
+    assert [problem.text("f") for problem in source.problems] == [
+        "f:1:4: a.b: an alias (*name) must not stand inside what it names"
+    ]

@@ -1,0 +1,600 @@
+"""The job: real runs of run.py as a process of its own.
+
+Faults are made by a fake framework, so that each can be had at will in about a second; what needs the frameworks
+themselves runs both, on the small MNIST model and the sample data.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.job.main import describe_pairing
+from harness.paths import REPOSITORY, JobFolder, Results
+from harness.plan_file import read_plan, write_plan
+from harness.results.record import Record, read_record
+from tests.made.patience import patience, slowdown, wait_until
+from tests.made.project import BehavingProject, make_behaving_project, without_slurm
+
+FRAMEWORKS = ("jax", "torch")
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie, which only waits for somebody to read its exit status, is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def read_pid(repository: BehavingProject) -> int:
+    wait_until(repository.pid.exists, "the measurement's process has begun")
+    return int(repository.pid.read_text())
+
+
+# Faults of one measurement.
+
+FAULTS = {
+    "is_killed": ("failed", "the measurement's process was killed by SIGKILL (often the host's or Slurm's"),
+    "segfaults": ("failed", "the measurement's process was killed by SIGSEGV"),
+    "exits": ("failed", "the measurement's process ended with status 3 and no result"),
+    "fills_the_host": ("out_of_memory", "no message"),
+    "fills_the_device": ("out_of_memory", "device is full: 4 GiB asked for"),
+    "diverges": ("failed", "the loss of epoch 2, step 3 of 4, is nan: training diverged. Lower settings.learning_rate"),
+    "is_wrong": ("failed", "full against the float64 loop: relative error 1.00e+00"),
+    "raises": ("failed", "KeyError: 'conv9'"),
+    "sends_no_number": (
+        "failed",
+        "its result cannot be recorded: Result: details: Value error, phases.forward.1 (nan) is not a finite number",
+    ),
+    "is_killed_and_leaves_a_worker": ("failed", "the measurement's process was killed by SIGKILL"),
+}
+
+
+HARMLESS = ("prints_much", "sends_nonsense")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyJob:
+    status: int
+    output: str
+    folder: JobFolder
+    repository: BehavingProject
+    records: dict[str, Record]
+
+
+@pytest.fixture(scope="module")
+def faulty_job(tmp_path_factory: pytest.TempPathFactory) -> FaultyJob:
+    """One job in which all of FAULTS happen, and a good measurement before and after them."""
+    repository = make_behaving_project(tmp_path_factory.mktemp("faults"))
+    status, output, folder = repository.run(repository.plan("well", *FAULTS, *HARMLESS))
+    return FaultyJob(status=status, output=output, folder=folder, repository=repository, records=repository.by_mode())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_recorded_with_its_reason(faulty_job: FaultyJob, fault: str) -> None:
+    outcome, reason = FAULTS[fault]
+    record = faulty_job.records[fault]
+    assert record.outcome == outcome
+    assert record.reason.startswith(reason)
+    assert record.result is None
+
+
+def test_reason_has_the_last_words_and_names_the_log_which_has_the_traceback(faulty_job: FaultyJob) -> None:
+    assert "the framework's last words" in str(faulty_job.records["exits"].reason)
+    (log,) = faulty_job.repository.results.records().rglob("*is_killed-*.log")
+    assert str(log) in str(faulty_job.records["is_killed"].reason)
+    (log,) = faulty_job.repository.results.records().rglob("*-raises-*.log")
+    assert "Traceback" in log.read_text() and "in raises" in log.read_text()
+
+
+def test_measurements_before_and_after_the_faults_are_good(faulty_job: FaultyJob) -> None:
+    assert set(faulty_job.records) == {"well", *FAULTS, *HARMLESS}
+    for mode in ("well", *HARMLESS):
+        record = faulty_job.records[mode]
+        assert (record.outcome, record.reason) == ("ok", None)
+        assert len(record.result.blocks.block_times_s) == 3
+
+
+def test_failures_are_counted_and_make_the_exit_status(faulty_job: FaultyJob) -> None:
+    failed = sum(outcome == "failed" for outcome, _ in FAULTS.values())
+    assert faulty_job.status == 1
+    heartbeat = faulty_job.repository.heartbeat(faulty_job.folder)
+    assert heartbeat.state == "done"
+    assert (heartbeat.measurements_total, heartbeat.measurements_done) == (len(FAULTS) + 3, len(FAULTS) + 3)
+    assert heartbeat.measurements_failed == failed
+    assert f"{len(FAULTS) + 3} measured, 0 had a record, {failed} failed" in faulty_job.output
+
+
+def test_out_of_memory_and_refused_are_answers_not_failures(repository: BehavingProject) -> None:
+    status, _, _ = repository.run(repository.plan("fills_the_host"))
+    assert status == 0
+    status, output, _ = repository.run(repository.plan("well", precision="tf32"))
+    assert status == 0
+    record = repository.by_mode()["well"]
+    assert (record.outcome, record.reason) == ("refused", "precision tf32 needs an NVIDIA GPU")
+    assert "refused: precision tf32 needs an NVIDIA GPU" in output
+
+
+def test_child_killed_from_outside_is_recorded_and_the_next_one_measured(repository: BehavingProject) -> None:
+    folder = repository.job(repository.plan("gated", "well"))
+    with repository.start(folder) as process:
+        os.kill(read_pid(repository), signal.SIGKILL)
+        process.communicate(timeout=120)
+    records = repository.by_mode()
+    assert (records["gated"].outcome, records["well"].outcome, process.returncode) == ("failed", "ok", 1)
+    assert "killed by SIGKILL" in str(records["gated"].reason)
+
+
+def test_timeout_ends_the_child_and_is_recorded(repository: BehavingProject) -> None:
+    timeout_s = round(4 * slowdown())
+    folder = repository.job(repository.plan("gated", "well", timeout_s=timeout_s))
+    with repository.start(folder) as process:
+        pid = read_pid(repository)
+        process.communicate(timeout=120)
+    records = repository.by_mode()
+    assert records["gated"].outcome == "timeout"
+    assert str(records["gated"].reason).startswith(f"not done after {timeout_s} s; log: ")
+    assert records["well"].outcome == "ok"
+    assert process.returncode == 1
+    assert not is_alive(pid)
+
+
+def test_result_stands_where_the_child_does_not_end(repository: BehavingProject) -> None:
+    source = repository.root / "harness" / "job" / "ranks.py"
+    assert "EXIT_GRACE_S = 20.0" in source.read_text()
+    source.write_text(source.read_text().replace("EXIT_GRACE_S = 20.0", "EXIT_GRACE_S = 1.0"))
+    status, _, _ = repository.run(repository.plan("is_stuck_at_exit"))
+    assert (status, repository.by_mode()["is_stuck_at_exit"].outcome) == (0, "ok")
+
+
+def test_child_that_cannot_be_started_is_recorded_and_the_job_goes_on(
+    repository: BehavingProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = repository.root / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    status, output, _ = repository.run(repository.plan("removes_the_temporary_folder", "well", "raises"))
+    assert status == 1
+    assert "3 measured, 0 had a record, 2 failed" in output
+    record = repository.by_mode()["well"]
+    assert record.outcome == "failed"
+    node = os.uname().nodename
+    assert str(record.reason).startswith(
+        f"the measurement's process cannot be started on {node}: No such file or directory ({folder}/compiler-caches-"
+    )
+    assert "a folder for temporary files with some free space, which TMPDIR names" in str(record.reason)
+
+
+def test_child_that_cannot_be_killed_ends_the_job_with_a_reason(repository: BehavingProject) -> None:
+    """As in a driver that hangs; here it is just not killed. What it did is recorded; nothing is measured beside it."""
+    source = repository.root / "harness" / "job" / "children.py"
+    text = source.read_text()
+    for old, new in (("END_TIMEOUT_S = 30.0", "END_TIMEOUT_S = 1.0"), ("signal.SIGKILL)", "0)")):
+        assert old in text
+        text = text.replace(old, new)
+    source.write_text(text)
+    folder = repository.job(repository.plan("gated", "well", timeout_s=4 * slowdown()))
+    status, output = repository.resume(folder)
+    assert status == 1
+    assert {mode: record.outcome for mode, record in repository.by_mode().items()} == {"gated": "timeout"}
+    assert f"error: a process of the last measurement was killed on {os.uname().nodename} and has not ended" in output
+    heartbeat = repository.heartbeat(folder)
+    assert (heartbeat.state, heartbeat.measurements_done) == ("stopped", 1)
+    assert "hangs in the kernel" in str(heartbeat.last_error)
+
+
+def test_record_has_the_variables_that_the_measurement_ran_with(
+    repository: BehavingProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    repository.run(repository.plan("well"))
+    variables = repository.by_mode()["well"].environment["variables"]
+    assert (variables["NCCL_DEBUG"], variables["CUDA_DEVICE_ORDER"]) == ("INFO", "PCI_BUS_ID")
+    assert not [name for name in variables if "CACHE_DIR" in name or "CACHE_PATH" in name]  # new in each measurement
+
+
+def test_batch_larger_than_the_data_is_told(repository: BehavingProject) -> None:
+    plan = repository.plan("well")
+    variant = plan.variants[0].model_copy(update={"batch_size": 2000})
+    status, _, _ = repository.run(plan.model_copy(update={"variants": (variant,)}))
+    assert status == 1
+    reason = str(repository.by_mode()["well"].reason)
+    assert reason.startswith("batch size 2000 is larger than the training set of mnist (sample data: 1536 samples).")
+
+
+# The job's own end, and its going on.
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_signal_stops_the_job_and_the_next_start_goes_on(repository: BehavingProject, number: signal.Signals) -> None:
+    folder = repository.job(repository.plan("well", "gated", "exits"))
+    with repository.start(folder) as process:
+        pid = read_pid(repository)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 75
+    assert "stopped by a signal after 1 of 3; a later run goes on here" in output
+    assert not is_alive(pid)
+    heartbeat = repository.heartbeat(folder)
+    assert (heartbeat.state, heartbeat.measurements_done, heartbeat.measurements_failed) == ("stopped", 1, 0)
+    assert {mode: record.outcome for mode, record in repository.by_mode().items()} == {"well": "ok"}
+
+    repository.gate.touch()
+    status, output = repository.resume(folder)
+    assert status == 1
+    assert "2 measured, 1 had a record, 1 failed" in output
+    outcomes = {mode: record.outcome for mode, record in repository.by_mode().items()}
+    assert outcomes == {"well": "ok", "gated": "ok", "exits": "failed"}
+
+
+def test_child_does_not_outlive_a_killed_parent(repository: BehavingProject) -> None:
+    folder = repository.job(repository.plan("gated"))
+    with repository.start(folder) as process:
+        pid = read_pid(repository)
+        assert is_alive(pid)
+        process.kill()
+        process.communicate(timeout=120)
+    wait_until(lambda: not is_alive(pid), "the child is gone")
+    assert repository.by_mode() == {}
+
+
+def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: BehavingProject) -> None:
+    assert repository.run(repository.plan("well", "exits"))[0] == 1
+    status, output, folder = repository.run(repository.plan("well", "exits"))
+    assert status == 1
+    assert "1 measured, 1 had a record, 1 failed" in output
+    assert repository.heartbeat(folder).measurements_skipped == 1
+    found = sorted(path.name.split("-")[3] for path in repository.results.records().rglob("*.json"))
+    assert found == ["exits", "exits", "well"]  # the first failure's record is still there
+
+
+def run_arm(repository: BehavingProject, folder: JobFolder, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*repository.command(folder), *arguments]
+    return subprocess.run(
+        command, cwd=repository.root, env=without_slurm(), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_one_replicate_at_a_time_adds_up_to_the_plan(repository: BehavingProject) -> None:
+    """Two variants, of which one fails, in three replicates; each replicate is an arm of a pair."""
+    folder = repository.job(repository.plan("well", "raises", replicates=3))
+    after_arm = [("waiting", 2, 1), ("waiting", 4, 2), ("done", 6, 3)]
+    for replicate, expected in enumerate(after_arm):
+        done = run_arm(repository, folder, "--replicate", str(replicate), "--position", str(2 * replicate))
+        assert done.returncode == 1
+        assert "2 of 6 measurements" in done.stdout
+        assert "done: 2 measured, 0 had a record, 1 failed" in done.stdout
+        beat = repository.heartbeat(folder)
+        assert (beat.state, beat.measurements_done, beat.measurements_failed) == expected
+        assert (beat.measurements_total, beat.measurements_skipped) == (6, 0)
+        assert beat.eta_s is not None and (beat.eta_s > 0) == (beat.state == "waiting")
+    records = repository.records()
+    assert [record.measurement.replicate for record in records] == [0, 0, 1, 1, 2, 2]
+    positions = [record.environment["pairing"] for record in records]
+    assert positions == [{"kind": "together", "position": n, "pair": None} for n in (0, 0, 2, 2, 4, 4)]
+
+    # The job again, as after a requeue: what failed is tried again, and nothing else.
+    assert run_arm(repository, folder, "--replicate", "1", "--position", "2").returncode == 1
+    assert len(repository.records()) == 7
+    beat = repository.heartbeat(folder)
+    assert (beat.state, beat.measurements_done, beat.measurements_failed) == ("done", 6, 3)
+
+
+def test_replicates_of_an_earlier_job_count_as_skipped(repository: BehavingProject) -> None:
+    assert repository.run(repository.plan("well", replicates=1))[0] == 0
+    folder = repository.job(repository.plan("well", replicates=2))
+    assert run_arm(repository, folder, "--replicate", "1").returncode == 0
+    beat = repository.heartbeat(folder)
+    assert (beat.state, beat.measurements_done, beat.measurements_skipped) == ("done", 2, 1)
+    kinds = [record.environment["pairing"] for record in repository.records()]
+    assert kinds == [{"kind": "separate", "position": None}] * 2  # no position: it was no arm of a pair
+
+
+def test_which_run_of_a_pair_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert describe_pairing(3, "run-1", is_submitted=True) == {"kind": "together", "position": 3, "pair": "run-1"}
+    assert describe_pairing(3, is_submitted=True)["pair"] is None
+    assert describe_pairing(None, is_submitted=False) == {"kind": "by hand", "position": None}
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert describe_pairing(3, is_submitted=True)["pair"] == "77.0"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    assert describe_pairing(3, is_submitted=True)["pair"] == "77.2"
+    assert describe_pairing(3, "run-1", is_submitted=True)["pair"] == "run-1"
+
+
+def test_replicate_that_the_plan_does_not_have(repository: BehavingProject) -> None:
+    done = run_arm(repository, repository.job(repository.plan("well", replicates=2)), "--replicate", "2")
+    assert done.returncode == 2
+    assert "error: --replicate 2: the plan has 2 replicates; valid: 0 to 1." in done.stderr
+
+
+def test_force_measures_again_but_not_after_every_requeue_and_keeps_the_old_record(repository: BehavingProject) -> None:
+    plan = repository.plan("well", force=True)
+    assert repository.run(plan)[0] == 0
+    (old,) = repository.results.records().rglob("*.json")
+    before = old.read_bytes()
+    folder = repository.job(plan)
+    for expected in ("1 measured, 0 had a record", "0 measured, 1 had a record"):
+        done = run_arm(repository, folder)
+        assert (done.returncode, expected in done.stdout) == (0, True)
+    assert len(repository.records()) == 2
+    assert old.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"schema_version": 1}'], ids=["empty", "truncated", "not a record"])
+def test_corrupt_record_counts_as_not_measured_and_is_left_alone(repository: BehavingProject, content: str) -> None:
+    plan = repository.plan("well")
+    corrupt = repository.results.new_record(next(iter(plan.measurements())))
+    corrupt.parent.mkdir(parents=True)
+    corrupt.write_text(content)
+    status, output, _ = repository.run(plan)
+    assert status == 0
+    assert "1 measured, 0 had a record" in output
+    assert corrupt.read_text() == content
+    good = [path for path in corrupt.parent.glob("*.json") if path != corrupt]
+    assert [read_record(path).outcome for path in good] == ["ok"]
+
+
+def test_corrupt_heartbeat_is_replaced(repository: BehavingProject) -> None:
+    folder = repository.job(repository.plan("well"))
+    folder.heartbeat.write_text("{")
+    assert repository.resume(folder)[0] == 0
+    assert repository.heartbeat(folder).state == "done"
+
+
+def test_heartbeat_that_cannot_be_written_costs_no_measurement(repository: BehavingProject) -> None:
+    folder = repository.job(repository.plan("well"))
+    folder.heartbeat.mkdir()
+    status, output = repository.resume(folder)
+    assert status == 0
+    assert output.count(f"warning: cannot write {folder.heartbeat}") == 1
+    assert repository.by_mode()["well"].outcome == "ok"
+
+
+@pytest.mark.parametrize("content", ["", '{"framework": "torch"'], ids=["empty", "truncated"])
+def test_corrupt_plan_is_a_usage_error_that_names_the_file(repository: BehavingProject, content: str) -> None:
+    folder = repository.job(repository.plan("well"))
+    folder.plan.write_text(content)
+    status, output = repository.resume(folder)
+    assert status == 2
+    assert f"error: {folder.plan}: not a job plan" in output
+    assert "Traceback" not in output
+
+
+def test_plan_of_the_other_framework_is_a_usage_error(repository: BehavingProject) -> None:
+    plan = repository.plan("well").model_copy(update={"framework": "jax"})
+    status, output, folder = repository.run(plan)
+    assert status == 2
+    assert f"error: {folder.plan}: is a plan for jax. Run it with jax_runner/run.py." in output
+
+
+def test_results_that_cannot_be_written_are_a_usage_error(repository: BehavingProject, tmp_path: Path) -> None:
+    folder = JobFolder(root=tmp_path / "job")
+    write_plan(repository.plan("well"), folder)
+    repository.results.root.write_text("a file, not a folder")
+    status, output = repository.resume(folder)
+    assert status == 2
+    assert "error: cannot write" in output
+    assert "Not a directory" in output
+    assert "--results DIR" in output
+    assert "Traceback" not in output
+
+
+def test_disk_that_fills_up_ends_the_job_and_keeps_its_records(repository: BehavingProject, tmp_path: Path) -> None:
+    repository.results.root.mkdir()
+    size = ["-o", "size=128k"]
+    mount = subprocess.run(["mount", "-t", "tmpfs", *size, "none", repository.results.root], capture_output=True)
+    if mount.returncode != 0:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        folder = JobFolder(root=tmp_path / "job")
+        write_plan(repository.plan("well", "gated"), folder)
+        with repository.start(folder) as process:
+            read_pid(repository)
+            ballast = repository.results.root / "ballast"
+            with pytest.raises(OSError, match="No space left"):
+                ballast.write_bytes(bytes(1 << 20))
+            repository.gate.touch()
+            output, _ = process.communicate(timeout=120)
+        assert process.returncode == 2
+        assert "error: cannot write " in output
+        assert "No space left on device" in output
+        assert "Traceback" not in output
+        assert {mode: record.outcome for mode, record in repository.by_mode().items()} == {"well": "ok"}
+        assert list(repository.results.root.rglob("*.tmp")) == []
+
+        ballast.unlink()
+        status, output = repository.resume(folder)
+        assert status == 0
+        assert "1 measured, 1 had a record" in output
+    finally:
+        subprocess.run(["umount", repository.results.root], check=True)
+
+
+# Both frameworks, on their own run.py.
+
+EXPERIMENTS = """\
+project: trial
+data_dir: {data_dir}
+cluster: {{time_limit_minutes: 30}}
+gpus: {{any: {{}}}}
+matrix: {{gpus: [any], benchmarks: [mnist], use_cases: [1]}}
+benchmarks:
+  mnist: {{models: [cnn]}}
+use_cases:
+  1:
+    name: train
+    batch_sizes: [256]
+    precisions: {precisions}
+    execution_modes: {{jax: [jit], torch: [eager]}}
+    settings: {{epochs: 1, learning_rate: {learning_rate}, momentum: 0.9, weight_decay: 5e-4, target_metric: 0.5}}
+measurement:
+  replicates: 1
+  warmup_s: 0.05
+  warmup_min_calls: 2
+  block_min_s: 0.02
+  min_blocks: 3
+  max_blocks: 3
+  latency_calls: 3
+wandb: {{mode: disabled}}
+"""
+
+
+def write_experiments(folder: Path, *, learning_rate: str = "0.02", precisions: str = "[fp32]") -> Path:
+    path = folder / "experiments.yaml"
+    data_dir = folder / "empty"
+    path.write_text(EXPERIMENTS.format(data_dir=data_dir, learning_rate=learning_rate, precisions=precisions))
+    return path
+
+
+def run_by_hand(
+    framework: str, folder: Path, *arguments: str, data: str = "sample"
+) -> subprocess.CompletedProcess[str]:
+    """On the CPU, so that the test is the same test everywhere."""
+    command = [sys.executable, f"{framework}_runner/run.py", "--benchmark", "mnist", "--use_case", "1"]
+    command += ["--data", data, "--config", str(folder / "experiments.yaml"), "--results", str(folder / "results")]
+    environment = without_slurm() | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        [*command, *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=patience(30)
+    )
+
+
+def records_of(folder: Path) -> dict[str, Record]:
+    """By precision."""
+    paths = Results(root=folder / "results").records().rglob("*.json")
+    return {record.measurement.variant.precision: record for record in map(read_record, paths)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealRun:
+    framework: str
+    folder: Path
+    finished: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module", params=FRAMEWORKS)
+def real_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RealRun:
+    pytest.importorskip(request.param)
+    folder = tmp_path_factory.mktemp(request.param)
+    write_experiments(folder, precisions="[fp32, tf32, bf16]")
+    return RealRun(framework=request.param, folder=folder, finished=run_by_hand(request.param, folder))
+
+
+def test_real_run_measures_what_the_cpu_can_do(real_run: RealRun) -> None:
+    assert real_run.finished.returncode == 0, real_run.finished.stdout + real_run.finished.stderr
+    record = records_of(real_run.folder)["fp32"]
+    assert (record.outcome, record.reason) == ("ok", None)
+    assert record.result.blocks.samples_per_step == 256
+    assert record.result.parameter_count == 26_010
+    assert record.result.recompiles == 0
+    assert [point.epoch for point in record.result.epochs] == [1]
+    assert 0 < record.result.epochs[0].test_metric <= 1
+    assert record.result.energy.gross_joules is None
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_real_run_refuses_what_the_cpu_cannot_do(real_run: RealRun, precision: str) -> None:
+    record = records_of(real_run.folder)[precision]
+    assert record.outcome == "refused"
+    assert str(record.reason).startswith(f"precision {precision} needs an NVIDIA GPU")
+    assert str(record.reason).endswith("it is not run as fp32")
+
+
+def test_real_record_says_where_and_with_what(real_run: RealRun) -> None:
+    environment = records_of(real_run.folder)["fp32"].environment
+    assert environment["scheduler"] == "local"
+    assert environment["node"] == os.uname().nodename
+    assert environment["framework"]["name"] == real_run.framework
+    assert environment["framework"]["platform"] == "cpu"
+    version = environment["framework"]["version"].partition("+")[0]
+    assert environment["packages"][real_run.framework].partition("+")[0] == version
+    assert "none" not in (environment["git"]["commit"] or "").lower()
+
+
+def test_second_real_run_skips_everything(real_run: RealRun) -> None:
+    before = {path: path.read_bytes() for path in Results(root=real_run.folder / "results").records().rglob("*.json")}
+    again = run_by_hand(real_run.framework, real_run.folder)
+    assert again.returncode == 0
+    assert "0 measured, 3 had a record, 0 failed" in again.stdout
+    after = {path: path.read_bytes() for path in Results(root=real_run.folder / "results").records().rglob("*.json")}
+    assert after == before
+
+
+def test_frozen_plan_is_run_whatever_experiments_yaml_says_by_now(real_run: RealRun) -> None:
+    (folder, *_) = Results(root=real_run.folder / "results").job_folders()
+    plan = read_plan(folder.plan)
+    config = real_run.folder / "experiments.yaml"
+    text = config.read_text()
+    config.write_text("no: [valid")
+    try:
+        again = run_by_hand(real_run.framework, real_run.folder, "--job-folder", str(folder.root))
+    finally:
+        config.write_text(text)
+    assert again.returncode == 0
+    assert "0 measured, 3 had a record, 0 failed" in again.stdout
+    assert read_plan(folder.plan) == plan
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_loss_that_is_not_finite_fails_and_the_step_is_named(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    write_experiments(tmp_path, learning_rate="1e30")
+    finished = run_by_hand(framework, tmp_path)
+    record = records_of(tmp_path)["fp32"]
+    assert finished.returncode == 1
+    assert record.outcome == "failed"
+    # 1536 samples make 6 steps of 256. The first loss is that of the initial weights, so it is finite.
+    assert str(record.reason).startswith("the loss of epoch 1, step 2 of 6, is ")
+    assert "Lower settings.learning_rate" in str(record.reason)
+    assert "step 2 of 6" in finished.stdout
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_missing_data_is_told_at_once(framework: str, tmp_path: Path) -> None:
+    write_experiments(tmp_path)
+    before_s = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = run_by_hand(framework, tmp_path, data="real")
+    after_s = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert finished.returncode == 2
+    assert "python main.py data --benchmark mnist" in finished.stderr
+    assert "--data sample" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert list((tmp_path / "results").rglob("records/**/*.json")) == []
+    used_s = after_s.ru_utime + after_s.ru_stime - before_s.ru_utime - before_s.ru_stime
+    assert used_s < 2.0  # of processor time: no framework was imported
+
+
+def test_results_below_a_file_are_a_usage_error(tmp_path: Path) -> None:
+    write_experiments(tmp_path)
+    (tmp_path / "results").write_text("")
+    finished = run_by_hand("torch", tmp_path)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("error: cannot write ")
+    assert "Not a directory" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--benchmark", "mnist"], "--benchmark and --use_case are needed"),
+        (["--benchmark", "mnits", "--use_case", "1"], "mnist"),
+        (["--benchmark", "mnist", "--use_case", "5"], "1"),
+        (["--benchmark", "mnist", "--use_case", "1", "--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--job-folder", "/nowhere"], "/nowhere/plan.json: cannot be read"),
+    ],
+    ids=["nothing", "benchmark", "use case", "config", "job folder"],
+)
+def test_wrong_usage_ends_with_status_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    command = [sys.executable, "jax_runner/run.py", *arguments, "--results", str(tmp_path)]
+    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 2
+    assert message in finished.stderr
+    assert "Traceback" not in finished.stderr

@@ -1,0 +1,128 @@
+"""The parity gate in the job: which programs it runs, and what a fault in one of them costs. Real processes; the
+framework in them is tests/made/fake_framework."""
+
+from pathlib import Path
+
+import numpy as np
+
+from harness.results.parity import ParityNumbers
+from harness.results.parity_file import read_parity
+from harness.results.record import Record
+from tests.made.project import BehavingProject
+
+
+def files(repository: BehavingProject) -> list[Path]:
+    return sorted(repository.results.records().rglob("parity-*.npz"))
+
+
+def numbers_of(record: Record, repository: BehavingProject) -> ParityNumbers:
+    assert record.parity is not None
+    measurement = record.measurement
+    return read_parity(repository.results.records(measurement.cell, measurement.framework) / record.parity)
+
+
+def logs(repository: BehavingProject) -> list[str]:
+    """What the parity processes said, one after the other."""
+    return [path.read_text() for path in sorted(repository.results.records().rglob("parity-*Z-????.log"))]
+
+
+def test_one_process_does_all_keys_and_the_records_name_their_files(repository: BehavingProject) -> None:
+    plan = repository.plan("well", replicates=2)
+    plan = plan.model_copy(
+        update={"variants": (plan.variants[0], plan.variants[0].model_copy(update={"batch_size": 4}))}
+    )
+    status, output, _ = repository.run(plan)
+    assert status == 0, output
+    (path,) = files(repository)  # two batch sizes, two replicates, one program
+    paths = sorted(repository.results.records().rglob("*.json"))
+    assert len(paths) == 4
+    assert {Record.model_validate_json(each.read_text()).parity for each in paths} == {path.name}
+    kept = read_parity(path)
+    assert kept.metadata.outcome == "ok"
+    assert kept.metadata.key.execution_mode == "well"
+    assert kept.metadata.environment["framework"]["version"] == "1.2.3"
+    assert {"job", "node", "git", "scheduler"} <= kept.metadata.environment.keys()
+    np.testing.assert_array_equal(kept.kept["outputs"], [0, 1, 2, 3])
+    assert logs(repository) == ["rank 0 computes cnn-b16-fp32-well\n"]
+
+
+def test_fault_in_one_program_costs_no_other(repository: BehavingProject) -> None:
+    modes = ("parity_is_killed", "well", "parity_raises", "parity_is_refused", "gated")
+    repository.gate.touch()
+    status, output, _ = repository.run(repository.plan(*modes))
+    assert status == 0, output
+    records = repository.by_mode()
+    assert {mode: record.outcome for mode, record in records.items()} == dict.fromkeys(modes, "ok")
+    found = {mode: numbers_of(record, repository) for mode, record in records.items()}
+    outcomes = {mode: numbers.metadata.outcome for mode, numbers in found.items()}
+    assert outcomes == {
+        "parity_is_killed": "failed",
+        "well": "ok",
+        "parity_raises": "failed",
+        "parity_is_refused": "refused",
+        "gated": "ok",
+    }
+    assert "killed by SIGKILL" in str(found["parity_is_killed"].metadata.reason)
+    assert found["parity_raises"].metadata.reason == "KeyError: 'conv9'"
+    assert found["parity_is_refused"].metadata.reason == "this mode needs an NVIDIA GPU"
+    assert "no parity numbers, so no ratio: cnn-b16-fp32-parity_raises: failed: KeyError: 'conv9'" in output
+    lines = [log.splitlines() for log in logs(repository)]
+    assert [[line.rpartition("-")[2] for line in log if line.startswith("rank")] for log in lines] == [
+        ["parity_is_killed"],
+        ["well", "parity_raises"],
+        ["parity_is_refused", "gated"],
+    ]
+
+
+def test_program_that_takes_too_long_is_given_up(repository: BehavingProject) -> None:
+    status, output, _ = repository.run(repository.plan("parity_sleeps", "well", timeout_s=10.0))
+    assert status == 0, output
+    records = repository.by_mode()
+    slow = numbers_of(records["parity_sleeps"], repository).metadata
+    assert slow.outcome == "timeout"
+    assert str(slow.reason).startswith("not done after 10 s; log: ")
+    assert numbers_of(records["well"], repository).metadata.outcome == "ok"
+
+
+def test_several_devices_compute_them_together(repository: BehavingProject) -> None:
+    status, output, _ = repository.run(repository.plan("parity_is_killed", "well", devices=2))
+    assert status == 0, output
+    records = repository.by_mode()
+    killed, well = (numbers_of(records[mode], repository) for mode in ("parity_is_killed", "well"))
+    assert killed.metadata.outcome == "failed"
+    assert str(killed.metadata.reason).startswith("rank 1 on ")
+    assert well.kept["loss"] == 2.0
+    assert well.metadata.key.devices == 2
+    assert len(files(repository)) == 2
+
+
+def test_what_is_measured_already_is_not_proved_again(repository: BehavingProject) -> None:
+    plan = repository.plan("well", "prints_much")
+    assert repository.run(plan)[0] == 0
+    assert len(files(repository)) == 2
+    assert repository.run(plan)[0] == 0
+    assert len(files(repository)) == 2
+    assert repository.run(plan.model_copy(update={"force": True}))[0] == 0
+    assert len(files(repository)) == 4
+
+
+def test_what_another_code_has_proved_is_proved_again(repository: BehavingProject) -> None:
+    """A job goes on after a requeue; somebody has edited the runner meanwhile."""
+    folder = repository.job(repository.plan("raises"))  # a measurement that fails is tried again
+
+    def run_again() -> list[str]:
+        repository.resume(folder)
+        paths = sorted(repository.results.records().rglob("*.json"))
+        return [str(Record.model_validate_json(path.read_text()).parity) for path in paths]
+
+    run_again()
+    first, second = run_again()
+    assert first == second
+    use_case = repository.root / "torch_runner" / "use_cases" / "behave.py"
+    use_case.write_text(use_case.read_text() + "# a change\n")
+    *before, changed = run_again()
+    assert set(before) == {first}
+    assert changed != first
+    old, new = (read_parity(path).metadata.environment["code"] for path in files(repository))
+    assert old["harness"] == new["harness"]
+    assert old["runner"] != new["runner"]

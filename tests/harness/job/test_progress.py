@@ -1,0 +1,56 @@
+"""The heartbeat, and how a job tells of itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.job.progress import Heartbeat, Teller, read_heartbeat
+
+
+@pytest.fixture
+def heartbeat() -> Heartbeat:
+    return Heartbeat(measurements_total=10, node="n1", pid=7)
+
+
+def test_time_that_is_left(heartbeat: Heartbeat) -> None:
+    """Two of the four that are done were skipped; the others took 30 s together."""
+    assert heartbeat.eta_s is None
+    heartbeat.measurements_done, heartbeat.measurements_made, heartbeat.measuring_s = 4, 2, 30.0
+    assert heartbeat.eta_s == 90.0
+
+
+def test_what_is_told_is_what_is_read(heartbeat: Heartbeat, tmp_path: Path) -> None:
+    path = tmp_path / "heartbeat.json"
+    assert read_heartbeat(path) is None
+    heartbeat.set_phase("throughput", 1.0, 30.0)
+    Teller(heartbeat, path, "jax").beat("running")
+    Teller(heartbeat, path, "jax").beat("waiting")
+    read = read_heartbeat(path)
+    assert read == heartbeat
+    assert json.loads(path.read_text())["state"] == "waiting"
+
+
+def test_a_beat_that_cannot_be_written_is_said_once(
+    heartbeat: Heartbeat, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "heartbeat.json"
+    path.mkdir()
+    teller = Teller(heartbeat, path, "jax")
+    teller.beat()
+    teller.beat()
+    assert capsys.readouterr().out.count(f"jax | warning: cannot write {path}: Is a directory") == 1
+
+
+def test_lines_and_beats_come_when_they_are_due(
+    heartbeat: Heartbeat, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("harness.job.progress.time.monotonic", lambda: now_s)
+    teller = Teller(heartbeat, tmp_path / "heartbeat.json", "jax")
+    heartbeat.current, heartbeat.phase = "cnn-r0", "warm-up"
+    heartbeat.measurements_made, heartbeat.measuring_s = 1, 60.0
+    for now_s in (1000.0, 1001.0, 1009.0, 1010.0):  # noqa: B007
+        teller.when_due()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" | ")[2] for line in lines] == ["[1/10] cnn-r0: warm-up, about 10 min left"] * 2

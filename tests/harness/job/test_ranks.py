@@ -1,0 +1,262 @@
+"""From the events and results of several ranks to one outcome and one result; every number worked out by hand."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.job.ranks import EXIT_GRACE_S, SETTLE_S, Ranks, combine
+from harness.results.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Result
+from tests.made.records import blocks
+
+LOG = Path("/results/x.log")
+EXIT_0 = {"kind": "exit", "content": {"code": 0, "tail": ""}}
+KILLED = {"kind": "exit", "content": {"code": -9, "tail": "last line"}}
+ABORTED = {"kind": "exit", "content": {"code": -6, "tail": ""}}
+
+
+def error(reason: str, outcome: str = "failed") -> dict[str, Any]:
+    return {"kind": "error", "content": {"outcome": outcome, "reason": reason}}
+
+
+def two() -> Ranks:
+    return Ranks(["n1", "n2"], LOG)
+
+
+def result(**changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "compile_time_s": 1.0,
+        "cold_call_times_s": [3.0, 1.0],
+        "blocks": blocks([1.0, 4.0], calls=2, samples=8, warmup=[1.0]),
+        "latency": Latency(steps_per_call=1, call_times_s=[0.5, 0.75]),
+        "memory": Memory(allocator_peak_bytes=100, host_peak_bytes=10),
+        "energy": Energy(gross_joules=50.0, window_s=5.0, samples=32, idle_watts=2.0),
+    }
+    return Result(**(fields | changes))
+
+
+def test_times_are_the_slowest_ranks_memory_the_largest_energy_the_sum() -> None:
+    other = result(
+        compile_time_s=2.0,
+        cold_call_times_s=[2.0, 2.0],
+        blocks=blocks([2.0, 3.0], calls=2, samples=8, warmup=[2.0]),
+        latency=Latency(steps_per_call=1, call_times_s=[0.25, 1.0]),
+        memory=Memory(allocator_peak_bytes=300, host_peak_bytes=5),
+        energy=Energy(gross_joules=70.0, window_s=6.0, samples=32, idle_watts=3.0),
+        details={"batch_norm": "of rank 1"},
+    )
+    combined = combine([result(details={"batch_norm": "local"}), other])
+    assert combined.compile_time_s == 2.0
+    assert combined.cold_call_times_s == [3.0, 2.0]
+    assert combined.blocks.block_times_s == [2.0, 4.0]
+    assert combined.blocks.warmup_times_s == [2.0]
+    assert combined.latency.call_times_s == [0.5, 1.0]
+    assert (combined.memory.allocator_peak_bytes, combined.memory.host_peak_bytes) == (300, 10)
+    assert combined.memory.pool_peak_bytes is None
+    sums = combined.details["memory_all_devices"]
+    assert (sums["allocator_peak_bytes"], sums["host_peak_bytes"], sums["pool_peak_bytes"]) == (400, 15, None)
+    assert combined.details["batch_norm"] == "local"
+    assert combined.energy == Energy(
+        gross_joules=120.0, window_s=6.0, samples=32, idle_watts=5.0, devices_gross_joules=[50.0, 70.0]
+    )
+    assert [device.allocator_peak_bytes for device in combined.memory.devices] == [100, 300]
+    assert {device.host_peak_bytes for device in combined.memory.devices} == {None}  # of the process
+
+
+def of_one_process(*allocator_peak_bytes: int, host_peak_bytes: int, joules: tuple[float, float]) -> Result:
+    memory = Memory(
+        allocator_peak_bytes=max(allocator_peak_bytes),
+        process_bytes=9,
+        host_peak_bytes=host_peak_bytes,
+        devices=[Memory(allocator_peak_bytes=peak, process_bytes=4) for peak in allocator_peak_bytes],
+    )
+    energy = Energy(
+        gross_joules=sum(joules), window_s=5.0, samples=32, idle_watts=2.0, devices_gross_joules=list(joules)
+    )
+    return result(memory=memory, energy=energy)
+
+
+def test_one_process_for_two_devices_tells_of_each_and_of_both() -> None:
+    alone = of_one_process(100, 70, host_peak_bytes=10, joules=(20.0, 25.0))
+    combined = combine([alone])
+    assert combined == alone.model_copy(update={"details": combined.details})
+    sums = combined.details["memory_all_devices"]
+    assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == (170, 8, 10)
+
+
+def test_processes_of_two_devices_each_add_up_over_four_devices() -> None:
+    first = of_one_process(100, 70, host_peak_bytes=10, joules=(20.0, 25.0))
+    combined = combine([first, of_one_process(80, 90, host_peak_bytes=30, joules=(21.0, 26.0))])
+    assert [device.allocator_peak_bytes for device in combined.memory.devices] == [100, 70, 80, 90]
+    assert (combined.memory.allocator_peak_bytes, combined.memory.host_peak_bytes) == (100, 30)
+    sums = combined.details["memory_all_devices"]
+    assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == (340, 16, 40)
+    assert (combined.energy.gross_joules, combined.energy.devices_gross_joules) == (92.0, [20.0, 25.0, 21.0, 26.0])
+
+
+def test_one_rank_is_left_as_it_is() -> None:
+    alone = result()
+    assert combine([alone]) is alone
+
+
+def test_epochs_are_rank_0s_with_the_slowest_time() -> None:
+    def epoch(time_s: float, loss: float) -> EpochPoint:
+        return EpochPoint(epoch=1, train_time_s=time_s, train_loss=loss, test_loss=loss, test_metric=0.5)
+
+    combined = combine(
+        [result(epochs=[epoch(1.0, 2.0)], time_to_target_s=1.0), result(epochs=[epoch(3.0, 7.0)], time_to_target_s=3.0)]
+    )
+    assert combined.epochs == [epoch(3.0, 2.0)]
+    assert combined.time_to_target_s == 3.0
+
+
+def test_checks_of_all_ranks_are_kept() -> None:
+    check = Check(name="full", error=0.1, tolerance=1.0, passed=True)
+    combined = combine([result(checks=[check]), result(checks=[check])])
+    assert [check.name for check in combined.checks] == ["full", "rank 1: full"]
+
+
+def test_energy_of_some_devices_is_no_energy() -> None:
+    combined = combine([result(), result(energy=Energy(absent="no counter"))])
+    assert combined.energy == Energy(absent="no counter")
+
+
+def test_ranks_that_did_not_do_the_same_have_no_number() -> None:
+    assert isinstance(result().blocks, Blocks)
+    shorter = result(latency=Latency(steps_per_call=1, call_times_s=[0.5]))
+    with pytest.raises(ValueError, match="different numbers of latency calls: 2, 1"):
+        combine([result(), shorter])
+
+
+def test_over_when_every_rank_has_told_and_ended() -> None:
+    ranks = two()
+    told = {"kind": "result", "content": result().model_dump(mode="json")}
+    for rank in (0, 1):
+        ranks.take(rank, told, 1.0)
+        assert not ranks.are_over(1.0)
+    ranks.take(0, EXIT_0, 2.0)
+    assert not ranks.are_over(2.0)
+    ranks.take(1, EXIT_0, 2.0)
+    assert ranks.are_over(2.0)
+    report = ranks.report()
+    assert report.outcome == "ok"
+    assert [rank.node for rank in report.ranks] == ["n1", "n2"]
+
+
+def test_result_stands_of_a_rank_that_is_stuck_at_its_end() -> None:
+    ranks = Ranks(["n1"], LOG)
+    ranks.take(0, {"kind": "result", "content": result().model_dump(mode="json")}, 10.0)
+    assert not ranks.are_over(10.0 + EXIT_GRACE_S)
+    assert ranks.are_over(10.1 + EXIT_GRACE_S)
+    assert (ranks.report().outcome, ranks.report().ranks) == ("ok", [])
+
+
+def test_kill_is_the_cause_though_its_effect_was_told_first() -> None:
+    ranks = two()
+    ranks.take(0, error("RuntimeError: connection closed by peer"), 5.0)
+    assert not ranks.are_over(5.0 + SETTLE_S)
+    ranks.take(1, KILLED, 5.5)
+    assert ranks.are_over(5.5)
+    assert ranks.report().reason == (
+        "rank 1 on n2: the measurement's process was killed by SIGKILL (often the host's or Slurm's out-of-memory "
+        "killer); log: /results/x-rank1.log\nlast line"
+        "\nand then rank 0 on n1: RuntimeError: connection closed by peer"
+    )
+
+
+def test_abort_in_the_wake_of_an_error_is_not_its_cause() -> None:
+    ranks = two()
+    ranks.take(1, error("KeyError: 'conv9'"), 5.0)
+    ranks.take(0, ABORTED, 5.5)
+    assert ranks.are_over(5.5)
+    assert str(ranks.report().reason).startswith("rank 1 on n2: KeyError: 'conv9'\nand then rank 0 on n1: the")
+
+
+def test_one_error_is_enough_when_the_others_stay_silent() -> None:
+    ranks = two()
+    ranks.take(1, error("KeyError: 'conv9'"), 5.0)
+    assert not ranks.are_over(5.0 + SETTLE_S)
+    assert ranks.are_over(5.1 + SETTLE_S)
+
+
+def test_full_memory_is_the_answer_whoever_told_first() -> None:
+    ranks = two()
+    ranks.take(0, error("RuntimeError: connection closed by peer"), 5.0)
+    ranks.take(1, error("device is full", "out_of_memory"), 5.1)
+    assert ranks.are_over(5.1)
+    report = ranks.report()
+    assert report.outcome == "out_of_memory"
+    assert str(report.reason).startswith("rank 1 on n2: device is full")
+
+
+def so_far(**changes: Any) -> dict[str, Any]:
+    return {"kind": "result_so_far", "content": result(**changes).model_dump(mode="json")}
+
+
+def test_result_so_far_stands_when_the_rest_breaks_off() -> None:
+    ranks = two()
+    slower = blocks([2.0, 3.0], calls=2, samples=8, warmup=[1.0])
+    ranks.take(0, so_far(), 1.0)
+    ranks.take(1, so_far(blocks=slower), 1.0)
+    assert not ranks.are_over(2.0 + EXIT_GRACE_S)  # the control may take its time
+    ranks.take(0, error("no room for the control\nat line 3", "out_of_memory"), 100.0)
+    assert ranks.are_over(100.1 + SETTLE_S)
+    report = ranks.report()
+    assert (report.outcome, report.reason) == ("ok", None)
+    assert report.result.blocks.block_times_s == [2.0, 4.0]
+    assert report.result.blocks_alone is None
+    assert report.result.blocks_alone_absent == "out_of_memory: rank 0 on n1: no room for the control"
+    assert [rank.block_times_s for rank in report.ranks] == [[1.0, 4.0], [2.0, 3.0]]
+
+
+def test_result_so_far_of_some_ranks_is_no_result() -> None:
+    ranks = two()
+    ranks.take(0, so_far(), 1.0)
+    ranks.take(1, KILLED, 2.0)
+    assert ranks.report().outcome == "failed"
+    assert ranks.report().result is None
+
+
+def test_whole_result_has_its_control_and_no_reason_for_its_absence() -> None:
+    ranks = two()
+    alone = result().blocks
+    whole = {"kind": "result", "content": result(blocks_alone=alone).model_dump(mode="json")}
+    for rank in (0, 1):
+        ranks.take(rank, so_far(), 1.0)
+        ranks.take(rank, whole, 2.0)
+        ranks.take(rank, EXIT_0, 2.0)
+    report = ranks.report()
+    assert (report.result.blocks_alone, report.result.blocks_alone_absent) == (alone, None)
+
+
+def test_alone_a_rank_needs_no_name() -> None:
+    ranks = Ranks(["n1"], LOG)
+    ranks.take(0, error("KeyError: 'conv9'"), 5.0)
+    assert ranks.are_over(5.0)
+    assert ranks.report().reason == "KeyError: 'conv9'"
+
+
+def test_every_rank_keeps_the_gpus_that_it_used() -> None:
+    ranks = two()
+    one = {"gpu": {"uuid": "GPU-1", "name": "H200"}}
+    both = {"gpu": {"uuid": "GPU-2", "uuids": ["GPU-2", "GPU-3"], "name": "H200", "names": ["H200", "A100"]}}
+    for rank, environment in enumerate((one, both)):
+        ranks.take(rank, {"kind": "environment", "content": environment}, 1.0)
+        ranks.take(rank, {"kind": "result", "content": result().model_dump(mode="json")}, 1.0)
+    first, second = ranks.report().ranks
+    assert (first.gpu_uuids, first.gpu_names) == (["GPU-1"], ["H200"])
+    assert (second.gpu_uuids, second.gpu_names) == (["GPU-2", "GPU-3"], ["H200", "A100"])
+
+
+def test_result_that_cannot_be_recorded_is_a_failure_that_names_the_field() -> None:
+    ranks = two()
+    good = result().model_dump(mode="json")
+    ranks.take(0, {"kind": "result", "content": good}, 1.0)
+    bad = good | {"energy": good["energy"] | {"gross_joules": math.nan}}
+    ranks.take(1, {"kind": "result", "content": bad}, 1.0)
+    report = ranks.report()
+    assert (report.outcome, report.result) == ("failed", None)
+    assert report.reason == (
+        "rank 1 on n2: its result cannot be recorded: energy.gross_joules: Input should be a finite number"
+    )

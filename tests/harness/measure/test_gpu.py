@@ -1,0 +1,364 @@
+"""harness/measure/gpu.py against an autospecced NVML (its real signatures, no GPU), and against this machine's."""
+
+import os
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import create_autospec
+
+import pynvml
+import pytest
+
+from harness.measure.gpu import READINGS, Gpu, NoGpu, SeveralGpus, decode_throttle_reasons, open_gpu, open_gpus
+
+NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+UUIDS = ["GPU-11111111-aaaa", "GPU-22222222-bbbb"]
+CLOCKS_MHZ = {pynvml.NVML_CLOCK_SM: 1410, pynvml.NVML_CLOCK_MEM: 1215}
+MAX_CLOCKS_MHZ = {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}
+
+
+def process(pid: int, used_bytes: int | None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used_bytes)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two GPUs of one kind; handles are their indices. The process's own context is on both."""
+    mock: Any = create_autospec(pynvml)
+    mock.NVMLError, mock.NVMLLibraryMismatchError = pynvml.NVMLError, pynvml.NVMLLibraryMismatchError
+    mock.NVML_CLOCK_SM, mock.NVML_CLOCK_MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+    mock.NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
+    mock.nvmlDeviceGetCount.return_value = 2
+    mock.nvmlDeviceGetHandleByIndex.side_effect = lambda index: index
+    mock.nvmlDeviceGetUUID.side_effect = lambda handle: UUIDS[handle]
+    mock.nvmlDeviceGetIndex.side_effect = lambda handle: handle
+    mock.nvmlDeviceGetName.return_value = "NVIDIA A100-SXM4-80GB"
+    mock.nvmlDeviceIsMigDeviceHandle.return_value = SimpleNamespace(value=0)
+    mock.nvmlDeviceGetMigMode.return_value = [0, 0]
+    mock.nvmlSystemGetDriverVersion.return_value = "580.65.06"
+    mock.nvmlSystemGetCudaDriverVersion_v2.return_value = 13020
+    mock.nvmlDeviceGetCudaComputeCapability.return_value = (8, 0)
+    mock.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=85_899_345_920)
+    mock.nvmlDeviceGetEnforcedPowerLimit.return_value = 400_000
+    mock.nvmlDeviceGetPowerUsage.return_value = 251_500
+    mock.nvmlDeviceGetTotalEnergyConsumption.return_value = 1_234_567
+    mock.nvmlDeviceGetClockInfo.side_effect = lambda handle, kind: CLOCKS_MHZ[kind]
+    mock.nvmlDeviceGetMaxClockInfo.side_effect = lambda handle, kind: MAX_CLOCKS_MHZ[kind]
+    mock.nvmlDeviceGetTemperatureV.return_value = 61
+    mock.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0x4 | 0x40
+    mock.nvmlDeviceGetEccMode.return_value = [1, 1]
+    mock.nvmlDeviceGetComputeMode.return_value = 3
+    mock.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), 1_500_000_000)]
+    monkeypatch.setitem(sys.modules, "pynvml", mock)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    return mock
+
+
+def only_the_first(value: int) -> Callable[[int], int]:
+    """Has it; the second refuses."""
+
+    def read(handle: int) -> int:
+        if handle == 1:
+            raise NOT_SUPPORTED
+        return value
+
+    return read
+
+
+def opened() -> Gpu:
+    gpu = open_gpu()
+    assert isinstance(gpu, Gpu)
+    return gpu
+
+
+# ---- several GPUs of one process
+
+
+def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
+    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = lambda handle: [1_000_000, 2_500_000][handle]
+    nvml.nvmlDeviceGetPowerUsage.side_effect = lambda handle: [100_000, 150_000][handle]
+    nvml.nvmlDeviceGetClockInfo.side_effect = lambda handle, kind: CLOCKS_MHZ[kind] - 100 * handle
+    nvml.nvmlDeviceGetTemperatureV.side_effect = lambda handle, kind: [61, 70][handle]
+    nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = lambda handle: [0x4, 0x40][handle]
+    processes = [[process(os.getpid(), 10)], [process(os.getpid(), 30), process(1, 5)]]
+    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = lambda handle: processes[handle]
+    both = open_gpus(0, 2)
+    assert isinstance(both, SeveralGpus)
+    assert both.energy_joules() == 3500.0
+    assert both.joules_of_each() == [1000.0, 2500.0]
+    assert both.process_bytes() == 30
+    assert both.process_bytes_of_each() == [10, 30]
+    assert both.state() == dict(
+        sm_clock_mhz=1310,
+        memory_clock_mhz=1115,
+        temperature_c=70,
+        power_watts=250.0,
+        throttle_reasons=("hw_thermal_slowdown", "sw_power_cap"),
+        other_processes=1,
+    )
+    assert both.describe()["uuids"] == UUIDS
+    assert both.describe()["names"] == ["NVIDIA A100-SXM4-80GB"] * 2
+    assert both.describe()["uuid"] == UUIDS[0]
+
+
+def test_several_gpus_have_no_number_where_one_has_none(nvml: Any) -> None:
+    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = only_the_first(1_000_000)
+    both = open_gpus(0, 2)
+    assert both.energy_joules() is None
+    assert both.joules_of_each() == [1000.0, None]
+
+
+def test_a_missing_gpu_is_named(nvml: Any) -> None:
+    missing = open_gpus(0, 3)
+    assert isinstance(missing, NoGpu)
+    assert missing.absent == "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES=None)"
+
+
+# ---- which GPU
+
+
+@pytest.mark.parametrize(
+    ("visible", "index"),
+    [(None, 0), ("1", 1), ("1,0", 1), (" 0 ", 0), (UUIDS[1], 1), ("GPU-2222", 1), (f"{UUIDS[0]},{UUIDS[1]}", 0)],
+)
+def test_the_first_visible_gpu(nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, index: int) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    description = opened().describe()
+    assert (description["index"], description["uuid"]) == (index, UUIDS[index])
+
+
+@pytest.mark.parametrize(
+    ("visible", "reason"),
+    [
+        ("", "CUDA_VISIBLE_DEVICES='' hides every GPU"),
+        ("-1", "CUDA_VISIBLE_DEVICES='-1' hides every GPU"),
+        ("NoDevFiles", "CUDA_VISIBLE_DEVICES='NoDevFiles' hides every GPU"),
+        ("2", "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES='2')"),
+        ("GPU-3333", "NVML has no GPU 'GPU-3333' (from CUDA_VISIBLE_DEVICES='GPU-3333')"),
+    ],
+)
+def test_no_visible_gpu(nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str, reason: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert open_gpu().absent == reason
+
+
+def test_an_index_among_gpus_of_several_kinds_warns(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.nvmlDeviceGetName.side_effect = lambda handle: ["NVIDIA L4", "NVIDIA A100-SXM4-80GB"][handle]
+    (warning,) = opened().describe()["warnings"]
+    assert "NVIDIA A100-SXM4-80GB, NVIDIA L4" in warning
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in warning
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert opened().describe()["warnings"] == []
+
+
+# ---- what it says
+
+
+def test_quantities_in_their_units(nvml: Any) -> None:
+    gpu = opened()
+    assert gpu.absent is None
+    assert gpu.energy_joules() == 1234.567
+    assert gpu.process_bytes() == 1_500_000_000
+    assert gpu.state() == dict(
+        sm_clock_mhz=1410,
+        memory_clock_mhz=1215,
+        temperature_c=61,
+        power_watts=251.5,
+        throttle_reasons=("sw_power_cap", "hw_thermal_slowdown"),
+        other_processes=0,
+    )
+
+
+def test_description(nvml: Any) -> None:
+    assert opened().describe() == {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "uuid": "GPU-11111111-aaaa",
+        "index": 0,
+        "mig": False,
+        "driver_version": "580.65.06",
+        "cuda_driver_version": "13.2",
+        "compute_capability": "8.0",
+        "memory_total_bytes": 85_899_345_920,
+        "power_limit_watts": 400.0,
+        "max_sm_clock_mhz": 1980,
+        "max_memory_clock_mhz": 2619,
+        "ecc": True,
+        "compute_mode": "exclusive_process",
+        "warnings": [],
+        "absent": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("bits", "names"),
+    [
+        (0, ()),
+        (0x1, ("gpu_idle",)),
+        (0x2 | 0x4, ("applications_clocks_setting", "sw_power_cap")),
+        (0x8 | 0x20 | 0x80, ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")),
+        (0x400 | 0x800, ("reliability", "0x800")),
+    ],
+)
+def test_decode_throttle_reasons(bits: int, names: tuple[str, ...]) -> None:
+    assert decode_throttle_reasons(bits) == names
+
+
+def test_older_drivers_have_the_older_names(nvml: Any) -> None:
+    missing = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = missing
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons.return_value = 0x20
+    nvml.nvmlDeviceGetTemperatureV.side_effect = missing
+    nvml.nvmlDeviceGetTemperature.return_value = 55
+    state = opened().state()
+    assert (state["throttle_reasons"], state["temperature_c"]) == (("sw_thermal_slowdown",), 55)
+
+
+@pytest.mark.parametrize(
+    ("pids", "others"),
+    [
+        ([os.getpid()], 0),
+        ([os.getpid(), 1], 1),
+        ([1], 1),  # exists here, and is not this process
+        ([], 0),
+        ([999_999_991], 0),  # a container: the host's number of this very process
+        ([999_999_991, 999_999_992], 1),
+    ],
+)
+def test_other_processes(nvml: Any, pids: list[int], others: int) -> None:
+    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = [process(pid, 1) for pid in pids]
+    assert opened().other_processes() == others
+
+
+# ---- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("function", "quantity", "read"),
+    [
+        ("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", Gpu.energy_joules),
+        ("nvmlDeviceGetComputeRunningProcesses", "processes", Gpu.process_bytes),
+    ],
+)
+def test_a_refusal_is_none_with_its_reason(
+    nvml: Any, function: str, quantity: str, read: Callable[[Gpu], object]
+) -> None:
+    getattr(nvml, function).side_effect = NOT_SUPPORTED
+    gpu = opened()
+    assert read(gpu) is None
+    assert gpu.describe()["absent"][quantity] == "Not Supported"
+
+
+@pytest.mark.parametrize(
+    ("function", "lost"),
+    [
+        ("nvmlDeviceGetClockInfo", {"sm_clock_mhz", "memory_clock_mhz"}),
+        ("nvmlDeviceGetPowerUsage", {"power_watts"}),
+        ("nvmlDeviceGetCurrentClocksEventReasons", {"throttle_reasons"}),
+        ("nvmlDeviceGetComputeRunningProcesses", {"other_processes"}),
+    ],
+)
+def test_a_refused_reading_costs_itself_alone(nvml: Any, function: str, lost: set[str]) -> None:
+    names = {reading.name for reading in READINGS}
+    getattr(nvml, function).side_effect = NOT_SUPPORTED
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons.side_effect = NOT_SUPPORTED
+    for gpu in (opened(), open_gpus(0, 2)):
+        state = gpu.state()
+        assert state is not None and state.keys() == names - lost
+        assert {name: gpu.describe()["absent"][name] for name in lost} == dict.fromkeys(lost, "Not Supported")
+
+
+def test_what_one_of_several_gpus_refuses_all_lack(nvml: Any) -> None:
+    nvml.nvmlDeviceGetPowerUsage.side_effect = only_the_first(100_000)
+    both = open_gpus(0, 2)
+    state = both.state()
+    assert state is not None and "power_watts" not in state and state["temperature_c"] == 61
+    assert both.describe()["absent"] == {"power_watts": "Not Supported"}
+
+
+def test_a_consumer_card_without_ecc_describes_itself(nvml: Any) -> None:
+    nvml.nvmlDeviceGetEccMode.side_effect = NOT_SUPPORTED
+    nvml.nvmlDeviceGetMigMode.side_effect = NOT_SUPPORTED
+    description = opened().describe()
+    assert (description["ecc"], description["mig"]) == (None, False)
+    assert description["absent"] == {"ecc": "Not Supported", "mig": "Not Supported"}
+
+
+def test_a_driver_older_than_the_binding(nvml: Any) -> None:
+    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = pynvml.NVMLLibraryMismatchError("use a versioned one")
+    gpu = opened()
+    assert gpu.process_bytes() is None
+    assert gpu.describe()["absent"] == dict.fromkeys(("processes", "other_processes"), "use a versioned one")
+
+
+def test_memory_that_the_driver_does_not_tell(nvml: Any) -> None:
+    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), None)]
+    assert opened().process_bytes() is None
+
+
+def test_a_mig_slice_has_its_own_memory_and_no_energy(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-3333")
+    nvml.nvmlDeviceGetHandleByUUID.side_effect = {"MIG-3333": "slice"}.__getitem__
+    nvml.nvmlDeviceIsMigDeviceHandle.return_value = SimpleNamespace(value=1)
+    nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle.side_effect = {"slice": 1}.__getitem__
+    nvml.nvmlDeviceGetUUID.side_effect = {"slice": "MIG-3333"}.__getitem__
+    nvml.nvmlDeviceGetMemoryInfo.side_effect = {"slice": SimpleNamespace(total=10_737_418_240)}.__getitem__
+    gpu = opened()
+    assert gpu.energy_joules() is None
+    description = gpu.describe()
+    assert (description["uuid"], description["index"], description["mig"]) == ("MIG-3333", 1, True)
+    assert description["memory_total_bytes"] == 10_737_418_240
+    assert "whole board" in description["absent"]["energy_joules"]
+    nvml.nvmlDeviceGetTotalEnergyConsumption.assert_not_called()
+    nvml.nvmlDeviceGetClockInfo.assert_called_with(1, pynvml.NVML_CLOCK_MEM)  # of the board, not of the slice
+
+
+def test_no_driver_and_a_gpu_that_does_not_open(nvml: Any) -> None:
+    nvml.nvmlInit.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    gpu = open_gpu()
+    assert isinstance(gpu, NoGpu)
+    assert gpu.absent == "NVML does not start: NVML Shared Library Not Found"
+    assert gpu.energy_joules() is gpu.state() is gpu.process_bytes() is None  # type: ignore[func-returns-value]
+    assert gpu.describe() == {"absent": gpu.absent}
+    nvml.nvmlInit.side_effect = None
+    nvml.nvmlDeviceGetHandleByIndex.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+    assert open_gpu().absent == "NVML does not open GPU '0': GPU is lost"
+
+
+def test_nvml_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert (open_gpu().absent or "").startswith("nvidia-ml-py is not installed")
+
+
+# ---- for real
+
+
+def real_gpus() -> int:
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return 0
+
+
+@pytest.mark.skipif(real_gpus() > 0, reason="this machine has a GPU")
+def test_this_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu = open_gpu()
+    assert isinstance(gpu, NoGpu)
+    assert gpu.absent.startswith(("NVML does not start: ", "NVML has no GPU '0'"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(real_gpus() == 0, reason="this machine has no GPU")
+def test_this_machines_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu = opened()
+    description = gpu.describe()
+    assert description["name"].startswith(("NVIDIA", "Tesla", "Quadro", "GeForce"))
+    assert description["memory_total_bytes"] > 2**30
+    power = (gpu.state() or {}).get("power_watts")
+    assert power is None or (isinstance(power, int | float) and 1 < power < 3000)

@@ -1,0 +1,465 @@
+"""The protocol, with programs and a clock of our own: what is called when, and every number by hand."""
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from harness.errors import CheckFailed
+from harness.measure import clock as clock_module
+from harness.measure import slowdown
+from harness.measure.gpu import NoGpu
+from harness.measure.program import Phase, Program, Session, Trains
+from harness.measure.protocol import Measuring
+from harness.measure.world import ALONE, World
+from harness.plan import CONDITIONS, Cell, Measurement, MeasurementSettings, Variant
+from harness.results.record import Check, Memory, Result
+from harness.work.datasets import Dataset
+from harness.work.declared import Benchmark, use_case
+from harness.work.tasks import ACCURACY, PERPLEXITY, Metric, Task
+from tests.made.heard import Heard
+
+TICK_S = 2.0**-10
+"""Times in here are whole numbers of this, so that sums of floats are exact."""
+TWO_RANKS = World(rank=0, size=2, coordinator="node1:1234")
+CALL_TICKS = 4
+CALLS = {"cold": 3, "warm-up": 2, "calibration": 2, "blocks": 3 * 2, "latency": 4}
+"""By PROTOCOL: two calls of 4 ticks are the least for a block of 4 ticks; three blocks are quiet."""
+PROTOCOL = MeasurementSettings(
+    warmup_s=TICK_S, warmup_min_calls=2, block_min_s=4 * TICK_S, min_blocks=3, max_blocks=3, latency_calls=4, idle_s=0
+)
+
+
+class Lab:
+    """A clock, a device, and a diary: what was called, and how many calls of a step had been made by then."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.queued_s = 0.0
+        self.calls = 0
+        self.diary: list[tuple[str, int]] = []
+        self.slower_rank_s = 0.0
+        self.own_memory = Memory(allocator_peak_bytes=5)
+
+    def note(self, what: str) -> None:
+        self.diary.append((what, self.calls))
+
+    def let_pass(self, ticks: float) -> None:
+        self.now_s += ticks * TICK_S
+
+    # harness.measure.program.Device
+
+    def wait(self, outputs: Any) -> None:
+        self.now_s += self.queued_s
+        self.queued_s = 0.0
+
+    def agree(self, value: float) -> float:
+        return value + self.slower_rank_s
+
+    def mean_over_ranks(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        return np.asarray(values, np.float64)
+
+    def begin_timing(self) -> None:
+        self.note("begin timing")
+
+    def end_timing(self) -> None:
+        self.note("end timing")
+
+    def compilations(self) -> int:
+        return 0
+
+    def memory(self) -> Memory:
+        return self.own_memory
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "device is full" in str(error)
+
+
+class Work:
+    """Implements Program. The first call takes 100 ticks, as if it compiled."""
+
+    samples_per_step = 16
+    steps_per_call = 1
+    parameter_count = 7
+
+    def __init__(self, lab: Lab, *, call_ticks: int = CALL_TICKS, communicates: bool = False) -> None:
+        self.lab, self.call_ticks, self.communicates = lab, call_ticks, communicates
+        self.details: dict[str, Any] = {"layout": "rows"}
+        self.peak_bytes: int | None = None
+        self.parts: list[Phase] = []
+        self.made = 0
+        self.itself = self  # as modules and compiled programs hold each other
+
+    def step(self) -> float:
+        self.made += 1
+        self.lab.calls += 1
+        self.lab.queued_s += (100 if self.made == 1 else self.call_ticks) * TICK_S
+        return 1 / self.made
+
+    def state(self) -> str:
+        self.lab.note("state")
+        return "state"
+
+    def check(self) -> list[Check]:
+        self.lab.note("check")
+        return [Check(name="near", error=0.25, tolerance=0.5, passed=True)]
+
+    def settle(self) -> None:
+        self.lab.note("settle")
+
+    def phases(self) -> list[Phase]:
+        self.lab.note("phases")
+        return self.parts
+
+    def step_peak_bytes(self) -> int | None:
+        self.lab.note("step peak")
+        return self.peak_bytes
+
+    def parity(self) -> dict[str, NDArray[np.float64]]:
+        raise AssertionError("the gate has a process of its own")
+
+
+class Training(Work):
+    """Implements Trains. The loss of the n-th call after `reset` is 1 / n."""
+
+    def __init__(self, lab: Lab, evaluations: list[tuple[float, float]], **keywords: Any) -> None:
+        super().__init__(lab, **keywords)
+        self.evaluations = iter(evaluations)
+
+    def reset(self) -> None:
+        self.lab.note("reset")
+        self.made = 0
+
+    def kept(self, outputs: float) -> float:
+        return outputs
+
+    def losses(self, kept: list[float]) -> NDArray[np.float64]:
+        return np.array(kept)
+
+    def evaluate(self) -> tuple[float, float]:
+        self.lab.note("evaluate")
+        self.lab.let_pass(1000)  # outside the clock
+        return next(self.evaluations)
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
+    lab = Lab()
+    monkeypatch.setattr(clock_module, "perf_counter", lambda: lab.now_s)
+    return lab
+
+
+def session_of(
+    lab: Lab, *, metric: Metric = ACCURACY, target: float = 0.5, world: World = ALONE, **of_variant: Any
+) -> Session[Any]:
+    """Two epochs of 37 // 16 = 2 steps."""
+    measurement = Measurement(
+        framework="jax",
+        cell=Cell(gpu="any", benchmark="text", use_case=1, use_case_name="train"),
+        variant=Variant(model="tiny", batch_size=16, precision="fp32", execution_mode="jit", **of_variant),
+        replicate=0,
+        settings={"epochs": 2, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, "target_metric": target},
+        protocol=PROTOCOL,
+        data="sample",
+        quick=True,
+    )
+    task = Task(name="text", arrays=("tokens",), samples="lines", metric=metric)
+    return Session(
+        measurement=measurement,
+        benchmark=Benchmark(name="text", task=task, models=(), data=None),
+        use_case=use_case("train"),
+        dataset=Dataset(train={"tokens": np.zeros((37, 4))}, test={"tokens": np.zeros((5, 4))}, constants={}),
+        device=lab,
+        world=world,
+    )
+
+
+def measuring(session: Session[Any], channel: Heard | None = None) -> Measuring:
+    return Measuring(session, gpu=NoGpu("none in this test"), channel=channel or Heard())
+
+
+def everything(lab: Lab, program: Program, **of_session: Any) -> Result:
+    return measuring(session_of(lab, **of_session)).everything(lambda _session, *, joined=True: program)
+
+
+def test_the_made_up_programs_are_programs(lab: Lab) -> None:
+    assert isinstance(Work(lab), Program) and not isinstance(Work(lab), Trains)
+    assert isinstance(Training(lab, []), Trains)
+
+
+def test_the_order_of_a_measurement(lab: Lab) -> None:
+    everything(lab, Work(lab))
+    before_blocks = CALLS["cold"] + CALLS["warm-up"] + CALLS["calibration"]
+    timed = before_blocks + CALLS["blocks"] + CALLS["latency"]
+    assert lab.diary == [
+        ("state", 0),  # waited for before the first call
+        ("check", 3),
+        ("settle", 3),
+        ("begin timing", before_blocks),
+        ("end timing", timed),
+        ("step peak", timed),
+        ("phases", timed),
+    ]
+
+
+def test_the_numbers_of_a_measurement(lab: Lab) -> None:
+    result = everything(lab, Work(lab))
+    assert result.cold_call_times_s == [100 * TICK_S, 4 * TICK_S, 4 * TICK_S]
+    assert result.compile_time_s == 96 * TICK_S  # 108 - 3 * 4
+    assert result.blocks is not None and result.latency is not None
+    assert result.blocks.block_times_s == [8 * TICK_S] * 3
+    assert (result.blocks.calls_per_block, result.blocks.samples_per_step) == (2, 16)
+    assert result.latency.call_times_s == [4 * TICK_S] * 4
+    assert result.checks == [Check(name="near", error=0.25, tolerance=0.5, passed=True)]
+    assert (result.parameter_count, result.details, result.recompiles) == (7, {"layout": "rows"}, 0)
+    assert (result.epochs, result.time_to_target_s, result.blocks_alone) == ([], None, None)
+
+
+def test_the_state_is_waited_for_before_the_first_cold_call(lab: Lab) -> None:
+    """What is still copied to the device then is none of compilation."""
+    lab.queued_s = 5000 * TICK_S
+    assert everything(lab, Work(lab)).cold_call_times_s[0] == 100 * TICK_S
+
+
+def test_a_warm_start_is_the_cold_calls_and_nothing_else(lab: Lab) -> None:
+    result = measuring(session_of(lab)).cold_calls(lambda _session, *, joined=True: Work(lab, communicates=True))
+    assert result == Result(cold_call_times_s=[100 * TICK_S, 4 * TICK_S, 4 * TICK_S])
+    assert (lab.diary, lab.calls) == ([("state", 0)], 3)
+
+
+def test_a_wrong_program_is_never_timed(lab: Lab) -> None:
+    class Wrong(Work):
+        def check(self) -> list[Check]:
+            raise CheckFailed("off by 2")
+
+    with pytest.raises(CheckFailed, match="off by 2"):
+        everything(lab, Wrong(lab))
+    assert lab.calls == CALLS["cold"]
+
+
+# Training
+
+
+def test_training_by_hand(lab: Lab) -> None:
+    """The first call after `reset` takes 100 ticks, each later one 4; evaluation is outside the clock."""
+    channel = Heard()
+    program = Training(lab, [(1.5, 0.25), (1.25, 0.5)])
+    result = measuring(session_of(lab), channel).everything(lambda _session, *, joined=True: program)
+    first, second = result.epochs
+    assert (first.epoch, first.train_time_s, first.train_loss) == (1, 104 * TICK_S, (1 + 1 / 2) / 2)
+    assert (first.test_loss, first.test_metric) == (1.5, 0.25)
+    assert (second.epoch, second.train_time_s, second.train_loss) == (2, 8 * TICK_S, (1 / 3 + 1 / 4) / 2)
+    assert result.time_to_target_s == 112 * TICK_S
+    timed = sum(CALLS.values())
+    assert lab.diary[4:] == [
+        ("end timing", timed),
+        ("reset", timed),
+        ("state", timed),  # waited for, so that every epoch starts with an idle device
+        ("state", timed + 2),  # the epoch ends when all of its work is done
+        ("evaluate", timed + 2),
+        ("state", timed + 2),
+        ("state", timed + 4),
+        ("evaluate", timed + 4),
+        ("step peak", timed + 4),
+        ("phases", timed + 4),
+    ]
+    assert channel.of_kind("metrics")[-1] == {
+        "epoch": 2,
+        "train/loss": second.train_loss,
+        "train/time_s": 8 * TICK_S,
+        "test/loss": 1.25,
+        "test/accuracy": 0.5,
+    }
+    assert {"phase": "train", "done": 1, "total": 2} in channel.of_kind("progress")
+
+
+def test_a_metric_of_which_less_is_better(lab: Lab) -> None:
+    """The perplexity is exp of the mean loss: 30, then 20; a target of 25 is reached in the second epoch."""
+
+    def trained(target: float) -> Result:
+        program = Training(lab, [(2.0, math.log(30)), (1.0, math.log(20))])
+        return everything(lab, program, metric=PERPLEXITY, target=target)
+
+    result = trained(25.0)
+    assert [point.test_metric for point in result.epochs] == [pytest.approx(30), pytest.approx(20)]
+    assert result.time_to_target_s == 112 * TICK_S
+    assert trained(31.0).time_to_target_s == 104 * TICK_S
+    assert trained(19.0).time_to_target_s is None
+
+
+def test_a_call_of_two_steps_is_one_call_for_each_epoch(lab: Lab) -> None:
+    program = Training(lab, [(1.5, 0.25), (1.25, 0.5)])
+    program.steps_per_call = 2
+    assert [point.train_time_s for point in everything(lab, program).epochs] == [100 * TICK_S, 4 * TICK_S]
+    assert lab.calls == sum(CALLS.values()) + 2
+
+
+def test_an_epoch_takes_as_long_as_on_the_slowest_rank(lab: Lab) -> None:
+    class OneOfTwo(Training):
+        def reset(self) -> None:
+            super().reset()
+            self.lab.slower_rank_s = 3 * TICK_S
+
+        def phases(self) -> list[Phase]:
+            self.lab.slower_rank_s = 0.0
+            return []
+
+    result = everything(lab, OneOfTwo(lab, [(1.5, 0.25), (1.25, 0.5)]), world=TWO_RANKS)
+    assert [point.train_time_s for point in result.epochs] == [107 * TICK_S, 11 * TICK_S]
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "losses", "message"),
+    [
+        ([], [1.0, math.nan], "the loss of epoch 1, step 2 of 2, is nan"),
+        ([(math.inf, 0.5)], [1.0, 0.5], "the test loss after epoch 1, step 2 of 2, is inf"),
+    ],
+)
+def test_training_that_diverges_fails(
+    lab: Lab, evaluations: list[tuple[float, float]], losses: list[float], message: str
+) -> None:
+    class Diverging(Training):
+        def losses(self, kept: list[float]) -> NDArray[np.float64]:
+            return np.array(losses)
+
+    with pytest.raises(CheckFailed, match=message):
+        everything(lab, Diverging(lab, evaluations))
+
+
+# Memory
+
+
+def test_the_compilers_account_of_a_step_holds_for_every_device(lab: Lab) -> None:
+    devices = [Memory(allocator_peak_bytes=5), Memory(allocator_peak_bytes=3)]
+    lab.own_memory = Memory(allocator_peak_bytes=5, devices=devices)
+    program = Work(lab)
+    program.peak_bytes = 123
+    memory = everything(lab, program).memory
+    assert (memory.allocator_peak_bytes, memory.step_peak_bytes) == (5, 123)
+    assert memory.host_peak_bytes is not None and memory.host_peak_bytes > 1e6
+    assert memory.devices == [device.model_copy(update={"step_peak_bytes": 123}) for device in devices]
+
+
+def test_without_one_the_devices_own_reading_stands(lab: Lab) -> None:
+    lab.own_memory = Memory(step_peak_bytes=9, devices=[Memory(step_peak_bytes=9), Memory(step_peak_bytes=8)])
+    memory = everything(lab, Work(lab)).memory
+    assert memory.step_peak_bytes == 9
+    assert [device.step_peak_bytes for device in memory.devices] == [9, 8]
+
+
+# Phases
+
+
+def phase(lab: Lab, ticks: int) -> Callable[[], str]:
+    def run() -> str:
+        lab.queued_s += ticks * TICK_S
+        return "outputs"
+
+    return run
+
+
+def test_phases_stand_beside_the_programs_own_details(lab: Lab) -> None:
+    channel = Heard()
+    program = Work(lab)
+    program.parts = [("forward", phase(lab, 2)), ("backward", phase(lab, 6))]
+    result = measuring(session_of(lab), channel).everything(lambda _session, *, joined=True: program)
+    assert result.details == {"layout": "rows", "phases": {"forward": [2 * TICK_S] * 4, "backward": [6 * TICK_S] * 4}}
+    streamed = {key: value for event in channel.of_kind("metrics") for key, value in event.items()}
+    assert streamed["phase/backward/p50_s"] == 6 * TICK_S
+
+
+def fills_the_device() -> None:
+    raise RuntimeError("device is full: 4 GiB asked for\nand a stack trace of C++")
+
+
+def test_phases_that_do_not_fit_cost_themselves_only(lab: Lab) -> None:
+    program = Work(lab)
+    program.parts = [("forward", phase(lab, 2)), ("backward", fills_the_device)]
+    result = everything(lab, program)
+    assert result.blocks is not None and result.blocks.block_times_s == [8 * TICK_S] * 3
+    assert result.details == {
+        "layout": "rows",
+        "phases": {},
+        "phases_absent": "out of memory: device is full: 4 GiB asked for",
+    }
+
+
+def test_any_other_error_in_a_phase_and_one_of_several_ranks_is_an_error(lab: Lab) -> None:
+    program = Work(lab)
+    program.parts = [("forward", lambda: [][0])]
+    with pytest.raises(IndexError):
+        everything(lab, program)
+    program = Work(lab)
+    program.parts = [("forward", fills_the_device)]
+    with pytest.raises(RuntimeError, match="device is full"):  # the other ranks would wait for ever
+        everything(lab, program, world=TWO_RANKS)
+
+
+# The control
+
+
+def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
+    """Two of them would need twice the memory. What is found so far is told before, whatever becomes of the control."""
+    first: list[weakref.ref[Work]] = []
+    channel = Heard()
+
+    def build(_session: Session[Any], *, joined: bool = True) -> Program:
+        if joined:
+            program = Work(lab, communicates=True)
+            first.append(weakref.ref(program))
+            return program
+        assert [reference() for reference in first] == [None]
+        assert len(channel.of_kind("result_so_far")) == 1
+        lab.note("control")
+        return Work(lab, call_ticks=3)
+
+    result = measuring(session_of(lab, world=TWO_RANKS), channel).everything(build)
+    (so_far,) = channel.of_kind("result_so_far")
+    assert Result.model_validate(so_far) == result.model_copy(update={"blocks_alone": None})
+    assert result.blocks is not None and result.blocks_alone is not None
+    assert result.blocks.block_times_s == [8 * TICK_S] * 3
+    assert result.blocks_alone.block_times_s == [6 * TICK_S] * 3
+    assert result.blocks_alone.calls_per_block == 2
+    # The control is neither checked nor trained: cold calls, a short warm-up, and its blocks.
+    assert lab.diary[-1] == ("control", sum(CALLS.values()))
+    assert lab.calls == sum(CALLS.values()) + 3 + 3 + 3 * 2
+
+
+def test_what_does_not_communicate_has_no_control(lab: Lab) -> None:
+    built: list[bool] = []
+
+    def build(_session: Session[Any], *, joined: bool = True) -> Program:
+        built.append(joined)
+        return Work(lab)
+
+    result = measuring(session_of(lab, world=TWO_RANKS)).everything(build)
+    assert (built, result.blocks_alone) == ([True], None)
+
+
+# The planted slowdown
+
+
+def test_a_planted_slowdown_is_in_blocks_and_latency_and_nowhere_else(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instant_s = 2.0**-22
+
+    def looked_at() -> float:
+        lab.now_s += instant_s
+        return lab.now_s
+
+    monkeypatch.setattr(slowdown, "perf_counter", looked_at)
+    program = Training(lab, [(1.5, 0.25), (1.25, 0.5)])
+    build = lambda _session, *, joined=True: program  # noqa: E731
+    monkeypatch.setitem(CONDITIONS, "half_as_slow_again", 0.5)
+    result = measuring(session_of(lab, planted="half_as_slow_again")).everything(build)
+    assert result.blocks is not None and result.latency is not None
+    near = {"rel": 0, "abs": 10 * instant_s}
+    assert result.blocks.block_times_s == pytest.approx([12 * TICK_S] * 3, **near)
+    assert result.latency.call_times_s == pytest.approx([6 * TICK_S] * 4, **near)
+    assert result.cold_call_times_s == [100 * TICK_S, 4 * TICK_S, 4 * TICK_S]
+    assert [point.train_time_s for point in result.epochs] == pytest.approx([104 * TICK_S, 8 * TICK_S])

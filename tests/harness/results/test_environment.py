@@ -1,0 +1,185 @@
+"""What a record says about where it was made."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from harness.results.environment import (
+    _cpu_model,
+    _memory_total_bytes,
+    code_digests,
+    describe_environment,
+    describe_git,
+    describe_slurm,
+    package_versions,
+    relevant_variables,
+)
+
+GIT_IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+
+
+@pytest.fixture(autouse=True)
+def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM", "GIT_"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one\n")
+    for command in (["init", "--quiet"], ["add", "a.txt"], [*GIT_IDENTITY, "commit", "--quiet", "-m", "first"]):
+        subprocess.run(["git", "-C", str(folder), *command], check=True)
+    return folder
+
+
+def test_code_is_known_by_its_contents(tmp_path: Path) -> None:
+    for path in ("harness/measure/clock.py", "jax_runner/use_cases/train.py", "torch_runner/use_cases/train.py"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text("x = 1\n")
+    of_torch, of_jax = code_digests("torch", tmp_path), code_digests("jax", tmp_path)
+    assert of_torch == of_jax  # the same files, by the same names within each runner
+    # Worked out by hand: path, length and content of the only file.
+    by_hand = hashlib.sha256(b"clock.py\x006\x00x = 1\n").hexdigest()[:16]
+    assert of_torch["harness"] == by_hand
+
+    (tmp_path / "torch_runner" / "use_cases" / "train.py").write_text("x = 2\n")
+    (tmp_path / "harness" / "measure" / "notes.txt").write_text("no code")
+    (tmp_path / "harness" / "job.py").write_text("what no measurement runs\n")
+    assert code_digests("jax", tmp_path) == of_jax
+    changed = code_digests("torch", tmp_path)
+    assert changed["harness"] == of_torch["harness"]
+    assert changed["runner"] != of_torch["runner"]
+    (tmp_path / "harness" / "measure" / "clock.py").rename(tmp_path / "harness" / "measure" / "watch.py")
+    assert code_digests("torch", tmp_path)["harness"] != by_hand
+
+
+def head(repository: Path) -> str:
+    command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_git_clean_then_dirty(repository: Path) -> None:
+    commit = head(repository)
+    assert len(commit) == 40
+    assert describe_git(repository) == {"commit": commit, "clean": True, "absent": None}
+    (repository / "new.py").write_text("")  # which git does not know
+    assert describe_git(repository)["clean"] is False
+    (repository / "new.py").unlink()
+    (repository / "a.txt").write_text("two\n")
+    assert describe_git(repository) == {"commit": commit, "clean": False, "absent": None}
+
+
+def test_a_hooks_git_dir_does_not_answer_for_us(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = head(repository)
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    assert describe_git(repository)["commit"] == commit
+
+
+def test_no_repository(tmp_path: Path) -> None:
+    git = describe_git(tmp_path)
+    assert (git["commit"], git["clean"]) == (None, None)
+    assert "not a git repository" in git["absent"]
+
+
+def test_no_git(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe_git(repository) == {"commit": None, "clean": None, "absent": "git is not installed"}
+
+
+def test_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = describe_environment()
+    assert (environment["scheduler"], environment["slurm"]) == ("local", None)
+    assert environment["python"] == platform.python_version()
+    assert environment["node"] == environment["hostname"] == os.uname().nodename
+    assert environment["interpreter"] == sys.executable
+    assert environment["cpu"]["affinity"] == sorted(os.sched_getaffinity(0))
+    assert environment["cpu"]["count"] == os.cpu_count()
+    assert environment["memory_total_bytes"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert len(environment["load_average"]) == 3
+
+
+def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "SLURM_JOB_ID": "4711",
+        "SLURMD_NODENAME": "gpu07",
+        "SLURM_JOB_NODELIST": "gpu[07-08]",
+        "SLURM_JOB_PARTITION": "a100",
+        "SLURM_RESTART_COUNT": "2",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_GPUS": "0,3",
+    }.items():
+        monkeypatch.setenv(name, value)
+    environment = describe_environment()
+    assert (environment["scheduler"], environment["node"]) == ("slurm", "gpu07")
+    slurm = environment["slurm"]
+    assert (slurm["job_id"], slurm["nodelist"], slurm["partition"]) == ("4711", "gpu[07-08]", "a100")
+    assert (slurm["restart_count"], slurm["nodes"], slurm["job_gpus"]) == (2, 2, "0,3")
+    assert slurm["account"] is None
+    monkeypatch.delenv("SLURM_RESTART_COUNT")
+    assert describe_slurm()["restart_count"] == 0
+
+
+def test_package_versions_are_the_installed_ones() -> None:
+    versions = package_versions()
+    assert versions["numpy"] == metadata.version("numpy")
+    assert versions["wandb"] == metadata.version("wandb")
+    assert versions["nvidia-ml-py"] == metadata.version("nvidia-ml-py")
+    assert "pytest" not in versions
+
+
+def test_cuda_libraries_are_found_by_their_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, name, version in (
+        ("nvidia_cudnn_cu13-9.26.0.51.dist-info", "nvidia-cudnn-cu13", "9.26.0.51"),
+        ("jax_cuda13_plugin-0.10.2.dist-info", "jax_cuda13_plugin", "0.10.2"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    versions = package_versions()
+    assert versions["nvidia-cudnn-cu13"] == "9.26.0.51"
+    assert versions["jax-cuda13-plugin"] == "0.10.2"
+
+
+def test_variables_that_matter_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "JAX_PLATFORMS": "cuda",
+        "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "OMP_NUM_THREADS": "8",
+    }
+    secrets = "WANDB_API_KEY JAX_SOME_TOKEN TORCH_HUB_PASSWORD AWS_SECRET_ACCESS_KEY"
+    unwanted = dict.fromkeys(f"{secrets} MY_XLA_FLAGS TORCHINDUCTOR_CACHE_DIR".split(), "hunter2")
+    for name, value in {**wanted, **unwanted}.items():
+        monkeypatch.setenv(name, value)
+    variables = relevant_variables()
+    assert {name: variables.get(name) for name in wanted} == wanted
+    assert not set(unwanted) & set(variables)
+    assert "hunter2" not in json.dumps(describe_environment())
+
+
+def test_it_is_json_and_fast() -> None:
+    started = time.perf_counter()
+    text = json.dumps(describe_environment())
+    assert time.perf_counter() - started < 1.0  # about 0.1 s; the bound leaves room for a loaded machine
+    assert json.loads(text)["python"] == platform.python_version()
+
+
+def test_proc_files(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 7763 64-Core Processor\nflags\t: sse\n")
+    (tmp_path / "meminfo").write_text("MemTotal:       1048576 kB\nMemFree: 1 kB\n")
+    assert _cpu_model(tmp_path / "cpuinfo") == "AMD EPYC 7763 64-Core Processor"
+    assert _memory_total_bytes(tmp_path / "meminfo") == 2**30
+    assert _cpu_model(tmp_path / "none") is None
+    assert _memory_total_bytes(tmp_path / "none") is None

@@ -1,0 +1,130 @@
+"""harness/results/flags.py: each flag at its threshold, and its sentence."""
+
+import math
+from typing import Any
+
+import pytest
+
+from harness.results.flags import quality_flags
+from harness.results.record import Energy, GpuState, Latency, Result
+from tests.made.records import blocks
+
+LOOSE = math.inf
+"""A target for the noise that is always reached: the flag under test stands alone."""
+
+
+def gpu_state(sm_clock_mhz: int = 1980, reasons: tuple[str, ...] = (), others: int = 0) -> GpuState:
+    return {"sm_clock_mhz": sm_clock_mhz, "throttle_reasons": reasons, "other_processes": others}
+
+
+def test_calls_of_several_steps_have_no_p95_and_no_flag_about_it() -> None:
+    few = Result(latency=Latency(steps_per_call=4, call_times_s=[4.0] * 3))
+    assert quality_flags(few, {}, 0.005) == {}
+
+
+def test_a_clean_result_has_no_flags() -> None:
+    result = Result(
+        blocks=blocks([0.1] * 20),
+        latency=Latency(steps_per_call=1, call_times_s=[0.01] * 72),
+        energy=Energy(gross_joules=1500.0, window_s=5.0, samples=1000),
+        gpu_states=[gpu_state(reasons=("gpu_idle",)), gpu_state()],
+    )
+    environment = {"gpu": {"name": "NVIDIA A100", "max_sm_clock_mhz": 1980}, "slurm": {"restart_count": 0}}
+    assert quality_flags(result, environment, LOOSE) == {}
+
+
+def test_noisy_and_unstable_exclude_each_other() -> None:
+    # Sorted: three of 0.10 s, one of 0.11, three of 0.12. Quartiles at h = 1.5 and 4.5: 0.02 / 0.11 = 18 %.
+    noisy = [0.10, 0.12, 0.10, 0.11, 0.12, 0.10, 0.12]
+    assert quality_flags(Result(blocks=blocks(noisy)), {}, LOOSE) == {
+        "noisy": "block times spread by 18% (interquartile range over median)"
+    }
+    unstable = [0.10, 0.16, 0.10, 0.13, 0.16, 0.10, 0.16]  # 0.06 / 0.13 = 46 %
+    flags = quality_flags(Result(blocks=blocks(unstable)), {}, LOOSE)
+    assert flags == {"unstable": "block times spread by 46% (interquartile range over median): not to be relied on"}
+
+
+def test_drift_compares_the_first_third_with_the_last() -> None:
+    # First third 0.1, last third 0.107: +7 %. The spread of all is small: 7 % / median.
+    times_s = [0.100] * 4 + [0.103] * 4 + [0.107] * 4
+    flags = quality_flags(Result(blocks=blocks(times_s)), {}, LOOSE)
+    assert flags == {"drift": "the last third of the blocks took +7% against the first third"}
+    assert quality_flags(Result(blocks=blocks([0.100] * 4 + [0.102] * 4 + [0.104] * 4)), {}, LOOSE) == {}
+
+
+def test_short_blocks() -> None:
+    flags = quality_flags(Result(blocks=blocks([0.02] * 20)), {}, LOOSE)
+    assert list(flags) == ["short_blocks"]
+    assert "20 ms" in flags["short_blocks"]
+
+
+def test_few_latency_calls() -> None:
+    flags = quality_flags(Result(latency=Latency(steps_per_call=1, call_times_s=[0.1] * 71)), {}, LOOSE)
+    assert flags == {"too_few_latency_calls": "71 latency calls: the 95th percentile needs at least 72"}
+
+
+def test_short_energy_window() -> None:
+    assert list(quality_flags(Result(energy=Energy(gross_joules=900.0, window_s=3.0)), {}, LOOSE)) == [
+        "energy_window_short"
+    ]
+    assert quality_flags(Result(energy=Energy(window_s=3.0, absent="no GPU")), {}, LOOSE) == {}
+
+
+def test_gpu_flags() -> None:
+    states = [gpu_state(), gpu_state(1400, ("sw_thermal_slowdown", "gpu_idle"), others=2)]
+    flags = quality_flags(Result(gpu_states=states), {"gpu": {"max_sm_clock_mhz": 1980}}, LOOSE)
+    # 1400 < 0.75 * 1980 = 1485.
+    assert flags == {
+        "throttled": "the GPU held its clock back: sw_thermal_slowdown",
+        "low_clocks": "the SM clock fell to 1400 MHz; the card reaches 1980 MHz",
+        "other_processes": "up to 2 other process(es) used the same GPU",
+    }
+    assert quality_flags(Result(gpu_states=[gpu_state(1485)]), {"gpu": {"max_sm_clock_mhz": 1980}}, LOOSE) == {}
+
+
+@pytest.mark.parametrize(
+    ("used", "read", "flagged"),
+    [
+        ("GPU-ab12", {"uuid": "GPU-ab12"}, False),
+        ("GPU-AB12", {"uuid": "GPU-ab12"}, False),
+        ("GPU-cd34", {"uuid": "GPU-ab12"}, True),
+        ("GPU-cd34", {"uuid": "MIG-ab12", "mig": True}, False),  # a slice has a UUID of its own
+        ("GPU-cd34", {"absent": "no NVML"}, False),
+        (None, {"uuid": "GPU-ab12"}, False),
+    ],
+)
+def test_energy_of_another_gpu_is_flagged(used: str | None, read: dict[str, Any], flagged: bool) -> None:
+    flags = quality_flags(Result(), {"framework": {"device_uuid": used}, "gpu": read}, LOOSE)
+    assert ("other_gpu_read" in flags) == flagged
+    if flagged:
+        assert flags["other_gpu_read"].startswith("the framework computed on GPU-cd34, and NVML told of GPU-ab12:")
+
+
+@pytest.mark.parametrize(
+    ("refused", "lost"),
+    [("throttle_reasons", "throttled"), ("sm_clock_mhz", "low_clocks"), ("other_processes", "other_processes")],
+)
+def test_a_refused_reading_costs_its_own_flag_only(refused: str, lost: str) -> None:
+    state = gpu_state(1400, ("sw_thermal_slowdown",), others=2)
+    del state[refused]
+    flags = quality_flags(Result(gpu_states=[state]), {"gpu": {"max_sm_clock_mhz": 1980}}, LOOSE)
+    assert set(flags) == {"throttled", "low_clocks", "other_processes"} - {lost}
+
+
+def test_restarted() -> None:
+    assert list(quality_flags(Result(), {"slurm": {"restart_count": 2}}, LOOSE)) == ["restarted"]
+
+
+def test_blocks_that_ended_before_the_goal_are_flagged() -> None:
+    # Ten blocks: the interval runs from the 2nd to the 9th smallest, 0.099 to 0.101; the median is 0.100.
+    times_s = [0.098, 0.099, 0.099, 0.1, 0.1, 0.1, 0.1, 0.101, 0.101, 0.102]
+    assert quality_flags(Result(blocks=blocks(times_s)), {}, 0.011) == {}
+    flags = quality_flags(Result(blocks=blocks(times_s)), {}, 0.005)
+    assert flags == {"imprecise": "the block time is known to 1.0%; the goal was 0.5%, and time ran out"}
+    assert "too few blocks" in quality_flags(Result(blocks=blocks([0.1] * 5)), {}, 0.5)["imprecise"]
+
+
+def test_a_compilation_inside_the_windows_is_flagged() -> None:
+    assert quality_flags(Result(recompiles=2), {}, LOOSE) == {
+        "recompiled": "2 compilation(s) inside the timed windows: the times are worthless"
+    }

@@ -1,0 +1,162 @@
+"""harness/results/quantities.py: one row for each number, and what follows from the rows."""
+
+import csv
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
+
+import pynvml
+import pytest
+
+from harness.job.tracker import WandbTracker
+from harness.measure import gpu
+from harness.paths import REPOSITORY, Results
+from harness.plan import WandbSettings
+from harness.results import quantities
+from harness.results.quantities import BY_NAME, QUANTITIES, of_gpu, summary_numbers
+from harness.results.record import Energy, GpuState, Latency, Memory, Record, Result
+from harness.work.tasks import ACCURACY, PERPLEXITY
+from pipeline.report.compare import sections
+from pipeline.report.numbers_table import PART_OF_DOCS, numbers_table
+from pipeline.report.page import page_html
+from pipeline.report.tables import csv_text
+from pipeline.report.wording import absent_lines
+from tests.made.records import blocks
+from tests.made.report_records import passed, record
+
+
+def test_the_numbers_of_a_record() -> None:
+    result = Result(
+        compile_time_s=2.5,
+        blocks=blocks([0.5, 0.4, 0.5], steps=2, samples=50),
+        latency=Latency(steps_per_call=2, call_times_s=[0.02, 0.06, 0.04]),
+        memory=Memory(step_peak_bytes=2**20),
+        energy=Energy(gross_joules=900.0, window_s=3.0, samples=300, idle_watts=100.0),
+        gpu_states=[{"temperature_c": 50, "throttle_reasons": ("x",)}, {"temperature_c": 60}, {"temperature_c": 70}],
+    )
+    assert summary_numbers(result) == {
+        # 10 calls of 2 steps of 50 samples in 0.5 s. A call of several steps has no percentile.
+        "throughput_samples_per_s": 2000.0,
+        "step_time_s": 0.025,
+        "step_time_p50_s": 0.02,
+        "step_time_mean_s": pytest.approx(0.02),
+        "compile_time_s": 2.5,
+        "memory_step_peak_bytes": 2**20,
+        "energy_gross_joules_per_sample": 3.0,
+        "energy_net_joules_per_sample": 2.0,
+        "gpu_temperature_c": 60.0,
+    }
+
+
+def test_names_are_unique_and_what_the_terminal_shows_has_a_short_title() -> None:
+    assert len(BY_NAME) == len(QUANTITIES)
+    assert all(quantity.short for quantity in QUANTITIES if "terminal" in quantity.shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "title", "text"),
+    [
+        ("step_time_p95_s", 0.0123, "step p95, ms", "12.3"),
+        ("memory_host_peak_bytes", 3 * 2**30, "host's peak, MiB", "3,072"),
+        ("throughput_samples_per_s", 12345.6, "samples/s", "12,346"),
+        ("test_metric", 0.98765, "test accuracy", "98.8%"),
+        ("time_to_target_s", 1.25, "time to accuracy, s", "1.25"),
+    ],
+)
+def test_a_number_in_its_unit(name: str, value: float, title: str, text: str) -> None:
+    quantity = BY_NAME[name]
+    assert (quantity.title(ACCURACY), quantity.text(value, ACCURACY)) == (title, text)
+    assert quantity.text(None, ACCURACY) == ""
+
+
+def test_the_metric_has_the_words_and_the_format_of_its_task() -> None:
+    quantity = BY_NAME["test_metric"]
+    assert (quantity.title(PERPLEXITY), quantity.text(1.5, PERPLEXITY)) == ("test perplexity", "1.5")
+    assert BY_NAME["time_to_target_s"].title(PERPLEXITY) == "time to perplexity, s"
+
+
+def test_the_table_of_the_docs_is_that_of_the_rows() -> None:
+    text = (REPOSITORY / "docs" / "measurement.md").read_text()
+    assert PART_OF_DOCS.replaced(text, numbers_table(), "measurement.md") == text, (
+        "run `python -m pipeline.report.numbers_table`"
+    )
+
+
+# A new GPU metric takes two places.
+
+
+def mocked_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One GPU with NVML's real signatures; everything that is not set here answers with 1."""
+    nvml: Any = create_autospec(pynvml)
+    nvml.NVMLError, nvml.NVMLLibraryMismatchError = pynvml.NVMLError, pynvml.NVMLLibraryMismatchError
+    nvml.nvmlDeviceIsMigDeviceHandle.return_value = 0
+    nvml.nvmlDeviceGetMigMode.return_value = [0, 0]
+    nvml.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0
+    nvml.nvmlDeviceGetTemperatureV.return_value = 61
+    nvml.nvmlDeviceGetClockInfo.return_value = 1410
+    nvml.nvmlDeviceGetPowerUsage.return_value = 250_000
+    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = []
+    return nvml
+
+
+def measured(nvml: Any, replicate: int) -> Record:
+    """A record with three states read from this GPU, as it comes back from its file."""
+    states = [gpu.Gpu(nvml, "handle").state() for _ in range(3)]
+    one = record("jax", "jit", replicate=replicate)
+    result = one.result.model_copy(update={"gpu_states": states})
+    return Record.model_validate_json(one.model_copy(update={"result": result}).model_dump_json())
+
+
+def wandb_summary(one: Record, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
+    """What a job tells the process that talks to W&B, which is not started here."""
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(WandbTracker, "_start", lambda self: None)
+    monkeypatch.setattr(WandbTracker, "_send", lambda self, message: sent.append(message))
+    assert one.result is not None
+    WandbTracker(WandbSettings(), Results(root=folder), online=False).end(one, summary_numbers(one.result))
+    summary: dict[str, Any] = sent[0]["summary"]
+    return summary
+
+
+def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvml = mocked_gpu(monkeypatch)
+    utilisation = iter((80, 90, 95, 60, 70, 75))
+    nvml.nvmlDeviceGetUtilizationRates.side_effect = lambda handle: type("Rates", (), {"gpu": next(utilisation)})
+    reading = gpu.Reading(
+        name="sm_utilisation_percent",
+        ask=lambda one: one.nvml.nvmlDeviceGetUtilizationRates(one.board).gpu,
+        combine=min,
+        purpose="the report",
+    )
+    row = of_gpu("sm_utilisation_percent", name="gpu_sm_utilisation_percent", words="SM utilisation", unit="%")
+    monkeypatch.setattr(gpu, "READINGS", (*gpu.READINGS, reading))
+    monkeypatch.setattr(quantities, "QUANTITIES", (*quantities.QUANTITIES, row))
+
+    records = [measured(nvml, replicate) for replicate in range(2)]
+    compared = sections(records, passed)
+    # Medians of 80, 90, 95 and of 60, 70, 75; the median of these two.
+    (line,) = csv.DictReader(csv_text(compared).splitlines())
+    assert float(line["gpu_sm_utilisation_percent"]) == 80
+    html = page_html(compared, {}, records, (), Path("results"))
+    (row_of_jit,) = re.findall(r'<tr><th scope="row" class="jax">JAX jit</th>.*?</tr>', html)
+    titles = re.findall(r'<th scope="col" class="n">([^<]*)</th>', html[: html.index(row_of_jit)])
+    cells = re.findall(r'<td class="n">([^<]*)', row_of_jit)
+    assert (titles[-1], cells[-1]) == ("SM utilisation, %", "80")
+    assert wandb_summary(records[0], monkeypatch, tmp_path)["gpu_sm_utilisation_percent"] == 90
+
+
+def test_a_refused_reading_is_missing_with_its_reason() -> None:
+    one = record("torch", "eager", environment={"gpu": {"name": "L4", "absent": {"power_watts": "Not Supported"}}})
+    states: list[GpuState] = [{"temperature_c": 50}]
+    fields = {"gpu_states": states, "memory": Memory(), "energy": Energy(gross_joules=1.0)}
+    (section,) = sections([one.model_copy(update={"result": one.result.model_copy(update=fields)})], passed)
+    assert section.rows[0].modes[0].numbers["gpu_temperature_c"] == 50
+    assert "gpu_power_watts" not in section.rows[0].modes[0].numbers
+    assert absent_lines(section.rows) == ["GPU power: Not Supported; PyTorch cnn-b100-fp32 eager"]
+
+
+def test_rows_are_data() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        QUANTITIES[0].name = "other"  # type: ignore[misc]

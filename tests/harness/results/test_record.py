@@ -1,0 +1,258 @@
+"""Records, plans and heartbeats on a disk that is full, and files that are truncated, corrupt or from another time."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from harness.errors import RecordError
+from harness.files import write_atomically
+from harness.job.progress import read_heartbeat, write_heartbeat
+from harness.paths import JobFolder, Results
+from harness.plan import Cell, JobPlan, Measurement, MeasurementSettings, Variant, WandbSettings
+from harness.plan_file import write_plan
+from harness.results.record import (
+    Blocks,
+    Check,
+    Record,
+    Result,
+    find_settled_record,
+    in_words,
+    read_record,
+    write_record,
+)
+from tests.made.records import bare_record, heartbeat
+
+
+def make_plan(seed: int = 0) -> JobPlan:
+    return JobPlan(
+        framework="jax",
+        cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train"),
+        variants=(Variant(model="cnn", batch_size=64, precision="fp32", execution_mode="jit"),),
+        settings={"epochs": 2},
+        protocol=MeasurementSettings(replicates=1, seed=seed),
+        wandb=WandbSettings(mode="disabled"),
+    )
+
+
+def measurement_of(plan: JobPlan) -> Measurement:
+    return next(iter(plan.measurements()))
+
+
+def make_record(plan: JobPlan, outcome: str = "ok", scheduler: str = "local", **fields: Any) -> Record:
+    own = {"environment": {"scheduler": scheduler}, "result": Result(cold_call_times_s=[0.1, 1 / 3])}
+    return bare_record(measurement_of(plan), outcome, **(own | fields))
+
+
+def store(results: Results, record: Record) -> Path:
+    path = results.new_record(record.measurement)
+    write_record(record, path)
+    return path
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB with 4 KiB left."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"needs the right to mount a small file system: {mounted.stderr.strip()}")
+    (folder / "ballast").write_bytes(bytes(60 * 1024))
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    record = make_record(make_plan(), flags={"noisy": "spread 12 %"})
+    path = store(Results(root=tmp_path), record)
+    assert read_record(path) == record
+    assert read_record(path).result.cold_call_times_s == [0.1, 1 / 3]  # every bit of a float
+
+
+def test_record_is_never_overwritten(tmp_path: Path) -> None:
+    plan = make_plan()
+    path = store(Results(root=tmp_path), make_record(plan))
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match="never overwritten"):
+        write_record(make_record(plan, "failed"), path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_full_disk_is_told_and_leaves_what_is_there(full_disk: Path) -> None:
+    results = Results(root=full_disk)
+    good = store(results, make_record(make_plan()))
+    before = good.read_bytes()
+    large = make_record(make_plan(), environment={"scheduler": "local", "padding": "x" * 100_000})
+    with pytest.raises(RecordError, match=r"No space left on device.*--results DIR; nothing was overwritten"):
+        store(results, large)
+    assert good.read_bytes() == before
+    assert [file.name for file in good.parent.iterdir()] == [good.name]  # no half file, no temporary one
+
+
+def test_full_disk_keeps_the_heartbeat_of_before(full_disk: Path) -> None:
+    path = full_disk / "heartbeat.json"
+    write_heartbeat(heartbeat(), path)
+    with pytest.raises(OSError, match="No space left"):
+        write_heartbeat(heartbeat(last_error="x" * 100_000), path)
+    assert read_heartbeat(path) == heartbeat()
+
+
+def test_results_that_are_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    results = Results(root=tmp_path / "file" / "results")
+    with pytest.raises(RecordError, match="cannot write .*file.*Not a directory"):
+        store(results, make_record(make_plan()))
+    folder = JobFolder(root=results.jobs / "job")
+    with pytest.raises(RecordError, match="cannot write .*plan.json: Not a directory.*--results DIR"):
+        write_plan(make_plan(), folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda text: text[: len(text) // 2], "Invalid JSON: EOF"),
+        (lambda text: "", "Invalid JSON: EOF"),
+        (lambda text: "[1, 2]", "the file: Input should be an object"),
+        (lambda text: text.replace('"outcome"', '"outcme"'), "outcome: Field required"),
+        (lambda text: text.replace('"ok"', '"fine"'), "outcome: Input should be 'ok'"),
+        (lambda text: text.replace('"schema_version":2', '"schema_version":99'), "schema version 99"),
+    ],
+    ids=["truncated", "empty", "not a record", "key", "value", "schema"],
+)
+def test_damaged_record_is_named_left_alone_and_not_measured(tmp_path: Path, damage: Any, complaint: str) -> None:
+    plan = make_plan()
+    results = Results(root=tmp_path)
+    path = store(results, make_record(plan))
+    assert find_settled_record(measurement_of(plan), results, "local") == path
+    path.write_text(damage(path.read_text()))
+    before = path.read_bytes()
+    with pytest.raises(RecordError) as raised:
+        read_record(path)
+    assert str(path) in str(raised.value)
+    assert complaint in str(raised.value)
+    assert find_settled_record(measurement_of(plan), results, "local") is None
+    assert path.read_bytes() == before
+
+
+def test_record_of_other_bytes_than_text(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    path = store(results, make_record(make_plan()))
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_record(path)
+    assert find_settled_record(measurement_of(make_plan()), results, "local") is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settled"),
+    [("ok", True), ("out_of_memory", True), ("refused", True), ("failed", False), ("timeout", False)],
+)
+def test_which_outcomes_are_settled(tmp_path: Path, outcome: str, settled: bool) -> None:
+    plan = make_plan()
+    path = store(Results(root=tmp_path), make_record(plan, outcome))
+    found = find_settled_record(measurement_of(plan), Results(root=tmp_path), "local")
+    assert found == (path if settled else None)
+
+
+def test_settled_record_is_of_this_work_and_this_scheduler(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    store(results, make_record(make_plan(seed=0), scheduler="local"))
+    assert find_settled_record(measurement_of(make_plan(seed=0)), results, "slurm") is None
+    assert find_settled_record(measurement_of(make_plan(seed=1)), results, "local") is None
+
+
+def test_newer_failure_does_not_hide_a_good_record(tmp_path: Path) -> None:
+    plan = make_plan()
+    measurement = measurement_of(plan)
+    folder = Results(root=tmp_path).records(measurement.cell, "jax")
+    good = folder / f"{measurement.key}-{measurement.id}-20261121T100000.000000Z-aaaa.json"
+    write_record(make_record(plan), good)
+    write_record(
+        make_record(plan, "failed"), folder / f"{measurement.key}-{measurement.id}-20261121T110000.000000Z-aaaa.json"
+    )
+    assert find_settled_record(measurement, Results(root=tmp_path), "local") == good
+
+
+def test_repetition_and_patience_do_not_change_what_is_measured() -> None:
+    plan = make_plan()
+    more = plan.model_copy(update={"protocol": plan.protocol.model_copy(update={"replicates": 9, "timeout_s": 5.0})})
+    longer = plan.model_copy(update={"protocol": plan.protocol.model_copy(update={"warmup_s": 9.0})})
+    assert measurement_of(more).id == measurement_of(plan).id
+    assert measurement_of(longer).id != measurement_of(plan).id
+
+
+@pytest.mark.parametrize("content", [b"", b'{"state": "runn', b"\xff\xfe", b"[]", b'{"state": "running"}'])
+def test_damaged_heartbeat_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "heartbeat.json"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="heartbeat.json: not a heartbeat"):
+        read_heartbeat(path)
+
+
+def test_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "old", replace=True)
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new \ud800", replace=True)  # half a surrogate pair: not writable as UTF-8
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_record_is_plain_json(tmp_path: Path) -> None:
+    """Other tools read it: no NaN, no Infinity."""
+    path = store(Results(root=tmp_path), make_record(make_plan()))
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads(path.read_text(), parse_constant=refuse)["schema_version"] == 2
+
+
+BLOCKS = {
+    "calls_per_block": 1,
+    "steps_per_call": 1,
+    "samples_per_step": 8,
+    "block_times_s": [0.1, 0.1],
+    "warmup_times_s": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        ({"blocks": BLOCKS | {"block_times_s": []}}, "result.blocks.block_times_s: List should have at least 1 item"),
+        ({"blocks": BLOCKS | {"block_times_s": [0.1, 0.0]}}, "result.blocks.block_times_s.1: Input should be greater"),
+        ({"blocks": BLOCKS | {"block_times_s": [0.1, -0.1]}}, "result.blocks.block_times_s.1: Input should be greater"),
+        ({"blocks": BLOCKS | {"calls_per_block": 0}}, "result.blocks.calls_per_block: Input should be greater"),
+        ({"latency": {"steps_per_call": 1, "call_times_s": []}}, "result.latency.call_times_s: List should have"),
+        ({"energy": {"gross_joules": float("inf")}}, "result.energy.gross_joules: Input should be a finite number"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_samples_without_statistics_are_no_record(tmp_path: Path, result: dict[str, Any], complaint: str) -> None:
+    path = store(Results(root=tmp_path), make_record(make_plan(), result=Result(blocks=Blocks(**BLOCKS))))
+    content = json.loads(path.read_text())
+    content["result"] |= result
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError) as raised:
+        read_record(path)
+    assert f"{path}: not a record of schema 2: {complaint}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"details": {"phases": {"forward": [0.1, float("nan")]}}}, "phases.forward.1 (nan)"),
+        ({"checks": [Check(name="full", error=float("inf"), tolerance=1.0, passed=False)]}, "0.error (inf)"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_before_it_is_written(fields: dict[str, Any], where: str) -> None:
+    with pytest.raises(ValidationError, match="is not a finite number") as raised:
+        Result(**fields)
+    assert where in in_words(raised.value)

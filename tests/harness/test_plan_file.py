@@ -1,0 +1,41 @@
+"""plan.json, written and read."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RecordError
+from harness.paths import JobFolder
+from harness.plan_file import read_plan, write_plan
+from tests.made.project import BehavingProject
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    plan, folder = BehavingProject(root=tmp_path).plan("well"), JobFolder(root=tmp_path / "job")
+    write_plan(plan, folder)
+    assert read_plan(folder.plan) == plan
+    with pytest.raises(RecordError, match=r"cannot write .*plan.json: .* exists already"):
+        write_plan(plan, folder)  # it is frozen
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not a job plan: the file: .*Submit the job again"),
+        ('{"framework": "torch"', "not a job plan"),
+        ('{"framework": "pytorch"}', "not a job plan: framework: Input should be 'jax' or 'torch'"),
+        ("older", "a job plan of schema version 0; this code reads"),
+        (None, "cannot be read: .*No such file"),
+    ],
+)
+def test_what_is_wrong_with_a_plan(content: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    if content == "older":
+        plan = BehavingProject(root=tmp_path).plan("well").model_copy(update={"schema_version": 0})
+        content = plan.model_dump_json()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(RecordError, match=message) as error:
+        read_plan(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert content is None or "Submit the job again" in str(error.value)

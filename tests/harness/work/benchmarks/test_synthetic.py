@@ -1,0 +1,22 @@
+"""What is drawn for which model, and how large."""
+
+import pytest
+
+from harness.work.benchmarks.synthetic import BENCHMARK, Sizes
+from tests.made.sessions import SMALL_SIZES
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes"),
+    [("linear", (6,), 5), ("mlp", (6,), 5), ("conv2d", (2, 5, 5), 4), ("convnet", (2, 5, 5), 3)],
+)
+def test_inputs_and_classes_of_each_model(model: str, shape: tuple[int, ...], classes: int) -> None:
+    sizes = Sizes.model_validate(SMALL_SIZES)
+    assert BENCHMARK.drawn.shape(model, sizes) == shape
+    assert BENCHMARK.drawn.classes(model, sizes) == classes
+
+
+def test_every_model_can_be_drawn_for() -> None:
+    assert BENCHMARK.drawn is not None and BENCHMARK.data is None
+    drawn = BENCHMARK.drawn
+    assert [drawn.classes(model.name, Sizes()) for model in BENCHMARK.models] == [512, 32, 512, 10]

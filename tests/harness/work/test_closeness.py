@@ -1,0 +1,82 @@
+"""Relative errors and tolerances, by hand."""
+
+import numpy as np
+import pytest
+
+from harness.errors import CheckFailed
+from harness.plan import Precision
+from harness.work.closeness import (
+    TOLERANCES,
+    check_error,
+    check_errors,
+    errors_of_items,
+    errors_of_tensors,
+    relative_error,
+)
+
+
+def test_relative_error_by_hand() -> None:
+    # Differences 0.3 and 0.4, so 0.5 in all; the expected one has norm 5.
+    actual = {"w": np.array([3.3, 0.0]), "b": np.array([4.4])}
+    assert relative_error(actual, {"w": np.array([3.0, 0.0]), "b": np.array([4.0])}) == pytest.approx(0.1)
+
+
+def test_errors_of_samples_and_of_tensors_by_hand() -> None:
+    expected = {"w": np.array([[3.0, 0.0], [0.0, 0.0]]), "b": np.array([4.0, 5.0])}  # two samples of norm 5
+    actual = {"w": np.array([[3.3, 0.0], [0.0, 0.0]]), "b": np.array([4.4, 5.0])}
+    # The first is off by 0.3 and 0.4, so by 0.5 of 5.
+    np.testing.assert_allclose(errors_of_items(actual, expected), [0.1, 0.0], rtol=1e-12)
+    # w is off by 0.3 of 3, b by 0.4 of the root of 41.
+    np.testing.assert_allclose(errors_of_tensors(actual, expected), [0.1, 0.4 / 41**0.5], rtol=1e-12)
+
+
+def test_what_is_almost_nothing_is_compared_on_the_scale_of_the_rest() -> None:
+    expected = {"w": np.array([0.0, 1e-9, 1.0, 1.0])}
+    actual = {"w": np.array([1e-6, 2e-9, 1.0, 1.0])}
+    # The root mean square is the root of 1 / 2; a hundredth of it is the scale of the first two.
+    scale = 1e-2 / 2**0.5
+    np.testing.assert_allclose(errors_of_items(actual, expected), [1e-6 / scale, 1e-9 / scale, 0, 0], rtol=1e-9)
+    nothing = {"w": np.zeros(2)}
+    assert errors_of_items(nothing, nothing).tolist() == [0, 0]
+    assert errors_of_items({"w": np.array([0.0, 1.0])}, nothing).tolist() == [0, np.inf]
+    assert errors_of_items({"v": np.zeros(2)}, nothing).tolist() == [np.inf]
+    assert errors_of_tensors({"w": np.zeros(3)}, nothing).tolist() == [np.inf]
+    assert errors_of_items({"w": np.array([np.nan, 1.0])}, {"w": np.ones(2)}).tolist() == [np.inf, 0]
+
+
+def test_relative_error_of_what_cannot_be_compared_is_infinite_unless_nothing_is_expected() -> None:
+    expected = {"w": np.ones(2)}
+    assert relative_error({"v": np.ones(2)}, expected) == float("inf")
+    assert relative_error({"w": np.ones((2, 1))}, expected) == float("inf")
+    assert relative_error({"w": np.ones(2), "b": np.ones(1)}, expected) == float("inf")
+    assert relative_error({"w": np.array([1.0, np.nan])}, expected) == float("inf")
+    # A sample that the model gets exactly right has no gradient.
+    assert relative_error({"w": np.zeros(2)}, {"w": np.zeros(2)}) == 0.0
+    assert relative_error({"w": np.ones(2)}, {"w": np.zeros(2)}) == float("inf")
+
+
+@pytest.mark.parametrize(("precision", "typical", "worst"), [("fp64", 1e-9, 1e-6), ("fp32", 2e-3, 1e-1)])
+def test_the_median_and_the_worst_have_tolerances_of_their_own(
+    precision: Precision, typical: float, worst: float
+) -> None:
+    """At both limits, then just beyond each."""
+    checks = check_errors("x", np.array([0.0, typical, worst]), "model", precision)
+    assert [(check.error, check.tolerance, check.passed) for check in checks] == [
+        (typical, typical, True),
+        (worst, worst, True),
+    ]
+    assert [check.name for check in checks] == ["x, median over 3 models", "x, worst model, which is number 2"]
+    with pytest.raises(CheckFailed, match="x, median over 3 models: relative error"):
+        check_errors("x", np.array([0.0, 1.01 * typical, worst]), "model", precision)
+    with pytest.raises(CheckFailed, match="x, worst model, which is number 1: relative error"):
+        check_errors("x", np.array([0.0, 1.01 * worst, typical]), "model", precision)
+    with pytest.raises(CheckFailed, match="x, all models together: relative error"):
+        check_errors("x", np.zeros(3), "model", precision, worst=1.01 * worst)
+
+
+def test_every_precision_has_tolerances_and_not_a_number_is_no_agreement() -> None:
+    assert list(TOLERANCES) == ["fp64", "fp32", "tf32", "bf16"]
+    for tolerance in TOLERANCES.values():
+        assert 0 < tolerance.typical < tolerance.worst < 1
+    with pytest.raises(CheckFailed, match="relative error nan, tolerance 0.1. The result is wrong, so it is not timed"):
+        check_error("x", float("nan"), 0.1)

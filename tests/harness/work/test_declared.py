@@ -1,0 +1,115 @@
+"""The declarations: whole and consistent, and a name that is not among them is answered with the nearest."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from harness.errors import ConfigError
+from harness.plan import FRAMEWORKS
+from harness.work import declared
+from harness.work.declared import Mode, Nothing, benchmark, benchmark_names, use_case, use_case_names
+
+
+def test_every_file_declares_what_it_is_called() -> None:
+    assert {"cifar10", "mnist", "synthetic"} <= set(benchmark_names())
+    assert {"many_models", "per_sample_gradients", "train"} <= set(use_case_names())
+    assert [benchmark(name).name for name in benchmark_names()] == list(benchmark_names())
+    assert [use_case(name).name for name in use_case_names()] == list(use_case_names())
+
+
+@pytest.mark.parametrize("name", use_case_names())
+def test_the_modes_of_a_use_case(name: str) -> None:
+    """Both frameworks have some, no two are the same thing under two names, and nothing eager is a CUDA graph of what
+    a compiler has compiled."""
+    found = use_case(name)
+    assert set(found.modes) == set(FRAMEWORKS)
+    for framework in FRAMEWORKS:
+        modes = found.modes[framework]
+        assert modes and len({mode.name for mode in modes}) == len(modes)
+        content = {(mode.formulation, mode.run_as, mode.graph, mode.process_per_node) for mode in modes}
+        assert len(content) == len(modes)
+        assert not [mode for mode in modes if mode.run_as == "eager" and mode.graph == "parts"]
+        assert all(found.mode(framework, mode.name) is mode for mode in modes)
+    if found.one_device:
+        assert not [mode for framework in FRAMEWORKS for mode in found.modes[framework] if mode.process_per_node]
+
+
+@pytest.mark.parametrize("name", benchmark_names())
+def test_a_benchmark_has_a_data_set_or_draws_its_inputs_and_its_sample_has_the_arrays_of_its_task(name: str) -> None:
+    found = benchmark(name)
+    assert (found.data is None) != (found.drawn is None)
+    assert found.models and len({model.name for model in found.models}) == len(found.models)
+    if found.data:
+        assert found.data.benchmark == name
+        sample = found.data.sample()
+        assert tuple(sample.train) == tuple(sample.test) == found.task.arrays
+        assert sample.train_count > sample.test_count > 0
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: benchmark("cifar"), "cifar: there is no such benchmark; valid: cifar10, mnist, "),
+        (
+            lambda: use_case("trian"),
+            "trian: there is no such use case; valid: many_models, per_sample_gradients, train",
+        ),
+        (lambda: benchmark("mnist").model("cn"), "cn: mnist has no such model; valid: cnn; did you mean cnn?"),
+        (
+            lambda: use_case("train").mode("jax", "scna"),
+            "scna: train has no such execution mode in jax; valid: jit, scan, jit_process_per_node; did you mean scan?",
+        ),
+        # Of the other framework
+        (
+            lambda: use_case("train").mode("torch", "scan"),
+            "scan: train has no such execution mode in torch; valid: eag",
+        ),
+        # No file of that name may be imported by accident
+        (lambda: benchmark("../mnist"), "../mnist: there is no such benchmark"),
+        (lambda: benchmark("__init__"), "__init__: there is no such benchmark"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(ask: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ask()
+    assert str(caught.value).startswith(message)
+
+
+def test_a_file_that_is_there_is_known_and_one_with_an_underscore_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("b", "a", "_shared"):
+        (tmp_path / "benchmarks" / f"{name}.py").parent.mkdir(exist_ok=True)
+        (tmp_path / "benchmarks" / f"{name}.py").write_text("")
+    monkeypatch.setattr(declared, "__file__", str(tmp_path / "declared.py"))
+    declared._modules_in.cache_clear()
+    try:
+        assert benchmark_names() == ("a", "b")
+    finally:
+        declared._modules_in.cache_clear()
+
+
+def test_a_mode_is_compiled_without_a_graph_unless_it_says_otherwise() -> None:
+    mode = Mode(name="any", formulation="step")
+    assert (mode.run_as, mode.graph, mode.is_loop, mode.process_per_node) == ("compiled", "none", False, False)
+
+
+def test_what_has_no_options_takes_none() -> None:
+    assert Nothing().model_dump() == {}
+    with pytest.raises(ValidationError):
+        Nothing.model_validate({"classes": 3})
+
+
+def test_what_a_use_case_refuses() -> None:
+    def why(name: str, of: str, model: str) -> str | None:
+        return use_case(name).refuses(benchmark(of), benchmark(of).model(model))
+
+    assert why("train", "cifar10", "resnet18") is None
+    assert why("train", "synthetic", "mlp") == "synthetic has no data set to train and to test on"
+    assert why("per_sample_gradients", "mnist", "cnn") is None
+    assert "BatchNorm" in str(why("per_sample_gradients", "cifar10", "resnet18"))
+    assert why("per_sample_gradients", "synthetic", "mlp") == "synthetic has no data set"
+    assert why("many_models", "synthetic", "mlp") is None
+    assert "BatchNorm" in str(why("many_models", "cifar10", "resnet18"))

@@ -1,0 +1,78 @@
+"""The weights and the order of the batches that both frameworks get."""
+
+import math
+
+import numpy as np
+import pytest
+
+from harness.work.weights import batch_order, initial_weight
+
+
+@pytest.mark.parametrize(("shape", "fan_in"), [((16, 1, 8, 8), 64), ((32, 16, 4, 4), 256), ((10, 32), 32)])
+def test_kernels_are_kaiming_uniform(shape: tuple[int, ...], fan_in: int) -> None:
+    weight = initial_weight(0, "conv1.weight", shape)
+    bound = math.sqrt(6 / fan_in)  # 0.30619 for a fan-in of 64
+    assert weight.shape == shape
+    assert weight.dtype == np.float32
+    assert 0.95 * bound < np.abs(weight).max() <= np.float32(bound)
+    # Uniform on (-b, b) has the standard deviation b / sqrt(3), and its estimate from n values errs by about
+    # b / sqrt(3) * sqrt(0.2 / n); the mean by b / sqrt(3 n). Five of these.
+    sigma, count = bound / math.sqrt(3), weight.size
+    assert weight.std() == pytest.approx(sigma, abs=5 * sigma * math.sqrt(0.2 / count))
+    assert weight.mean() == pytest.approx(0, abs=5 * sigma / math.sqrt(count))
+
+
+def test_a_weight_by_hand() -> None:
+    """Pinned: whoever changes how weights are drawn makes all old records incomparable. crc32("fc2.weight")."""
+    generator = np.random.default_rng([7, 0xB4F84303])
+    expected = generator.uniform(-math.sqrt(6 / 3), math.sqrt(6 / 3), (2, 3)).astype(np.float32)
+    np.testing.assert_array_equal(initial_weight(7, "fc2.weight", (2, 3)), expected)
+
+
+def test_other_parameters_are_zeros_and_ones() -> None:
+    for name, value in {
+        "conv1.bias": 0,
+        "bn1.bias": 0,
+        "bn1.weight": 1,
+        "bn1.running_mean": 0,
+        "bn1.running_var": 1,
+    }.items():
+        np.testing.assert_array_equal(initial_weight(0, name, (64,)), np.full((64,), value, np.float32))
+
+
+def test_same_seed_name_and_shape_give_the_same_weight() -> None:
+    first = initial_weight(3, "fc1.weight", (8, 4))
+    np.testing.assert_array_equal(first, initial_weight(3, "fc1.weight", (8, 4)))
+    assert not np.array_equal(first, initial_weight(4, "fc1.weight", (8, 4)))
+    assert not np.array_equal(first, initial_weight(3, "fc2.weight", (8, 4)))
+
+
+def test_unknown_parameter_is_refused() -> None:
+    with pytest.raises(ValueError, match="'attention.query'.*known: weight, bias"):
+        initial_weight(0, "attention.query", (4, 4))
+
+
+def test_every_epoch_is_a_permutation_without_the_last_incomplete_batch() -> None:
+    order = batch_order(seed=0, sample_count=10, batch_size=3, epochs=4)
+    assert order.shape == (12, 3)  # 4 epochs of 10 // 3 steps
+    assert order.dtype == np.int32
+    epochs = order.reshape(4, 9)
+    for epoch in epochs:
+        assert len(set(epoch.tolist())) == 9
+        assert set(epoch.tolist()) < set(range(10))
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4  # a fresh one each time
+    for epoch in batch_order(seed=0, sample_count=12, batch_size=3, epochs=2).reshape(2, 12):
+        assert sorted(epoch.tolist()) == list(range(12))
+
+
+def test_order_follows_the_seed() -> None:
+    first = batch_order(seed=5, sample_count=100, batch_size=10, epochs=2)
+    np.testing.assert_array_equal(first, batch_order(seed=5, sample_count=100, batch_size=10, epochs=2))
+    assert not np.array_equal(first, batch_order(seed=6, sample_count=100, batch_size=10, epochs=2))
+    # More epochs begin with the same ones.
+    np.testing.assert_array_equal(first, batch_order(seed=5, sample_count=100, batch_size=10, epochs=3)[:20])
+
+
+def test_batch_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"batch size 65 is larger than the training set \(64 samples\)"):
+        batch_order(seed=0, sample_count=64, batch_size=65, epochs=1)

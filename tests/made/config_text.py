@@ -1,0 +1,54 @@
+"""A small experiments.yaml for tests, a change to it, and what is read from it."""
+
+from pathlib import Path
+
+from harness.experiments.load import load_config
+from harness.experiments.model import Config
+
+MINIMAL = """\
+project: trial
+cluster:
+  time_limit_minutes: 30
+  frameworks:
+    jax: {python: /opt/jax/bin/python}
+    torch: {python: /opt/torch/bin/python}
+gpus:
+  any: {}
+  a100: {per_node: 4}
+matrix:
+  gpus: [any]
+  benchmarks: [mnist]
+  use_cases: [1]
+benchmarks:
+  mnist: {models: [cnn]}
+  cifar10: {models: [cnn, resnet18]}
+use_cases:
+  1:
+    name: train
+    batch_sizes: [64]
+    precisions: [fp32]
+    execution_modes: {jax: [jit], torch: [eager, compiled]}
+    settings: {epochs: 2, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}
+  3:
+    name: per_sample_gradients
+    batch_sizes: [16, 32]
+    precisions: [fp32, bf16]
+    execution_modes: {jax: [jit], torch: [eager, loop]}
+    options: {output: [norms, full]}
+    settings: {chunk_size: 8, clip_norm: 1.0}
+    exclude:
+      - {model: resnet18}
+      - {execution_mode: loop, batch_size: 32}
+"""
+
+
+def changed(old: str, new: str) -> str:
+    """MINIMAL with one piece replaced; the piece must be there, and once."""
+    assert MINIMAL.count(old) == 1, f"{old!r} stands {MINIMAL.count(old)} times in MINIMAL"
+    return MINIMAL.replace(old, new)
+
+
+def config_of(text: str, folder: Path) -> Config:
+    path = folder / "experiments.yaml"
+    path.write_text(text)
+    return load_config(path)

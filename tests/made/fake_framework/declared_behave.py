@@ -1,0 +1,24 @@
+"""Declares behave.py; the makers of projects put this into their copy of harness/work/use_cases/."""
+
+from harness.plan import Frozen
+from harness.work.declared import Mode, UseCase
+
+
+class Settings(Frozen):
+    gate: str
+    """File that a measurement of the mode `gated` waits for."""
+    pid: str
+    """File in which it leaves its process's id."""
+
+
+NAMES = (
+    *("well", "gated", "all_gated", "compiles", "cannot_use_its_caches", "hangs_with_its_caches", "sleeps"),
+    *("is_killed", "is_killed_and_leaves_a_worker", "segfaults", "exits", "is_stuck_at_exit", "is_signalled"),
+    *("fills_the_host", "fills_the_device", "diverges", "is_wrong", "raises", "prints_much"),
+    *("sends_nonsense", "sends_no_number", "is_slower_on_rank_1", "removes_the_temporary_folder"),
+    *("shows_its_world", "stands_for_its_node", "kills_rank_1", "hangs_when_rank_1_is_killed", "raises_on_rank_1"),
+    *("fills_rank_1", "is_controlled", "control_fills_rank_1", "control_is_killed_on_rank_1", "control_hangs"),
+    *("parity_is_killed", "parity_raises", "parity_is_refused", "parity_sleeps"),
+)
+MODES = tuple(Mode(name=name, formulation=name, process_per_node=name == "stands_for_its_node") for name in NAMES)
+USE_CASE = UseCase(name="behave", settings=Settings, modes={"jax": MODES, "torch": MODES})

@@ -1,0 +1,82 @@
+"""Stands in for a runner's device.py where a test is about processes and faults, not about frameworks."""
+
+import json
+import socket
+import time
+from typing import IO, Any
+
+from harness.errors import Refused
+from harness.measure.world import World
+from harness.results.record import Memory
+
+
+class Device:
+    """Implements harness.measure.program.Device. The ranks agree over plain sockets: rank 0 serves, the others ask."""
+
+    def __init__(self) -> None:
+        self.lines: list[IO[str]] = []
+
+    def join(self, world: World) -> None:
+        if world.size == 1:  # one process for several devices
+            return
+        assert world.coordinator is not None
+        host, port = world.coordinator.split(":")
+        self.rank = world.rank
+        if world.rank == 0:
+            with socket.create_server(("", int(port))) as server:
+                self.lines = [server.accept()[0].makefile("rw") for _ in range(world.size - 1)]
+            return
+        end = time.monotonic() + 300
+        while not self.lines:
+            try:
+                self.lines = [socket.create_connection((host, int(port))).makefile("rw")]
+            except ConnectionRefusedError:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+    def agree(self, value: float) -> float:
+        if self.rank > 0:
+            self._send(value)
+            return self._receive()[0]
+        largest = max([value, *self._receive()])
+        self._send(largest)
+        return largest
+
+    def mean_over_ranks(self, values: Any) -> Any:
+        return values
+
+    def leave(self) -> None:
+        self.agree(0.0)
+
+    def _send(self, value: float) -> None:
+        for line in self.lines:
+            line.write(json.dumps(value) + "\n")
+            line.flush()
+
+    def _receive(self) -> list[float]:
+        received = [line.readline() for line in self.lines]
+        if not all(received):
+            raise ConnectionError("connection closed by peer")
+        return [json.loads(line) for line in received]
+
+    def set_up(self, precision: str) -> None:
+        if precision != "fp32":
+            raise Refused(f"precision {precision} needs an NVIDIA GPU")
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "fake", "version": "1.2.3", "platform": "cpu"}
+
+    def wait(self, outputs: Any) -> None: ...
+
+    def compilations(self) -> int:
+        return 0
+
+    def forget_programs(self) -> None: ...
+    def begin_timing(self) -> None: ...
+    def end_timing(self) -> None: ...
+
+    def memory(self) -> Memory:
+        return Memory(absent="fake")
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "device is full" in str(error)

@@ -1,0 +1,282 @@
+"""A use case that behaves as its execution mode says: well, or with one of the faults that a job must survive.
+
+A mode is a function below. It is called when the program is built, and returns the program; for the control without
+communication of the modes that have one, the function `control_of_<mode>` is called instead.
+"""
+
+import gc
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import CheckFailed, Refused
+from harness.measure.channel import Channel
+from harness.measure.program import Program, Session
+from harness.results.parity import PARITY_BATCH_SIZE
+from harness.work.use_cases.train import require_finite
+
+LONG_S = 900.0
+
+
+class Work(Program):
+    """A step that sleeps."""
+
+    samples_per_step = 8
+    parameter_count = 1
+
+    def __init__(
+        self,
+        session: Session[Any],
+        step: Callable[[], Any] = lambda: time.sleep(1e-4),
+        *,
+        communicates: bool = False,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        self.session = session
+        self.step = step  # type: ignore[method-assign]
+        self.communicates = communicates
+        self.details = details or {}
+
+    def state(self) -> None: ...
+
+    def parity(self) -> dict[str, NDArray[np.float64]]:
+        world = self.session.world
+        print(f"rank {world.rank} computes {self.session.measurement.variant.key}")
+        self.session.agree(0.0)  # hangs or fails unless all ranks take part
+        if world.rank == world.size - 1:
+            fail_parity_as(self.session.mode.name)
+        return {"outputs": np.arange(4.0), "loss": np.array(world.size)}
+
+
+def build(session: Session[Any], *, joined: bool = True) -> Work:
+    """The gate's program behaves well: only its parity numbers may be missing."""
+    if session.measurement.variant.batch_size == PARITY_BATCH_SIZE:
+        return Work(session)
+    name = session.mode.name
+    made: Work = globals()[name if joined else f"control_of_{name}"](session)
+    return made
+
+
+def fail_parity_as(mode: str) -> None:
+    if mode == "parity_is_killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "parity_raises":
+        raise KeyError("conv9")
+    if mode == "parity_is_refused":
+        raise Refused("this mode needs an NVIDIA GPU")
+    if mode == "parity_sleeps":
+        time.sleep(LONG_S)
+
+
+well = Work
+parity_is_killed = parity_raises = parity_is_refused = parity_sleeps = Work
+
+
+def gated(session: Session[Any]) -> Work:
+    """Waits for the file that settings.gate names; meanwhile settings.pid has this process's id."""
+    return _wait_for_gate(session, Path(str(session.measurement.settings["pid"])), f"{os.getpid()}")
+
+
+def all_gated(session: Session[Any]) -> Work:
+    """Every rank leaves its process's id, and its parent's, beside settings.pid."""
+    pid_file = Path(str(session.measurement.settings["pid"])).with_name(f"pid-{session.world.rank}")
+    return _wait_for_gate(session, pid_file, f"{os.getpid()} {os.getppid()}")
+
+
+def _wait_for_gate(session: Session[Any], pid_file: Path, content: str) -> Work:
+    pid_file.with_suffix(".part").write_text(content)
+    pid_file.with_suffix(".part").rename(pid_file)
+    end = time.monotonic() + LONG_S
+    while not Path(str(session.measurement.settings["gate"])).exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return Work(session)
+
+
+def compiles(session: Session[Any]) -> Work:
+    """For 0.4 s where the caches are empty, for 0.1 s else; fills them."""
+    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+
+    def step() -> None:
+        time.sleep(1e-3)
+
+    def first() -> None:
+        time.sleep(0.1 if cache.exists() else 0.4)
+        cache.mkdir(parents=True, exist_ok=True)
+
+    calls = iter([first])
+    return Work(session, lambda: next(calls, step)())
+
+
+def cannot_use_its_caches(session: Session[Any]) -> Work:
+    if Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).exists():
+        raise ValueError("bad cache entry")
+    return compiles(session)
+
+
+def hangs_with_its_caches(session: Session[Any]) -> Work:
+    if Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).exists():
+        return gated(session)
+    return compiles(session)
+
+
+def sleeps(session: Session[Any]) -> Work:
+    time.sleep(LONG_S)
+    return Work(session)
+
+
+def is_killed(session: Session[Any]) -> Work:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Work(session)
+
+
+def is_killed_and_leaves_a_worker(session: Session[Any]) -> Work:
+    """The worker holds the pipe's end that the parent reads, as a forked compiler worker does."""
+    descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    subprocess.Popen(["sleep", str(LONG_S)], close_fds=False, pass_fds=[fd for fd in descriptors if fd > 2])
+    return is_killed(session)
+
+
+def sends_no_number(session: Session[Any]) -> Work:
+    return Work(session, details={"phases": {"forward": [0.1, float("nan")]}})
+
+
+def segfaults(session: Session[Any]) -> Work:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return Work(session)
+
+
+def exits(session: Session[Any]) -> Work:
+    print("the framework's last words")
+    sys.stdout.flush()
+    os._exit(3)
+
+
+def is_stuck_at_exit(session: Session[Any]) -> Work:
+    """A thread that never ends keeps the interpreter from ending after the result was sent."""
+    threading.Thread(target=time.sleep, args=(LONG_S,)).start()
+    return Work(session)
+
+
+def fills_the_host(session: Session[Any]) -> Work:
+    """The kernel refuses an allocation, really."""
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+    bytearray(4 << 30)
+    return Work(session)
+
+
+def fills_the_device(session: Session[Any]) -> Work:
+    raise RuntimeError("device is full: 4 GiB asked for\nand a stack trace of C++")
+
+
+def diverges(session: Session[Any]) -> Work:
+    require_finite(np.array([2.3, 7.1, np.nan, np.nan]), epoch=2)
+    return Work(session)
+
+
+def is_wrong(session: Session[Any]) -> Work:
+    raise CheckFailed("full against the float64 loop: relative error 1.00e+00")
+
+
+def raises(session: Session[Any]) -> Work:
+    raise KeyError("conv9")
+
+
+def sends_nonsense(session: Session[Any]) -> Work:
+    """Over the channel, in the place of events."""
+    (channel,) = [each for each in gc.get_objects() if isinstance(each, Channel)]
+    os.write(channel._file_descriptor, b"not JSON\n@event 0 1/1 {half\n")
+    return Work(session)
+
+
+def prints_much(session: Session[Any]) -> Work:
+    """More than a pipe holds, on both outputs."""
+    print("x" * 200_000)
+    print("y" * 200_000, file=sys.stderr)
+    return Work(session)
+
+
+def is_slower_on_rank_1(session: Session[Any]) -> Work:
+    return Work(session, lambda: time.sleep(3e-3 if session.world.rank == 1 else 1e-3))
+
+
+def is_signalled(session: Session[Any]) -> Work:
+    """As Slurm signals every process of a job."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        os.kill(os.getpid(), number)
+    return Work(session)
+
+
+def removes_the_temporary_folder(session: Session[Any]) -> Work:
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # every rank does
+    return Work(session)
+
+
+def shows_its_world(session: Session[Any]) -> Work:
+    print(f"this is rank {session.world.rank}")
+    return Work(session, details=session.world.model_dump())
+
+
+stands_for_its_node = shows_its_world
+
+
+def kills_rank_1(session: Session[Any]) -> Work:
+    """The other ranks wait for it, until the connection breaks."""
+    if session.world.rank == 1:
+        print("last words of rank 1")
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Work(session)
+
+
+def hangs_when_rank_1_is_killed(session: Session[Any]) -> Work:
+    """As a collective on a GPU may, which has no connection to break."""
+    if session.world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sleeps(session)
+
+
+def raises_on_rank_1(session: Session[Any]) -> Work:
+    if session.world.rank == 1:
+        raise KeyError("conv9")
+    return Work(session)
+
+
+def fills_rank_1(session: Session[Any]) -> Work:
+    if session.world.rank == 1:
+        raise RuntimeError("device is full: 4 GiB asked for")
+    return Work(session)
+
+
+def is_controlled(session: Session[Any]) -> Work:
+    return Work(session, communicates=True)
+
+
+control_fills_rank_1 = control_is_killed_on_rank_1 = control_hangs = is_controlled
+control_of_is_controlled = Work
+
+
+def control_of_control_fills_rank_1(session: Session[Any]) -> Work:
+    return fills_rank_1(session)
+
+
+def control_of_control_is_killed_on_rank_1(session: Session[Any]) -> Work:
+    def step() -> None:
+        if session.world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Work(session, step)
+
+
+def control_of_control_hangs(session: Session[Any]) -> Work:
+    return Work(session, lambda: time.sleep(LONG_S))

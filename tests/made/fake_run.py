@@ -1,0 +1,99 @@
+"""Stands in for run.py where a test is about queues and signals, not about frameworks: the same flags, exit
+statuses, records and heartbeats, but a measurement is a short sleep. The plan's `settings` say how it
+behaves."""
+
+import argparse
+import os
+import socket
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from harness.job.job import Stopped, stop_on_signal  # noqa: E402
+from harness.job.main import pass_on  # noqa: E402
+from harness.job.progress import Heartbeat, write_heartbeat  # noqa: E402
+from harness.paths import JobFolder, Results  # noqa: E402
+from harness.plan import JobPlan  # noqa: E402
+from harness.results.record import Record, find_settled_record, write_record  # noqa: E402
+
+SEEN = ("CUDA_VISIBLE_DEVICES", "SLURM_CPU_BIND", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SUBMITIT_EXECUTOR")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for flag in ("--benchmark", "--use_case", "--gpu", "--data", "--config"):
+        parser.add_argument(flag)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--job-folder", type=Path, required=True)
+    arguments = parser.parse_args()
+    results, folder = Results(root=arguments.results), JobFolder(root=arguments.job_folder)
+    plan = JobPlan.model_validate_json(folder.plan.read_text())
+    if plan.settings.get("crash"):
+        raise ImportError("No module named 'framework'")
+    try:
+        with stop_on_signal():
+            return run(plan, folder, results)
+    except Stopped as stopped:
+        pass_on(stopped)
+        return 75
+
+
+def run(plan: JobPlan, folder: JobFolder, results: Results) -> int:
+    scheduler = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
+    measurements = list(plan.measurements())
+    started_s = time.time()
+    done = failed = skipped = 0
+
+    def beat(state: str) -> None:
+        heartbeat = Heartbeat.model_validate(
+            {
+                "state": state,
+                "measurements_total": len(measurements),
+                "measurements_done": done,
+                "measurements_failed": failed,
+                "measurements_skipped": skipped,
+                "last_error": "measurement 1: no such kernel" if failed else None,
+                "node": os.environ.get("SLURMD_NODENAME", socket.gethostname()),
+                "pid": os.getpid(),
+                "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
+                "restart_count": int(os.environ.get("SLURM_RESTART_COUNT", 0)),
+                "started_at_unix_s": started_s,
+                "updated_at_unix_s": time.time(),
+            }
+        )
+        write_heartbeat(heartbeat, folder.heartbeat)
+
+    try:
+        for measurement in measurements:
+            beat("running")
+            if find_settled_record(measurement, results, scheduler) and not plan.force:
+                skipped += 1
+            else:
+                started_at = datetime.now(UTC)
+                time.sleep(float(plan.settings.get("sleep_s", 0.1) or 0))
+                is_failure = bool(plan.settings.get("fail"))
+                failed += is_failure
+                seen = {name: os.environ.get(name) for name in SEEN}
+                record = Record(
+                    measurement_id=measurement.id,
+                    measurement=measurement,
+                    outcome="failed" if is_failure else "ok",
+                    job=folder.name,
+                    started_at=started_at.isoformat(),
+                    ended_at=datetime.now(UTC).isoformat(),
+                    environment={"scheduler": scheduler, "seen": seen},
+                )
+                write_record(record, results.new_record(measurement))
+            done += 1
+    except Stopped:
+        beat("stopped")
+        raise
+    beat("done")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

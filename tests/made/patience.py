@@ -1,0 +1,26 @@
+"""How long tests wait. A limit is there so that a hung test ends; no test asserts the machine's speed with it."""
+
+import os
+import time
+from collections.abc import Callable
+
+
+def slowdown() -> float:
+    """How many times longer than alone something takes on this machine just now; rather too much than too little."""
+    return 1.5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def patience(quiet_s: float = 10.0) -> float:
+    """The limit in seconds for what a quiet machine does within `quiet_s`."""
+    return quiet_s * max(6.0, 2 * slowdown())
+
+
+def wait_until(
+    condition: Callable[[], bool], what: str, told: Callable[[], str] = str, *, quiet_s: float = 10.0
+) -> None:
+    """`told` adds to the message of a wait in vain, for example the end of a log."""
+    limit_s = patience(quiet_s)
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {limit_s:g} s: {what}\n{told()}"
+        time.sleep(0.02)

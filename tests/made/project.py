@@ -1,0 +1,266 @@
+"""The one maker of projects in a temporary folder: what is real in them, and what stands in for the rest.
+
+copy_repository(root)         all of it is real: main.py, both frameworks, experiments.yaml
+make_behaving_project(root)   the job, its children and its records are real; the framework that they import is
+                              fake_framework, which takes a second and has every fault when it is wanted
+make_project(root)            queues and scripts are real; run.py is fake_run.py, whose measurement is a short sleep
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from harness.experiments.load import load_config
+from harness.experiments.model import Config
+from harness.job.progress import Heartbeat, read_heartbeat
+from harness.paths import REPOSITORY, JobFolder, Results
+from harness.plan import (
+    FRAMEWORKS,
+    Cell,
+    Framework,
+    JobPlan,
+    MeasurementSettings,
+    Pair,
+    Pairing,
+    Precision,
+    Scalar,
+    Variant,
+    WandbSettings,
+)
+from harness.plan_file import write_plan
+from harness.results.record import Record, read_record
+from pipeline.submission.render import write_scripts
+from tests.made.patience import patience
+
+COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "main.py", "experiments.yaml")
+MADE = REPOSITORY / "tests" / "made"
+WITHOUT_CACHES = shutil.ignore_patterns("__pycache__")
+QUICK = {
+    "replicates": 1,
+    "warmup_s": 0.01,
+    "block_min_s": 0.002,
+    "min_blocks": 3,
+    "max_blocks": 3,
+    "latency_calls": 3,
+    "idle_s": 0,
+}
+
+
+def small_config() -> Config:
+    config = load_config(REPOSITORY / "experiments.yaml")
+    cluster = config.cluster.model_copy(update={"cpus_per_task": 1, "time_limit_minutes": 30})
+    return config.model_copy(update={"cluster": cluster})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    root: Path
+    config: Config = field(default_factory=small_config)
+
+    @property
+    def results(self) -> Results:
+        return Results(root=self.root / "results")
+
+    def with_cluster(self, **changes: Any) -> Self:
+        cluster = self.config.cluster.model_copy(update=changes)
+        return replace(self, config=self.config.model_copy(update={"cluster": cluster}))
+
+    def pairs(self, *plans: JobPlan) -> list[Pair]:
+        return [Pair(cell=plan.cell, jobs=(plan,)) for plan in plans]
+
+    def scripts(self, pairs: list[Pair]) -> dict[str, Path]:
+        """Rendered by the real templates."""
+        return write_scripts(
+            pairs,
+            self.config,
+            config_path=self.root / "experiments.yaml",
+            results=self.results.root,
+            repository=self.root,
+        )
+
+    def submit(self, *plans: JobPlan, executor: Any) -> list[JobFolder]:
+        """Each in a job of its own."""
+        return self.submit_pairs(*self.pairs(*plans), executor=executor)
+
+    def submit_pairs(self, *pairs: Pair, executor: Any, pairing: Pairing = "together") -> list[JobFolder]:
+        from pipeline.submission.submit import submit
+
+        scripts = self.scripts(list(pairs))
+        return submit(list(pairs), self.config, scripts, pairing=pairing, executor=executor, results=self.results)
+
+    def records(self) -> list[Record]:
+        """In the order of their making."""
+        return _records(self.results)
+
+
+class FakeProject(Project):
+    """Its run.py is fake_run.py."""
+
+    def plan(
+        self,
+        framework: Framework = "torch",
+        *,
+        gpu: str = "any",
+        use_case: int = 3,
+        measurements: int = 2,
+        force: bool = False,
+        **settings: Scalar,
+    ) -> JobPlan:
+        return JobPlan(
+            framework=framework,
+            cell=Cell(gpu=gpu, benchmark="mnist", use_case=use_case, use_case_name="per_sample_gradients"),
+            variants=tuple(
+                Variant(model="cnn", batch_size=1 + index, precision="fp32", execution_mode="eager")
+                for index in range(measurements)
+            ),
+            settings=dict(settings),
+            protocol=MeasurementSettings(replicates=1),
+            wandb=WandbSettings(mode="disabled"),
+            force=force,
+        )
+
+
+class BehavingProject(Project):
+    """Its runners are fake_framework: the job is the real one, also its heartbeat and its records."""
+
+    @property
+    def gate(self) -> Path:
+        """What a measurement of the mode `gated` waits for."""
+        return self.root / "gate"
+
+    @property
+    def pid(self) -> Path:
+        return self.root / "pid"
+
+    def plan(
+        self,
+        *modes: str,
+        framework: Framework = "torch",
+        pid: Path | None = None,
+        precision: Precision = "fp32",
+        force: bool = False,
+        devices: int = 1,
+        nodes: int = 1,
+        **protocol: Any,
+    ) -> JobPlan:
+        """Of the modes in fake_framework."""
+        return JobPlan(
+            framework=framework,
+            cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="behave", devices=devices, nodes=nodes),
+            variants=tuple(
+                Variant(model="cnn", batch_size=8, precision=precision, execution_mode=mode) for mode in modes
+            ),
+            settings={"gate": str(self.gate), "pid": str(pid or self.pid)},
+            protocol=MeasurementSettings(**(QUICK | protocol)),
+            wandb=WandbSettings(mode="disabled"),
+            data="sample",
+            quick=True,
+            force=force,
+        )
+
+    def pair(
+        self, jax: Sequence[str] = ("well",), torch: Sequence[str] = ("well",), *, replicates: int = 2, **of_jax: Any
+    ) -> Pair:
+        """`of_jax` changes JAX's plan only."""
+        first, second = (
+            self.plan(*modes, framework=name, pid=self.root / f"{name}-pid", replicates=replicates)
+            for name, modes in zip(FRAMEWORKS, (jax, torch), strict=True)
+        )
+        return Pair(cell=first.cell, jobs=(first.model_copy(update=of_jax), second))
+
+    def job(self, plan: JobPlan) -> JobFolder:
+        folder = self.results.new_job_folder(plan)
+        write_plan(plan, folder)
+        return folder
+
+    def command(self, folder: JobFolder) -> list[str]:
+        run = [sys.executable, "-u", "torch_runner/run.py"]
+        return [*run, "--job-folder", str(folder.root), "--results", str(self.results.root)]
+
+    def start(self, folder: JobFolder) -> subprocess.Popen[str]:
+        """Without a queue."""
+        return subprocess.Popen(
+            self.command(folder),
+            cwd=self.root,
+            env=without_slurm(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def resume(self, folder: JobFolder) -> tuple[int, str]:
+        """Exit status and output."""
+        with self.start(folder) as process:
+            output, _ = process.communicate(timeout=patience(30))
+        return process.returncode, output
+
+    def run(self, plan: JobPlan) -> tuple[int, str, JobFolder]:
+        """Exit status, output, and the job's folder."""
+        folder = self.job(plan)
+        return *self.resume(folder), folder
+
+    def by_mode(self) -> dict[str, Record]:
+        """The records by execution mode; one each."""
+        records = _records(self.results)
+        by_mode = {record.measurement.variant.execution_mode: record for record in records}
+        assert len(by_mode) == len(records)
+        return by_mode
+
+    def arms(self) -> list[tuple[str, int]]:
+        """Framework and replicate of every record, by the time of its start; equal neighbours once."""
+        records = sorted(_records(self.results), key=lambda record: record.started_at)
+        arms = [(record.measurement.framework, record.measurement.replicate) for record in records]
+        return [arm for arm, _ in itertools.groupby(arms)]
+
+    def heartbeat(self, folder: JobFolder) -> Heartbeat:
+        heartbeat = read_heartbeat(folder.heartbeat)
+        assert heartbeat is not None
+        return heartbeat
+
+
+def _records(results: Results) -> list[Record]:
+    records = [read_record(path) for path in results.records().rglob("*.json")]
+    return sorted(records, key=lambda record: record.ended_at)
+
+
+def make_project(root: Path) -> FakeProject:
+    for name in ("harness", "pipeline"):
+        (root / name).symlink_to(REPOSITORY / name)
+    for framework in FRAMEWORKS:
+        runner = root / f"{framework}_runner"
+        runner.mkdir()
+        shutil.copyfile(MADE / "fake_run.py", runner / "run.py")
+    return FakeProject(root=root)
+
+
+def make_behaving_project(root: Path) -> BehavingProject:
+    shutil.copytree(REPOSITORY / "harness", root / "harness", ignore=WITHOUT_CACHES)
+    declared = MADE / "fake_framework" / "declared_behave.py"
+    shutil.copyfile(declared, root / "harness" / "work" / "use_cases" / "behave.py")
+    (root / "pipeline").symlink_to(REPOSITORY / "pipeline")
+    for framework in FRAMEWORKS:
+        runner = root / f"{framework}_runner"
+        shutil.copytree(MADE / "fake_framework", runner, ignore=WITHOUT_CACHES)
+        for name in ("run.py", "__init__.py"):
+            shutil.copyfile(REPOSITORY / f"{framework}_runner" / name, runner / name)
+    return BehavingProject(root=root)
+
+
+def copy_repository(root: Path) -> None:
+    """For tests that write beside main.py or change what it runs."""
+    for name in COPIED:
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, root / name, ignore=WITHOUT_CACHES)
+        else:
+            shutil.copy(source, root / name)
+
+
+def without_slurm() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}

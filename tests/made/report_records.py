@@ -1,0 +1,94 @@
+"""Hand-made records whose every number can be worked out."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from harness.paths import Results
+from harness.plan import Cell, DataKind, Framework, Measurement, MeasurementSettings, Variant
+from harness.results.parity import Judgement
+from harness.results.record import Blocks, DataIdentity, EpochPoint, Latency, Record, Result, write_record
+
+H200 = {"gpu": {"name": "NVIDIA H200"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
+A100 = {"gpu": {"name": "NVIDIA A100"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
+CPU = {"cpu": {"model": "Xeon"}, "scheduler": "local", "framework": {"platform": "cpu"}}
+CELL = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train")
+
+
+def record(
+    framework: Framework,
+    mode: str,
+    throughput: float = 1000.0,
+    *,
+    replicate: int = 0,
+    environment: dict[str, Any] = H200,
+    data: DataKind = "real",
+    quick: bool = False,
+    settings: dict[str, Any] | None = None,
+    epochs: list[EpochPoint] | None = None,
+    precision: Any = "fp32",
+    cell: Cell = CELL,
+    batch_size: int = 100,
+    options: dict[str, Any] | None = None,
+    details: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Record:
+    """`throughput` samples/s from 20 blocks of 0.1 s; a step of 100 samples."""
+    variant = Variant(
+        model="cnn", batch_size=batch_size, precision=precision, execution_mode=mode, options=options or {}
+    )
+    measurement = Measurement(
+        framework=framework,
+        cell=cell,
+        variant=variant,
+        replicate=replicate,
+        settings=settings or {"epochs": 2},
+        protocol=MeasurementSettings(),
+        data=data,
+        quick=quick,
+    )
+    # calls * 100 samples / time = throughput, with 10 calls a block.
+    time_s = 1000 / throughput
+    result = Result(
+        compile_time_s=2.5,
+        blocks=Blocks(
+            calls_per_block=10, steps_per_call=1, samples_per_step=100, block_times_s=[time_s] * 20, warmup_times_s=[]
+        ),
+        latency=Latency(steps_per_call=1, call_times_s=[0.012] * 95 + [0.05] * 105),
+        epochs=epochs or [],
+        time_to_target_s=1.25 if epochs else None,
+        details=details or {},
+    )
+    fields = {
+        "measurement_id": measurement.id,
+        "measurement": measurement,
+        "outcome": "ok",
+        "started_at": "2026-11-21T10:00:00+00:00",
+        "ended_at": "2026-11-21T10:01:00+00:00",
+        "data": DataIdentity(source="MNIST", kind=data, sha256="5e" * 32),
+        "environment": environment,
+        "result": result,
+    }
+    return Record.model_validate(fields | changes)
+
+
+def save(record: Record, results: Results) -> Path:
+    path = results.new_record(record.measurement)
+    write_record(record, path)
+    return path
+
+
+def plain(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), width=width, color_system=None)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def passed(jax: Record, torch: Record) -> Judgement:
+    """A parity gate that has nothing to say against any pair."""
+    return Judgement(state="passed", sentence="")

@@ -1,0 +1,53 @@
+"""A copy of the repository in which use cases 2 and 4 have one variant each, and the command that measures them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.results.record import Record, read_record
+from tests.made.patience import patience
+from tests.made.project import copy_repository
+
+SMALL = """\
+    2:
+      batch_sizes: [64]
+      precisions: [fp32]
+      execution_modes: {jax: [jit], torch: [eager]}
+      settings: {epochs: 1}
+    4:
+      batch_sizes: [64]
+      precisions: [fp32]
+      execution_modes: {jax: [jit], torch: [eager]}
+      options: {output: [clipped_sum]}
+"""
+
+
+def copy_for_two_devices(root: Path, *, nodes: int = 1, batch_sizes: str = "[64]") -> None:
+    """Two devices on `nodes` nodes, and one CPU for each task."""
+    copy_repository(root)
+    config = root / "experiments.yaml"
+    text = config.read_text()
+    quick = text.index("\nquick:")
+    quick_2, quick_3 = text.index("    2:\n", quick), text.index("    3:\n", quick)
+    quick_4, quick_6 = text.index("    4:\n", quick), text.index("    6:\n", quick)
+    two, four = SMALL[: SMALL.index("    4:\n")], SMALL[SMALL.index("    4:\n") :]
+    text = text[:quick_2] + two.replace("[64]", batch_sizes) + text[quick_3:quick_4] + four + text[quick_6:]
+    text = text.replace("      settings: {epochs: 3}\n", "      settings: {epochs: 1}\n")  # of use case 1 as well
+    text, places = re.subn(r"(\n    devices: 2\b.*\n    nodes: )1\b", rf"\g<1>{nodes}", text)
+    assert places == 2
+    config.write_text(text.replace("cpus_per_task: 4 ", "cpus_per_task: 1 "))
+
+
+def run_main(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    selection = ["--benchmark", "mnist", "--data", "sample", "--quick", "--wait", *arguments]
+    command = [sys.executable, "main.py", *selection]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=patience(200))
+
+
+def require_all_good(root: Path, done: "subprocess.CompletedProcess[str]") -> list[Record]:
+    records = [read_record(path) for path in (root / "results" / "records").rglob("*.json")]
+    said = done.stdout + done.stderr + "".join(f"\n{record.reason}" for record in records)
+    assert done.returncode == 0, said
+    assert {record.outcome for record in records} == {"ok"}, said
+    return records

@@ -1,0 +1,191 @@
+"""A stand-in for the W&B server: takes what the real client sends, keeps it, and can fail on demand.
+
+    with WandbServer() as server:
+        environment["WANDB_BASE_URL"] = server.url
+        ...
+        server.runs["<run id>"].history
+
+Covers what wandb-core 0.31 asks for: GraphQL's Viewer, ServerFeatures, UpsertBucket, CreateRunFiles and
+RunStoppedStatus, the file stream, and the upload of files.
+"""
+
+import gzip
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+ENTITY = "lab"
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What the server knows of one run."""
+
+    project: str = ""
+    group: str = ""
+    job_type: str = ""
+    name: str = ""
+    tags: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    history_received_at_s: list[float] = field(default_factory=list)
+    """time.monotonic() of each history row's arrival."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    system_metrics: list[Any] = field(default_factory=list)
+    exit_code: int | None = None
+    complete: bool = False
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # the client dropped the line: it may
+            super().handle_error(request, client_address)
+
+
+class WandbServer:
+    """Serves on a free port of the loopback. `fail_with` (a status) makes every later answer that error."""
+
+    def __init__(self, *, fail_with: int | None = None) -> None:
+        self.fail_with = fail_with
+        self.runs: dict[str, Run] = {}
+        self.requests: list[str] = []
+        """`POST /graphql UpsertBucket` and the like, in order."""
+        self._http = _QuietServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def __enter__(self) -> "WandbServer":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """From here on the port refuses connections."""
+        self._http.shutdown()
+        self._http.server_close()
+
+    def run(self, run_id: str) -> Run:
+        return self.runs.setdefault(run_id, Run())
+
+    def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        if "upsertBucket" in query:
+            return {"upsertBucket": self._upsert(variables)}
+        if "createRunFiles" in query:
+            files = [
+                {"name": name, "uploadUrl": f"{self.url}/upload/{variables.get('run')}/{name}"}
+                for name in variables["files"]
+            ]
+            return {"createRunFiles": {"runID": "UnVuOjE=", "uploadHeaders": [], "files": files}}
+        if "viewer" in query:
+            return {
+                "viewer": {
+                    "id": "VXNlcjox",
+                    "entity": ENTITY,
+                    "username": ENTITY,
+                    "flags": "{}",
+                    "teams": {"edges": []},
+                },
+                "serverInfo": None,
+            }
+        if "serverInfo" in query:
+            return {"serverInfo": {"features": []}}
+        if "stopped" in query:
+            return {"project": {"run": {"stopped": False}}}
+        return {}
+
+    def file_stream(self, run_id: str, body: dict[str, Any]) -> None:
+        run = self.run(run_id)
+        files = body.get("files") or {}
+        for name, kept in (("wandb-history.jsonl", run.history), ("wandb-events.jsonl", run.system_metrics)):
+            chunk = files.get(name, {"content": []})
+            kept.extend(json.loads(line) for line in chunk["content"])
+        run.history_received_at_s.extend([time.monotonic()] * (len(run.history) - len(run.history_received_at_s)))
+        for line in files.get("wandb-summary.json", {"content": []})["content"]:
+            run.summary.update(json.loads(line))
+        if body.get("complete"):
+            run.complete, run.exit_code = True, body["exitcode"]
+
+    def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:
+        run_id = variables["name"]
+        run = self.run(run_id)
+        run.project = variables.get("project") or run.project
+        run.group = variables.get("groupName") or run.group
+        run.job_type = variables.get("jobType") or run.job_type
+        run.name = variables.get("displayName") or run.name
+        run.tags = variables.get("tags") or run.tags
+        if variables.get("config"):
+            run.config = {name: entry["value"] for name, entry in json.loads(variables["config"]).items()}
+        bucket = {
+            "id": "UnVuOjE=",
+            "name": run_id,
+            "displayName": run.name,
+            "description": None,
+            "config": "{}",
+            "sweepName": None,
+            "historyLineCount": 0,
+            "project": {"id": "UHJvamVjdDox", "name": run.project, "entity": {"id": "RW50aXR5OjE=", "name": ENTITY}},
+        }
+        return {"bucket": bucket, "inserted": True}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:  # noqa: N802  (the name is http.server's)
+                content = self._body()
+                path = urlsplit(self.path).path
+                is_json = self.headers.get("Content-Type", "").startswith("application/json")
+                body = json.loads(content) if is_json else {}
+                server.requests.append(f"POST {path} {body.get('operationName') or ''}".strip())
+                if server.fail_with is not None:
+                    self._answer(server.fail_with, {"errors": [{"message": f"status {server.fail_with} on demand"}]})
+                elif path == "/graphql":
+                    data = server.graphql(body["query"], body.get("variables") or {})
+                    self._answer(200, {"data": data})
+                elif path.endswith("/file_stream"):
+                    server.file_stream(path.split("/")[4], body)
+                    self._answer(200, {})
+                else:
+                    self._answer(404, {})
+
+            def do_PUT(self) -> None:  # noqa: N802
+                self._body()
+                server.requests.append(f"PUT {self.path}")
+                self._answer(server.fail_with or 200, {})
+
+            def do_GET(self) -> None:  # noqa: N802
+                self._answer(404, {})
+
+            def _body(self) -> bytes:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+
+            def _answer(self, status: int, content: dict[str, Any]) -> None:
+                body = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Silent."""
+
+        return Handler

@@ -1,0 +1,222 @@
+"""The report's page in a real Chromium, at the width of a desk and of a phone, in both themes."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.results.record import Record
+from pipeline.report.calibrations import calibrated_devices
+from pipeline.report.compare import one_device, sections
+from pipeline.report.page import page_html
+from tests.made.calibration_records import calibration
+from tests.made.patience import patience
+from tests.made.report_records import A100, CELL, passed, record
+from tests.pipeline.report.test_files import TWO, records
+from tests.pipeline.report.test_option_axis import of, sweep, with_memory
+
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webdriver import WebDriver
+
+pytestmark = pytest.mark.browser
+
+DESK, PHONE = (1280, 900), (390, 844)
+LONGEST_WAIT_S = patience(15)
+JAX = {"light": "rgb(0, 114, 178)", "dark": "rgb(86, 180, 233)"}
+PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
+CPU_NAME = "Intel(R) Xeon(R) CPU           E5540  @ 2.53GHz"
+"""Blanks as the CPU itself has them."""
+CPU = {"cpu": {"model": CPU_NAME}, "scheduler": "local", "framework": {"platform": "cpu"}}
+DRAWN = "return [...document.querySelectorAll('[data-chart]')].filter((one) => one.dataset.drawn === 'yes').length"
+ALL_CHARTS = "return document.querySelectorAll('[data-chart]').length"
+VISIBLE = "return [...document.querySelectorAll('section.place')].filter((one) => !one.hidden).map((one) => one.id)"
+
+
+def _executable(names: tuple[str, ...]) -> str:
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    if os.environ.get("REQUIRE_BROWSER") == "1":
+        pytest.fail(f"REQUIRE_BROWSER=1, and none of {', '.join(names)} is there")
+    pytest.skip(f"none of {', '.join(names)} is there (Debian: chromium and chromium-driver)")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["WebDriver"]:
+    chromium, driver = _executable(("chromium", "chromium-browser", "google-chrome")), _executable(("chromedriver",))
+    webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in (
+        *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+        "--host-resolver-rules=MAP * ~NOTFOUND",  # no network: the page must do without
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        yield found
+    finally:
+        found.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """H200 with one and two GPUs, A100 with another benchmark, a quick run, and a quick run of many models at once."""
+    found = [
+        *records(),
+        *records(cell=TWO),
+        *records(environment=A100, cell=CELL.model_copy(update={"benchmark": "cifar10"})),
+        *records(environment=CPU, quick=True, replicates=1),
+        record("jax", "outer_product", outcome="failed", reason="a node died", result=None),
+        *many_models(),
+    ]
+    compared = sections(found, passed)
+    calibrated = calibrated_devices([calibration(3)], ["CPU: A CPU", "NVIDIA A100", "NVIDIA H200"])
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    html = page_html(compared, one_device(compared), found, (), Path("results"), calibrated)
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+def many_models() -> list[Record]:
+    timed = of("torch", "loop", 1, 1000, details={"phases": {"forward": [0.01, 0.02], "backward": [0.03, 0.05]}})
+    found = [with_memory(one) for one in (*sweep()[1:], timed)]
+    quick = [one.measurement.model_copy(update={"quick": True}) for one in found]
+    return [one.model_copy(update={"measurement": m}) for one, m in zip(found, quick, strict=True)]
+
+
+def show(browser: "WebDriver", page: Path, size: tuple[int, int], theme: str) -> None:
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    scheme = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+    browser.get(page.as_uri())
+
+
+def wait_for(browser: "WebDriver", condition: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, LONGEST_WAIT_S).until(lambda one: one.execute_script(f"return {condition}"), condition)
+
+
+def scroll_through(browser: "WebDriver") -> None:
+    """Every chart comes into view once."""
+    for position in range(browser.execute_script(ALL_CHARTS)):
+        element = f"document.querySelectorAll('[data-chart]')[{position}]"
+        browser.execute_script(f"{element}.scrollIntoView()")
+        wait_for(browser, f"['yes', 'failed'].includes({element}.dataset.drawn)")
+
+
+def points(browser: "WebDriver", chart: str) -> int:
+    selector = f'[data-chart="{chart}"] [aria-roledescription="point"]'
+    return len(browser.find_elements("css selector", selector))
+
+
+def colour(browser: "WebDriver", selector: str, name: str) -> str:
+    script = f"return getComputedStyle(document.querySelector({selector!r})).getPropertyValue({name!r})"
+    return str(browser.execute_script(script))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_every_chart_is_drawn_and_only_tables_scroll_sideways(
+    browser: "WebDriver", page: Path, size: tuple[int, int], theme: str
+) -> None:
+    show(browser, page, size, theme)
+    scroll_through(browser)
+    assert browser.execute_script(DRAWN) == browser.execute_script(ALL_CHARTS) > 20
+    # Of use case 6: five modes of PyTorch at three numbers of models, JAX's at two and three; the loop of JAX is
+    # not there to be compared with at the third. Two kinds of memory.
+    assert [points(browser, f"{name}_over_models") for name in ("step_time", "speed_up", "memory")] == [20, 19, 40]
+    root = "document.documentElement"
+    assert browser.execute_script(f"return {root}.scrollWidth - {root}.clientWidth") == 0
+    assert colour(browser, "body", "background-color") == PAPER[theme]
+    assert colour(browser, '[data-chart="throughput"] .mark-symbol path', "fill") == JAX[theme]
+    severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[attr-defined]
+    assert severe == []
+
+
+def test_the_first_screen_answers(browser: "WebDriver", page: Path) -> None:
+    show(browser, page, DESK, "light")
+    cards = browser.execute_script(
+        "return [...document.querySelectorAll('.card')]"
+        ".filter((one) => one.getBoundingClientRect().bottom < innerHeight).map((one) => one.innerText)"
+    )
+    assert [card.splitlines()[0] for card in cards] == ["NVIDIA A100", "NVIDIA H200"]
+    assert "JAX / PyTorch 1.50" in cards[0]
+    assert cards[0].index("not recorded") < cards[0].index("1.50")
+    assert "Not calibrated on this device" in cards[0]
+
+
+def test_filters_hide_sections_and_redraw_the_overview(browser: "WebDriver", page: Path) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    show(browser, page, DESK, "light")
+    overview = "document.querySelector('[data-chart=overview]')"
+    drawn = f"{overview}.querySelectorAll('.mark-symbol.role-mark path').length"
+    browser.execute_script(f"{overview}.scrollIntoView()")
+    wait_for(browser, f"{drawn} === 3")
+    everything = browser.execute_script(VISIBLE)
+    assert len(everything) == 5
+    device = Select(browser.find_element("id", "filter-device"))
+    device.select_by_index(1)
+    wait_for(browser, f"{overview}.textContent === 'Nothing of this choice has a ratio.'")
+    assert device.first_selected_option.get_attribute("value") == f"CPU: {CPU_NAME}"
+    assert len(browser.execute_script(VISIBLE)) == 1
+    device.select_by_visible_text("NVIDIA H200")
+    wait_for(browser, f"{drawn} === 2")
+    assert len(browser.execute_script(VISIBLE)) == 3
+    assert browser.find_element("id", "shown").text == "3 of 5 sections are shown."
+    Select(browser.find_element("id", "filter-benchmark")).select_by_visible_text("cifar10")
+    wait_for(browser, f"{overview}.textContent === 'Nothing of this choice has a ratio.'")
+    assert browser.execute_script(VISIBLE) == []
+    for name in ("filter-device", "filter-benchmark"):
+        Select(browser.find_element("id", name)).select_by_index(0)
+    Select(browser.find_element("id", "filter-use-case")).select_by_value("2")
+    wait_for(browser, f"{drawn} === 1")
+    assert len(browser.execute_script(VISIBLE)) == 1
+
+
+def test_the_toggle_changes_the_theme_and_the_charts_follow(browser: "WebDriver", page: Path) -> None:
+    show(browser, page, DESK, "light")
+    symbol = '[data-chart="throughput"] .mark-symbol path'
+    browser.execute_script("document.querySelector('[data-chart=throughput]').scrollIntoView()")
+    wait_for(browser, f"document.querySelector('{symbol}') !== null")
+    toggle = browser.find_element("id", "theme")
+    for theme in ("dark", "light"):
+        browser.execute_script("arguments[0].click()", toggle)
+        assert colour(browser, "body", "background-color") == PAPER[theme]
+        assert colour(browser, symbol, "fill") == JAX[theme]
+        assert toggle.get_attribute("aria-pressed") == str(theme == "dark").lower()
+
+
+def test_a_point_tells_its_numbers(browser: "WebDriver", page: Path) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    show(browser, page, DESK, "light")
+    browser.execute_script("document.querySelector('[data-chart=throughput]').scrollIntoView({block: 'center'})")
+    wait_for(browser, "document.querySelector('[data-chart=throughput]').dataset.drawn === 'yes'")
+    points = browser.find_elements("css selector", '[data-chart="throughput"] .role-mark path')
+    ActionChains(browser).move_to_element(points[-1]).perform()
+    wait_for(browser, "document.querySelector('#vg-tooltip-element.visible') !== null")
+    told = browser.find_element("id", "vg-tooltip-element").text
+    assert "execution mode" in told and "samples / s" in told and "flags" in told
+
+
+def test_without_scripts_the_tables_still_say_it(browser: "WebDriver", page: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        show(browser, page, DESK, "light")
+        body = browser.find_element("tag name", "body").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "Without JavaScript the charts are missing" in body
+    assert "JAX / PyTorch 1.50" in body

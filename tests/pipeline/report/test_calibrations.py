@@ -1,0 +1,193 @@
+"""What is said of calibrations: in the table, in the docs, and in the report on each of its devices."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ProjectError, RecordError
+from harness.paths import REPOSITORY, Results
+from harness.plan import SLOWDOWNS
+from harness.results.record import Record
+from pipeline.report import command
+from pipeline.report.calibration import Calibration, Trust, calibrations_of, in_percent, read_calibrations
+from pipeline.report.calibrations import (
+    DOCS,
+    NOT_PUBLISHED,
+    PART_OF_DOCS,
+    PUBLISHED_CALIBRATIONS,
+    calibrated_devices,
+    describe,
+    in_short,
+    published_text,
+    sentences,
+    update_docs,
+)
+from pipeline.report.command import ReportOptions, report_command
+from tests.made.calibration_records import HERE, calibration, process, processes
+from tests.made.report_records import CPU, passed, plain, record, save, text
+
+ELSEWHERE = "NVIDIA H200"
+LATER = {"started_at": "2026-11-22T10:00:00+00:00", "ended_at": "2026-11-22T10:01:00+00:00"}
+
+
+def blind_records(rounds: int) -> list[Record]:
+    """All that was planted is there, but the 2 %: that is as fast as without."""
+    blind = [
+        process(number, "slower_2_percent", throughput=1000 * (1 + number / 100), flags={"noisy": "by 12%"}, **LATER)
+        for number in range(rounds)
+    ]
+    return [one for one in processes(rounds, **LATER) if one.measurement.variant.planted != "slower_2_percent"] + blind
+
+
+def blind_to_2_percent(rounds: int = 5) -> Calibration:
+    (made,) = calibrations_of(blind_records(rounds))
+    return made
+
+
+# The table.
+
+
+def test_description_says_where_how_much_and_with_which_flags() -> None:
+    flags: list[dict[str, str]] = [{"too_few_latency_calls": ""}] * 21
+    flags += [{"imprecise": "", "drift": ""}, {"imprecise": ""}, {}]
+    made = [one.model_copy(update={"flags": its}) for one, its in zip(processes(4), flags, strict=True)]
+    told = describe(calibrations_of(made))
+    assert told.startswith(
+        "**torch**, mnist, use case 1 (cnn-b256-fp32-eager, sample data), on 2 CPUs (A CPU), with torch 2.15.0 and "
+        "Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round differ by "
+        "0.00 % (root mean square). Flags: imprecise in 2 of 24 processes, drift in 1. Too few rounds for 5 and 10 "
+        "replicates.\n\n| replicates |"
+    )
+    assert "| 3 | +10 % | 100.0 % | 0.0 % | 0.0 % | 1.1000 | +0.00 % |  |" in told
+    assert "no complete round yet" in describe(calibrations_of(processes(1)[:-1]))
+    assert "The table needs 3 complete rounds" in describe([calibration(2)])
+    assert "A quick run: not a result to quote" in describe([calibration(3, quick=True)])
+
+
+# The docs.
+
+
+def test_docs_have_the_tables_of_the_published_calibrations() -> None:
+    assert PART_OF_DOCS.replaced(DOCS.read_text(), published_text(), str(DOCS)) == DOCS.read_text()
+    published, refused = read_calibrations([PUBLISHED_CALIBRATIONS])
+    assert [(one.framework, one.rounds, len(one.records)) for one in published] == [("jax", 7, 42), ("torch", 7, 42)]
+    assert refused == ()
+
+
+def test_what_the_docs_say_of_the_errors_is_in_the_published_calibration() -> None:
+    page = DOCS.read_text()
+    published, _ = read_calibrations([PUBLISHED_CALIBRATIONS])
+    for name, fraction in SLOWDOWNS.items():
+        cells = [in_percent(name), f"{math.log(1 + fraction):+.3f}"]
+        for calibrated in published:
+            logs = [
+                math.log(math.sqrt(one["unslowed_a"] * one["unslowed_b"]) / one[name]) for one in calibrated.complete
+            ]
+            cells.append(f"{statistics.mean(logs):+.3f} ± {statistics.stdev(logs) / math.sqrt(len(logs)):.3f}")
+        line = f"| {' | '.join(cells)} |"
+        assert line in page, line
+
+
+def test_what_the_docs_say_of_plants_in_one_process_is_in_the_records() -> None:
+    page = (DOCS.parent / "planted_slowdown.md").read_text()
+    folder = REPOSITORY / "results" / "published" / "planted_slowdown"
+    of_both = [json.loads((folder / f"{framework}-cpu.json").read_text())["rounds"] for framework in ("jax", "torch")]
+    planted = {in_percent(name): fraction for name, fraction in SLOWDOWNS.items()}
+    for name, fraction in {"A'": 0.0, **planted}.items():
+        cells = ["none" if name == "A'" else name, f"{math.log(1 + fraction):+.3f}"]
+        for rounds in of_both:
+            logs = [math.log(times_s[name] / times_s["A"]) for times_s in rounds]
+            cells.append(f"{statistics.mean(logs):+.3f} ± {statistics.stdev(logs) / math.sqrt(len(logs)):.3f}")
+        line = f"| {' | '.join(cells)} |"
+        assert line in page, line
+
+
+def test_docs_are_written_between_the_markers(tmp_path: Path) -> None:
+    docs, results = tmp_path / "page.md", Results(root=tmp_path)
+    begin, end = PART_OF_DOCS.begin, PART_OF_DOCS.end
+    docs.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    update_docs(docs, results.calibration)
+    assert docs.read_text() == f"before\n{begin}\n{NOT_PUBLISHED}\n{end}\nafter\n"
+    for one in processes(3):
+        save(one, results)
+    update_docs(docs, results.calibration)
+    assert docs.read_text() == f"before\n{begin}\n{describe([calibration(3)])}\n{end}\nafter\n"
+
+
+def test_docs_take_good_records_only_and_need_their_markers(tmp_path: Path) -> None:
+    docs, results = tmp_path / "page.md", Results(root=tmp_path)
+    docs.write_text("no markers")
+    with pytest.raises(ProjectError, match="needs the lines"):
+        update_docs(docs, results.calibration)
+    quick = save(process(0, "unslowed_a", quick=True), results)
+    with pytest.raises(RecordError, match="quick run, which is not for publishing"):
+        update_docs(docs, results.calibration)
+    quick.write_text("{")
+    with pytest.raises(RecordError, match="not a record"):
+        update_docs(docs, results.calibration)
+
+
+# The report.
+
+
+def test_each_device_has_its_own_and_no_other() -> None:
+    found = calibrated_devices([calibration(4), blind_to_2_percent()], [HERE, ELSEWHERE])
+    assert found[ELSEWHERE] == []
+    newest, older = found[HERE]
+    assert newest.trust == (
+        Trust(replicates=3, false_in_aa=0.0, found=0.0),
+        Trust(replicates=5, false_in_aa=0.0, found=0.0),
+    )
+    assert older.trust == (Trust(replicates=3, false_in_aa=0.0, found=1.0),)
+    assert (newest.rounds, newest.flags, newest.spread) == (5, "noisy in 5 of 30 processes", 0)
+
+
+def test_in_words() -> None:
+    found = calibrated_devices([blind_to_2_percent(3)], [HERE])[HERE]
+    assert sentences(HERE, found) == [
+        "Calibrated on CPU: A CPU: PyTorch, mnist, use case 1 (cnn-b256-fp32-eager, sample data), 3 rounds on "
+        "2026-11-22: flags: noisy in 3 of 18 processes; with 3 replicates 0.0 % false verdicts between two that are "
+        "alike, and 2 % slower found in 0.0 %",
+        "Not calibrated on CPU: A CPU: JAX; python main.py calibrate",
+    ]
+    assert sentences(ELSEWHERE, []) == ["Not calibrated on NVIDIA H200: JAX and PyTorch; python main.py calibrate"]
+    assert in_short(found) == "Calibrated; of slowdowns of 2 % found: PyTorch 0.0 % (3 replicates)"
+    assert in_short([]) == "Not calibrated on this device"
+
+
+def test_quick_and_unfinished_calibrations_are_no_answer_in_short() -> None:
+    assert in_short([calibration(3, quick=True)]) == "Not calibrated on this device"
+    assert in_short([calibration(2)]) == "Not calibrated on this device"
+    assert "a quick run: not to be quoted" in sentences(HERE, [calibration(3, quick=True)])[0]
+
+
+def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = Results(root=tmp_path / "published")
+    monkeypatch.setattr(command, "PUBLISHED_CALIBRATIONS", published.calibration)
+    results = Results(root=tmp_path / "results")
+    here = CPU | {"cpu": {"model": "A CPU"}}
+    for environment in (here, CPU):
+        for framework, mode in (("jax", "jit"), ("torch", "eager")):
+            save(record(framework, mode, environment=environment), results)  # type: ignore[arg-type]
+    for one in blind_records(3):
+        save(one, published)
+    for one in processes(4, data="real"):
+        save(one, results)
+    broken = results.calibration / "broken.json"
+    broken.write_text("{")
+    console = plain(300)
+    assert report_command(results, ReportOptions(figures=False), console, passed) == 0
+    output = text(console)
+    assert f"Warning: {broken}: not a record" in output
+    assert output.count("Calibrated on CPU: A CPU: PyTorch") == 2
+    assert "Not calibrated on CPU: Xeon: JAX and PyTorch; python main.py calibrate" in output
+    assert "cnn-b256" not in output.partition("Calibrated on")[0]  # no comparison takes what was planted
+    page = (results.report / "report.html").read_text()
+    assert page.count("not calibrated on this device") == 3  # JAX on the one, both on the other
+    assert "Calibrated; of slowdowns of 2 % found: PyTorch 0.0 % (3 replicates)" in page
+    assert "broken.json" in page
+    overview = (results.report / "tables" / "overview.tex").read_text()
+    assert r"Not calibrated on CPU: Xeon: JAX and PyTorch; python main.py calibrate.\par}" in overview

@@ -1,0 +1,854 @@
+"""The comparison, from hand-made records whose every number can be worked out."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.paths import Results
+from harness.plan import CONDITIONS, FRAMEWORKS, Framework, JobPlan, MeasurementSettings, Variant, WandbSettings
+from harness.results.parity import Judgement
+from harness.results.record import DataIdentity, Energy, EpochPoint, Memory, RankResult, Record
+from harness.results.statistics import estimate_ratio
+from pipeline.report.command import ReportOptions, print_summary, report_command
+from pipeline.report.compare import Comparison, Section, device_name, headline, newest, one_device, scaling, tally
+from pipeline.report.compare import sections as judged_sections
+from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side
+from pipeline.report.figures import section_drawing
+from pipeline.report.reading import read_records
+from pipeline.report.tables import csv_text
+from pipeline.report.terminal import print_sections
+from pipeline.report.wording import differences, no_ratio_lines, scaling_texts, use_case_title, verdict
+from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
+
+PAIR: tuple[tuple[Framework, str], ...] = (("jax", "jit"), ("torch", "eager"))
+
+
+def csv_only(path: Path) -> ReportOptions:
+    return ReportOptions(csv=path, figures=False)
+
+
+def rank_result(rank: int, **of_gpus: list[str]) -> RankResult:
+    return RankResult(
+        rank=rank, node="n1", block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy(), **of_gpus
+    )
+
+
+def sections(records: list[Record]) -> list[Section]:
+    return judged_sections(records, passed)
+
+
+def test_the_fastest_modes_are_compared_with_an_interval() -> None:
+    records = []
+    # Log ratios of jit to cuda_graphs: log 1.25 + (-0.01, 0, 0.01).
+    for replicate, noise in enumerate((-0.01, 0.0, 0.01)):
+        records += [
+            record("jax", "jit", 5000 * math.exp(noise), replicate=replicate),
+            record("jax", "scan", 3000, replicate=replicate),
+            record("torch", "eager", 2000, replicate=replicate),
+            record("torch", "cuda_graphs", 4000, replicate=replicate),
+        ]
+    (section,) = sections(records)
+    (row,) = section.rows
+    assert [(mode.framework, mode.execution_mode) for mode in row.modes] == [
+        ("jax", "jit"),
+        ("jax", "scan"),
+        ("torch", "cuda_graphs"),
+        ("torch", "eager"),
+    ]
+    assert [mode.throughput_samples_per_s for mode in row.modes] == pytest.approx([5000, 3000, 4000, 2000])
+    ratio = row.ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1.25)
+    # The interval is that of harness.results.statistics, of the fastest modes and paired by replicate.
+    jits = [5000 * math.exp(noise) for noise in (-0.01, 0.0, 0.01)]
+    graphs = [4000.0] * 3
+    assert ratio.interval == pytest.approx(estimate_ratio(jits, graphs).interval)
+    assert (ratio.verdict, ratio.replicates) == ("JAX faster", 3)
+    # Latency: 95 calls of 12 ms, 105 of 50 ms: the median and the 95th percentile are 50 ms.
+    assert row.modes[0].numbers["step_time_p50_s"] == pytest.approx(0.05)
+    assert row.modes[0].numbers["compile_time_s"] == 2.5
+    assert row.modes[0].flags == {}
+
+
+def test_an_interval_that_holds_1_decides_nothing() -> None:
+    records = [
+        record(framework, "jit" if framework == "jax" else "eager", throughput, replicate=replicate)
+        for framework, throughputs in (("jax", (1000, 1100, 1200)), ("torch", (1100, 1000, 1150)))
+        for replicate, throughput in enumerate(throughputs)
+    ]
+    ratio = sections(records)[0].rows[0].ratio
+    assert ratio is not None
+    assert ratio.verdict == "undecided"
+
+
+def test_one_replicate_has_a_ratio_and_no_interval() -> None:
+    (section,) = sections([record("jax", "jit", 2000), record("torch", "loop", 4000)])
+    ratio = section.rows[0].ratio
+    assert ratio is not None
+    assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "undecided")
+    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 3"}
+
+
+def test_only_common_replicates_are_paired() -> None:
+    records = [record("jax", "jit", 1000 * (r + 1), replicate=r) for r in range(3)]
+    records += [record("torch", "eager", 500 * (r + 1), replicate=r) for r in (1, 2, 3)]
+    ratio = sections(records)[0].rows[0].ratio
+    assert ratio is not None
+    # Replicates 1 and 2: 2000/1000 and 3000/1500.
+    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, None)
+
+
+def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
+    records = [
+        record("jax", "jit", 1000),
+        record("torch", "eager", 2000, environment=A100),
+        record("torch", "eager", 3000, quick=True),
+        record("torch", "eager", 4000, data="sample"),
+        record("torch", "eager", 5000, environment=CPU),
+    ]
+    compared = sections(records)
+    assert [(s.setup.device, s.setup.data, s.setup.quick) for s in compared] == [
+        ("CPU: Xeon", "real", False),
+        ("NVIDIA A100", "real", False),
+        ("NVIDIA H200", "real", False),
+        ("NVIDIA H200", "sample", False),
+        ("NVIDIA H200", "real", True),
+    ]
+    assert all(row.ratio is None for section in compared for row in section.rows)
+
+
+def test_a_jax_for_the_cpu_beside_a_gpu_is_not_compared_with_the_gpu() -> None:
+    on_cpu = H200 | {"framework": {"platform": "cpu"}, "cpu": {"model": "Xeon"}}
+    compared = sections([record("jax", "jit", environment=on_cpu), record("torch", "eager")])
+    assert [section.setup.device for section in compared] == ["CPU: Xeon", "NVIDIA H200"]
+
+
+def test_other_settings_and_precisions_have_rows_of_their_own() -> None:
+    records = [
+        record("jax", "jit", 1000, settings={"epochs": 2}),
+        record("torch", "eager", 2000, settings={"epochs": 3}),
+        record("torch", "eager", 3000, precision="bf16"),
+    ]
+    (section,) = sections(records)
+    labels = [row.label for row in section.rows]
+    assert labels[0] == "cnn-b100-bf16"
+    assert all(label.startswith("cnn-b100-fp32 (settings ") for label in labels[1:])
+    assert len(set(labels)) == 3
+    assert all(row.ratio is None for row in section.rows)
+
+
+def on_data(one: Record, sha256: str | None, source: str = "MNIST") -> Record:
+    return one.model_copy(update={"data": DataIdentity(source=source, kind="real", sha256=sha256)})
+
+
+def test_records_of_different_data_are_never_compared() -> None:
+    old, new = "0a" * 32, "0b" * 32
+    records = [
+        on_data(record("jax", "jit", 1000), old),
+        on_data(record("torch", "eager", 2000), new),
+        on_data(record("torch", "eager", 3000, replicate=1), old),  # no median over both, either
+        on_data(record("jax", "jit", 4000, batch_size=200), old),
+        on_data(record("torch", "eager", 2000, batch_size=200), old),
+    ]
+    (section,) = sections(records)
+    rows = {row.label: row for row in section.rows}
+    assert list(rows) == ["cnn-b100-fp32 (data 0a0a0a0a)", "cnn-b100-fp32 (data 0b0b0b0b)", "cnn-b200-fp32"]
+    assert [len(row.modes) for row in section.rows] == [2, 1, 2]
+    assert [row.ratio is not None for row in section.rows] == [False, False, True]
+    sentence = "JAX has no number on this data; records of different data are never compared"
+    assert rows["cnn-b100-fp32 (data 0b0b0b0b)"].why_no_ratio == sentence
+    assert f"{sentence}; cnn-b100-fp32 (data 0b0b0b0b)" in no_ratio_lines(section.rows)
+    compared = rows["cnn-b200-fp32"].comparison
+    assert compared is not None and compared.conditions[0] == Condition(name="data", state="equal", detail="")
+    lines = csv.DictReader(csv_text([section]).splitlines())
+    assert {(line["batch_size"], line["data_id"]) for line in lines} == {
+        ("100", "0a0a0a0a"),
+        ("100", "0b0b0b0b"),
+        ("200", "0a0a0a0a"),
+    }
+
+
+def test_generated_data_are_known_by_how_they_are_drawn() -> None:
+    drawn = [on_data(record(framework, mode), None, "normal numbers") for framework, mode in PAIR]
+    (section,) = sections(drawn)
+    assert section.rows[0].ratio is not None
+    (section,) = sections([drawn[0], on_data(drawn[1], None, "other numbers")])
+    assert [row.ratio for row in section.rows] == [None, None]
+
+
+def test_planted_slowdowns_are_no_results(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    for framework, mode in PAIR:
+        save(record(framework, mode), results)
+    one = record("jax", "jit", replicate=1)
+    variant = one.measurement.variant.model_copy(update={"planted": next(iter(CONDITIONS))})
+    measurement = one.measurement.model_copy(update={"variant": variant})
+    save(one.model_copy(update={"measurement": measurement}), results)
+    paths = sorted(results.records().rglob("*.json"))
+    assert len(paths) == 3
+    assert [r.measurement.variant.planted for r in read_records(paths).records] == [None, None]
+    assert [r.measurement.variant.planted for r in read_records(paths, planted=True).records] == [variant.planted]
+
+
+def test_the_newest_settled_record_counts() -> None:
+    records = [
+        record("jax", "jit", 1000, ended_at="2026-11-21T10:00:00+00:00"),
+        record("jax", "jit", 2000, ended_at="2026-11-21T11:00:00+00:00"),
+        record(
+            "jax",
+            "jit",
+            ended_at="2026-11-21T12:00:00+00:00",
+            outcome="failed",
+            reason="node died",
+            result=None,
+        ),
+    ]
+    (section,) = sections(records)
+    assert section.rows[0].modes[0].throughputs == {0: pytest.approx(2000)}
+    assert section.without_number == ()
+
+
+def test_flags_are_recorded_ones_and_those_of_todays_rules() -> None:
+    (section,) = sections([record("jax", "jit", 100_000, flags={"other_processes": "up to 2"})])
+    # 1000 samples at 100,000 samples/s: blocks of 10 ms.
+    assert set(section.rows[0].modes[0].flags) == {"few_replicates", "other_processes", "short_blocks"}
+
+
+def test_a_failure_before_the_device_was_known_stands_beside_its_cell() -> None:
+    failed = record("torch", "compiled", environment={"scheduler": "slurm"}, outcome="failed", reason="no", result=None)
+    (section,) = sections([record("jax", "jit"), failed])
+    assert section.setup.device == "NVIDIA H200"
+    assert section.without_number == (failed,)
+
+
+def test_the_headline_says_what_may_not_be_quoted() -> None:
+    def of(**changes: Any) -> str:
+        return headline(sections([record("jax", "jit", **changes)])[0].setup)
+
+    assert of() == "mnist, use case 1 (train), on NVIDIA H200."
+    assert of(quick=True, data="sample", environment=CPU) == (
+        "mnist, use case 1 (train), on CPU: Xeon. Quick run on sample data: not a result to quote."
+    )
+    assert of(data="sample").endswith("Sample data: not a result to quote.")
+
+
+def plan(framework: Framework, *modes: str) -> JobPlan:
+    return JobPlan(
+        framework=framework,
+        cell=CELL,
+        variants=tuple(Variant(model="cnn", batch_size=100, precision="fp32", execution_mode=mode) for mode in modes),
+        settings={"epochs": 2},
+        protocol=MeasurementSettings(),
+        wandb=WandbSettings(mode="disabled"),
+    )
+
+
+def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    epochs = [EpochPoint(epoch=1, train_time_s=1, train_loss=0.4, test_loss=0.3, test_metric=0.9876)]
+    for replicate in range(3):
+        save(record("jax", "jit", 12345, replicate=replicate, epochs=epochs), results)
+        save(record("torch", "eager", 10000, replicate=replicate, epochs=epochs), results)
+        save(
+            record(
+                "torch",
+                "cuda_graphs",
+                replicate=replicate,
+                outcome="refused",
+                reason="[CPU] has no CUDA graphs",
+                result=None,
+            ),
+            results,
+        )
+    save(record("jax", "jit", 1, quick=True), results)  # of no plan, so left out
+    console = plain()
+    print_summary(results, [plan("jax", "jit", "scan"), plan("torch", "eager", "cuda_graphs")], console, passed)
+    output = text(console)
+    assert max(len(line) for line in output.splitlines()) <= 80
+    assert "mnist, use case 1 (train), on NVIDIA H200." in output
+    assert "12,345" in output
+    assert "1.23 [1.23, 1.23]" in output  # 12,345 / 10,000, without spread
+    assert output.count("only mode") == 2  # what was refused has no number to be the best of
+    assert "JAX faster" in output
+    assert "98.8%" in output
+    assert "1.25" in output
+    joined = " ".join(output.split())
+    assert "No number: PyTorch cnn-b100-fp32-cuda_graphs: refused (3 replicates): [CPU] has no CUDA graphs" in joined
+    assert "Not measured yet: 3 of 12 (JAX cnn-b100-fp32-scan-r0," in joined
+    assert "quick" not in output
+
+
+def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None:
+    results = Results(root=tmp_path / "results")
+    for replicate in range(3):
+        save(record("jax", "jit", 3000, replicate=replicate), results)
+        save(record("torch", "eager", 1500, replicate=replicate), results)
+        save(record("torch", "compiled", 2000, replicate=replicate), results)
+    corrupt = save(record("jax", "scan"), results)
+    corrupt.write_text(corrupt.read_text()[:100])
+    target = tmp_path / "tables" / "all.csv"
+    console = plain()
+    assert report_command(results, csv_only(target), console, passed) == 0
+    assert f"Warning: {corrupt}: not a record" in text(console)
+    assert corrupt.exists()
+    lines = list(csv.DictReader(target.read_text().splitlines()))
+    assert [(line["framework"], line["execution_mode"], line["fastest"]) for line in lines] == [
+        ("jax", "jit", "True"),
+        ("torch", "compiled", "True"),
+        ("torch", "eager", "False"),
+    ]
+    assert [float(line["throughput_samples_per_s"]) for line in lines] == pytest.approx([3000, 2000, 1500])
+    assert float(lines[0]["ratio_jax_over_torch"]) == pytest.approx(1.5)
+    assert float(lines[1]["ratio_low"]) == pytest.approx(1.5)
+    assert lines[2]["ratio_jax_over_torch"] == ""
+    assert (lines[0]["device"], lines[0]["batch_size"], lines[0]["replicates"]) == ("NVIDIA H200", "100", "3")
+    assert lines[0]["quick"] == "False"
+    report_command(results, csv_only(target), plain(), passed)  # a second report replaces the file
+    assert csv_text(sections([])).count("\n") == 1
+
+
+TWO = CELL.model_copy(update={"use_case": 2, "devices": 2})
+
+
+def efficiencies(records: list[Record]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Strong and weak, by execution mode and batch size, of the lines for two devices."""
+    lines = csv.DictReader(csv_text(sections(records)).splitlines())
+    return {
+        (line["execution_mode"], line["batch_size"]): (
+            line["strong_scaling_efficiency"],
+            line["weak_scaling_efficiency"],
+        )
+        for line in lines
+        if line["devices"] == "2"
+    }
+
+
+def test_scaling_efficiency_is_against_the_same_batch_and_against_half_of_it() -> None:
+    one = [record("jax", "jit", 1000, batch_size=100), record("jax", "jit", 1250, batch_size=200)]
+    two = [record("jax", "jit", 1500, batch_size=100, cell=TWO), record("jax", "jit", 1600, batch_size=200, cell=TWO)]
+    found = efficiencies(one + two)
+    assert found["jit", "100"][1] == ""  # nobody measured 50 on one device
+    strong_100, strong_200, weak_200 = found["jit", "100"][0], *found["jit", "200"]
+    assert float(strong_100) == pytest.approx(1500 / 2000)
+    assert float(strong_200) == pytest.approx(1600 / 2500)
+    assert float(weak_200) == pytest.approx(1600 / 2000)
+
+
+def test_one_process_per_node_is_compared_with_the_mode_that_does_the_same_on_one_device() -> None:
+    one = record("jax", "jit", 1000)
+    two = record("jax", "jit_process_per_node", 1500, cell=TWO)
+    assert two.result is not None
+    per_node = two.result.model_copy(update={"details": {"one_device_mode": "jit"}})
+    found = efficiencies([one, two.model_copy(update={"result": per_node})])
+    assert float(found["jit_process_per_node", "100"][0]) == pytest.approx(1500 / 2000)
+    assert efficiencies([one, two])["jit_process_per_node", "100"] == ("", "")
+
+
+def test_communication_is_what_a_step_takes_more_than_alone() -> None:
+    """A block of 10 steps takes 0.5 s, and 0.4 s with nothing moved: a fifth of the step's time."""
+    two = record("jax", "jit", 2000, cell=TWO)
+    assert two.result is not None and two.result.blocks is not None
+    alone = two.result.blocks.model_copy(update={"block_times_s": [0.4, 0.4, 0.4]})
+    with_control = two.model_copy(update={"result": two.result.model_copy(update={"blocks_alone": alone})})
+    (section,) = sections([with_control])
+    ((mode,),) = [row.modes for row in section.rows]
+    assert mode.numbers["step_time_alone_s"] == pytest.approx(0.04)
+    assert scaling(section.setup, section.rows[0], mode, {}).communication == pytest.approx(0.2)
+    (line,) = csv.DictReader(csv_text([section]).splitlines())
+    assert float(line["step_time_alone_s"]) == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize("unstable", ["neither", "one device", "two devices"])
+def test_an_efficiency_of_unstable_blocks_has_a_question_mark(unstable: str) -> None:
+    def shaken(one: Record) -> Record:
+        """Every other block takes twice as long: an interquartile range of two thirds of the median."""
+        assert one.result is not None and one.result.blocks is not None
+        times_s = [time_s * factor for time_s in one.result.blocks.block_times_s[:10] for factor in (1, 2)]
+        blocks = one.result.blocks.model_copy(update={"block_times_s": times_s})
+        return one.model_copy(update={"result": one.result.model_copy(update={"blocks": blocks})})
+
+    one, two = record("jax", "jit", 1000), record("jax", "jit", 1500, cell=TWO)
+    compared = sections([shaken(one) if unstable == "one device" else one, shaken(two) if "two" in unstable else two])
+    section = next(section for section in compared if section.setup.cell.devices == 2)
+    (row,) = section.rows
+    (mode,) = row.modes
+    found = scaling(section.setup, row, mode, one_device(compared))
+    strong, weak, communication = scaling_texts(found)
+    assert (strong.endswith("?"), weak, communication) == (unstable != "neither", "", "")
+    (point,) = section_drawing(section, one_device(compared)).data["scaling"]
+    assert (point["unstable"], point["flags"] == "unstable") == (unstable != "neither",) * 2
+    console = plain(120)
+    print_sections([section], console, one_device(compared))
+    assert ("not to be relied on" in text(console)) == (unstable != "neither")
+
+
+def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measured() -> None:
+    measured = record("jax", "jit")
+    failed = record("jax", "jit", environment={}, outcome="failed", reason="no such file", result=None)
+    assert newest([failed, measured]) == [measured]
+    assert newest([measured, failed]) == [measured]
+    assert newest([failed]) == [failed]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        record("jax", "scan"),
+        record("torch", "jit"),
+        record("jax", "jit", precision="tf32"),
+        record("jax", "jit", settings={"epochs": 3}),
+        record("jax", "jit", environment=CPU),
+        record("jax", "jit", quick=True),
+        record("jax", "jit", data="sample"),
+        record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "cifar10"})),
+        record("jax", "jit", cell=CELL.model_copy(update={"use_case_name": "per_sample_gradients"})),
+    ],
+    ids=["mode", "framework", "precision", "settings", "device", "quick", "data", "benchmark", "use case"],
+)
+def test_scaling_efficiency_is_against_the_same_work_only(other: Record) -> None:
+    assert efficiencies([other, record("jax", "jit", cell=TWO)]) == {("jit", "100"): ("", "")}
+
+
+def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    several = plan("jax", "jit").model_copy(update={"cell": TWO})
+    save(record("jax", "jit", 1500, cell=TWO), results)
+    console = plain()
+    print_summary(results, [several], console, passed)
+    assert "No scaling efficiency: this folder has no record of train on one such device" in text(console)
+    save(record("jax", "jit", 1000), results)
+    console = plain()
+    print_summary(results, [several], console, passed)
+    output = text(console)
+    assert "on 2 x NVIDIA H200" in output
+    assert "use case 1" not in output  # it is read for the efficiency and not shown
+    assert "75%" in output
+    assert "JAX cnn-b100-fp32 jit" in output
+    assert "Throughput on 2 devices over 2 times that of one, which had the whole batch" in output
+    assert max(len(line) for line in output.splitlines()) <= 80
+
+
+def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
+    console = plain()
+    assert report_command(Results(root=tmp_path), ReportOptions(), console, passed) == 1
+    assert f"No records under {tmp_path / 'records'}. Measure first: python main.py" in text(console)
+
+
+# Parity: a ratio only where the gate has passed the pair.
+
+
+def pair_of(replicates: int = 3, **changes: Any) -> list[Record]:
+    """JAX at 3000 and PyTorch at 2000 samples/s."""
+    both = (("jax", "jit", 3000), ("torch", "eager", 2000))
+    return [record(f, mode, speed, replicate=r, **changes) for f, mode, speed in both for r in range(replicates)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", ["failed", "unchecked"])
+def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any, tmp_path: Path) -> None:
+    def judge(jax: Record, torch: Record) -> Judgement:
+        assert (jax.measurement.framework, torch.measurement.framework) == ("jax", "torch")
+        assert jax.measurement.replicate == torch.measurement.replicate
+        return Judgement(state=state, sentence="conv2.kernel differs by 3e-2")
+
+    results = Results(root=tmp_path)
+    records = pair_of()
+    for one in records:
+        save(one, results)
+    (section,) = judged_sections(records, judge)
+    (row,) = section.rows
+    assert row.ratio is None
+    assert row.why_no_ratio == f"parity {state}: conv2.kernel differs by 3e-2"
+    assert tally(section.rows).without_ratio == 1
+    line = list(csv.DictReader(csv_text([section]).splitlines()))[0]
+    assert (line["parity"], line["ratio_jax_over_torch"], line["verdict"]) == (state, "", "")
+    console = plain()
+    report_command(results, ReportOptions(figures=False), console, judge)
+    output = " ".join(text(console).split())
+    assert f"No ratio: parity {state}: conv2.kernel differs by 3e-2; cnn-b100-fp32" in output
+    assert "1.50" not in output
+
+
+def test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out() -> None:
+    def judge(jax: Record, torch: Record) -> Judgement:
+        state = states[jax.measurement.replicate]
+        return Judgement(state=state, sentence=f"replicate {jax.measurement.replicate}")
+
+    def compared() -> Comparison:
+        speeds = {"jax": (3000, 9000, 4500), "torch": (2000, 1000, 2000)}
+        found = [
+            record(framework, "jit", speed, replicate=replicate, environment=H200 | {"node": f"n{replicate}"})
+            for framework in FRAMEWORKS
+            for replicate, speed in enumerate(speeds[framework])
+        ]
+        (section,) = judged_sections(found, judge)
+        comparison = section.rows[0].comparison
+        assert comparison is not None
+        (line, _) = csv.DictReader(csv_text([section]).splitlines())
+        assert line["left_out"] == (comparison.left_out or "")
+        return comparison
+
+    states: list[Any] = ["passed", "unchecked", "passed"]
+    comparison = compared()
+    assert comparison.estimate is not None
+    assert comparison.estimate.value == pytest.approx(math.sqrt(1.5 * 2.25))  # without the 9 of replicate 1
+    assert (comparison.estimate.replicates, comparison.replicates) == (2, 3)
+    assert comparison.left_out == "1 of 3 replicates, parity unchecked: replicate 1"
+    assert differences(comparison).endswith("left out: 1 of 3 replicates, parity unchecked: replicate 1")
+    states = ["passed", "passed", "failed"]
+    comparison = compared()
+    assert (comparison.estimate, comparison.left_out) == (None, None)
+    assert comparison.judgement.sentence == "replicate 2"
+
+
+def with_result(one: Record, **changes: Any) -> Record:
+    assert one.result is not None
+    return one.model_copy(update={"result": one.result.model_copy(update=changes)})
+
+
+def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
+    scans = [record("jax", "scan", 9000, replicate=replicate) for replicate in range(3)]
+    scans[1] = with_result(scans[1], recompiles=2)
+    (section,) = sections([*pair_of(), *scans])
+    (row,) = section.rows
+    assert [mode.execution_mode for mode in row.modes] == ["scan", "jit", "eager"]  # listed all the same
+    best = row.best("jax")
+    assert best is not None and best.execution_mode == "jit"
+    assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
+    alone = [one for one in scans + pair_of() if one.measurement.variant.execution_mode != "jit"]
+    (row,) = sections(alone)[0].rows
+    assert row.ratio is None
+    assert row.why_no_ratio == (
+        "JAX scan: recompiled: 2 compilation(s) inside the timed windows: the times are worthless"
+    )
+    assert no_ratio_lines([row]) == [f"{row.why_no_ratio}; cnn-b100-fp32"]
+    assert tally([row]).without_ratio == 1
+
+
+def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
+    one, two = record("jax", "jit", 1000), record("jax", "jit", 1500, cell=TWO)
+    assert float(efficiencies([one, two])["jit", "100"][0]) == pytest.approx(0.75)
+    assert efficiencies([with_result(one, recompiles=1), two])["jit", "100"] == ("", "")
+    assert efficiencies([one, with_result(two, recompiles=1)])["jit", "100"] == ("", "")
+
+
+def test_unstable_blocks_decide_nothing_and_are_in_no_mean() -> None:
+    """Of 20 blocks, 10 of 0.2 s and 10 of 0.4 s: the middle half spreads by 0.2 over a median of 0.3 s."""
+    found = pair_of()
+    assert found[0].result is not None and found[0].result.blocks is not None
+    blocks = found[0].result.blocks.model_copy(update={"block_times_s": [0.2, 0.4] * 10})
+    found[0] = with_result(found[0], blocks=blocks)
+    others = [
+        record(framework, mode, speed, replicate=r, precision="bf16")
+        for framework, mode, speed in (("jax", "jit", 4000), ("torch", "eager", 1000))
+        for r in range(3)
+    ]
+    (section,) = sections(found + others)
+    sound, doubtful = section.rows
+    assert sound.ratio is not None and sound.ratio.verdict == "JAX faster"
+    assert doubtful.ratio is not None
+    assert (doubtful.ratio.verdict, doubtful.ratio.replicates_needed) == ("undecided", None)
+    assert verdict(doubtful.ratio) == "undecided: JAX unstable"
+    found_tally = tally(section.rows)
+    assert found_tally.verdicts["undecided"] == 1
+    assert (found_tally.ratios, found_tally.mean) == (1, pytest.approx(4.0))
+
+
+def test_replicates_of_different_environments_are_flagged() -> None:
+    def flags(*environments: dict[str, Any]) -> dict[str, str]:
+        found = [record("jax", "jit", replicate=r, environment=one) for r, one in enumerate(environments)]
+        (section,) = sections(found)
+        return section.rows[0].modes[0].flags
+
+    first = H200 | {
+        "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-1"},
+        "packages": {"jax": "0.10.1"},
+        "variables": {"CUDA_VISIBLE_DEVICES": "0", "JAX_COMPILATION_CACHE_DIR": "/tmp/a"},
+        "git": {"commit": "a" * 40, "clean": True},
+    }
+    elsewhere = first | {  # another card of the same node is no other environment
+        "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-2"},
+        "variables": {"CUDA_VISIBLE_DEVICES": "1", "JAX_COMPILATION_CACHE_DIR": "/tmp/b"},
+    }
+    assert "mixed_environment" not in flags(first, elsewhere, first)
+    upgraded = first | {"packages": {"jax": "0.10.2", "nvidia-nccl-cu13": "2.30"}}
+    assert flags(first, first, upgraded)["mixed_environment"] == (
+        "replicates of different environments: libraries: jax 0.10.1 / 0.10.2, nvidia-nccl absent / 2.30"
+    )
+    later = first | {
+        "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"},
+        "variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},
+        "git": {"commit": "a" * 40, "clean": False},
+    }
+    assert flags(first, later)["mixed_environment"] == (
+        "replicates of different environments: driver: 570.1 / 580.1; variables: XLA_FLAGS unset / "
+        "--xla_gpu_autotune_level=0; code: aaaaaaaaaa / aaaaaaaaaa with changes"
+    )
+
+
+def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
+    without_nvml = {"gpu": {"absent": "no NVML"}, "framework": {"platform": "cuda", "device": "NVIDIA H200"}}
+    board: dict[str, Any] = {"name": "NVIDIA H200", "mig": True, "memory_total_bytes": 18 * 2**30}
+    named = {"gpu": board, "framework": {"platform": "gpu", "device": "NVIDIA H200 MIG 1g.18gb"}}
+    unnamed = {"gpu": board, "framework": {"platform": "gpu"}}
+    found = [record("jax", "jit", environment=one) for one in (H200, without_nvml, named, unnamed)]
+    assert [device_name(one) for one in found] == [
+        "NVIDIA H200",
+        "NVIDIA H200",
+        "NVIDIA H200 MIG 1g.18gb",
+        "NVIDIA H200 MIG 18.0 GiB",
+    ]
+    assert newest(found) == [found[1], *found[2:]]  # the same measurement, on three devices
+    assert device_name(record("jax", "jit", environment=CPU | {"cpu": {"model": "Xeon"}})) == "CPU: Xeon"
+
+
+def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
+    def on(*names: str) -> list[Record]:
+        return pair_of(cell=TWO, ranks=[rank_result(rank, gpu_names=[name]) for rank, name in enumerate(names)])
+
+    assert sections(on("NVIDIA H200", "NVIDIA H200"))[0].rows[0].ratio is not None
+    (row,) = sections(on("NVIDIA H200", "NVIDIA A100"))[0].rows
+    assert row.ratio is None
+    assert row.why_no_ratio == "JAX jit: mixed_gpus: its devices are of different kinds: NVIDIA A100, NVIDIA H200"
+    several = H200 | {"gpu": {"name": "NVIDIA H200", "names": ["NVIDIA H200", "NVIDIA A100"]}}
+    assert "mixed_gpus" in sections([record("jax", "jit", cell=TWO, environment=several)])[0].rows[0].modes[0].flags
+
+
+def test_numbers_among_options_are_sorted_as_numbers() -> None:
+    found = [record("jax", "jit", options={"models": models, "of": "x"}) for models in (64, 8, 1, 32)]
+    (section,) = sections(found)
+    assert [row.variant.options["models"] for row in section.rows] == [1, 8, 32, 64]
+
+
+def test_without_a_common_replicate_there_is_no_ratio() -> None:
+    found = [record("jax", "jit", replicate=0), record("torch", "eager", replicate=1)]
+    (row,) = sections(found)[0].rows
+    assert (row.ratio, row.why_no_ratio) == (None, "no replicate is common to both")
+    (row,) = sections(found[:1])[0].rows
+    assert (row.comparison, row.why_no_ratio) == (None, "PyTorch has no number here")
+
+
+def test_a_tally_counts_verdicts_and_takes_the_geometric_mean() -> None:
+    records = pair_of() + [
+        record(framework, mode, speed, replicate=r, precision="bf16")
+        for framework, mode, speed in (("jax", "jit", 1000), ("torch", "eager", 1500))
+        for r in range(3)
+    ]
+    records += [record("jax", "jit", 1, replicate=0, precision="tf32")]
+    found = tally(sections(records)[0].rows)
+    assert found.verdicts == {"JAX faster": 1, "PyTorch faster": 1, "same": 0, "undecided": 0}
+    assert found.without_ratio == 1
+    assert found.mean == pytest.approx(1.0)  # of 3/2 and 2/3
+
+
+# What was equal on both sides.
+
+
+def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
+    def environment(**changes: Any) -> dict[str, Any]:
+        same = {
+            "gpu": {"name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580.1"},
+            "framework": {"platform": "gpu"},
+            "node": "n1",
+            "cpu": {"model": "Xeon", "affinity": [0, 1, 2, 3, 8]},
+            "python": "3.12.1",
+            "packages": {"numpy": "2.3", "jax": "0.10.2"},
+            "variables": {"OMP_NUM_THREADS": "4"},
+            "slurm": {"job_id": "12"},
+            "git": {"commit": "a" * 40, "clean": True},
+            "pairing": {"kind": "together", "position": 0, "pair": "12.0"},
+            "data": DataIdentity(source="MNIST", kind="real", sha256="5e" * 32),
+        }
+        return same | changes
+
+    names = ["data", "GPU", "driver", "node", "CPUs", "libraries", "variables", "Slurm job", "code", "pairing"]
+    neighbour = environment(pairing={"kind": "together", "position": 1, "pair": "12.0"})
+    found = conditions([(environment(), neighbour)])
+    assert [(one.name, one.state) for one in found] == [(name, "equal") for name in names]
+
+    other = environment(
+        gpu={"name": "NVIDIA H200", "uuid": "GPU-2", "driver_version": "580.1"},
+        cpu={"model": "Xeon", "affinity": "4-7"},
+        packages={"numpy": "2.2", "torch": "2.15.0"},
+        git={"commit": "a" * 40, "clean": False},
+        slurm={"job_id": "13"},
+    )
+    del other["node"]
+    # The third replicate is the one that differs.
+    pairs = [(environment(), neighbour)] * 2 + [(environment(), other | {"pairing": neighbour["pairing"]})]
+    found = conditions(pairs)
+    assert {one.name: one.detail for one in found if one.state == "differs"} == {
+        "GPU": "GPU-1 / GPU-2",
+        "CPUs": "0-3,8 / 4-7",
+        "libraries": "numpy 2.3 / 2.2",
+        "Slurm job": "12 / 13",
+        "code": "aaaaaaaaaa / aaaaaaaaaa with changes",
+    }
+    assert [one.name for one in found if one.state == "not recorded"] == ["node"]
+
+
+def test_code_is_compared_by_its_contents_where_both_say_them() -> None:
+    def of(harness: str, runner: str, commit: str) -> dict[str, Any]:
+        return {"code": {"harness": harness, "runner": runner}, "git": {"commit": commit * 40, "clean": True}}
+
+    def code(found: Sequence[Condition]) -> str:
+        return next(one.detail or one.state for one in found if one.name == "code")
+
+    jax, torch = of("h1", "j1", "a"), of("h1", "t1", "b")  # the runners are two, and the commits differ in a document
+    assert code(conditions([(jax, torch)])) == "equal"
+    assert code(conditions([(jax, of("h2", "t1", "a"))])) == "harness h1 / h2"
+    assert code(conditions_of_one_framework([(jax, of("h1", "j1", "b"))])) == "equal"
+    assert code(conditions_of_one_framework([(jax, of("h2", "j2", "a"))])) == "harness h1 / h2, runner j1 / j2"
+    before = {"git": {"commit": "a" * 40, "clean": False}}
+    assert code(conditions([(jax, before)])) == "aaaaaaaaaa / aaaaaaaaaa with changes"
+
+
+def test_every_rank_has_its_gpu() -> None:
+    def on(*uuids: str) -> Record:
+        ranks = [rank_result(rank, gpu_uuids=[uuid]) for rank, uuid in enumerate(uuids)]
+        return record("jax", "jit", cell=TWO, environment=same, ranks=ranks)
+
+    same: dict[str, Any] = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}}
+    same["node"] = "n1"
+
+    def states(jax: Record, torch: Record) -> dict[str, str]:
+        return {one.name: one.detail or one.state for one in conditions([(side(jax), side(torch))])}
+
+    equal = states(on("GPU-1", "GPU-2"), on("GPU-2", "GPU-1"))
+    assert (equal["GPU"], equal["node"]) == ("equal", "equal")
+    assert states(on("GPU-1", "GPU-2"), on("GPU-1", "GPU-3"))["GPU"] == "GPU-1 GPU-2 / GPU-1 GPU-3"
+
+    # One process for both GPUs has no ranks.
+    def of_one_process(*uuids: str) -> Record:
+        environment = same | {"gpu": {"name": "NVIDIA H200", "uuid": uuids[0], "uuids": list(uuids)}}
+        return record("jax", "jit_process_per_node", cell=TWO, environment=environment)
+
+    assert states(of_one_process("GPU-2", "GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "equal"
+    assert states(of_one_process("GPU-1", "GPU-3"), on("GPU-1", "GPU-2"))["GPU"] == "GPU-1 GPU-3 / GPU-1 GPU-2"
+    # An old record of one process for each of two nodes has the first UUID of each only.
+    assert states(on("GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "not recorded"
+
+
+def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
+    sides = {"jax": H200 | {"node": "n1"}, "torch": H200 | {"node": "n2"}}
+    speeds: list[tuple[Framework, str, float]] = [("jax", "jit", 3000), ("torch", "eager", 2000)]
+    found = [record(f, mode, speed, replicate=r, environment=sides[f]) for f, mode, speed in speeds for r in range(3)]
+    for one in found:
+        save(one, Results(root=tmp_path))
+    console = plain(200)
+    report_command(Results(root=tmp_path), ReportOptions(figures=False), console, passed)
+    sentence = (
+        "not equal: node: n1 / n2; not recorded: GPU, driver, CPUs, libraries, variables, Slurm job, code, pairing"
+    )
+    assert f"(1) The two sides: {sentence.replace(', Slurm job', '')}; cnn-b100-fp32" in text(console)
+    assert "1.50 [1.50, 1.50] (1)" in text(console)
+    assert sentence.replace(", Slurm job", "") in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_old_records_do_not_know_and_a_cpu_has_no_driver() -> None:
+    found = {one.name: one.state for one in conditions([(CPU, CPU)])}
+    assert "GPU" not in found and "driver" not in found and "Slurm job" not in found
+    assert found["CPUs"] == found["pairing"] == found["code"] == "not recorded"
+
+
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected"),
+    [
+        (("together", 0, "12.0"), ("together", 1, "12.0"), "equal"),
+        (("together", 3, "12.0"), ("together", 2, "12.0"), "equal"),
+        (("together", 0, "12.0"), ("together", 5, "12.0"), "position 0 / position 5"),
+        (("together", 0, "12.0"), ("together", 1, "13.0"), "run 12.0 / run 13.0"),
+        (("together", 0, "12.0"), ("together", 1, "12.1"), "run 12.0 / run 12.1"),
+        (("together", 0, None), ("together", 1, None), "not recorded"),  # a record from before
+        (("separate", None, None), ("separate", None, None), "separate"),
+        (("together", 0, "12.0"), ("by hand", None, None), "together / by hand"),
+    ],
+)
+def test_equal_pairing_is_neighbours_in_one_run(jax: Any, torch: Any, expected: str) -> None:
+    names = ("kind", "position", "pair")
+    pair = [{"pairing": dict(zip(names, one, strict=True))} for one in (jax, torch)]
+    (pairing,) = [one for one in conditions([(pair[0], pair[1])]) if one.name == "pairing"]
+    assert (pairing.detail or pairing.state) == expected
+
+
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected"),
+    [
+        ({"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn-cu13": "9.26"}, "nvidia-cudnn 9.10 / 9.26"),
+        ({"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn": "9.10"}, "equal"),
+        ({"nvidia-cublas": "13.4", "jax": "0.10.2"}, {"torch": "2.15.0"}, "nvidia-cublas 13.4 / absent"),
+        ({"jax-cuda13-plugin": "0.10.2"}, {"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}, "equal"),
+    ],
+)
+def test_libraries_are_compared_by_what_they_are(jax: Any, torch: Any, expected: str) -> None:
+    assert of_both("libraries", *(H200 | {"python": "3.12", "packages": packages} for packages in (jax, torch))) == (
+        expected
+    )
+
+
+def test_cuda_libraries_mean_nothing_on_a_cpu() -> None:
+    sides = [CPU | {"python": "3.12", "packages": packages} for packages in ({}, {"nvidia-cublas": "13.4"})]
+    assert of_both("libraries", *sides) == "equal"
+
+
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected"),
+    [
+        ({"OMP_NUM_THREADS": "4"}, {}, "OMP_NUM_THREADS 4 / unset"),
+        ({}, {"LD_LIBRARY_PATH": "/opt/cuda"}, "LD_LIBRARY_PATH unset / /opt/cuda"),
+        ({}, {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE unset / 0"),
+        ({"XLA_FLAGS": "x", "JAX_PLATFORMS": "cuda"}, {"TORCH_LOGS": "x", "PYTORCH_ALLOC_CONF": "x"}, "equal"),
+        ({"CUDA_CACHE_PATH": "/tmp/1"}, {"CUDA_CACHE_PATH": "/tmp/2"}, "equal"),
+        ({}, {"CUDA_MODULE_LOADING": "LAZY"}, "equal"),
+        ({}, {"CUDA_MODULE_LOADING": "EAGER"}, "CUDA_MODULE_LOADING LAZY / EAGER"),
+    ],
+)
+def test_variables_of_one_side_that_change_that_side(jax: Any, torch: Any, expected: str) -> None:
+    assert of_both("variables", {"variables": jax}, {"variables": torch}) == expected
+
+
+def of_both(name: str, jax: dict[str, Any], torch: dict[str, Any]) -> str:
+    (found,) = [one for one in conditions([(jax, torch)]) if one.name == name]
+    return found.detail or found.state
+
+
+def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_path: Path) -> None:
+    one, several = (H200 | {"packages": {"jax": version}, "python": "3.12"} for version in ("0.10.1", "0.10.2"))
+    found = [record("jax", "jit", 1000, environment=one), record("jax", "jit", 1500, cell=TWO, environment=several)]
+    sentence = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
+    lines = list(csv.DictReader(csv_text(sections(found)).splitlines()))
+    assert [line["scaling_differences"] for line in lines] == ["", sentence]
+    for each in found:
+        save(each, Results(root=tmp_path))
+    console = plain(200)
+    report_command(Results(root=tmp_path), ReportOptions(figures=False), console, passed)
+    assert f"One device / 2: {sentence}; JAX cnn-b100-fp32 jit" in text(console)
+    assert sentence in (tmp_path / "report" / "report.html").read_text()
+
+
+# Use cases that the report has never heard of.
+
+
+def test_an_unknown_use_case_appears_like_any_other() -> None:
+    many = CELL.model_copy(update={"use_case": 6, "use_case_name": "many_models"})
+    (section,) = sections(pair_of(cell=many))
+    assert use_case_title(section.setup.cell) == "Many models on one GPU"
+    assert section.rows[0].ratio is not None
+    assert headline(section.setup).startswith("mnist, use case 6 (many_models)")
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (ReportOptions(gpus=("h200",)), {"NVIDIA H200"}),
+        (ReportOptions(gpus=("A100", "cpu")), {"NVIDIA A100", "CPU: Xeon"}),
+        (ReportOptions(benchmarks=("mnist",)), {"NVIDIA H200", "NVIDIA A100", "CPU: Xeon"}),
+        (ReportOptions(use_cases=(3,)), set()),
+    ],
+)
+def test_filters(options: ReportOptions, shown: set[str]) -> None:
+    everything = sections([record("jax", "jit", environment=one) for one in (H200, A100, CPU)])
+    assert {section.setup.device for section in everything if options.takes(section)} == shown

@@ -1,0 +1,392 @@
+"""What the report writes: LaTeX that a real LaTeX sets, figures, a page that nothing in a record can break."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.paths import REPOSITORY, Results
+from harness.plan import Cell
+from harness.results.record import Energy, EpochPoint, Memory, Record
+from harness.work.tasks import ACCURACY, IMAGE_CLASSIFICATION, PERPLEXITY
+from pipeline.report.charts import OVERVIEW, PAGE, PRINT, SHAPES, charts_of, specification
+from pipeline.report.command import ReportOptions, report_command
+from pipeline.report.compare import one_device, sections
+from pipeline.report.environments import environment_groups
+from pipeline.report.figures import overview, section_drawing
+from pipeline.report.files import section_names
+from pipeline.report.page import page_html
+from pipeline.report.tables import LONGEST_TABULAR, latex_escaped, latex_tables, overview_table, section_table
+from tests.made.patience import patience
+from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
+
+NASTY = r"a<b>&\_{}%$#^~|--\"é中</script><!--"
+
+
+def full(framework: Any, mode: str, speed: float, replicate: int = 0, **changes: Any) -> Record:
+    """With everything that a chart can show."""
+    epochs = [
+        EpochPoint(epoch=e, train_time_s=2.0, train_loss=1 / e, test_loss=1 / e, test_metric=1 - 0.5**e)
+        for e in (1, 2, 3)
+    ]
+    made = record(framework, mode, speed, replicate=replicate, epochs=epochs, **changes)
+    assert made.result is not None
+    memory = Memory(
+        allocator_peak_bytes=2**30,
+        step_peak_bytes=2**29,
+        pool_peak_bytes=2**31,
+        process_bytes=3 * 2**30,
+        host_peak_bytes=1,
+    )
+    energy = Energy(gross_joules=500, window_s=5.0, samples=100_000, idle_watts=20)
+    return made.model_copy(update={"result": made.result.model_copy(update={"memory": memory, "energy": energy})})
+
+
+def records(replicates: int = 3, **changes: Any) -> list[Record]:
+    speeds = [("jax", "jit", 3000), ("jax", "scan", 2500), ("torch", "eager", 1000), ("torch", "compiled", 2000)]
+    return [
+        full(framework, mode, speed * batch_size / 100, replicate, batch_size=batch_size, **changes)
+        for framework, mode, speed in speeds
+        for batch_size in (100, 200)
+        for replicate in range(replicates)
+    ]
+
+
+TWO = CELL.model_copy(update={"use_case": 2, "devices": 2})
+
+
+# LaTeX.
+
+
+@pytest.mark.parametrize(
+    ("plain_text", "escaped"),
+    [
+        ("a_b & 5 %", r"a\_b \& 5 \%"),
+        (r"\input{x}", r"\textbackslash{}input\{x\}"),
+        ("$#^~", r"\$\#\textasciicircum{}\textasciitilde{}"),
+        ("Müller 中", "Muller ?"),
+        ("one\ntwo", "one two"),
+        ("a--b", "a-{}-{}b"),
+    ],
+)
+def test_text_is_escaped_for_latex(plain_text: str, escaped: str) -> None:
+    assert latex_escaped(plain_text) == escaped
+
+
+def test_the_latex_row_of_a_pair() -> None:
+    (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
+    row = section_table(section).splitlines()[-4]
+    ratio = r"1.50 [1.50, 1.50]\textsuperscript{1}"
+    jax, torch = "jit (best of 2) & 3,000", "compiled (best of 2) & 2,000"
+    assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster \\"
+    overview = overview_table([section], {}).splitlines()
+    assert overview[-4] == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1 & 0 & 0 & 0 & 0 \\"
+    assert overview[-1] == (
+        r"\par\noindent{\footnotesize \textsuperscript{1} The two sides: not recorded: GPU, driver, node, CPUs, "
+        r"libraries, variables, code, pairing.\par}"
+    )
+
+
+def arm(position: int) -> dict[str, Any]:
+    return {"pairing": {"kind": "together", "position": position, "pair": "12.0"}}
+
+
+def test_flags_stand_before_the_ratio_and_each_difference_is_told_once() -> None:
+    equal = H200 | {
+        **{"node": "n1", "python": "3", "packages": {}, "variables": {}},
+        **{"gpu": {"name": "NVIDIA H200", "uuid": "G", "driver_version": "1"}, "cpu": {"affinity": [0]}},
+        "git": {"commit": "a", "clean": True},
+    }
+    found = [
+        record(framework, mode, speed, replicate=replicate, environment=environment, precision=precision)
+        for precision, node in (("bf16", "n2"), ("fp32", "n1"), ("tf32", "n2"))
+        for framework, mode, speed, environment in (
+            ("jax", "jit", 3000, equal | arm(0)),
+            ("torch", "eager", 2000, equal | arm(1) | {"node": node}),
+        )
+        for replicate in (0, 1)
+    ]
+    (section,) = sections(found, passed)
+    text_of = section_table(section)
+    assert text_of.count(r"1.50\textsuperscript{1} undecided") == 2  # bf16 and tf32
+    assert r" & 2,000 & 1.50 undecided \\" in text_of  # fp32: all equal
+    assert text_of.count(r"cnn-{}b100-{}fp32 & few\_replicates & jit (only mode)") == 1
+    assert r"\textsuperscript{1} The two sides: not equal: node: n1 / n2; cnn-{}b100-{}bf16 (and 1 more)." in text_of
+    assert r"\textsuperscript{2}" not in text_of
+
+
+def test_quick_and_sample_sections_are_not_in_the_overview() -> None:
+    compared = sections([*records(quick=True), *records(data="sample")], passed)
+    assert "overview" not in latex_tables(compared, section_names(compared))
+
+
+@pytest.mark.latex
+def test_every_table_compiles(tmp_path: Path) -> None:
+    if shutil.which("pdflatex") is None:
+        if os.environ.get("REQUIRE_LATEX") == "1":
+            pytest.fail("REQUIRE_LATEX=1, and there is no pdflatex")
+        pytest.skip("there is no pdflatex (Debian: texlive-latex-base and texlive-latex-recommended)")
+    strange = Cell(gpu="any", benchmark=NASTY, use_case=9, use_case_name=NASTY)
+    timed = {"phases": {NASTY: [0.001, 0.002], "zero_gradients": [0.001]}}
+    long = [r for size in range(1, LONGEST_TABULAR + 20) for r in (record("jax", "jit", batch_size=size),)]
+    compared = sections(
+        [*records(), *records(environment=A100, details=timed), *records(cell=strange), *records(quick=True), *long],
+        passed,
+    )
+    tables = latex_tables(compared, section_names(compared), {"NVIDIA H200": [], NASTY: []})
+    assert "mnist-1-train-nvidia-a100-phases" in tables and "mnist-1-train-nvidia-h200-phases" not in tables
+    assert any(r"\begin{longtable}" in table for table in tables.values())
+    for name, table in tables.items():
+        (tmp_path / f"{name}.tex").write_text(table)
+    inputs = "\n".join(rf"\input{{{name}}}\clearpage" for name in tables)
+    (tmp_path / "all.tex").write_text(
+        rf"\documentclass{{article}}\usepackage{{booktabs,longtable}}\begin{{document}}{inputs}\end{{document}}"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "all.pdf").read_bytes().startswith(b"%PDF")
+
+
+# Figures.
+
+
+def test_every_chart_is_drawn_and_shows_what_it_says() -> None:
+    import vl_convert
+
+    compared = sections([*records(), *records(cell=TWO)], passed)
+    several = next(section for section in compared if section.setup.cell.devices == 2)
+    drawing = section_drawing(several, one_device(compared))
+    assert [chart.name for chart in drawing.charts] == [chart.name for chart in charts_of(ACCURACY)]
+    for chart in (*drawing.charts, *overview(compared).charts):
+        data = overview(compared).data if chart.name == "overview" else drawing.data
+        svg = vl_convert.vegalite_to_svg(specification(chart, data, PRINT))
+        assert ElementTree.fromstring(svg).tag.endswith("svg")
+        drawn = [point for point in data[chart.data] if point.get(chart.x) is not None]
+        assert svg.count('role="graphics-symbol"') >= len(drawn) or chart.name in ("latency", "energy"), chart.name
+        assert (PRINT.jax.lower() in svg.lower()) and "var(" not in svg, chart.name
+
+
+def test_the_data_of_the_charts() -> None:
+    (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
+    data = section_drawing(section, {}).data
+    jit = next(point for point in data["modes"] if point["mode"] == "jit")
+    # 500 J over 100,000 samples; 20 W for 5 s of it are idle.
+    assert (jit["throughput"], jit["gross_mj"], jit["net_mj"], jit["compile_s"]) == (3000, 5.0, 4.0, 2.5)
+    assert {point["mode"]: point["fastest"] for point in data["modes"]} == {
+        "jit": True,
+        "scan": False,
+        "compiled": True,
+        "eager": False,
+    }
+    assert {p["kind"]: p["mib"] for p in data["memory"] if p["framework"] == "JAX"} == {
+        "memory of a steady step": 512,
+        "allocator's peak": 1024,
+        "pool": 2048,
+        "process (NVML)": 3072,
+    }
+    curve = [(p["epoch"], p["time_s"], p["metric"]) for p in data["learning"] if p["framework"] == "PyTorch"]
+    assert curve == [(1, 2.0, 0.5), (2, 4.0, 0.75), (3, 6.0, 0.875)]
+    assert "batches" not in data  # one batch size makes no line
+
+
+def test_the_learning_curve_is_that_of_the_tasks_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    text_task = IMAGE_CLASSIFICATION.model_copy(update={"metric": PERPLEXITY})
+    for module in ("figures", "page", "terminal", "tables"):
+        monkeypatch.setattr(f"pipeline.report.{module}.task_of", lambda benchmark: text_task)
+    html = html_of(records())
+    assert "Test perplexity over training time" in html and "learning_perplexity" in html
+    assert "test perplexity</th>" in html and "time to perplexity, s</th>" in html
+    assert "accuracy" not in Page(html).text
+    (section,) = sections(records(), passed)
+    point = section_drawing(section, {}).data["learning"][0]
+    assert point["worst"] >= point["best"]  # the lower the better
+
+
+def test_other_settings_have_learning_curves_of_their_own() -> None:
+    found = [full("jax", "jit", 3000, settings={"epochs": 3, "momentum": momentum}) for momentum in (0.5, 0.9)]
+    (section,) = sections(found, passed)
+    points = section_drawing(section, {}).data["learning"]
+    assert [(point["group"], point["epoch"]) for point in points] == [
+        (row.label, epoch) for row in section.rows for epoch in (1, 2, 3)
+    ]
+    assert len({point["group"] for point in points}) == 2
+
+
+def test_a_mode_with_many_steps_in_a_call_has_no_bar_to_a_p95() -> None:
+    scan = full("jax", "scan", 3000)
+    assert scan.result is not None and scan.result.latency is not None
+    many = scan.result.model_copy(update={"latency": scan.result.latency.model_copy(update={"steps_per_call": 10})})
+    (section,) = sections([scan.model_copy(update={"result": many}), full("torch", "eager", 1000)], passed)
+    points = {point["mode"]: point for point in section_drawing(section, {}).data["modes"]}
+    assert "p95_ms" not in points["scan"] and points["eager"]["p95_ms"] == 50
+    assert points["scan"]["p50_ms"] == 5  # calls of 50 ms, 10 steps in each
+
+
+def test_the_frameworks_look_the_same_everywhere() -> None:
+    assert len(set(SHAPES.values())) == 2
+    for chart in (OVERVIEW, *charts_of(ACCURACY)):
+        text_of = json.dumps(specification(chart, None, PAGE))
+        if '"field": "framework"' in text_of:
+            assert '"category": ["var(--jax)", "var(--torch)", "var(--text)", "var(--muted)"]' in text_of
+            assert '"domain": ["JAX", "PyTorch"]' in text_of
+
+
+def test_file_names_of_sections_are_unique() -> None:
+    compared = sections(
+        [
+            record("jax", "jit"),
+            record("jax", "jit", quick=True),
+            record("jax", "jit", data="sample"),
+            record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "m n"})),
+            record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "m-n"})),
+            record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "../m-n"})),
+        ],
+        passed,
+    )
+    names = sorted(section_names(compared).values())
+    assert names == [
+        "m-n-1-train-nvidia-h200",
+        "m-n-1-train-nvidia-h200-2",
+        "m-n-1-train-nvidia-h200-3",
+        "mnist-1-train-nvidia-h200",
+        "mnist-1-train-nvidia-h200-quick",
+        "mnist-1-train-nvidia-h200-sample",
+    ]
+
+
+# The page.
+
+
+class Page(HTMLParser):
+    """Its text, and whether every tag is closed."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "input", "hr"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "script" not in self.open and "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def html_of(found: list[Record], refused: tuple[str, ...] = ()) -> str:
+    compared = sections(found, passed)
+    return page_html(compared, one_device(compared), found, refused, Path("results"))
+
+
+def test_the_page_says_first_which_is_faster_by_how_much_on_which_gpu() -> None:
+    html = html_of([*records(), *records(environment=A100, quick=True), *records(data="sample")])
+    page = Page(html)
+    first = page.text[page.text.index("In short") : page.text.index("Use case 1: Train on one GPU")]
+    assert "NVIDIA H200 not recorded JAX faster 1.50×" in first
+    assert "1.50 [1.50, 1.50] not recorded: GPU, driver, node, CPUs, libraries, variables, code, pairing" in first
+    assert "Geometric mean over 2 variants of 1 section" in first
+    assert "A100" not in first[: first.index("One line for each")]  # quick: in no card
+    quotable, _, doubtful = page.text.partition("Quick runs and sample data Not to be quoted.")
+    assert quotable.count("mnist on NVIDIA H200") == 1
+    assert "Quick run: not a result to quote." in doubtful and "Sample data: not a result to quote." in doubtful
+
+
+def test_the_page_needs_nothing_but_itself() -> None:
+    page = Page(html_of(records()))
+    for tag, name, value in page.attributes:
+        assert name not in ("src", "srcset", "action", "background"), (tag, name, value)
+        assert tag != "link"
+        assert name != "href" or (value or "").startswith("#")
+    style = (REPOSITORY / "templates" / "report.css").read_text()
+    assert "url(" not in style and "@import" not in style
+
+
+def test_nothing_in_a_record_can_break_the_page() -> None:
+    strange = Cell(gpu="any", benchmark=NASTY, use_case=9, use_case_name=NASTY)
+    environment = H200 | {"gpu": {"name": NASTY, "uuid": NASTY}, "packages": {NASTY: NASTY}, "node": NASTY}
+    failed = record("jax", "scan", cell=strange, environment=environment, outcome="failed", reason=NASTY, result=None)
+    html = html_of([*records(cell=strange, environment=environment), failed], (NASTY,))
+    page = Page(html)
+    assert page.text.count(NASTY) >= 5
+    assert len(re.findall("<script", html)) - len(re.findall(r"<script", html.split("<script>")[1])) == 3
+    data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
+    assert data is not None
+    charts = json.loads(data[1])
+    assert any(NASTY in point["place"] for point in charts["data"]["summary"]["overview"])
+
+
+def test_a_page_of_nothing_but_failures() -> None:
+    failed = record("jax", "jit", outcome="out_of_memory", reason="tried to allocate 9 GiB", result=None)
+    page = Page(html_of([failed], ("x.json: schema version 99; this code reads 1.",)))
+    assert "JAX cnn-b100-fp32-jit: out of memory: tried to allocate 9 GiB" in page.text
+    assert "x.json: schema version 99" in page.text
+
+
+def test_environments_are_told_once_for_all_records_of_the_same() -> None:
+    found = environment_groups([*records(), record("jax", "jit", environment=H200 | {"python": "3.11.1"})])
+    assert [(group.title, group.records) for group in found] == [
+        ("JAX of unknown version on NVIDIA H200", 12),
+        ("JAX of unknown version on NVIDIA H200", 1),
+        ("PyTorch of unknown version on NVIDIA H200", 12),
+    ]
+
+
+# The command.
+
+
+def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    for one in [r for r in records() if r.measurement.variant.batch_size == 100]:
+        save(one, results)
+    stale = results.report / "figures" / "old.svg"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    kept = stale.with_name("notes.txt")
+    kept.touch()
+    console = plain()
+    assert report_command(results, ReportOptions(png=True), console, passed) == 0
+    assert not stale.exists() and kept.exists()
+    assert f"page:    {results.report / 'report.html'}" in text(console)
+    figures = {path.name for path in (results.report / "figures").glob("*-throughput.*")}
+    assert figures == {f"mnist-1-train-nvidia-h200-throughput.{ending}" for ending in ("svg", "pdf", "png")}
+    pdf = next((results.report / "figures").glob("*-throughput.pdf"))
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert {path.name for path in (results.report / "tables").iterdir()} == {
+        "overview.tex",
+        "mnist-1-train-nvidia-h200.tex",
+    }
+    assert (results.report / "comparison.csv").read_text().count("\n") == 5  # a head, two modes of each framework
+
+
+def test_a_record_of_a_newer_schema_is_refused_by_its_version(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    save(record("torch", "eager", environment=CPU), results)
+    newer = save(record("jax", "jit", environment=CPU), results)
+    newer.write_text(newer.read_text().replace('"schema_version":2', '"schema_version":3,"unheard_of":true'))
+    console = plain()
+    assert report_command(results, ReportOptions(figures=False), console, passed) == 0
+    assert f"{newer}: schema version 3; this code reads 2" in text(console)
+    assert f"{newer}: schema version 3; this code reads 2" in (results.report / "report.html").read_text()
+    assert "jax" not in (results.report / "comparison.csv").read_text().splitlines()[1]

@@ -1,0 +1,100 @@
+"""Numbers and verdicts in words: what is rounded away must not hide what the verdict turned on."""
+
+import pytest
+
+from harness.results.record import Record
+from harness.results.statistics import Interval, RatioEstimate
+from pipeline.report.compare import Tally, sections
+from pipeline.report.terminal import print_sections
+from pipeline.report.wording import absent_lines, bracket, mean_in_words, times, verdict
+from tests.made.report_records import passed, plain, record, text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.25, "1.25"),
+        (1.1, "1.10"),
+        (0.8, "0.80"),
+        (0.0123, "0.0123"),
+        (1.0199, "1.020"),
+        (0.95, "0.950"),
+        (1.0, "1.000"),
+        # 1 / 1.01 is 0.990099, and 1.01 the other end of what counts as the same.
+        (1.00046, "1.0005"),
+        (0.99996, "0.99996"),
+        (1.0101, "1.0101"),
+        (0.9902, "0.9902"),
+        (0.9901, "0.9901"),
+        (0.99, "0.990"),
+        (1 + 1e-12, "1.000"),  # rounding of the machine's own
+    ],
+)
+def test_a_ratio_has_the_decimals_that_its_verdict_needs(ratio: float, text: str) -> None:
+    assert times(ratio) == text
+
+
+def test_an_interval_that_just_excludes_1_is_seen_to() -> None:
+    assert bracket(Interval(1.00046, 1.0398)) == " [1.0005, 1.040]"
+
+
+@pytest.mark.parametrize(
+    ("needed", "text"),
+    [
+        (12, "undecided: 3 replicates, about 12 needed"),
+        (99, "undecided: 3 replicates, about 99 needed"),
+        (100, "undecided: 3 replicates, 100 or more needed"),
+    ],
+)
+def test_a_hundred_replicates_stand_for_so_many_or_more(needed: int, text: str) -> None:
+    estimate = RatioEstimate(1.02, Interval(0.9, 1.2), 3, "undecided", needed)
+    assert verdict(estimate) == text
+
+
+@pytest.mark.parametrize(
+    ("interval", "of_the_chart", "of_the_card"),
+    [
+        (None, "undecided", "No verdict"),
+        (Interval(0.3, 1.2), "undecided", "No clear difference"),
+        (Interval(0.995, 1.005), "same", "The same"),
+        (Interval(1.02, 1.4), "JAX faster", "JAX faster"),
+        (Interval(0.4, 0.98), "PyTorch faster", "PyTorch faster"),
+    ],
+)
+def test_a_mean_has_a_verdict_by_its_interval_alone(
+    interval: Interval | None, of_the_chart: str, of_the_card: str
+) -> None:
+    found = Tally(verdicts={}, without_ratio=0, ratios=3, mean=0.5, interval=interval)
+    assert found.verdict == of_the_chart
+    assert mean_in_words(found) == of_the_card
+
+
+def without(one: Record, **numbers: str) -> Record:
+    """`one` with reasons for numbers that it lacks."""
+    assert one.result is not None
+    return one.model_copy(update={"result": one.result.model_copy(update=numbers)})
+
+
+def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_same_reason() -> None:
+    records = [
+        without(record("jax", mode, replicate=replicate), blocks_alone_absent="failed: rank 1 on n2: killed")
+        for mode in ("jit", "scan")
+        for replicate in range(2)
+    ]
+    records.append(without(record("torch", "eager"), compile_time_warm_absent="timeout: not done after 9 s"))
+    (section,) = sections(records, passed)
+    about_communication = "Communication: failed: rank 1 on n2: killed; JAX cnn-b100-fp32 jit (and 1 more)"
+    about_warm = "Compile time with warm caches: timeout: not done after 9 s; PyTorch cnn-b100-fp32 eager"
+    nowhere = "not measured; JAX cnn-b100-fp32 jit (and 2 more)"
+    about_device = f"Memory, Energy: {nowhere}"
+    assert absent_lines(section.rows) == [about_communication, about_warm, about_device]
+    assert absent_lines(section.rows, on_terminal=True) == [about_communication, about_warm]
+
+    console = plain(200)
+    print_sections([section], console, {})
+    assert f"No number for {about_communication}" in text(console)
+
+
+def test_nothing_is_missing_where_all_was_measured() -> None:
+    (section,) = sections([record("jax", "jit")], passed)
+    assert absent_lines(section.rows, on_terminal=True) == []

@@ -1,0 +1,41 @@
+#!/bin/bash
+# Rendered by main.py from experiments.yaml and templates/torch.sh.j2: change those, not this file.
+# By hand: `sbatch` it from anywhere, or `bash` it on a machine without Slurm.
+
+#SBATCH --job-name=torch_cifar10_3
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=4
+#SBATCH --gres=gpu:1
+#SBATCH --time=30
+
+# 90 s before its time limit, or when it is preempted, a job of main.py stops and goes back into the queue; started again,
+# it goes on where it was, and its output with it. B: the signal comes to this script, which has become the job by then.
+#SBATCH --signal=B:USR2@90
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output="/home/me/jax vs torch/results/slurm/%x-%j.out"
+
+set -euo pipefail
+cd '/home/me/jax vs torch'
+
+# Variables that only PyTorch needs go here. What measurements rely on is set where they start (harness/job/children.py).
+
+run=(/opt/torch/bin/python -u torch_runner/run.py --benchmark cifar10 --use_case 3)
+
+# By hand, the line above is what runs, with the arguments of this script at its end. From main.py it has two of its own
+# in Slurm, `slurm FOLDER`: submitit's worker then runs that same program with the arguments that it finds in FOLDER.
+if [[ ${1:-} == slurm ]]; then
+    export SUBMITIT_EXECUTOR=slurm
+    run=(/opt/torch/bin/python -u -m submitit.core._submit "$2")
+else
+    run+=("$@")
+fi
+
+# In a shell of salloc, which may be on the login node, the job starts on the first node of the allocation.
+if [[ -n ${SLURM_JOB_ID:-} && -z ${SLURMD_NODENAME:-} ]]; then
+    run=(srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=4 "${run[@]}")
+fi
+
+# `exec` leaves no shell between the scheduler's signals and the program.
+exec "${run[@]}"

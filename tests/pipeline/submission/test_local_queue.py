@@ -1,0 +1,215 @@
+"""Jobs on this machine: one at a time, in a process that outlives main.py, ended in order by cancel."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.paths import JobFolder
+from pipeline.submission.submit import submit
+from pipeline.watching.cancel import cancel
+from pipeline.watching.follow import follow
+from pipeline.watching.jobs import is_local_queue, job_states
+from tests.harness.job.test_job import is_alive
+from tests.made.patience import wait_until
+from tests.made.project import BehavingProject, FakeProject, make_behaving_project, make_project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[FakeProject]:
+    project = make_project(tmp_path)
+    yield project
+    cancel(project.results)
+
+
+def queue_of(folder: JobFolder) -> int:
+    return int(json.loads(folder.submission.read_text())["job_id"])
+
+
+def wait_until_running(project: FakeProject, folder: JobFolder) -> None:
+    wait_until(folder.heartbeat.exists, "the job runs", project.results.local_queue_log.read_text, quiet_s=20.0)
+
+
+def test_two_submissions_never_run_at_the_same_time(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    """As two main.py would: the second queue waits for the first one."""
+    plans = [project.plan("jax", sleep_s=0.5), project.plan("torch", sleep_s=0.3)]
+    folders = project.submit(*plans, executor="local")
+    wait_until_running(project, folders[0])
+    folders += project.submit(project.plan("torch", use_case=1, sleep_s=0.3), executor="local")
+    assert len({queue_of(folder) for folder in folders}) == 2
+    assert [state.state for state in job_states(project.results, folders)][1:] == ["queued", "queued"]
+    assert follow(folders, project.results) == 0
+
+    records = project.records()
+    assert len(records) == 6
+    for earlier, later in zip(records, records[1:], strict=False):
+        assert earlier.ended_at <= later.started_at
+    jobs = [(record.measurement.framework, record.measurement.cell.use_case) for record in records]
+    assert jobs == [("jax", 3)] * 2 + [("torch", 3)] * 2 + [("torch", 1)] * 2
+    capsys.readouterr()
+    assert project.submit(plans[0], executor="local") == []
+    assert "any/jax_mnist_3: every measurement has a record" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("visible", [None, "", "GPU-8f2d"])
+def test_a_job_sees_the_gpus_of_the_shell_that_submitted_it(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch, visible: str | None
+) -> None:
+    """And a Slurm job that the shell is in is no business of it."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert follow(project.submit(project.plan(measurements=1), executor="local"), project.results) == 0
+    [record] = project.records()
+    assert record.environment["seen"] == {
+        "CUDA_VISIBLE_DEVICES": visible,
+        "SLURM_CPU_BIND": None,
+        "SLURM_JOB_ID": None,
+        "SLURM_RESTART_COUNT": None,
+        "SUBMITIT_EXECUTOR": None,
+    }
+
+
+def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) -> None:
+    broken, crashing, good = (project.plan(use_case=1), project.plan(use_case=2, crash=True), project.plan(use_case=3))
+    pairs = project.pairs(broken, crashing, good)
+    scripts = project.scripts(pairs)
+    scripts[broken.name].write_text("#!/bin/bash\necho 'module: command not found' >&2\nexit 127\n")
+    folders = submit(pairs, project.config, scripts, pairing="separate", executor="local", results=project.results)
+    assert follow(folders, project.results) == 1
+    assert [(state.state, state.reason) for state in job_states(project.results, folders)] == [
+        ("failed", "module: command not found"),
+        ("failed", "ImportError: No module named 'framework'"),
+        ("done", None),
+    ]
+
+
+def test_editing_the_script_does_not_change_a_waiting_job(project: FakeProject) -> None:
+    first, second = project.plan(use_case=1, sleep_s=0.5), project.plan(use_case=2)
+    folders = project.submit(first, second, executor="local")
+    (project.root / "slurm_scripts/torch_mnist_2.sh").write_text("#!/bin/bash\nexit 3\n")
+    assert follow(folders, project.results) == 0
+
+
+def test_cancel_stops_the_running_job_in_order_and_starts_no_other(
+    project: FakeProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running, waiting = project.plan(use_case=1, sleep_s=60), project.plan(use_case=2)
+    first, second = project.submit(running, waiting, executor="local")
+    wait_until_running(project, first)
+    [third] = project.submit(project.plan(use_case=3), executor="local")
+    assert cancel(project.results) == 0
+    states = job_states(project.results, [first, second, third])
+    assert [state.state for state in states] == ["cancelled"] * 3
+    beat = states[0].heartbeat
+    assert beat is not None and beat.state == "stopped"  # run.py had the time to end in order
+    assert not Path(f"/proc/{beat.pid}").exists()
+    assert not any(is_local_queue(queue_of(folder)) for folder in (first, second, third))
+    assert not second.heartbeat.exists() and not third.heartbeat.exists()
+    assert "mnist_1: cancelled in the local queue" in capsys.readouterr().out
+
+    # Cancelled is not measured: the same command submits it again.
+    assert len(project.submit(project.plan(use_case=2), executor="local")) == 1
+
+
+def test_the_queue_outlives_the_process_that_started_it(project: FakeProject) -> None:
+    script = (
+        "import sys; from pathlib import Path; from tests.made.project import *; "
+        "config = load_config(REPOSITORY / 'experiments.yaml'); "
+        "project = FakeProject(root=Path(sys.argv[1]), config=config); "
+        "project.submit(project.plan(sleep_s=1), executor='local')"
+    )
+    subprocess.run([sys.executable, "-c", script, str(project.root)], check=True, capture_output=True)
+    [state] = job_states(project.results)
+    assert state.is_active
+    assert follow([state.folder], project.results) == 0
+
+
+def test_a_killed_queue_is_told_from_a_running_one(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = project.submit(project.plan(use_case=1, sleep_s=60), project.plan(use_case=2), executor="local")
+    wait_until_running(project, first)
+    os.kill(queue_of(first), signal.SIGKILL)
+    wait_until(lambda: not is_local_queue(queue_of(first)), "the queue is gone")
+    waiting = job_states(project.results, [second])[0]
+    assert (waiting.state, waiting.reason) == ("lost", f"its queue (process {queue_of(second)}) is gone")
+    # What it leaves behind is ended all the same.
+    [state] = job_states(project.results, [first])
+    assert state.state == "running" and state.heartbeat is not None
+    assert cancel(project.results) == 0
+    assert not is_alive(state.heartbeat.pid)
+    assert "mnist_1: cancelled in the local queue" in capsys.readouterr().out
+
+
+@pytest.fixture
+def behaving(tmp_path: Path) -> Iterator[BehavingProject]:
+    project = make_behaving_project(tmp_path)
+    yield project
+    cancel(project.results)
+
+
+def test_a_pair_runs_in_turn(behaving: BehavingProject) -> None:
+    folders = behaving.submit_pairs(behaving.pair(replicates=3), executor="local")
+    assert follow(folders, behaving.results) == 0, behaving.results.local_queue_log.read_text()
+    assert behaving.arms() == [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1), ("jax", 2), ("torch", 2)]
+    records = sorted(behaving.records(), key=lambda record: record.started_at)
+    [pair] = {record.environment["pairing"]["pair"] for record in records}
+    assert [record.environment["pairing"] for record in records] == [
+        {"kind": "together", "position": position, "pair": pair} for position in range(6)
+    ]
+    assert pair > folders[0].stamp  # made when this run began
+    for state in job_states(behaving.results, folders):
+        assert state.state == "done" and state.heartbeat is not None
+        assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (3, 3)
+
+
+def test_a_framework_of_a_pair_that_cannot_start_costs_the_other_nothing(behaving: BehavingProject) -> None:
+    pair = behaving.pair(data="real", data_dir=str(behaving.root / "nowhere"))
+    folders = behaving.submit_pairs(pair, executor="local")
+    assert follow(folders, behaving.results) == 1
+    assert behaving.arms() == [("torch", 0), ("torch", 1)]
+    jax, torch = job_states(behaving.results, folders)
+    assert (jax.state, torch.state) == ("failed", "done")
+    assert str(jax.reason).startswith("error: ") and str(jax.reason).count("nowhere") == 1  # once for both arms
+
+
+def test_cancel_ends_a_pair(behaving: BehavingProject) -> None:
+    folders = behaving.submit_pairs(behaving.pair(torch=("gated",)), executor="local")
+    wait_until(
+        (behaving.root / "torch-pid").exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0
+    )
+    jax, torch = job_states(behaving.results, folders)
+    assert (jax.state, torch.state) == ("running", "running")
+    assert jax.heartbeat is not None and (jax.heartbeat.state, jax.heartbeat.measurements_done) == ("waiting", 1)
+    assert cancel(behaving.results) == 0
+    assert [state.state for state in job_states(behaving.results, folders)] == ["cancelled", "cancelled"]
+    assert not Path(f"/proc/{(behaving.root / 'torch-pid').read_text()}").exists()
+    assert behaving.arms() == [("jax", 0)]
+
+
+def children_of(pid: int) -> list[int]:
+    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for words in lists for child in words.split()]
+
+
+def test_the_queue_the_job_and_the_measurement_are_one_process_each(behaving: BehavingProject) -> None:
+    """Besides them there are main.py and, where it is not disabled, W&B's process."""
+    [folder, _] = behaving.submit_pairs(behaving.pair(jax=("gated",)), executor="local")
+    wait_until(
+        (behaving.root / "jax-pid").exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0
+    )
+    [job] = children_of(queue_of(folder))
+    assert "jax_runner/run.py" in Path(f"/proc/{job}/cmdline").read_text()
+    assert children_of(job) == [int((behaving.root / "jax-pid").read_text())]
+
+
+def test_separate_jobs_run_one_after_the_other(behaving: BehavingProject) -> None:
+    folders = behaving.submit_pairs(behaving.pair(), executor="local", pairing="separate")
+    assert follow(folders, behaving.results) == 0
+    assert behaving.arms() == [("jax", 0), ("jax", 1), ("torch", 0), ("torch", 1)]
+    assert {record.environment["pairing"]["kind"] for record in behaving.records()} == {"separate"}

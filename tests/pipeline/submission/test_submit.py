@@ -1,0 +1,215 @@
+"""What is handed to submitit and Slurm, and what submitit must keep for that to work."""
+
+import inspect
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import submitit
+from submitit.core.core import PicklingExecutor
+from submitit.slurm.slurm import SlurmExecutor
+
+from harness.errors import SubmissionError
+from harness.paths import JobFolder, Results
+from harness.plan import MeasurementSettings, Pair
+from harness.results.record import write_record
+from pipeline.submission.pairing import Arm, arms_of
+from pipeline.submission.slurm import RunScript, sbatch_command, without_inherited_job
+from pipeline.submission.submit import _lane, choose_executor, find_twin, is_measured, run_arguments, script_name, split
+from pipeline.watching.jobs import JobState
+from tests.made.project import FakeProject, make_project
+from tests.made.records import bare_record
+
+
+def test_submitit_still_has_the_methods_that_are_overridden() -> None:
+    """When this fails after an update of submitit, read pipeline/submission/slurm.py against its new source."""
+    assert submitit.__version__.startswith("1.5.")
+    parameters = {
+        (SlurmExecutor, "_make_submission_file_text"): ["self", "command", "uid"],
+        (SlurmExecutor, "_make_submission_command"): ["self", "submission_file_path"],
+        (PicklingExecutor, "_submit_command"): ["self", "command"],
+    }
+    for (owner, name), expected in parameters.items():
+        assert list(inspect.signature(getattr(owner, name)).parameters) == expected, name
+    # Where the overridden methods are called from.
+    submit_source = inspect.getsource(PicklingExecutor._submit_command)
+    assert "self._make_submission_file_text(command, tmp_uuid)" in submit_source
+    assert "self._make_submission_command(submission_file_path)" in submit_source
+    assert "self._submit_command(self._submitit_command_str)" in inspect.getsource(
+        PicklingExecutor._internal_process_submissions
+    )
+
+
+def test_sbatch_command() -> None:
+    script, folder = Path("/repo/slurm_scripts/jax_mnist_3.sh"), Path("/repo/results/jobs/any/jax-1")
+    assert sbatch_command(script, folder) == [
+        "sbatch",
+        "--output=/repo/results/jobs/any/jax-1/%j_0_log.out",
+        "--error=/repo/results/jobs/any/jax-1/%j_0_log.err",
+        "/repo/slurm_scripts/jax_mnist_3.sh",
+        "slurm",
+        "/repo/results/jobs/any/jax-1",
+    ]
+    assert sbatch_command(script, folder, after="12")[3] == "--dependency=afterany:12"
+    assert sbatch_command(script, Path("/jobs/jax"), Path("/jobs/torch"))[1:] == [
+        "--output=/jobs/jax/%j_pair.out",
+        "--error=/jobs/jax/%j_pair.err",
+        "/repo/slurm_scripts/jax_mnist_3.sh",
+        "slurm",
+        "/jobs/jax",
+        "/jobs/torch",
+    ]
+    assert sbatch_command(script, Path("/100%/j"))[1] == "--output=/100%%/j/%j_0_log.out"
+
+
+def test_the_slurm_job_around_main_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_CPU_BIND", "SRUN_CPUS_PER_TASK", "SBATCH_ACCOUNT", "SLURM_CONF", "MY_SLURM_X"):
+        monkeypatch.setenv(name, "x")
+    prefixes = "('SLURM_', 'SRUN_', 'SBATCH_', 'MY_')"
+    script = f"import os; print(sorted(name for name in os.environ if name.startswith({prefixes})))"
+    command = [*without_inherited_job(), sys.executable, "-c", script]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == "['MY_SLURM_X', 'SLURM_CONF']"
+
+
+def test_arguments_of_the_job(tmp_path: Path) -> None:
+    results = Results(root=tmp_path / "results")
+    folder = JobFolder(root=tmp_path / "results/jobs/any/torch_mnist_3-x")
+    assert run_arguments(folder, results) == [
+        "--results",
+        f"{tmp_path}/results",
+        "--job-folder",
+        f"{tmp_path}/results/jobs/any/torch_mnist_3-x",
+    ]
+    arm = Arm(position=5, framework="torch", replicate=2)
+    of_arm = run_arguments(folder, results, arm)
+    assert of_arm[-4:] == ["--replicate", "2", "--position", "5"]
+    assert run_arguments(folder, results, arm, "run-1") == [*of_arm, "--pair", "run-1"]
+
+
+def test_a_job_is_the_script_in_the_workers_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    before = signal.getsignal(signal.SIGTERM)
+    script = tmp_path / "run.py"
+    script.write_text("import os, sys\nprint(os.getpid(), sys.argv)\nsys.exit(int(sys.argv[1]))\n")
+    try:
+        RunScript(str(script), ["0"])()
+        with pytest.raises(SystemExit) as end:
+            RunScript(str(script), ["75", "a b"])()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert end.value.code == 75
+
+
+def test_run_script_survives_pickling_and_marks_that_it_stopped(tmp_path: Path) -> None:
+    run = RunScript("jax_runner/run.py", ["a b"], stop_marker=tmp_path / "stopped")
+    copy = pickle.loads(pickle.dumps(run)).checkpoint().function
+    assert (copy.script, copy.arguments) == ("jax_runner/run.py", ("a b",))
+    assert (tmp_path / "stopped").exists()
+
+
+def _programs(folder: Path, *names: str) -> str:
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_choose_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert choose_executor("auto") == "local"
+    assert choose_executor("local") == "local"
+    with pytest.raises(SubmissionError, match="--executor local"):
+        choose_executor("slurm")
+    monkeypatch.setenv("PATH", _programs(tmp_path, "sbatch", "srun"))
+    assert [choose_executor(wanted) for wanted in ("auto", "slurm", "local")] == ["slurm", "slurm", "local"]
+
+
+SBATCH_WITHOUT_CONTROLLER = (
+    "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+)
+
+
+def test_a_controller_that_does_not_answer_is_no_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked once: sbatch tries for a minute before it gives up."""
+    project = make_project(tmp_path)
+    _programs(tmp_path, "srun")
+    (tmp_path / "sbatch").write_text(
+        f'#!/bin/sh\necho called >> {tmp_path}/calls\necho "{SBATCH_WITHOUT_CONTROLLER}" >&2\nexit 1\n'
+    )
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SubmissionError) as caught:
+        project.submit(project.plan(use_case=1), project.plan(use_case=2), executor="slurm")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "Slurm's controller did not answer for 1 of 2 jobs."
+    assert lines[1] == f"  any/torch_mnist_1: {SBATCH_WITHOUT_CONTROLLER}"
+    assert lines[2:] == [
+        "  not tried after that: any/torch_mnist_2",
+        "Nothing was submitted.",
+        "Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.",
+    ]
+    assert (tmp_path / "calls").read_text() == "called\n"
+    assert project.results.job_folders() == []
+
+
+def test_the_order_of_a_pair(tmp_path: Path) -> None:
+    """A B B A A B: each framework is first in every other replicate."""
+    plans = tuple(
+        project_plan.model_copy(update={"protocol": MeasurementSettings(replicates=4)})
+        for project_plan in map(make_project(tmp_path).plan, ("jax", "torch"))
+    )
+    arms = arms_of(Pair(cell=plans[0].cell, jobs=plans))
+    assert [f"{arm.framework}{arm.replicate}" for arm in arms] == [
+        *("jax0", "torch0", "torch1", "jax1"),
+        *("jax2", "torch2", "torch3", "jax3"),
+    ]
+    assert [arm.position for arm in arms] == list(range(8))
+
+
+def test_only_two_needed_jobs_share_an_allocation(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    jax, torch = project.plan("jax"), project.plan("torch")
+    pair = Pair(cell=jax.cell, jobs=(jax, torch))
+    alone = pair.model_copy(update={"jobs": (torch,)})
+    assert split(pair, "together") == [pair]
+    assert [part.jobs for part in split(pair, "separate")] == [(jax,), (torch,)]
+    assert split(alone, "together") == [alone]
+    assert split(pair.model_copy(update={"jobs": ()}), "together") == []
+    assert (script_name(pair), script_name(alone)) == ("any/pair_mnist_3", "any/torch_mnist_3")
+
+
+def test_lanes_keep_the_number_of_parallel_jobs() -> None:
+    """With two lanes job 3 waits for job 1, job 4 for job 2, job 5 for job 3."""
+    ids = ["1", "2", "3", "4"]
+    assert [_lane(ids[:count], 2) for count in range(5)] == [None, None, "1", "2", "3"]
+    assert _lane(ids, None) is None
+
+
+def _record_all(project: FakeProject, results: Results, scheduler: str, **settings: int) -> None:
+    for measurement in project.plan(**settings).measurements():
+        write_record(bare_record(measurement, environment={"scheduler": scheduler}), results.new_record(measurement))
+
+
+def test_only_records_of_the_same_scheduler_spare_a_job(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    _record_all(project, project.results, "local")
+    assert is_measured(project.plan(), project.results, "local")
+    assert not is_measured(project.plan(), project.results, "slurm")
+    assert not is_measured(project.plan(chunk_size=8), project.results, "local")
+    assert not is_measured(project.plan(measurements=3), project.results, "local")  # one is missing
+
+
+def test_a_twin_makes_the_same_measurements(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    active = JobState(folder=JobFolder(root=tmp_path / "x"), plan=project.plan("jax"), state="queued")
+    broken = JobState(folder=JobFolder(root=tmp_path / "y"), plan=None, state="queued")
+    assert find_twin(project.plan("jax"), [broken, active]) is active
+    assert find_twin(project.plan("torch"), [active]) is None
+    assert find_twin(project.plan("jax", gpu="a100"), [active]) is None
+    assert find_twin(project.plan("jax", chunk_size=8), [active]) is None
+    assert find_twin(project.plan("jax", measurements=3), [active]) is None

@@ -1,0 +1,211 @@
+"""A calibration as a pair of plans: what it measures, in which order, and that it is a job like any other."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.experiments.expand import Selection
+from harness.experiments.load import load_config
+from harness.plan import CONDITIONS, JobPlan, Pair
+from harness.results.record import Record, read_record
+from main import main
+from pipeline.calibrate import Choice, calibration_pair, calibration_pairs, print_table
+from pipeline.report.calibration import read_calibrations
+from pipeline.submission import render
+from pipeline.watching.cancel import cancel
+from pipeline.watching.follow import follow
+from pipeline.watching.jobs import job_states
+from tests.made.config_text import MINIMAL
+from tests.made.project import QUICK, BehavingProject, make_behaving_project, without_slurm
+
+MNIST = Selection(benchmarks=("mnist",), use_cases=(1,), data="sample")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "experiments.yaml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def plans(config: Path, selection: Selection = MNIST, **choice: Any) -> tuple[JobPlan, ...]:
+    (pair,) = calibration_pairs(load_config(config), selection, Choice(**choice), rounds=4)
+    return pair.jobs
+
+
+# The plan.
+
+
+def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(config: Path) -> None:
+    jax, torch = plans(config)
+    assert (jax.name, torch.name) == ("any/jax_mnist_1_calibration", "any/torch_mnist_1_calibration")
+    assert [variant.key for variant in torch.variants] == [f"cnn-b64-fp32-eager-{name}" for name in CONDITIONS]
+    assert {(variant.execution_mode, variant.planted_slowdown) for variant in jax.variants} == {
+        ("jit", fraction) for fraction in CONDITIONS.values()
+    }
+    for plan in (jax, torch):
+        assert (plan.settings["epochs"], plan.settings["momentum"], plan.protocol.replicates) == (1, 0.9, 4)
+        assert (plan.data, plan.quick, plan.force) == ("sample", False, False)
+    other = replace(MNIST, benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",), quick=True, force=True)
+    (plan,) = plans(config, other, batch_size=32)
+    assert plan.variants[0].key == "cnn-b32-fp32-norms-eager-unslowed_a"
+    assert "epochs" not in plan.settings
+    assert (plan.quick, plan.force, plan.protocol.max_blocks) == (True, True, 6)
+
+
+@pytest.mark.parametrize(
+    ("selection", "choice", "complaint"),
+    [
+        (replace(MNIST, benchmarks=("mnits",)), {}, "--benchmark mnits: not defined .* did you mean mnist"),
+        (replace(MNIST, frameworks=("pytorch",)), {}, "--framework pytorch: no such framework"),
+        (MNIST, {"batch_size": 63}, "--batch_size 63: jax has no such variant in experiments.yaml; valid: 64"),
+        (MNIST, {"execution_mode": "jit"}, "--execution_mode jit: torch has no .* valid: eager, .* --framework"),
+    ],
+)
+def test_wrong_choices_are_answered_with_the_valid_ones(
+    config: Path, selection: Selection, choice: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        plans(config, selection, **choice)
+
+
+def test_every_round_has_all_conditions_in_an_order_of_its_own(config: Path) -> None:
+    jax, torch = ([(each.replicate, each.variant.planted) for each in plan.measurements()] for plan in plans(config))
+    assert (jax, torch) == tuple(
+        [(each.replicate, each.variant.planted) for each in plan.measurements()] for plan in plans(config)
+    )
+    for order in (jax, torch):
+        assert Counter(order) == Counter((number, name) for number in range(4) for name in CONDITIONS)
+        assert [number for number, _ in order] == sorted(number for number, _ in order)
+    orders = {
+        tuple(name for _, name in order[start : start + 6]) for order in (jax, torch) for start in range(0, 24, 6)
+    }
+    assert len(orders) > 4
+
+
+def test_an_ordinary_plan_keeps_its_names_and_its_order(config: Path) -> None:
+    (plan, *_) = plans(config)
+    cell = plan.cell.model_copy(update={"is_calibration": False})
+    variant = plan.variants[0].model_copy(update={"planted": None})
+    ordinary = plan.model_copy(update={"cell": cell, "variants": (variant, variant)})
+    assert (cell.name, ordinary.name, variant.key) == ("any/mnist_1", "any/jax_mnist_1", "cnn-b64-fp32-jit")
+    assert [each.variant for each in ordinary.measurements()] == [variant] * 8
+
+
+# The job, with a fake framework.
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[BehavingProject]:
+    project = make_behaving_project(tmp_path)
+    yield project
+    cancel(project.results)
+
+
+def calibrated(project: BehavingProject, *, rounds: int) -> Pair:
+    """Of PyTorch, with blocks of a few milliseconds."""
+    pair = calibration_pair(project.pair(), Choice(), rounds=rounds, quick=True)
+    protocol = pair.jobs[1].protocol.model_copy(update=QUICK | {"replicates": rounds})
+    return pair.model_copy(update={"jobs": (pair.jobs[1].model_copy(update={"protocol": protocol}),)})
+
+
+def records(project: BehavingProject) -> list[Record]:
+    return [read_record(path) for path in sorted(project.results.calibration.rglob("*.json"))]
+
+
+def test_a_calibration_is_submitted_followed_and_resumed(
+    project: BehavingProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = project.submit_pairs(calibrated(project, rounds=1), executor="local")
+    assert follow(folders, project.results) == 0
+    assert [state.name for state in job_states(project.results)] == ["any/torch_mnist_1_calibration"]
+    assert print_table(project.results) == 0
+    assert "The table needs 3 complete rounds" in capsys.readouterr().out
+
+    # More rounds: those that are there are not measured again.
+    folders = project.submit_pairs(calibrated(project, rounds=3), executor="local")
+    assert follow(folders, project.results) == 0
+    found = records(project)
+    assert Counter(one.measurement.variant.planted for one in found) == dict.fromkeys(CONDITIONS, 3)
+    assert {one.outcome for one in found} == {"ok"}
+    assert {one.parity for one in found} == {None}
+    assert not list(project.results.root.rglob("*warm-start*"))
+    assert not project.results.records().exists()  # no comparison meets them
+
+    capsys.readouterr()
+    assert project.submit_pairs(calibrated(project, rounds=3), executor="local") == []
+    assert capsys.readouterr().out.count("every measurement has a record") == 1
+    assert print_table(project.results) == 0
+    table = capsys.readouterr().out
+    assert table.count("| 3 | A/A |") == 1 and "Right is `same`" in table
+    assert main(["calibrate", "--table", "--results", str(project.results.root)]) == 0
+    assert capsys.readouterr().out == table
+
+
+def test_the_plant_reaches_the_measurement(project: BehavingProject) -> None:
+    """Four times slower, so that a busy machine cannot hide it."""
+    plan = project.root / "harness" / "plan.py"
+    text = plan.read_text()
+    assert text.count('"slower_10_percent": 0.10') == 1
+    plan.write_text(text.replace('"slower_10_percent": 0.10', '"slower_10_percent": 3.0'))
+    follow(project.submit_pairs(calibrated(project, rounds=1), executor="local"), project.results)
+    (calibration,), _ = read_calibrations([project.results.calibration])
+    (one,) = calibration.complete
+    assert one["unslowed_a"] > 2 * one["slower_10_percent"]
+
+
+def test_its_script_works_by_hand(project: BehavingProject) -> None:
+    pair = calibrated(project, rounds=1)
+    scripts = project.scripts([pair])
+    script = scripts["any/torch_mnist_1_calibration"]
+    assert script == project.root / "slurm_scripts" / "torch_mnist_1_calibration.sh"
+    assert JobPlan.model_validate_json(script.with_suffix(".json").read_text()) == pair.jobs[0]
+    run = next(line for line in script.read_text().splitlines() if line.startswith("run=("))
+    words = run.removeprefix("run=(").removesuffix(")").split()
+    assert words[3:] == ["--plan", str(script.with_suffix(".json"))]
+    by_hand = [sys.executable, *words[1:]]
+    done = subprocess.run(by_hand, cwd=project.root, env=without_slurm(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(records(project)) == 6
+    wrong = [*by_hand[:2], "jax_runner/run.py", *by_hand[3:]]
+    done = subprocess.run(wrong, cwd=project.root, env=without_slurm(), capture_output=True, text=True)
+    assert done.returncode == 2 and "is a plan for torch" in done.stderr
+
+
+# The command.
+
+
+def test_dry_run_shows_what_would_be_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(render, "write_scripts", partial(render.write_scripts, repository=tmp_path))
+    words = ["--quick", "--dry-run", "--executor", "slurm", "--results", str(tmp_path)]
+    assert main(["calibrate", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "any/pair_mnist_1_calibration: 18 + 18 measurements (jax, torch in turn)" in shown
+    assert str(tmp_path / "slurm_scripts" / "pair_mnist_1_calibration.sh") in shown
+
+
+def test_fewer_than_three_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["calibrate", "--rounds", "2"])
+    assert "3 rounds at the least" in capsys.readouterr().err
+
+
+def test_without_a_calibration_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "calibration" / "old.json"
+    old.parent.mkdir()
+    old.write_text(json.dumps({"schema_version": 1, "processes": []}))
+    assert main(["calibrate", "--table", "--results", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert f"Warning: {old}: schema version 1" in shown
+    assert f"No calibration in {old.parent}. Measure first: python main.py calibrate" in shown

@@ -1,0 +1,261 @@
+"""`main.py doctor`: each judgement by hand-made answers; the probes, the data and the folders for real."""
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.experiments.load import load_config
+from harness.experiments.model import Config
+from harness.paths import REPOSITORY, Results
+from pipeline import doctor as module
+from pipeline.doctor import (
+    Finding,
+    Verdict,
+    ask,
+    doctor,
+    examine_data,
+    examine_results,
+    examine_slurm,
+    examine_wandb,
+    exit_status,
+    judge_framework,
+    judge_gpu_types,
+    judge_nvml,
+    judge_partitions,
+    judge_wandb,
+    parse_gpu_types,
+)
+
+ANY: dict[str, Any] = {"any": {}}
+BASE = load_config(REPOSITORY / "experiments.yaml")
+JAX: dict[str, Any] = {"version": "0.10.2", "python": "3.11.7", "missing": [], "gpus": [], "built_for_gpu": True}
+
+
+def a_config(**changes: Any) -> Config:
+    """experiments.yaml with parts replaced: `cluster` and `wandb` by key, `gpus` and `matrix_gpus` whole."""
+    content = BASE.model_dump()
+    for part in ("cluster", "wandb"):
+        content[part] |= changes.get(part, {})
+    if "gpus" in changes:
+        content["gpus"] = changes["gpus"]
+        content["matrix"]["gpus"] = changes.get("matrix_gpus", list(changes["gpus"]))
+        content["matrix"]["exclude"] = []
+    return Config.model_validate(content)
+
+
+# ---- frameworks
+
+
+@pytest.mark.parametrize(
+    ("changes", "nvml_sees", "verdict", "found"),
+    [
+        ({"gpus": ["NVIDIA A100"] * 2}, None, "ok", "0.10.2 on Python 3.11.7: 2 x NVIDIA A100"),
+        ({}, None, "ok", "0.10.2 on Python 3.11.7: CPU only here; this build can use a GPU"),
+        ({}, "NVIDIA A100", "warning", "0.10.2 on Python 3.11.7: CPU only, though NVML sees NVIDIA A100"),
+        ({"built_for_gpu": False}, None, "warning", "0.10.2 on Python 3.11.7: CPU only; this build cannot use a GPU"),
+        (
+            {"missing": ["pydantic", "wandb"]},
+            None,
+            "problem",
+            "0.10.2 on Python 3.11.7: CPU only; without pydantic, wandb",
+        ),
+    ],
+)
+def test_a_framework(changes: dict[str, Any], nvml_sees: str | None, verdict: Verdict, found: str) -> None:
+    finding = judge_framework("jax", JAX | changes, nvml_sees)
+    assert (finding.name, finding.verdict, finding.found) == ("jax", verdict, found)
+    assert bool(finding.way_out) == (verdict != "ok")
+
+
+def test_a_missing_framework_names_both_ways_out() -> None:
+    finding = judge_framework("torch", {"error": "python3: No module named 'torch'"}, None)
+    assert finding.verdict == "problem"
+    assert "pip install -e '.[torch]'" in finding.way_out
+    assert "cluster.frameworks.torch.python" in finding.way_out
+
+
+def test_asking_an_interpreter() -> None:
+    code = "import json; print('a library greets'); print(json.dumps({'x': 41 + 1}))"
+    assert ask(sys.executable, code) == {"x": 42}
+    setup = ("export SEEN_BY_THE_PROBE=7",)
+    code = "import json, os; print(json.dumps({'x': os.environ['SEEN_BY_THE_PROBE']}))"
+    assert ask(sys.executable, code, setup=setup) == {"x": "7"}
+
+
+def test_an_interpreter_that_does_not_answer() -> None:
+    missing = ask(sys.executable, "import no_such_framework")
+    assert missing == {"error": f"{sys.executable}: ModuleNotFoundError: No module named 'no_such_framework'"}
+    assert "No such file" in ask("/no/such/python", "1")["error"]
+    slow = ask(sys.executable, "import time; time.sleep(30)", timeout_s=0.5)
+    assert slow == {"error": f"no answer from {sys.executable} in 0.5 s"}
+    assert ask(sys.executable, "import os; os._exit(3)") == {"error": f"{sys.executable}: exit status 3"}
+
+
+def test_the_probes_find_what_is_missing() -> None:
+    """Run against stand-ins for the frameworks, so that this needs neither."""
+    stand_ins = textwrap.dedent("""
+        import sys, types
+        device = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H100")
+        jax = types.ModuleType("jax"); jax.__version__ = "9.9"; jax.devices = lambda: [device, device]
+        torch = types.ModuleType("torch"); torch.__version__ = "8.8"
+        torch.version = types.SimpleNamespace(cuda=None)
+        torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+        sys.modules |= {"jax": jax, "flax": jax, "optax": jax, "torch": torch}
+    """)
+    python = ".".join(map(str, sys.version_info[:3]))
+    jax = ask(sys.executable, stand_ins + module.PROBES["jax"])
+    assert jax["gpus"] == ["NVIDIA H100"] * 2
+    assert (jax["version"], jax["python"], jax["missing"], jax["built_for_gpu"]) == ("9.9", python, [], True)
+    torch = ask(sys.executable, stand_ins + module.PROBES["torch"])
+    assert (torch["version"], torch["gpus"], torch["built_for_gpu"]) == ("8.8", [], False)
+
+
+def test_nvml() -> None:
+    described = {"name": "NVIDIA A100", "driver_version": "580.65", "absent": {}}
+    assert judge_nvml(described) == Finding(name="nvml", verdict="ok", found="NVIDIA A100, driver 580.65")
+    refused = judge_nvml(described | {"absent": {"ecc": "Not Supported", "energy_joules": "Not Supported"}})
+    assert (refused.verdict, refused.found) == ("warning", "NVIDIA A100, driver 580.65; refused: ecc, energy_joules")
+    assert judge_nvml({"absent": "no driver"}).verdict == "warning"
+
+
+# ---- Slurm
+
+
+@pytest.mark.parametrize(
+    ("gres", "types"),
+    [
+        ("gpu:a100:4(S:0-1)\ngpu:a100:8(S:0-1),gpu:h100:2\n", {"a100": 8, "h100": 2}),
+        ("gpu:4\n(null)\n", {"": 4}),
+        ("(null)\nlicense:9\n", {}),
+        ("craynetwork:4,gpu:nvidia_a100_80gb_pcie:2", {"nvidia_a100_80gb_pcie": 2}),
+    ],
+)
+def test_gpu_types_of_sinfo(gres: str, types: dict[str, int]) -> None:
+    assert parse_gpu_types(gres) == types
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_one_node", "verdict", "found"),
+    [
+        ({"gpus": ANY | {"big": {"gres": "h100"}, "a100": {}}}, {"a100": 4, "h100": 8}, "ok", "4 x a100, 8 x h100"),
+        # A GPU outside the matrix is no problem.
+        ({"gpus": ANY | {"h100": {}}, "matrix_gpus": ["any"]}, {"": 4}, "ok", "4 x GPUs without a type"),
+        ({"gpus": {"a100": {}}}, {"a100_80gb": 4, "h100": 8}, "problem", "4 x a100_80gb, 8 x h100"),
+        ({}, {}, "problem", None),
+    ],
+)
+def test_gpu_types(changes: dict[str, Any], in_one_node: dict[str, int], verdict: Verdict, found: str | None) -> None:
+    finding = judge_gpu_types(a_config(**changes), in_one_node)
+    assert (finding.name, finding.verdict) == ("slurm GPUs", verdict)
+    if found:
+        missing = "no node has gpu:a100; " if verdict == "problem" else ""
+        assert finding.found == f"{missing}in one node: {found}"
+        way_out = "Set gpus.a100.gres (valid: a100_80gb, h100; did you mean a100_80gb?)"
+        assert finding.way_out.startswith(way_out) if missing else finding.way_out == ""
+
+
+def test_partitions() -> None:
+    config = a_config(cluster={"partition": "gpuu"})
+    finding = judge_partitions(config, ["gpu", "cpu", "gpu"])
+    assert (finding.verdict, finding.found) == ("problem", "cluster.partition is 'gpuu', which Slurm does not have")
+    assert finding.way_out == "valid: cpu, gpu; did you mean gpu?."
+    assert judge_partitions(a_config(cluster={"partition": "gpu"}), ["gpu", "cpu"]).found == "cpu, gpu"
+    assert judge_partitions(a_config(cluster={"partition": None}), ["gpu"]).verdict == "ok"
+
+
+def test_without_slurm_jobs_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (finding,) = examine_slurm(a_config())
+    assert (finding.verdict, finding.found) == ("warning", "sbatch is not on PATH")
+
+
+def test_half_an_installation_of_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("sbatch", "squeue", "scontrol"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (finding,) = examine_slurm(a_config())
+    assert (finding.verdict, finding.found) == ("problem", "without scancel, sinfo")
+
+
+# ---- W&B, data, results
+
+
+@pytest.mark.parametrize(
+    ("mode", "key", "verdict"),
+    [("auto", True, "ok"), ("auto", False, "ok"), ("online", False, "warning"), ("offline", False, "ok")],
+)
+def test_wandb(mode: str, key: bool, verdict: Verdict) -> None:
+    config = a_config(wandb={"mode": mode})
+    finding = judge_wandb(config, {"version": "0.31.0", "url": "https://w.example.org", "key": key})
+    assert finding.verdict == verdict
+    assert ("wandb login" in finding.way_out) == (not key and mode != "offline")
+
+
+def test_wandb_key_is_found_as_the_client_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    config = a_config(wandb={"mode": "auto"})
+    assert "no key for http://127.0.0.1:9: runs are kept offline" in examine_wandb(config).found
+    (tmp_path / ".netrc").write_text(f"machine 127.0.0.1:9 login user password {'0' * 40}\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    finding = examine_wandb(config)
+    assert "a key for http://127.0.0.1:9 is configured" in finding.found
+    assert "0" * 40 not in finding.found
+    assert examine_wandb(a_config(wandb={"mode": "disabled"})).found == "disabled in experiments.yaml"
+
+
+def test_missing_and_corrupt_data(tmp_path: Path) -> None:
+    missing = examine_data("mnist", tmp_path)
+    assert missing.verdict == "warning"
+    assert "main.py data --benchmark mnist" in missing.found
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "manifest.json").write_text("{")
+    assert examine_data("mnist", tmp_path).verdict == "problem"
+
+
+def test_a_benchmark_without_a_data_set_needs_none(tmp_path: Path) -> None:
+    finding = examine_data("synthetic", tmp_path)
+    assert (finding.verdict, finding.found) == ("ok", "none needed: random inputs, made on the device from the seed")
+
+
+def test_results_folder(tmp_path: Path) -> None:
+    assert examine_results(Results(root=tmp_path / "new")).verdict == "ok"
+    (tmp_path / "file").write_text("")
+    finding = examine_results(Results(root=tmp_path / "file"))
+    assert (finding.verdict, finding.way_out) == ("problem", "Choose another folder with --results DIR.")
+
+
+# ---- the whole
+
+
+@pytest.mark.parametrize(
+    ("problems", "status"),
+    [((), 0), (("jax",), 0), (("torch",), 0), (("jax", "torch"), 1), (("results",), 1), (("jax", "slurm"), 1)],
+)
+def test_exit_status(problems: tuple[str, ...], status: int) -> None:
+    names = ("python", "jax", "torch", "nvml", "slurm", "results")
+    findings = [Finding(name=n, verdict="problem" if n in problems else "warning", found="") for n in names]
+    assert exit_status(findings) == status
+
+
+def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    nothing = {"python": "/no/such/python", "setup": ()}
+    config = a_config(cluster={"frameworks": {"jax": nothing, "torch": nothing}}, wandb={"mode": "disabled"})
+    console = Console(record=True, width=200, file=(tmp_path / "screen").open("w"))
+    with console.file:
+        assert doctor(config, Results(root=tmp_path / "results"), console=console) == 1
+        text = console.export_text()
+    lines = {line.split()[0]: line.split()[1] for line in text.splitlines() if len(line.split()) > 1}
+    assert (lines["jax"], lines["torch"], lines["python"], lines["results"]) == ("problem", "problem", "ok", "ok")
+    assert "cluster.frameworks.jax.python" in text

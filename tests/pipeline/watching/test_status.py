@@ -1,0 +1,475 @@
+"""What became of a job: each source of the answer, and what is shown of it."""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.files import write_atomically
+from harness.job.progress import Heartbeat, write_heartbeat
+from harness.paths import JobFolder
+from harness.results.record import Outcome, write_record
+from pipeline.watching import jobs, slurm_states
+from pipeline.watching.follow import follow, line
+from pipeline.watching.jobs import JobReader, JobState, Submission, judge, last_words, read_files
+from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
+from pipeline.watching.status import command, newest, progress, show_status, time_left
+from tests.made.project import FakeProject, make_project
+from tests.made.records import bare_record, heartbeat
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> FakeProject:
+    return make_project(tmp_path)
+
+
+def make_folder(
+    project: FakeProject, name: str = "torch_mnist_3-20261121T100000.000000Z-aaaa", **plan: Any
+) -> JobFolder:
+    folder = JobFolder(root=project.results.jobs / "any" / name)
+    write_atomically(folder.plan, project.plan(**plan).model_dump_json(), replace=False)
+    return folder
+
+
+def submitted(
+    folder: JobFolder, executor: str = "slurm", *, age_s: float = 1000, now_s: float = NOW, **changes: Any
+) -> None:
+    submission = {
+        "executor": executor,
+        "job_id": "12",
+        "script": "/s.sh",
+        "command": ["sbatch"],
+        "node": socket.gethostname(),
+        "submitted_at_unix_s": now_s - age_s,
+    }
+    write_atomically(folder.submission, json.dumps(submission | changes), replace=True)
+
+
+def beat(folder: JobFolder, state: str, *, age_s: float = 1, **changes: Any) -> None:
+    now_s = time.time()
+    fields = {"measurements_total": 2, "started_at_unix_s": now_s - 100, "updated_at_unix_s": now_s - age_s}
+    write_heartbeat(heartbeat(**(fields | {"state": state} | changes)), folder.heartbeat)
+
+
+def record_all(
+    project: FakeProject, *, scheduler: str = "slurm", outcome: Outcome = "ok", job: str | None = None, **plan: Any
+) -> None:
+    for measurement in project.plan(**plan).measurements():
+        record = bare_record(measurement, outcome, job=job, environment={"scheduler": scheduler})
+        write_record(record, project.results.new_record(measurement))
+
+
+def verdict(
+    project: FakeProject, folder: JobFolder, slurm: dict[str, SlurmState] | str, now_s: float | None = None
+) -> tuple[str, str | None]:
+    state = judge(read_files(folder), project.results, slurm, now_s=now_s or time.time())
+    return state.state, state.reason
+
+
+def in_slurm(name: str, reason: str | None = None) -> dict[str, SlurmState]:
+    return {"12": SlurmState(name=name, node="n1", reason=reason)}
+
+
+# What Slurm answers
+
+
+def test_squeue_and_sacct_lines() -> None:
+    answer = "3|RUNNING|n1|None\n4|PENDING||Resources\n5|CANCELLED by 1000|None assigned|None\nwarning\n6|||\n"
+    assert parse(answer) == {
+        "3": SlurmState(name="RUNNING", node="n1"),
+        "4": SlurmState(name="PENDING", reason="Resources"),
+        "5": SlurmState(name="CANCELLED"),
+    }
+
+
+def fake_program(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f'#!/bin/sh\necho "$0 $@" >> {folder}/calls\n{script}\n')
+    (folder / name).chmod(0o755)
+
+
+def test_the_queue_wins_over_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a requeue sacct still says PREEMPTED; and sacct is only asked for what squeue has forgotten."""
+    fake_program(tmp_path, "squeue", "echo '7|RUNNING|n2|None'")
+    fake_program(tmp_path, "sacct", "echo '7|PREEMPTED|n1|None'; echo '8|TIMEOUT|n1|None'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert {job: state.name for job, state in slurm_states.query(["7", "8"]).items()} == {
+        "7": "RUNNING",
+        "8": "TIMEOUT",
+    }
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 2
+    assert calls[0].endswith("--jobs=7,8")
+    assert calls[1].endswith("--jobs=8")
+
+
+def test_a_controller_that_does_not_answer_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    fake_program(tmp_path, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    fake_program(tmp_path, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert slurm_states.query(["7"]) == {}
+    fake_program(tmp_path, "squeue", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    with pytest.raises(SlurmSilentError, match="Unable to contact slurm controller"):
+        slurm_states.query(["7"])
+
+
+def test_slurm_is_asked_once_for_all_and_not_at_every_look(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [make_folder(project, f"torch_mnist_{n}-20261121T10000{n}Z-aaaa", use_case=n) for n in (1, 2, 3)]
+    for number, folder in enumerate(folders):
+        submitted(folder, job_id=str(number))
+    beat(folders[2], "done", measurements_done=2)
+    asked: list[list[str]] = []
+
+    def query(job_ids: set[str]) -> dict[str, SlurmState]:
+        asked.append(sorted(job_ids))
+        return {job_id: SlurmState(name="RUNNING") for job_id in job_ids}
+
+    monkeypatch.setattr(jobs.slurm_states, "query", query)
+    reader = JobReader(project.results, ask_slurm_every_s=0.2)
+    for _ in range(5):
+        assert [state.state for state in reader.read()] == ["running", "running", "done"]
+    assert asked == [["0", "1"]]
+    time.sleep(0.25)
+    reader.read()
+    assert asked == [["0", "1"]] * 2
+
+
+# Jobs of Slurm
+
+
+@pytest.mark.parametrize(
+    ("slurm", "heartbeat", "expected"),
+    [
+        (in_slurm("PENDING", "Resources"), None, ("queued", "Resources")),
+        (in_slurm("RUNNING"), None, ("running", None)),
+        (in_slurm("COMPLETING"), "running", ("running", None)),
+        (in_slurm("PENDING", "BeginTime"), "stopped", ("requeued", "BeginTime")),
+        (in_slurm("REQUEUE_HOLD", "launch failed requeued held"), None, ("requeued", "launch failed requeued held")),
+        (in_slurm("COMPLETED"), "done", ("done", None)),
+        (in_slurm("COMPLETED"), "running", ("failed", "Slurm: COMPLETED")),
+        (in_slurm("OUT_OF_MEMORY"), "running", ("failed", "Slurm: OUT_OF_MEMORY")),
+        (in_slurm("TIMEOUT"), "running", ("failed", "Slurm: TIMEOUT")),
+        (in_slurm("NODE_FAIL"), None, ("failed", "Slurm: NODE_FAIL")),
+        (in_slurm("CANCELLED"), "running", ("cancelled", "not by main.py")),
+        (in_slurm("PREEMPTED"), "stopped", ("stopped", f"preempted and not requeued; {jobs.STOPPED}")),
+        ({}, "done", ("done", None)),  # squeue forgets a job after MinJobAge
+        ({}, "running", ("running", None)),
+        ("squeue: busy", None, ("queued", "not certain: squeue: busy")),
+        ("squeue: busy", "running", ("running", None)),
+        ("squeue: busy", "stopped", ("requeued", "not certain: squeue: busy")),
+    ],
+)
+def test_a_job_of_slurm(
+    project: FakeProject, slurm: dict[str, SlurmState] | str, heartbeat: str | None, expected: tuple[str, str | None]
+) -> None:
+    folder = make_folder(project)
+    submitted(folder, now_s=time.time())
+    if heartbeat:
+        beat(folder, heartbeat)
+    assert verdict(project, folder, slurm) == expected
+
+
+def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject) -> None:
+    folder = make_folder(project)
+    submitted(folder, age_s=59)
+    assert verdict(project, folder, {}, NOW) == ("queued", None)
+    assert verdict(project, folder, {}, NOW + 2) == (
+        "lost",
+        "Slurm no longer knows the job, and its last sign of life was 61 s ago",
+    )
+    submitted(folder, now_s=time.time())
+    beat(folder, "running", age_s=0)
+    assert verdict(project, folder, {}) == ("running", None)
+    assert verdict(project, folder, {}, time.time() + 600)[0] == "lost"
+    beat(folder, "stopped", age_s=0)
+    assert verdict(project, folder, {}, time.time() + 600) == ("stopped", jobs.STOPPED)
+
+
+def test_records_win(project: FakeProject) -> None:
+    """The job died after its last record and before its last heartbeat."""
+    folder = make_folder(project)
+    submitted(folder)
+    beat(folder, "running")
+    record_all(project, outcome="out_of_memory", measurements=1)
+    assert verdict(project, folder, in_slurm("NODE_FAIL"))[0] == "failed"
+    record_all(project)
+    assert verdict(project, folder, in_slurm("NODE_FAIL")) == ("done", None)
+
+
+def test_with_force_only_the_jobs_own_records_count(project: FakeProject) -> None:
+    """By its name; what the clocks of two machines say is no matter."""
+    own = make_folder(project, "torch_mnist_3-20990101T000000.000000Z-aaaa", force=True)
+    other = make_folder(project, "torch_mnist_3-20200101T000000.000000Z-aaaa", force=True)
+    record_all(project, job=own.name)
+    for folder in (own, other):
+        submitted(folder)
+    assert verdict(project, own, in_slurm("FAILED"))[0] == "done"
+    assert verdict(project, other, in_slurm("FAILED"))[0] == "failed"
+
+
+# Jobs that run in turn with the other framework's
+
+
+def in_turn(project: FakeProject, own: str, other: str | None, *, other_age_s: float = 1) -> JobFolder:
+    folder, partner = make_folder(project), make_folder(project, "jax_mnist_3-20261121T100000.000000Z-bbbb")
+    submitted(folder, now_s=time.time(), partner=str(partner.root))
+    beat(folder, own, age_s=1000)
+    if other:
+        beat(partner, other, age_s=other_age_s)
+    return folder
+
+
+def test_a_job_that_waits_for_its_turn_lives_as_long_as_the_other(project: FakeProject) -> None:
+    folder = in_turn(project, "waiting", "running")
+    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", None)
+    assert verdict(project, folder, "squeue: busy") == ("running", None)
+    beat(
+        JobFolder(root=project.results.jobs / "any" / "jax_mnist_3-20261121T100000.000000Z-bbbb"), "running", age_s=180
+    )
+    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
+    assert verdict(project, folder, "squeue: busy") == ("lost", "no heartbeat for 3 min; squeue: busy")
+    assert verdict(project, folder, in_slurm("PENDING", "BeginTime")) == ("requeued", "BeginTime")
+    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED")
+
+
+def test_a_replicate_by_hand_is_not_the_whole(project: FakeProject) -> None:
+    folder = make_folder(project)
+    beat(folder, "waiting")
+    assert verdict(project, folder, {}) == ("stopped", "its replicate is done; others have no record yet")
+    record_all(project, scheduler="local")  # other runs by hand have measured the rest
+    assert verdict(project, folder, {}) == ("done", None)
+
+
+def test_the_error_of_an_arm_is_found(project: FakeProject) -> None:
+    """Of the arm that has something to say, though another one ended later."""
+    folder = in_turn(project, "waiting", "done")
+    for replicate, text in enumerate(("ImportError: no libcuda\n", "")):
+        folder.arm(replicate).mkdir()
+        (folder.arm(replicate) / "12_0_log.err").write_text(text)
+        os.utime(folder.arm(replicate) / "12_0_log.err", (1000 + replicate,) * 2)
+    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: ImportError: no libcuda")
+
+
+def test_time_left_of_two_in_turn_is_that_of_both(project: FakeProject) -> None:
+    submission = Submission(
+        executor="slurm", job_id="12", script="", command=(), node="n1", submitted_at_unix_s=0, partner="/y"
+    )
+
+    def left(own: Heartbeat | None, other: Heartbeat | None) -> str:
+        return time_left(
+            JobState(
+                folder=JobFolder(root=Path("/x")),
+                plan=project.plan(),
+                state="running",
+                submission=submission,
+                heartbeat=own,
+                partner=other,
+            )
+        )
+
+    waiting = heartbeat_of(state="waiting", eta_s=600.0, updated_at_unix_s=time.time() - 5000)
+    running = heartbeat_of(eta_s=500.0, updated_at_unix_s=time.time() - 200)
+    assert left(waiting, running) == left(running, waiting) == "15 min"  # 600 s + 500 s - 200 s
+    assert left(running, heartbeat_of(state="done", measurements_done=24)) == "5 min"
+    assert left(running, None) == left(None, running) == ""  # nothing is known of one of them
+    assert left(running, heartbeat_of()) == ""
+
+
+def test_a_failure_names_its_cause(project: FakeProject) -> None:
+    folder = make_folder(project)
+    submitted(folder)
+    (folder.root / "12_0_log.err").write_text(
+        "submitit ERROR (2026-11-21 10:00:00,000) - Submitted job triggered an exception\n"
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'jax'\n"
+    )
+    assert last_words(folder) == "ModuleNotFoundError: No module named 'jax'"
+    words = "Slurm: FAILED: ModuleNotFoundError: No module named 'jax'"
+    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", words)
+    beat(folder, "done", measurements_failed=1, last_error="cnn-b1-fp32-eager-r0: timeout")
+    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "cnn-b1-fp32-eager-r0: timeout")
+
+
+def test_silence_of_a_running_job_is_told(project: FakeProject) -> None:
+    folder = make_folder(project)
+    submitted(folder)
+    beat(folder, "running", age_s=180)
+    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
+
+
+def test_cancelled(project: FakeProject) -> None:
+    folder = make_folder(project)
+    submitted(folder)
+    folder.cancelled.touch()
+    assert verdict(project, folder, in_slurm("RUNNING")) == ("cancelled", None)
+    beat(folder, "done", measurements_done=2)
+    assert verdict(project, folder, in_slurm("COMPLETED")) == ("done", None)  # cancelled too late
+
+
+# Jobs by hand, and of the local queue
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "age_s", "expected"),
+    [
+        ("running", 1, ("running", None)),
+        ("running", 180, ("lost", "no heartbeat for 3 min")),
+        ("stopped", 1000, ("stopped", jobs.STOPPED)),
+        ("done", 1000, ("done", None)),
+    ],
+)
+def test_a_run_by_hand_is_known_by_its_heartbeat(
+    project: FakeProject, heartbeat: str, age_s: float, expected: tuple[str, str | None]
+) -> None:
+    folder = make_folder(project)
+    beat(folder, heartbeat, age_s=age_s, slurm_job_id="99")
+    state = judge(read_files(folder), project.results, {}, now_s=time.time())
+    assert (state.state, state.reason) == expected
+    assert (state.executor, state.job_id, state.node) == ("by hand", "99", "n1")
+
+
+def test_a_run_by_hand_before_its_first_heartbeat(project: FakeProject) -> None:
+    folder = make_folder(project)
+    assert verdict(project, folder, {}) == ("queued", "starting")
+    assert verdict(project, folder, {}, time.time() + 100) == ("lost", "it ended before its first heartbeat")
+
+
+def test_a_local_queue_of_another_machine_is_judged_by_its_heartbeat(project: FakeProject) -> None:
+    folder = make_folder(project)
+    submitted(folder, "local", node="elsewhere")
+    assert verdict(project, folder, {}) == ("queued", "in the queue of elsewhere")
+    beat(folder, "running")
+    assert verdict(project, folder, {}) == ("running", None)
+
+
+def test_a_process_of_the_same_number_is_no_queue(project: FakeProject) -> None:
+    folder = make_folder(project)
+    submitted(folder, "local", job_id=str(os.getpid()))  # pytest, as after a restart of the machine
+    assert verdict(project, folder, {}) == ("lost", f"its queue (process {os.getpid()}) is gone")
+
+
+# Corrupt files
+
+
+@pytest.mark.parametrize("broken", ["plan", "submission", "heartbeat"])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"unknown": 1}', "\udcff"])
+def test_a_corrupt_file_is_named_and_breaks_nothing(
+    project: FakeProject, capsys: pytest.CaptureFixture[str], broken: str, content: str
+) -> None:
+    folder = make_folder(project)
+    good = make_folder(project, "jax_mnist_3-20261121T100000.000000Z-bbbb", framework="jax")
+    for each in (folder, good):
+        submitted(each, "local", node="elsewhere")
+        beat(each, "done", measurements_done=2)
+    path: Path = getattr(folder, broken)
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    assert show_status(project.results, watch=False) == 0
+    out = capsys.readouterr().out
+    assert str(path) in out
+    assert "any/mnist_3" in out and "jax" in out and "2/2" in out
+
+
+# What is shown
+
+
+def state(project: FakeProject, name: str, verdict: jobs.State, **plan: Any) -> JobState:
+    return JobState(
+        folder=JobFolder(root=project.results.jobs / "any" / name), plan=project.plan(**plan), state=verdict
+    )
+
+
+def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProject) -> None:
+    first = state(project, "torch-20261121T100000.000000Z-aaaa", "failed")
+    second = state(project, "torch-20261121T110000.000000Z-aaaa", "running")
+    third = state(project, "torch-20261121T120000.000000Z-aaaa", "done")
+    jax = state(project, "jax-20261121T100000.000000Z-aaaa", "done", framework="jax")
+    assert newest([first, jax, second, third]) == [jax, second, third]
+    assert newest([first]) == [first]
+
+
+def heartbeat_of(*, eta_s: float | None = None, **changes: Any) -> Heartbeat:
+    beat = heartbeat(**({"measurements_total": 24, "measurements_done": 3, "updated_at_unix_s": time.time()} | changes))
+    if eta_s is not None:  # one measurement took so long that the rest takes that
+        beat.measurements_made = 1
+        beat.measuring_s = eta_s / (beat.measurements_total - beat.measurements_done)
+    return beat
+
+
+def test_progress_and_time_left(project: FakeProject) -> None:
+    def running(**changes: Any) -> JobState:
+        return JobState(
+            folder=JobFolder(root=Path("/x")),
+            plan=project.plan(measurements=24),
+            state="running",
+            node="n1",
+            heartbeat=heartbeat_of(**changes),
+        )
+
+    assert progress(running(phase="throughput", phase_done=12.0, phase_total=30.0)) == "3/24 throughput 40%"
+    assert progress(running(phase="compile")) == "3/24 compile"
+    assert progress(running(measurements_failed=1)) == "3/24 (1 failed)"
+    assert progress(state(project, "x", "queued", measurements=24)) == "0/24"
+    assert progress(state(project, "x", "done", measurements=24)) == "24/24"
+    assert time_left(running(eta_s=20.2)) == "20 s"
+    assert time_left(running(eta_s=1500.0)) == "25 min"
+    assert time_left(running(eta_s=7500.0)) == "2 h 05 min"
+    assert time_left(running(eta_s=100.0, updated_at_unix_s=time.time() - 300)) == "0 s"
+    assert time_left(running()) == ""
+    assert line(running(eta_s=1500.0, phase="compile"))[9:] == (
+        "any/torch_mnist_3: running 3/24 compile, 25 min left, on n1"
+    )
+
+
+def test_status_without_jobs(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_status(project.results, watch=False) == 0
+    assert capsys.readouterr().out == f"no job in {project.results.root} yet; `python main.py` submits some\n"
+
+
+def test_status_shows_why_a_job_failed(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(project, quick=False)
+    beat(folder, "done", measurements_done=2, measurements_failed=1, last_error="cnn: [/red] CUDA error\nline two")
+    assert show_status(project.results, watch=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    header = "cell framework state progress left node job why"
+    assert lines[0].split() == header.split()
+    assert lines[1].split()[:7] == ["any/mnist_3", "torch", "failed", "2/2", "(1", "failed)", "n1"]
+    assert lines[1].rstrip().endswith("cnn: [/red] CUDA error")
+    assert lines[3:5] == ["any/torch_mnist_3 failed: cnn: [/red] CUDA error", "line two"]
+
+
+def test_follow_ends_with_one_after_a_failure(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(project)
+    beat(folder, "done", measurements_done=2, measurements_failed=1, last_error="why")
+    assert follow([folder], project.results) == 1
+    assert "any/torch_mnist_3 failed: why" in capsys.readouterr().out
+    beat(folder, "done", measurements_done=2)
+    assert follow([folder], project.results) == 0
+    assert follow([], project.results) == 0
+
+
+def test_ctrl_c_leaves_the_jobs_and_says_how_to_go_on(
+    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder(project)
+    beat(folder, "running")
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.watching.follow.time.sleep", interrupt)
+    assert follow([folder], project.results) == 130
+    out = capsys.readouterr().out
+    assert f"python main.py status --watch --results {project.results.root}" in out
+    assert f"python main.py cancel --results {project.results.root}" in out
+
+
+def test_the_usual_results_folder_needs_no_flag() -> None:
+    from harness.paths import REPOSITORY, Results
+
+    assert command("status", Results(root=REPOSITORY / "results")) == "python main.py status"

@@ -1,0 +1,109 @@
+"""Whatever is declared is built: every execution mode of every use case, in both frameworks, as harness/work has it.
+
+A new use case, mode, benchmark or model is here as soon as it is declared.
+"""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from harness.errors import Refused
+from harness.measure.program import Program, Trains
+from harness.plan import Framework
+from harness.work.declared import Mode, benchmark, benchmark_names, use_case, use_case_names
+from harness.work.weights import RUNNING_STATISTICS, initial_weight
+from tests.made.sessions import PROTOCOL, build, make_session
+
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
+MODELS = [(name, model.name) for name in benchmark_names() for model in benchmark(name).models]
+PARAMETERS = {
+    ("mnist", "cnn"): 26_010,
+    ("cifar10", "cnn"): 605_226,
+    ("cifar10", "resnet18"): 11_173_962,
+    ("text", "mlp"): 256 * 32 + (8 * 32 * 128 + 128) + (128 * 256 + 256),
+    ("synthetic", "linear"): 6 * 5 + 5,
+    ("synthetic", "conv2d"): 2 * 4 * 9 + 4,
+    ("synthetic", "mlp"): (6 * 7 + 7) + 2 * (7 * 7 + 7) + (7 * 5 + 5),
+    ("synthetic", "convnet"): (2 * 4 * 9 + 4) + 2 * (4 * 4 * 9 + 4) + (4 * 3 * 9 + 3),
+}
+"""By hand; of `synthetic`, with other sizes than the default."""
+
+MISSING = ("needs an NVIDIA GPU", "is for nodes with several")
+"""How a mode is refused for what this machine lacks."""
+
+
+def declared_modes() -> Iterator[Any]:
+    for name in use_case_names():
+        for framework in FRAMEWORKS:
+            for mode in use_case(name).modes[framework]:
+                yield pytest.param(framework, name, mode, id=f"{framework}-{name}-{mode.name}")
+
+
+@pytest.mark.parametrize(("framework", "name", "mode"), list(declared_modes()))
+def test_every_declared_mode_is_built(framework: Framework, name: str, mode: Mode) -> None:
+    """Of some model that the use case takes, a program for one device; else the mode is refused for what this machine
+    lacks."""
+    smallest_first = sorted(MODELS, key=lambda names: PARAMETERS.get(names, 0))
+    for data, model in (names for names in smallest_first if takes(name, *names)):
+        session = make_session(framework, name, benchmark=data, model=model, execution_mode=mode.name)
+        try:
+            program = build(session)
+        except Refused as refused:
+            if any(words in str(refused) for words in MISSING):
+                return
+            continue  # of the model
+        assert isinstance(program, Program)
+        assert isinstance(program, Trains) == (name == "train")
+        assert not program.communicates
+        assert not build(session, joined=False).communicates
+        assert program.samples_per_step % 8 == 0
+        return
+    pytest.fail("no model can be built")
+
+
+def takes(name: str, data: str, model: str) -> bool:
+    declared = benchmark(data)
+    return use_case(name).refuses(declared, declared.model(model)) is None
+
+
+@pytest.mark.parametrize("name", use_case_names())
+def test_step_does_what_both_sides_count(name: str) -> None:
+    """One call of each framework's first mode, and what the programs say of themselves."""
+    said = []
+    for framework in FRAMEWORKS:
+        program = build(make_session(framework, name, execution_mode=use_case(name).modes[framework][0].name))
+        program.session.device.wait((program.step(), program.state()))
+        said.append((program.samples_per_step, program.steps_per_call, program.parameter_count, program.details))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(("data", "model"), MODELS)
+def test_same_initial_weights(data: str, model: str) -> None:
+    """Bit for bit those of the seed, and running statistics too; the neutral layout is PyTorch's own."""
+    from jax_runner import models as jax_models
+    from jax_runner import weights as jax_weights
+    from jax_runner.device import model_dtypes
+    from torch_runner import models as torch_models
+    from torch_runner import weights as torch_weights
+
+    ours = jax_models.make_model(make_session("jax", "train", benchmark=data, model=model), model_dtypes("fp32"))
+    jax_weights.load_initial_weights(ours, PROTOCOL.seed)
+    of_jax = jax_weights.to_neutral(jax_weights.arrays_of(ours), jax_weights.flattened_of(ours))
+
+    session = make_session("torch", "train", benchmark=data, model=model)
+    theirs = torch_models.make_model(session, torch.float32)
+    torch_weights.load_initial_weights(theirs, PROTOCOL.seed)
+    state = {name: value for name, value in theirs.state_dict().items() if "num_batches" not in name}
+    of_torch = torch_weights.to_neutral(state)
+
+    assert of_jax.keys() == of_torch.keys()
+    for name, value in of_torch.items():
+        expected = initial_weight(PROTOCOL.seed, name, value.shape)
+        np.testing.assert_array_equal(value, expected, err_msg=name)
+        np.testing.assert_array_equal(of_jax[name], expected, err_msg=name)
+    counts = {jax_weights.parameter_count(ours), torch_weights.parameter_count(theirs)}
+    assert counts == {sum(value.size for name, value in of_torch.items() if not name.endswith(RUNNING_STATISTICS))}
+    assert counts == {PARAMETERS.get((data, model), *counts)}

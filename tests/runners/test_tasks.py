@@ -1,0 +1,103 @@
+"""Both runners' task.py: inputs, targets, losses and scores of a small batch, by hand in numpy."""
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from harness.work.datasets import Dataset
+from harness.work.declared import benchmark, benchmark_names
+from tests.made.sessions import make_session
+
+DRAW = np.random.default_rng(0)
+OF_TASKS = {"image_classification": "mnist", "generated_classification": "synthetic", "next_token": "text"}
+MEAN, STD = np.array([0.2, 0.5, 0.7]), np.array([0.5, 0.25, 2.0])
+IMAGES = DRAW.integers(0, 256, (2, 4, 5, 3), np.uint8)
+LABELS = np.array([2, 0], np.int32)
+LOGITS = np.array([[1.0, 2.0, 4.0], [0.5, 1.5, -3.0]])
+"""The first sample is classified as it should be, the second is not."""
+TOKENS = np.array([[3, 1, 0, 2], [2, 2, 1, 0]], np.int32)
+LOGITS_OF_TOKENS = DRAW.standard_normal((2, 3, 4))
+
+
+class InNumpy:
+    """The task of one framework, which takes and returns numpy arrays; images are NHWC."""
+
+    def __init__(self, framework: Any, name: str) -> None:
+        self.framework = framework
+        session = make_session(framework, "train", benchmark=OF_TASKS[name], precision="fp64")
+        constants = {"mean": MEAN.astype(np.float32), "std": STD.astype(np.float32)}
+        session = replace(session, dataset=Dataset(train={}, test={}, constants=constants))
+        dtype = {"jax": jax.numpy.float64, "torch": torch.float64}[framework]
+        self.task = importlib.import_module(f"{framework}_runner.task").make_task(session, dtype)
+
+    def of_batch(self, function: str, batch: dict[str, np.ndarray]) -> np.ndarray:
+        return self.to_numpy(getattr(self.task, function)({name: self.placed(array) for name, array in batch.items()}))
+
+    def of_outputs(self, function: str, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return self.to_numpy(getattr(self.task, function)(self.placed(outputs), self.placed(targets)))
+
+    def placed(self, array: np.ndarray) -> Any:
+        if self.framework == "jax":
+            return jax.numpy.asarray(array)
+        return torch.from_numpy(array.astype(np.int64) if array.dtype == np.int32 else array)
+
+    def to_numpy(self, found: Any) -> np.ndarray:
+        if self.framework == "torch" and found.ndim == 4:
+            found = found.movedim(1, -1)
+        return np.asarray(found)
+
+
+def cross_entropy(logits: np.ndarray, target: int) -> float:
+    return float(np.log(np.exp(logits).sum()) - logits[target])
+
+
+def test_every_declared_task_is_here() -> None:
+    assert {benchmark(name).task.name for name in benchmark_names()} == OF_TASKS.keys()
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+@pytest.mark.parametrize("name", ["image_classification", "generated_classification"])
+def test_classification(framework: str, name: str) -> None:
+    task = InNumpy(framework, name)
+    np.testing.assert_array_equal(task.of_batch("targets", {"labels": LABELS}), LABELS)
+    losses = [cross_entropy(LOGITS[0], 2), cross_entropy(LOGITS[1], 0)]
+    np.testing.assert_allclose(task.of_outputs("losses", LOGITS, LABELS), losses, rtol=1e-12)
+    np.testing.assert_allclose(task.of_outputs("mean_loss", LOGITS, LABELS), np.mean(losses), rtol=1e-12)
+    assert task.of_outputs("scores", LOGITS, LABELS).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_images_are_normalised_channel_by_channel(framework: str) -> None:
+    inputs = InNumpy(framework, "image_classification").of_batch("inputs", {"images": IMAGES})
+    mean, std = MEAN.astype(np.float32).astype(np.float64), STD.astype(np.float32).astype(np.float64)
+    np.testing.assert_allclose(inputs, (IMAGES / 255 - mean) / std, rtol=1e-12)
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_drawn_inputs_are_taken_as_they_are(framework: str) -> None:
+    """Given as channels x height x width; of many models there may be one more axis in front."""
+    task = InNumpy(framework, "generated_classification")
+    features, images = DRAW.standard_normal((2, 6)), DRAW.standard_normal((2, 3, 4, 5))
+    np.testing.assert_array_equal(task.of_batch("inputs", {"inputs": features, "labels": LABELS}), features)
+    found = task.of_batch("inputs", {"inputs": images, "labels": LABELS})
+    np.testing.assert_array_equal(found, images.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_next_tokens(framework: str) -> None:
+    task = InNumpy(framework, "next_token")
+    np.testing.assert_array_equal(task.of_batch("inputs", {"tokens": TOKENS}), [[3, 1, 0], [2, 2, 1]])
+    targets = np.array([[1, 0, 2], [2, 1, 0]], np.int32)
+    np.testing.assert_array_equal(task.of_batch("targets", {"tokens": TOKENS}), targets)
+    losses = [
+        np.mean([cross_entropy(logits, target) for logits, target in zip(*sample, strict=True)])
+        for sample in zip(LOGITS_OF_TOKENS, targets, strict=True)
+    ]
+    np.testing.assert_allclose(task.of_outputs("losses", LOGITS_OF_TOKENS, targets), losses, rtol=1e-12)
+    np.testing.assert_allclose(task.of_outputs("mean_loss", LOGITS_OF_TOKENS, targets), np.mean(losses), rtol=1e-12)
+    np.testing.assert_allclose(task.of_outputs("scores", LOGITS_OF_TOKENS, targets), losses, rtol=1e-12)

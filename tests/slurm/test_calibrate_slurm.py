@@ -1,0 +1,59 @@
+"""`main.py calibrate --quick` on a real Slurm: one job runs both frameworks, which are fake here, in turn."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from harness.experiments import load
+from harness.plan import CONDITIONS
+from harness.results.record import read_record
+from main import main
+from pipeline import calibrate
+from pipeline.submission import render
+from pipeline.watching.jobs import job_states
+from tests.made.project import QUICK, BehavingProject, make_behaving_project
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def project(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BehavingProject]:
+    """What main.py measures and where its scripts go; experiments.yaml has no words for the fake frameworks."""
+    project = make_behaving_project(tmp_path)
+    monkeypatch.setattr(load, "load_config", lambda _path: project.config)
+    monkeypatch.setattr(render, "write_scripts", partial(render.write_scripts, repository=project.root))
+    monkeypatch.setattr(calibrate, "expand", lambda _config, _selection: [project.pair()])
+    monkeypatch.setattr(calibrate, "QUICK_PROTOCOL", calibrate.PROTOCOL.model_copy(update=QUICK))
+    yield project
+    slurm.cancel_all()
+
+
+def test_it_is_submitted_shown_by_status_and_ends_with_the_table(
+    project: BehavingProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--results", str(project.results.root))
+    command = ("calibrate", "--quick", "--executor", "slurm", *where)
+    assert main(command) == 0
+    (job_id,) = {state.job_id for state in job_states(project.results)}
+    shown = capsys.readouterr().out
+    for framework in ("jax", "torch"):
+        assert f"any/{framework}_mnist_1_calibration: submitted as job {job_id}" in shown
+    assert main(["status", *where]) == 0
+    assert capsys.readouterr().out.count("any/mnist_1_calibration (quick, sample)") == 2
+
+    assert main([*command, "--wait"]) == 0, capsys.readouterr().out  # the same command follows what runs already
+    shown = capsys.readouterr().out
+    assert shown.count("already as job") == 2
+    assert shown.count("| 3 | A/A |") == 2 and "A quick run: not a result to quote." in shown
+    records = [read_record(path) for path in project.results.calibration.rglob("*.json")]
+    assert len(records) == 2 * 3 * len(CONDITIONS)
+    assert {record.environment["slurm"]["job_id"] for record in records} == {job_id}
+    assert {record.environment["pairing"]["kind"] for record in records} == {"together"}
+
+    assert main(["status", *where]) == 0
+    assert capsys.readouterr().out.count(" done ") == 2
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("every measurement has a record") == 2

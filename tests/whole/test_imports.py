@@ -1,0 +1,346 @@
+"""Who may import what, as one table; the clock and the runners' mirror, held by the same reading of the sources."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from harness.paths import REPOSITORY
+
+BOTTOM = ("harness.errors", "harness.suggest", "harness.files")
+GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
+WORK = (*GROUND, "harness.results", "harness.work")
+OF_RUNNERS = ("harness.measure.program", "harness.measure.world", "harness.measure.gpu")
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    # A room, or a module of it, and what of our own code it may import besides itself. The longest name counts.
+    "harness": (),
+    "harness.files": ("harness.errors",),
+    "harness.plan": BOTTOM,
+    "harness.paths": (*BOTTOM, "harness.plan"),
+    "harness.plan_file": (*BOTTOM, "harness.plan", "harness.paths"),
+    "harness.results": GROUND,
+    "harness.work": (*GROUND, "harness.results"),
+    # These two do not know each other.
+    "harness.experiments": WORK,
+    "harness.measure": WORK,
+    "harness.job": (*WORK, "harness.experiments", "harness.measure"),
+    "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
+    "jax_runner.run": ("harness.job",),
+    "torch_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
+    "torch_runner.run": ("harness.job",),
+    # It never loads the machinery of a node.
+    "pipeline": (*WORK, "harness.experiments", "harness.job.progress", "harness.measure.gpu"),
+    "main": ("harness", "pipeline"),
+}
+FRAMEWORKS = {"jax": ("jax", "jaxlib", "flax", "optax"), "torch": ("torch", "torchvision", "functorch", "opacus")}
+ALL_FRAMEWORK_PACKAGES = {package for packages in FRAMEWORKS.values() for package in packages}
+MAY_USE_NUMPY = ("harness.results", "harness.work", "harness.measure", "harness.job", "jax_runner", "torch_runner")
+OUR_OWN = ("harness", "pipeline", "jax_runner", "torch_runner", "main", "tests", "studies", "bench")
+THE_CLOCK = ("harness.measure.clock", "harness.measure.slowdown")
+
+
+def source_files(repository: Path) -> Iterator[Path]:
+    for floor in ("harness", "pipeline", "jax_runner", "torch_runner"):
+        yield from sorted((repository / floor).rglob("*.py"))
+    if (repository / "main.py").exists():
+        yield repository / "main.py"
+
+
+def module_name(path: Path) -> str:
+    """`path` is relative to the repository."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every import, at the top or in a function, and those through importlib.import_module("..."): `module.name`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, name.name) for name in names)
+            case ast.ImportFrom(module=module, level=level, names=names):
+                if level or not module:
+                    yield node.lineno, "a relative import"
+                else:
+                    yield from ((node.lineno, f"{module}.{name.name}") for name in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(module)), *_],
+            ):
+                yield node.lineno, module
+
+
+def is_in(name: str, rooms: tuple[str, ...]) -> bool:
+    return any(f"{name}.".startswith(f"{room}.") for room in rooms)
+
+
+def may_import(importer: str, name: str) -> bool:
+    """`importer`: a module; `name`: a module, or what is taken from one."""
+    package = name.partition(".")[0]
+    if name == "a relative import":
+        return False
+    if package in OUR_OWN:
+        row = max((room for room in MAY_IMPORT if is_in(importer, (room,))), key=len)
+        own = () if row == "harness" else (row,)
+        return is_in(name, (*MAY_IMPORT[row], *own))
+    if package == "numpy":
+        return is_in(importer, MAY_USE_NUMPY)
+    if package in ALL_FRAMEWORK_PACKAGES:
+        runner = importer.partition(".")[0].removesuffix("_runner")
+        return package in FRAMEWORKS.get(runner, ()) or (
+            package == "torchvision" and is_in(importer, ("harness.work",))
+        )
+    return True
+
+
+def violations(repository: Path) -> list[str]:
+    found = []
+    for path in source_files(repository):
+        relative = path.relative_to(repository)
+        importer, tree = module_name(relative), ast.parse(path.read_text(encoding="utf-8"))
+        found += [f"{relative}:{line}: {name}" for line, name in imported_names(tree) if not may_import(importer, name)]
+        if not is_in(importer, ("torch_runner",)):
+            found += [f"{relative}:{line}: torchvision, but not to fetch" for line in _early_torchvision(tree)]
+        if importer not in THE_CLOCK:
+            found += [f"{relative}:{line}: a second clock" for line in _second_clocks(tree)]
+    return found
+
+
+def _early_torchvision(tree: ast.Module) -> list[int]:
+    """Lines. Who fetches needs torchvision while it does: never when it is imported, and never in `load`."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "load"]
+    late = {line for function in functions for line, _ in imported_names(function)}
+    return [line for line, name in imported_names(tree) if name.startswith("torchvision") and line not in late]
+
+
+def _second_clocks(tree: ast.Module) -> list[int]:
+    """Lines. How long a program takes is measured in THE_CLOCK; time.monotonic is for how long to wait."""
+    clocks = {"perf_counter", "perf_counter_ns"}
+    imported = [line for line, name in imported_names(tree) if name.rpartition(".")[2] in clocks]
+    return imported + [
+        node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in clocks
+    ]
+
+
+def test_everybody_imports_what_the_table_allows() -> None:
+    assert violations(REPOSITORY) == []
+
+
+def test_all_of_the_tree_is_looked_at() -> None:
+    files = {str(path.relative_to(REPOSITORY)) for path in source_files(REPOSITORY)}
+    assert {"main.py", "harness/plan.py", "pipeline/submission/render.py", "torch_runner/use_cases/train.py"} <= files
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "violation"),
+    [
+        ("harness/plan.py", "import jax.numpy as jnp", "1: jax.numpy"),
+        ("harness/plan.py", "def f():\n    from torch import nn", "2: torch.nn"),
+        ("harness/plan.py", "from pipeline.submission.render import x", "1: pipeline.submission.render.x"),
+        ("harness/plan.py", "import jax_runner.run", "1: jax_runner.run"),
+        ("harness/plan.py", "from . import paths", "1: a relative import"),
+        ("harness/plan.py", "from harness.paths import REPOSITORY", "1: harness.paths.REPOSITORY"),
+        ("harness/plan.py", "import numpy", "1: numpy"),
+        ("harness/errors.py", "from harness import suggest", "1: harness.suggest"),
+        ("harness/results/record.py", "from harness.work.tasks import Task", "1: harness.work.tasks.Task"),
+        ("harness/work/tasks.py", "import harness.measure.clock.COLD_CALLS", "1: harness.measure.clock.COLD_CALLS"),
+        ("harness/experiments/model.py", "from harness.measure import clock", "1: harness.measure.clock"),
+        ("harness/experiments/model.py", "import numpy as np", "1: numpy"),
+        ("harness/measure/clock.py", "import harness.experiments.load", "1: harness.experiments.load"),
+        ("harness/measure/clock.py", "from harness.job import job", "1: harness.job.job"),
+        ("harness/job/job.py", "from pipeline.data import fetch_command", "1: pipeline.data.fetch_command"),
+        ("harness/work/datasets.py", "import torchvision", "1: torchvision, but not to fetch"),
+        ("harness/work/datasets.py", "def load():\n    import torchvision", "2: torchvision, but not to fetch"),
+        ("harness/work/datasets.py", "def fetch():\n    import torch", "2: torch"),
+        ("pipeline/data.py", "import main", "1: main"),
+        ("pipeline/data.py", "import optax", "1: optax"),
+        ("pipeline/data.py", "importlib.import_module('flax.nnx')", "1: flax.nnx"),
+        ("pipeline/watching/jobs.py", "from harness.job.children import x", "1: harness.job.children.x"),
+        ("pipeline/doctor.py", "from harness.measure import program", "1: harness.measure.program"),
+        ("jax_runner/run.py", "import torch_runner.run", "1: torch_runner.run"),
+        ("jax_runner/run.py", "import torch", "1: torch"),
+        ("jax_runner/task.py", "from harness.job.job import main", "1: harness.job.job.main"),
+        ("jax_runner/task.py", "from harness.measure.clock import time_call", "1: harness.measure.clock.time_call"),
+        ("torch_runner/task.py", "from harness.experiments import load", "1: harness.experiments.load"),
+        ("torch_runner/models/cnn.py", "import flax", "1: flax"),
+        ("torch_runner/task.py", "from tests.made import sessions", "1: tests.made.sessions"),
+        ("jax_runner/task.py", "from time import perf_counter", "1: a second clock"),
+        ("harness/job/job.py", "import time\ntime.perf_counter_ns()", "2: a second clock"),
+        ("main.py", "if True:\n    import jax", "2: jax"),
+        ("main.py", "import studies.rounding", "1: studies.rounding"),
+        # What is allowed
+        ("main.py", "from pipeline import data\nfrom harness import plan", None),
+        (
+            "pipeline/submission/submit.py",
+            "import harness.plan\nimport submitit\nfrom pipeline.watching import jobs",
+            None,
+        ),
+        ("pipeline/watching/jobs.py", "from harness.job import progress\nimport time\ntime.monotonic()", None),
+        (
+            "jax_runner/task.py",
+            "import jax\nimport flax\nimport harness.measure.program\nimport jax_runner.models",
+            None,
+        ),
+        ("jax_runner/task.py", "from harness.measure.clock import COLD_CALLS\nimport numpy", None),
+        ("torch_runner/models/cifar10.py", "from torchvision import models", None),
+        ("torch_runner/run.py", "from harness.job.job import main", None),
+        ("harness/job/job.py", "from harness.experiments import load\nfrom harness.measure import clock", None),
+        ("harness/work/datasets.py", "def fetch():\n    from torchvision.datasets import MNIST", None),
+        ("harness/measure/slowdown.py", "from time import perf_counter", None),
+    ],
+)
+def test_what_the_check_finds(path: str, text: str, violation: str | None, tmp_path: Path) -> None:
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text(text + "\n")
+    assert violations(tmp_path) == ([f"{path}:{violation}"] if violation else [])
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports within functions count, too."""
+    trees = {
+        module_name(path.relative_to(REPOSITORY)): ast.parse(path.read_text()) for path in source_files(REPOSITORY)
+    }
+    imports = {}
+    for module, tree in trees.items():
+        names = [name for _, name in imported_names(tree)]
+        imports[module] = {known for name in names for known in (name, name.rpartition(".")[0]) if known in trees}
+    assert "harness.results.record" in imports["harness.work.datasets"]
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
+
+
+# The mirror: a reviewer of the runners' fairness reads `diff -r jax_runner torch_runner`.
+
+FRAMEWORKS_OWN_WAYS = ("compiler.py", "formulations.py", "several_devices.py")
+"""How a framework compiles, computes N models at once and meets other devices is what is compared here."""
+WITHOUT_COUNTERPART = {
+    "jax_runner/device.py: FLOAT64": "PyTorch's float64 is a type; JAX has to be told to keep it",
+    "jax_runner/device.py: model_dtypes": "Flax's layers take two types, PyTorch's modules one: model_dtype",
+    "torch_runner/device.py: model_dtype": "see model_dtypes",
+    "torch_runner/task.py: to_device": "JAX takes numpy's arrays",
+    "jax_runner/weights.py: Params": "PyTorch's parameters are the module's own, in the neutral layout",
+    "jax_runner/weights.py: arrays_of": "see Params",
+    "jax_runner/weights.py: flattened_of": "see Params",
+}
+
+ENTRIES = {
+    "task.py": {"make_task", "in_full_precision"}
+    | {f"Task.{name}" for name in ("inputs", "targets", "losses", "mean_loss", "scores")},
+    "device.py": {f"Device.{name}" for name in ("join", "set_up", "memory", "wait", "agree")},
+    "weights.py": {"load_initial_weights", "parameter_count"},
+}
+
+
+def defined_in(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
+
+
+def without_counterpart(repository: Path) -> list[str]:
+    """What other modules of a runner import from a file and the other runner's file does not have."""
+    found = []
+    for runner, other in (("jax_runner", "torch_runner"), ("torch_runner", "jax_runner")):
+        imported = {
+            name
+            for path in (repository / runner).rglob("*.py")
+            for _, name in imported_names(ast.parse(path.read_text()))
+            if is_in(name, (runner,))
+        }
+        for path in sorted((repository / runner).rglob("*.py")):
+            relative = path.relative_to(repository / runner)
+            if str(relative) in FRAMEWORKS_OWN_WAYS:
+                continue
+            module = module_name(path.relative_to(repository))
+            shared = {name for name in defined_in(path) if f"{module}.{name}" in imported}
+            found += [
+                f"{runner}/{relative}: {name}" for name in sorted(shared - defined_in(repository / other / relative))
+            ]
+    return found
+
+
+def test_both_runners_have_the_same_files() -> None:
+    jax, torch = (
+        {path.relative_to(REPOSITORY / runner) for path in (REPOSITORY / runner).rglob("*.py")}
+        for runner in ("jax_runner", "torch_runner")
+    )
+    assert Path("use_cases/train.py") in jax and jax == torch
+
+
+def test_what_one_runners_modules_share_the_others_share_under_the_same_name() -> None:
+    assert sorted(without_counterpart(REPOSITORY)) == sorted(WITHOUT_COUNTERPART)
+
+
+def test_a_name_of_one_side_would_be_found(tmp_path: Path) -> None:
+    for runner in ("jax_runner", "torch_runner"):
+        (tmp_path / runner).mkdir()
+        (tmp_path / runner / "task.py").write_text("def make_task(): ...\nUNUSED = 1\n")
+        (tmp_path / runner / "train.py").write_text(f"from {runner}.task import make_task\n")
+    assert without_counterpart(tmp_path) == []
+    (tmp_path / "torch_runner" / "task.py").write_text("def task_of(): ...\n")
+    assert without_counterpart(tmp_path) == ["jax_runner/task.py: make_task"]
+
+
+def signatures(runner: str, path: str) -> dict[str, str]:
+    """Of the public functions of a file, and of the public methods of its classes: the names of their parameters."""
+    found = {}
+    for node in ast.parse((REPOSITORY / runner / path).read_text()).body:
+        functions = [("", node)] if isinstance(node, ast.FunctionDef) else []
+        if isinstance(node, ast.ClassDef):
+            functions = [(f"{node.name}.", inner) for inner in node.body if isinstance(inner, ast.FunctionDef)]
+        for owner, function in functions:
+            if not function.name.startswith("_"):
+                arguments = function.args
+                names = [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]
+                found[owner + function.name] = ", ".join(names)
+    return found
+
+
+@pytest.mark.parametrize("path", ["task.py", "device.py", "weights.py"])
+def test_the_entries_of_both_runners_take_the_same(path: str) -> None:
+    """Except to_neutral: see WITHOUT_COUNTERPART."""
+    jax, torch = signatures("jax_runner", path), signatures("torch_runner", path)
+    shared = (jax.keys() & torch.keys()) - {"to_neutral"}
+    assert ENTRIES[path] <= shared
+    assert {name: jax[name] for name in shared} == {name: torch[name] for name in shared}
+
+
+@pytest.mark.parametrize("runner", ["jax_runner", "torch_runner"])
+def test_every_use_case_is_built_by_the_same_call(runner: str) -> None:
+    paths = [path.name for path in (REPOSITORY / runner / "use_cases").glob("[a-z]*.py")]
+    assert {"train.py", "per_sample_gradients.py", "many_models.py"} <= set(paths)
+    assert {signatures(runner, f"use_cases/{name}")["build"] for name in paths} == {"session, joined"}
+
+
+def modules_after_importing(*names: str) -> set[str]:
+    """The top packages that a fresh Python has loaded then."""
+    tell = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
+    command = [sys.executable, "-c", tell, *names]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_no_framework_is_loaded_by_main_pipeline_and_harness() -> None:
+    """Also none through a third package."""
+    names = [module_name(path.relative_to(REPOSITORY)) for path in source_files(REPOSITORY)]
+    loaded = modules_after_importing(*(name for name in names if "_runner" not in name))
+    assert {"main", "pipeline", "harness"} <= loaded
+    assert loaded & ALL_FRAMEWORK_PACKAGES == set()
+    assert "torch" in modules_after_importing("torch")  # it would be found
+
+
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [("main", "pydantic yaml jinja2 rich submitit wandb numpy"), ("pipeline.doctor", "jax torch wandb rich")],
+)
+def test_nothing_slow_is_loaded_before_it_is_needed(module: str, slow: str) -> None:
+    assert modules_after_importing(module) & set(slow.split()) == set()

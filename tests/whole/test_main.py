@@ -1,0 +1,200 @@
+"""The command line as a user meets it: in a process of its own."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.paths import REPOSITORY
+from main import main
+from tests.made.config_text import MINIMAL, changed
+from tests.made.project import copy_repository
+
+
+def call(
+    *words: str | Path, repository: Path = REPOSITORY, without_slurm: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Not from the repository's folder: that must make no difference."""
+    environment = os.environ | ({"PATH": "/nowhere"} if without_slurm else {})
+    command = [sys.executable, str(repository / "main.py"), *map(str, words)]
+    return subprocess.run(command, env=environment, cwd="/usr", capture_output=True, text=True, check=False)
+
+
+def complaint(*words: str | Path) -> str:
+    """What stands on stderr, where nothing else must stand; the exit status must be 2."""
+    done = call(*words)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project, for tests that render: the scripts of the one in use stay as they are."""
+    root = tmp_path_factory.mktemp("a copy")
+    copy_repository(root)
+    return root
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "my experiments.yaml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def test_help_teaches() -> None:
+    done = call("--help")
+    assert done.returncode == 0
+    text = done.stdout
+    assert text.index("examples:") < text.index("commands") < text.index("--benchmark NAME  ")
+    for command in ("status", "report", "data", "doctor", "cancel", "calibrate"):
+        assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
+        assert call(command, "--help").returncode == 0
+    for flag in ("--gpu", "--benchmark", "--use_case", "--framework", "--executor", "--dry-run", "--wait"):
+        assert re.search(rf"^  {flag}\b", text, re.MULTILINE)
+    assert "--use-case" not in text, "the second spelling only makes the help longer"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--benchmrk", "mnist"], ["status", "--help"]])
+def test_answers_at_once(words: list[str]) -> None:
+    """0.05 s on an idle machine; the best of five, as this one may be busy."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        call(*words)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--benchmrk", "mnist"], "main.py: --benchmrk: there is no such flag; did you mean --benchmark?"),
+        (["--bench", "mnist"], "main.py: --bench: there is no such flag; did you mean --benchmark?"),
+        (["--use_cases=3"], "main.py: --use_cases=3: there is no such flag; did you mean --use_case?"),
+        (["status", "--wacth"], "main.py status: --wacth: there is no such flag; did you mean --watch?"),
+        (
+            ["sttus"],
+            "main.py: sttus: there is no such command; valid: status, report, data, doctor, cancel, "
+            "calibrate; did you mean status?",
+        ),
+        (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
+        (
+            ["--executor", "slrum"],
+            "main.py: argument --executor: slrum: valid: auto, slurm, local; did you mean slurm?",
+        ),
+        (
+            ["--use_case", "train"],
+            "main.py: argument --use_case: train: use cases are called by their number, such as 3",
+        ),
+        (["--gpu"], "main.py: argument --gpu: expected one argument"),
+    ],
+)
+def test_a_wrong_command_line(words: list[str], message: str) -> None:
+    first, second = complaint(*words).splitlines()
+    assert first == message
+    assert re.fullmatch(r"`python main\.py( status)? --help` says what is valid\.", second)
+
+
+def test_a_wrong_name_and_a_wrong_file(config: Path) -> None:
+    assert complaint("--config", config, "--benchmark", "cifar100") == (
+        "--benchmark cifar100: not defined in experiments.yaml; valid: mnist, cifar10; did you mean cifar10?\n"
+    )
+    config.write_text(changed("time_limit_minutes: 30", "time_limit_minutes: -5"))
+    assert complaint("--config", config) == (f"{config}:3:23: cluster.time_limit_minutes: -5: must be at least 1\n")
+
+
+def test_results_that_cannot_be_written(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "results"
+    assert complaint("--config", config, "--results", folder) == (
+        f"{folder}: cannot be written: Not a directory; choose another with --results DIR\n"
+    )
+
+
+@pytest.mark.parametrize("spelling", ["--use_case", "--use-case"])
+@pytest.mark.parametrize("dry_run", ["--dry-run", "--dry_run"])
+def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_run: str) -> None:
+    results = tmp_path / "my results"
+    flags = ["--config", config, "--results", results, "--benchmark", "cifar10", spelling, "3", dry_run]
+    done = call(*flags, repository=copy, without_slurm=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 3 replicates; torch adds loop at batch 16
+    assert lines[0] == "# any/pair_cifar10_3: 24 + 36 measurements (jax, torch in turn)"
+    jobs = rf"{re.escape(str(results))}/jobs/any"
+    stamp = r"-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{4}"
+    jax, torch = (rf"{jobs}/{framework}_cifar10_3{stamp}" for framework in ("jax", "torch"))
+    script = re.escape(str(copy / "slurm_scripts" / "pair_cifar10_3.sh"))
+    assert re.fullmatch(
+        rf"sbatch '--output={jax}/%j_pair\.out' '--error={jax}/%j_pair\.err' '{script}' slurm '{jax}' '{torch}'",
+        lines[1],
+    )
+    assert lines[2:] == [
+        "# 1 job, 60 measurements; nothing was submitted.",
+        "# There is no sbatch here: they would run on this machine, one after the other.",
+    ]
+    assert not (results / "jobs").exists()
+    text = (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
+    assert f"--use_case 3 --config '{config}' --results '{results}')" in text
+
+
+def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> None:
+    """From the flag, and from the file, which the flag overrides."""
+    flags = ["--config", config, "--results", tmp_path / "results", "--dry-run"]
+    config.write_text(MINIMAL + "pairing: separate\n")
+    in_turn = call(*flags, "--pairing", "together", repository=copy, without_slurm=True).stdout.splitlines()
+    assert in_turn[0] == "# any/pair_mnist_1: 3 + 6 measurements (jax, torch in turn)"
+    from_file = call(*flags, repository=copy, without_slurm=True).stdout.splitlines()
+    config.write_text(MINIMAL)
+    from_flag = call(*flags, "--pairing", "separate", repository=copy, without_slurm=True).stdout.splitlines()
+    for lines in (from_file, from_flag):
+        assert [line for line in lines if line.startswith("#")][:3] == [
+            "# any/jax_mnist_1: 3 measurements",
+            "# any/torch_mnist_1: 6 measurements",
+            "# 2 jobs, 9 measurements; nothing was submitted.",
+        ]
+        script = copy / "slurm_scripts" / "jax_mnist_1.sh"
+        assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{re.escape(str(script))}' slurm ", lines[1])
+
+
+def test_dry_run_of_a_pair_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:
+    flags = ["--config", config, "--results", tmp_path / "results", "--executor", "local", "--dry-run"]
+    lines = call(*flags, repository=copy).stdout.splitlines()
+    pattern = r"bash '.*/(jax|torch)_mnist_1\.sh' .*/\1_mnist_1-\S+ --replicate (\d) .*"
+    arms = [match[1] + match[2] for line in lines[1:7] if (match := re.fullmatch(pattern, line))]
+    assert arms == ["jax0", "torch0", "torch1", "jax1", "jax2", "torch2"]
+
+
+def test_dry_run_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:
+    flags = ["--config", config, "--results", tmp_path / "results", "--framework", "jax", "--executor", "local"]
+    lines = call(*flags, "--dry-run", repository=copy).stdout.splitlines()
+    flags = f"--results {tmp_path}/results --job-folder {tmp_path}/results/jobs/any/jax_mnist_1-"
+    assert lines[1].startswith(f"bash '{copy}/slurm_scripts/jax_mnist_1.sh' {flags}")
+
+
+def test_a_reader_that_has_seen_enough(copy: Path, config: Path, tmp_path: Path) -> None:
+    """`python main.py --dry-run | head -1` ends without a traceback."""
+    command = [sys.executable, str(copy / "main.py"), "--dry-run", "--config", str(config)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        command += ["--results", str(tmp_path / "results")]
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [("status", 0, "no job in"), ("cancel", 0, "no job of"), ("report", 1, "Measure first: python main.py")],
+)
+def test_commands_on_an_empty_results_folder(
+    command: str, status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--results", str(tmp_path)]) == status
+    assert said in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,137 @@
+"""Each kind of task in PyTorch: from a batch to the model's inputs and targets, the loss and the score of each sample.
+
+harness/work/tasks.py declares them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from harness.errors import ConfigError
+from harness.measure.program import Session
+
+Batch = Mapping[str, Tensor]
+"""The task's arrays for some samples, by name; their first axes count the samples."""
+
+
+class Task(nn.Module, ABC):
+    """A module, as it may hold constants, which a compiled graph does not copy then."""
+
+    @abstractmethod
+    def inputs(self, batch: Batch) -> Tensor:
+        """What the model takes; images are NCHW."""
+
+    @abstractmethod
+    def targets(self, batch: Batch) -> Tensor:
+        """What the outputs are compared with."""
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of each sample, [batch]."""
+
+    @abstractmethod
+    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Over the batch."""
+
+    @abstractmethod
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of each sample, [batch]; the metric is made of their mean."""
+
+
+class Classification(Task):
+    """Outputs are logits [batch, classes], targets are labels [batch]."""
+
+    def targets(self, batch: Batch) -> Tensor:
+        return batch["labels"]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(in_full_precision(outputs), targets, reduction="none")
+
+    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(in_full_precision(outputs), targets)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.argmax(-1) == targets
+
+
+class ImageClassification(Classification):
+    """uint8 images [batch, height, width, channels]."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def inputs(self, batch: Batch) -> Tensor:
+        """Of mean 0 and standard deviation 1 in each channel, with the strides of channels_last."""
+        normalised = (batch["images"].to(self.mean.dtype) / 255 - self.mean) / self.std
+        return normalised.movedim(-1, -3)
+
+
+class GeneratedClassification(Classification):
+    """Inputs that are drawn: features, or channels x height x width."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def inputs(self, batch: Batch) -> Tensor:
+        return batch["inputs"].to(self.dtype)
+
+
+class NextToken(Task):
+    """Outputs are logits [batch, positions, vocabulary], targets are tokens [batch, positions]."""
+
+    def inputs(self, batch: Batch) -> Tensor:
+        return batch["tokens"][..., :-1]
+
+    def targets(self, batch: Batch) -> Tensor:
+        return batch["tokens"][..., 1:]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of each sample the mean over its positions."""
+        of_positions = F.cross_entropy(in_full_precision(outputs).flatten(0, 1), targets.flatten(), reduction="none")
+        return of_positions.view_as(targets).mean(-1)
+
+    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(in_full_precision(outputs).flatten(0, 1), targets.flatten())
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The perplexity is made of the mean loss."""
+        return self.losses(outputs, targets)
+
+
+def make_task(session: Session[Any], dtype: torch.dtype) -> Task:
+    """`dtype`: of the inputs. To be moved to the device with the model."""
+    name, constants = session.benchmark.task.name, session.dataset.constants
+    if name == "image_classification":
+        mean, std = (torch.from_numpy(constants[name]).to(dtype) for name in ("mean", "std"))
+        return ImageClassification(mean, std)
+    if name == "next_token":
+        return NextToken()
+    if name == "generated_classification":
+        return GeneratedClassification(dtype)
+    raise ConfigError(f"{session.benchmark.name}: torch_runner/task.py has no task {name}")
+
+
+def to_device(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
+    """32-bit integers become 64-bit ones, which PyTorch takes as labels and indices."""
+    placed = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+    return {name: tensor.long() if tensor.dtype == torch.int32 else tensor for name, tensor in placed.items()}
+
+
+def in_float64(inputs: Tensor) -> Tensor:
+    """For a reference on the very same inputs; integers, such as tokens, stay what they are."""
+    return inputs.double() if inputs.is_floating_point() else inputs
+
+
+def in_full_precision(outputs: Tensor) -> Tensor:
+    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
