@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Framework = Literal["jax", "torch"]
-Precision = Literal["fp64", "fp32", "tf32", "bf16"]
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "default"]
 DataKind = Literal["real", "sample"]
 Pairing = Literal["together", "separate"]
 """Whether one allocation runs both frameworks in turn, or each has a job of its own."""

@@ -120,6 +120,12 @@ class Device:
         """All of the given outputs; JAX knows no wait for a whole device."""
         jax.block_until_ready(outputs)
 
+    def is_finite(self, outputs: Any) -> bool:
+        """Whether all floating-point numbers in it are; of several devices, in this process's part."""
+        shards = [shard.data for leaf in jax.tree.leaves(outputs) for shard in leaf.addressable_shards]
+        floating = [part for part in shards if jnp.issubdtype(part.dtype, jnp.floating)]
+        return all(bool(jnp.isfinite(part).all()) for part in floating)
+
     def compilations(self) -> int:
         """Programs that XLA has compiled so far."""
         return self._compilations.count

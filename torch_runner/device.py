@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import distributed
+from torch import Tensor, distributed
+from torch.utils._pytree import tree_leaves
 
 from harness.errors import Refused
 from harness.measure.world import World
@@ -128,6 +129,11 @@ class Device:
         """All work of the device's streams, so all outputs; on a CPU a call returns when its work is done."""
         if self.on_gpu:
             torch.cuda.synchronize()
+
+    def is_finite(self, outputs: Any) -> bool:
+        """Whether all floating-point numbers in it are."""
+        tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
     def compilations(self) -> int:
         """Graphs that Dynamo has compiled so far; a recompilation counts again."""

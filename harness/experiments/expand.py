@@ -10,6 +10,7 @@ from harness.errors import ConfigError
 from harness.experiments.model import Config
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, JobPlan, Pair, Scalar, Variant
 from harness.suggest import valid_names
+from harness.work.declared import use_case as declared_use_case
 
 Choice = TypeVar("Choice", str, int)
 
@@ -127,8 +128,9 @@ def _partners(config: Config, job: JobPlan, of_several: Pair) -> JobPlan:
 def expand_variants(
     config: Config, framework: Framework, benchmark: str, number: int, *, quick: bool
 ) -> tuple[Variant, ...]:
-    """Every combination of the use case's axes that `exclude` does not name."""
+    """Every combination of the use case's axes that makes sense and that `exclude` does not name."""
     use_case = config.use_case(number, quick=quick)
+    declared = declared_use_case(use_case.name)
     options = _combinations(use_case.options)
     excluded = [partial for partial in use_case.exclude if partial.concerns(framework, benchmark)]
     combinations = itertools.product(
@@ -148,7 +150,12 @@ def expand_variants(
         )
         for model, chosen, batch_size, precision, execution_mode in combinations
     )
-    return tuple(variant for variant in variants if not any(partial.matches(variant) for partial in excluded))
+    return tuple(
+        variant
+        for variant in variants
+        if declared.goes_with(declared.mode(framework, variant.execution_mode), variant.options)
+        and not any(partial.matches(variant) for partial in excluded)
+    )
 
 
 def _combinations(axes: dict[str, tuple[str | int | float | bool, ...]]) -> list[dict[str, Scalar]]:

@@ -50,6 +50,12 @@ class Program(Protocol):
         """Compare the program with a float64 reference, after the cold calls. Raises CheckFailed where it is wrong."""
         return []
 
+    def witness(self) -> dict[str, Any]:
+        """How the step really runs, found out by one untimed call: replays of CUDA graphs, recordings, ... Asked for
+        before and after the timed calls; the last answer stands in `Result.details`. Raises CheckFailed where the mode's
+        name would be a lie."""
+        return {}
+
     def settle(self) -> None:
         """Take the inputs of the timed calls, where the check had others."""
         return
@@ -107,6 +113,9 @@ class Device(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
     def wait(self, outputs: Any) -> None: ...
+    def is_finite(self, outputs: Any) -> bool:
+        """Whether all floating-point numbers in it are."""
+
     def compilations(self) -> int: ...
     def forget_programs(self) -> None:
         """Drop what was compiled, so that one process can build many programs."""

@@ -9,6 +9,7 @@ import resource
 from collections.abc import Sequence
 from typing import Any
 
+from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.measure.channel import Channel
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
@@ -48,8 +49,11 @@ class Measuring:
     def _without_control(self, program: Program) -> tuple[Result, bool]:
         cold_call_times_s = self._cold_calls(program)
         checks = program.check()
+        program.witness()
         program.settle()
         steady = self._steady(program)
+        self._require_finite(program)
+        witness = program.witness()
         epochs = self._train(program) if isinstance(program, Trains) else []
         result = Result(
             compile_time_s=clock.compile_time_s(cold_call_times_s, steady.warm_call_s),
@@ -65,7 +69,7 @@ class Measuring:
             time_to_target_s=self._time_to_target_s(epochs),
             checks=checks,
             parameter_count=program.parameter_count,
-            details=program.details,
+            details=program.details | ({"witness": witness} if witness else {}),
         )
         if phases := program.phases():
             result = result.model_copy(update={"details": result.details | self._phases(phases)})
@@ -93,6 +97,14 @@ class Measuring:
         so_far = Result(blocks=steady.blocks, latency=steady.latency, energy=steady.energy, memory=self._memory())
         self._channel.metrics(summary_numbers(so_far))
         return steady
+
+    def _require_finite(self, program: Program) -> None:
+        """Raises CheckFailed where the timed calls have led to numbers that are none: zeros and infinities cost other
+        power and other clocks than the work that was meant."""
+        outputs = program.step()
+        self._device.wait(outputs)
+        if not self._device.is_finite(outputs):
+            raise CheckFailed("after the timed calls the step's outputs are not finite, so other work was timed")
 
     def _train(self, program: Trains) -> list[EpochPoint]:
         """From the initial weights through all epochs, evaluated after each, outside the clock."""

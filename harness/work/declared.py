@@ -21,7 +21,10 @@ from harness.work.tasks import Task
 RunAs = Literal["eager", "compiled", "max_autotune"]
 """Operator by operator; by the framework's compiler; with more kernels tried for each operation."""
 Graph = Literal["none", "parts", "step"]
-"""Which part of a step is replayed as a CUDA graph: nothing, what the compiler has compiled, or all of it."""
+"""Which part of a step is replayed as a CUDA graph. PyTorch: nothing, what the compiler has compiled, or all of it. JAX:
+what XLA takes into its command buffers by itself (`none`), or all that it can."""
+Layout = Literal["own", "nchw", "nhwc"]
+"""Of a compiler's convolutions: its own choice, or one that is forced."""
 
 
 class Nothing(Frozen):
@@ -42,6 +45,52 @@ class Mode:
     """The plain loop, over models or samples, against which the framework's other formulations are seen."""
     process_per_node: bool = False
     """One process for all devices of a node, instead of one for each device."""
+    layout: Layout = "own"
+    several_steps: bool = False
+    """One call runs many steps, so that nothing can be logged, checked or loaded between them. Compared only with its
+    like."""
+    overlaps: bool = False
+    """The compiler is told to hide communication behind computation (JAX; PyTorch's DDP always does)."""
+
+
+def torch_modes(formulation: str, prefix: str = "", *, is_loop: bool = False) -> tuple[Mode, ...]:
+    """A formulation in all ways that PyTorch has: eager, compiled, with more kernels tried; each plain and as one
+    captured step.
+
+    Args:
+        prefix: of the modes' names.
+        is_loop: the plain eager one is the loop.
+    """
+    ways: tuple[RunAs, ...] = ("eager", "compiled", "max_autotune")
+    graphs: tuple[tuple[str, Graph], ...] = (("", "none"), ("_graph", "step"))
+    return tuple(
+        Mode(
+            name=f"{prefix}{run_as}{suffix}",
+            formulation=formulation,
+            run_as=run_as,
+            graph=graph,
+            is_loop=is_loop and (run_as, graph) == ("eager", "none"),
+        )
+        for run_as in ways
+        for suffix, graph in graphs
+    )
+
+
+def jax_modes(formulation: str, name: str = "", *, is_loop: bool = False) -> tuple[Mode, ...]:
+    """A formulation in all ways that JAX has, each jitted: as XLA does by itself, with all that it can in CUDA graphs,
+    with more kernels tried, and both.
+
+    Args:
+        name: of the first; the formulation's where it is left out.
+        is_loop: the first is the loop.
+    """
+    name = name or formulation
+    return (
+        Mode(name=name, formulation=formulation, is_loop=is_loop),
+        Mode(name=f"{name}_graph", formulation=formulation, graph="step"),
+        Mode(name=f"{name}_tuned", formulation=formulation, run_as="max_autotune"),
+        Mode(name=f"{name}_tuned_graph", formulation=formulation, run_as="max_autotune", graph="step"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +149,8 @@ class UseCase:
     """What it is told besides: epochs, learning rates, ... Every field must be given."""
     refuses: Callable[[Benchmark, Model], str | None] = field(default=lambda _benchmark, _model: None)
     """Why it makes no sense with this model of this benchmark; None where it does."""
+    goes_with: Callable[[Mode, Mapping[str, Any]], bool] = field(default=lambda _mode, _options: True)
+    """Whether a mode can do what these options ask for at all. What cannot be is no variant, and needs no `exclude`."""
     one_device: bool = False
     """It splits no work among devices: each of several would do all of it."""
 

@@ -16,11 +16,13 @@ UNKNOWN_TASK = Task(
 )
 NOT_DECLARED = "not declared"
 HOW_IT_RUNS = {
-    ("compiled", "none"): "compiled",
     ("eager", "none"): "eager",
-    ("compiled", "parts"): "CUDA graphs",
-    ("compiled", "step"): "CUDA graph of the step",
+    ("eager", "step"): "eager, one CUDA graph",
+    ("compiled", "none"): "compiled",
+    ("compiled", "parts"): "compiled, CUDA graphs of its parts",
+    ("compiled", "step"): "compiled, one CUDA graph",
     ("max_autotune", "none"): "max autotune",
+    ("max_autotune", "step"): "max autotune, one CUDA graph",
 }
 """Of a mode's `run_as` and `graph`."""
 

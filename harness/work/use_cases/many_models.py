@@ -23,7 +23,7 @@ from harness.work.closeness import (
     errors_of_tensors,
 )
 from harness.work.datasets import Dataset
-from harness.work.declared import Benchmark, Mode, Model, UseCase
+from harness.work.declared import Benchmark, Model, UseCase, jax_modes, torch_modes
 from harness.work.weights import initial_weight
 
 
@@ -57,26 +57,18 @@ USE_CASE = UseCase(
     one_device=True,
     modes={
         "jax": (
-            Mode(name="vmap", formulation="vmap"),
-            Mode(name="side_by_side", formulation="side_by_side"),
-            Mode(name="unrolled", formulation="unrolled", is_loop=True),
-            Mode(name="map", formulation="map"),
+            *jax_modes("vmap"),
+            *jax_modes("side_by_side"),
+            *jax_modes("unrolled", is_loop=True),
+            *jax_modes("map"),
         ),
         "torch": (
-            Mode(name="loop", formulation="loop", run_as="eager", is_loop=True),
-            Mode(name="loop_compiled", formulation="loop"),
-            Mode(name="loop_cuda_graphs", formulation="loop", graph="parts"),
-            Mode(name="conv1d_loop", formulation="conv1d_loop", run_as="eager"),
-            Mode(name="conv1d_loop_compiled", formulation="conv1d_loop"),
-            Mode(name="streams", formulation="streams", run_as="eager"),
-            Mode(name="grouped_conv1d", formulation="grouped_conv1d", run_as="eager"),
-            Mode(name="grouped_conv1d_compiled", formulation="grouped_conv1d"),
-            Mode(name="batched", formulation="batched", run_as="eager"),
-            Mode(name="batched_compiled", formulation="batched"),
-            Mode(name="batched_cuda_graphs", formulation="batched", graph="parts"),
-            Mode(name="vmap", formulation="vmap", run_as="eager"),
-            Mode(name="vmap_compiled", formulation="vmap"),
-            Mode(name="vmap_cuda_graphs", formulation="vmap", graph="parts"),
+            *torch_modes("loop", "loop_", is_loop=True),
+            *torch_modes("conv1d_loop", "conv1d_loop_"),
+            *torch_modes("streams", "streams_"),
+            *torch_modes("grouped_conv1d", "grouped_conv1d_"),
+            *torch_modes("batched", "batched_"),
+            *torch_modes("vmap", "vmap_"),
         ),
     },
 )

@@ -4,8 +4,8 @@ Numbers only, no framework. The check's batch repeats a few distinct samples up 
 very program that is timed is checked, and a one-by-one loop in float64 over the distinct samples is reference enough.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from harness.work.closeness import (
     errors_of_tensors,
     relative_error,
 )
-from harness.work.declared import Benchmark, Mode, Model, UseCase
+from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
 
 Output = Literal["norms", "full", "clipped_sum", "batch_gradient"]
 
@@ -56,26 +56,40 @@ def refuses(benchmark: Benchmark, model: Model) -> str | None:
     return None
 
 
+def goes_with(mode: Mode, options: Mapping[str, Any]) -> bool:
+    """The gradient of the batch has no per-sample gradients, and `batch` computes nothing else; ghost norms never have
+    the gradients themselves."""
+    output = options["output"]
+    if (mode.formulation == "batch") != (output == "batch_gradient"):
+        return False
+    return not (mode.formulation == "ghost" and output == "full")
+
+
 USE_CASE = UseCase(
     name="per_sample_gradients",
     options=Options,
     settings=Settings,
     refuses=refuses,
+    goes_with=goes_with,
     modes={
         "jax": (
-            Mode(name="jit", formulation="vmap"),
-            Mode(name="outer_product", formulation="outer_product"),
+            *jax_modes("batch"),
+            *jax_modes("vmap"),
+            *jax_modes("grouped"),
+            *jax_modes("outer_product"),
+            *jax_modes("ghost"),
             Mode(name="chunked", formulation="chunked"),
-            Mode(name="jit_process_per_node", formulation="vmap", process_per_node=True),
+            Mode(name="chunked_outer_product", formulation="chunked_outer_product"),
+            Mode(name="batch_process_per_node", formulation="batch", process_per_node=True),
+            Mode(name="vmap_process_per_node", formulation="vmap", process_per_node=True),
         ),
         "torch": (
-            Mode(name="eager", formulation="vmap", run_as="eager"),
-            Mode(name="compiled", formulation="vmap"),
-            Mode(name="cuda_graphs", formulation="vmap", graph="parts"),
-            Mode(name="outer_product", formulation="outer_product", run_as="eager"),
-            Mode(name="outer_product_compiled", formulation="outer_product"),
-            Mode(name="chunked", formulation="chunked", run_as="eager"),
-            Mode(name="chunked_compiled", formulation="chunked"),
+            *torch_modes("batch", "batch_"),
+            *torch_modes("vmap", "vmap_"),
+            *torch_modes("outer_product", "outer_product_"),
+            *torch_modes("ghost", "ghost_"),
+            *torch_modes("chunked", "chunked_"),
+            *torch_modes("chunked_outer_product", "chunked_outer_product_"),
             Mode(name="loop", formulation="loop", run_as="eager", is_loop=True),
         ),
     },

@@ -1,16 +1,18 @@
 """Use cases 1 and 2: train a model on one GPU, or on several. What both frameworks share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from harness.errors import CheckFailed
-from harness.plan import Frozen
-from harness.results.record import EpochPoint
-from harness.work.declared import Benchmark, Mode, Model, UseCase
+from harness.plan import Frozen, Precision
+from harness.results.record import Check, EpochPoint
+from harness.work.closeness import TOLERANCES, check_error, check_errors, errors_of_tensors, relative_error
+from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
 from harness.work.tasks import Metric
 
 
@@ -35,19 +37,67 @@ USE_CASE = UseCase(
     refuses=refuses,
     modes={
         "jax": (
-            Mode(name="jit", formulation="step"),
-            Mode(name="scan", formulation="scan"),
+            *jax_modes("step", "jit"),
+            Mode(name="jit_nchw", formulation="step", layout="nchw"),
+            Mode(name="jit_nhwc", formulation="step", layout="nhwc"),
+            Mode(name="jit_overlap", formulation="step", overlaps=True),
             Mode(name="jit_process_per_node", formulation="step", process_per_node=True),
+            Mode(name="scan", formulation="scan", several_steps=True),
+            Mode(name="scan_graph", formulation="scan", graph="step", several_steps=True),
         ),
         "torch": (
-            Mode(name="eager", formulation="step", run_as="eager"),
-            Mode(name="compiled", formulation="step"),
-            Mode(name="compiled_max_autotune", formulation="step", run_as="max_autotune"),
-            Mode(name="cuda_graphs", formulation="step", graph="parts"),
-            Mode(name="cuda_graph_step", formulation="step", graph="step"),
+            *torch_modes("step"),
+            Mode(name="reduce_overhead", formulation="step", graph="parts"),
+            Mode(name="compiled_unsplit", formulation="unsplit"),
+            Mode(name="epoch_graph", formulation="epoch", graph="step", several_steps=True),
         ),
     },
 )
+
+
+CHECK_STEPS = 2
+"""The second step is the first that momentum has a part in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """The first CHECK_STEPS steps of training from the initial weights."""
+
+    losses: NDArray[np.float64]
+    """[steps]; each the mean over the whole batch, before its step."""
+    gradients: Mapping[str, NDArray[np.float64]]
+    """By neutral name, of the first step: what the optimizer's momentum holds after it, so weight decay is in it."""
+    updates: Mapping[str, NDArray[np.float64]]
+    """By neutral name: the weights after all steps less the initial ones."""
+
+
+def check_training(actual: Course, reference: Course, precision: Precision, steps: str = "the step") -> list[Check]:
+    """The program that is timed against plain training in float64.
+
+    Args:
+        steps: which program it was, for the check's name.
+
+    Raises:
+        CheckFailed: it does something else; the variant is then recorded as failed and never timed.
+    """
+    against = f"of {steps} against float64"
+    checks = check_first_losses(actual.losses, reference.losses, precision, steps)
+    for name, ours, theirs in (
+        ("gradients", actual.gradients, reference.gradients),
+        (f"updates of {CHECK_STEPS} steps", actual.updates, reference.updates),
+    ):
+        whole, errors = relative_error(ours, theirs), errors_of_tensors(ours, theirs)
+        checks += check_errors(f"{name} {against}", errors, "tensor", precision, worst=whole)
+    return checks
+
+
+def check_first_losses(
+    actual: NDArray[np.floating], reference: NDArray[np.floating], precision: Precision, steps: str
+) -> list[Check]:
+    """Of as many steps as `reference` has. Raises CheckFailed."""
+    errors = np.abs(actual[: len(reference)] / reference - 1)
+    name = f"losses of {len(reference)} steps of {steps} against float64"
+    return [check_error(name, float(errors.max()), TOLERANCES[precision].typical)]
 
 
 def require_finite(losses: NDArray[np.floating], epoch: int) -> None:
