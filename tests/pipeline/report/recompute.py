@@ -45,6 +45,7 @@ def recompute(folder: Path) -> list[Json]:
             | {name: median([n[name] for n in by_replicate.values() if name in n]) for name in sorted(names)}
             | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
             | {"gated": {record["measurement"]["replicate"] for record in records if record.get("parity")}}
+            | {"many_steps": first["result"]["blocks"]["steps_per_call"] > 1}
             | {"worthless": any(map(is_worthless, records)), "unstable": any(map(is_unstable, records))}
         )
     for line in lines:
@@ -53,7 +54,7 @@ def recompute(folder: Path) -> list[Json]:
     for line in lines:
         line |= compared(line, lines) | scaling(line, lines)
     for line in lines:
-        for name in ("throughputs", "gated", "worthless", "unstable"):
+        for name in ("throughputs", "gated", "many_steps", "worthless", "unstable"):
             del line[name]
     return lines
 
