@@ -223,6 +223,8 @@ def test_measurement_page_has_the_thresholds() -> None:
     assert f"under {known['calls_needed'](0.95)} calls" in flags["too_few_latency_calls"]
     assert f"below {known['LOW_CLOCK_SHARE'] * 100:.0f} %" in flags["low_clocks"]
     assert f"under {known['ENERGY_WINDOW_MIN_S']:.0f} s" in flags["energy_window_short"]
+    assert f"at least {known['HELD_BACK_SHARE'] * 100:.0f} %" in flags["throttled"]
+    assert f"jaxlib {' or '.join(known['KNOWN_SLOW_JAXLIB'])} on a GPU" in flags["known_slow_jaxlib"]
 
 
 def test_measurement_page_has_all_flags() -> None:
