@@ -234,7 +234,7 @@ def _measure_blocks(
 ) -> tuple[list[float], list[GpuState], HeldBack | None]:
     times_s: list[float] = []
     gpu_states: list[GpuState] = []
-    gc.collect()
+    _collect_garbage()
     start = collected = reported = perf_counter()
     seen = -math.inf
     counters_before = gpu.held_back_counters()
@@ -247,7 +247,7 @@ def _measure_blocks(
                 gpu_states.append(state)
         if now - collected >= COLLECT_EVERY_S:
             collected = now
-            gc.collect()
+            _collect_garbage()
         # Whatever takes one rank time comes before this: here all meet again.
         if not _any(_goes_on(times_s, now - start, protocol), agree):
             break
@@ -284,7 +284,7 @@ def _measure_energy(
     if not _any(counts, agree):
         return Energy(absent=gpu.absent or NO_COUNTER)
     channel.progress("energy", 0, blocks)
-    gc.collect()
+    _collect_garbage()
     agree(0.0)
     time_block(step, wait, calls)
     start = perf_counter()
@@ -341,14 +341,9 @@ def idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """As timeit does: a collection would hit one framework's blocks at random.
-
-    What is there already is frozen, so that `gc.collect()` between two blocks takes milliseconds and not the tenths of
-    a second that it takes to go through all objects of a framework.
-    """
+    """As timeit does: a collection would hit one framework's blocks at random."""
     was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
+    _collect_garbage()
     gc.disable()
     try:
         yield
@@ -356,3 +351,10 @@ def _no_garbage_collection() -> Iterator[None]:
         gc.unfreeze()
         if was_enabled:
             gc.enable()
+
+
+def _collect_garbage() -> None:
+    """What is left is frozen, so that the next time takes milliseconds (5 for 700 calls of PyTorch's functorch), and not
+    the tenths of a second that it takes to go through all objects of a framework."""
+    gc.collect()
+    gc.freeze()
