@@ -354,7 +354,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _collect_garbage() -> None:
-    """What is left is frozen, so that the next time takes milliseconds (5 for 700 calls of PyTorch's functorch), and not
-    the tenths of a second that it takes to go through all objects of a framework."""
+    """What is left is frozen, so that the next time takes milliseconds (5 for 700 calls of PyTorch's functorch), and
+    not the tenths of a second that it takes to go through all objects of a framework."""
     gc.collect()
     gc.freeze()
