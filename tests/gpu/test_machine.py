@@ -101,6 +101,8 @@ def test_memory_is_that_of_what_was_allocated(framework: str, ask: Ask) -> None:
     answer = ask(framework, "memory")
     assert ALLOCATED_BYTES <= answer["allocator_peak_bytes"] < ALLOCATED_BYTES + 2**28
     by_nvml = [answer[name] for name in ("process_bytes", "device_used_bytes") if answer[name] is not None]
+    if not by_nvml and "processes" in answer["absent"].get("device_used_bytes", ""):
+        pytest.skip(f"in a container, and not alone: {answer['absent']['device_used_bytes']}")
     assert by_nvml, answer["absent"]
     assert all(ALLOCATED_BYTES < value < ALLOCATED_BYTES + CONTEXT_MAX_BYTES for value in by_nvml)
     if len(by_nvml) == 2:
@@ -125,7 +127,7 @@ def test_out_of_memory_is_recognised(framework: str, ask: Ask) -> None:
     assert answer["is_out_of_memory"], answer["error"]
 
 
-def test_out_of_memory_in_a_capture_is_recognised(ask: Ask) -> None:
+def test_out_of_memory_in_a_capture_of_torch_is_recognised(ask: Ask) -> None:
     """The error that ends a broken capture hides the one that broke it."""
     answer = ask("torch", "out_of_memory_in_a_capture")
     assert answer["is_out_of_memory"], answer["error"]

@@ -59,7 +59,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def make_targets(text: str) -> set[str]:
-    return set(re.findall(r"(?:^|[`\s])make ([a-z]+)(?=[`\s]|$)", "\n".join(code(text)), re.MULTILINE))
+    return set(re.findall(r"(?:^|[`\s])make ([a-z-]+)(?=[`\s]|$)", "\n".join(code(text)), re.MULTILINE))
 
 
 def code(text: str) -> list[str]:
@@ -129,7 +129,7 @@ def test_every_flag_in_backticks_exists(page: Path) -> None:
 
 @every_page
 def test_every_make_target_exists(page: Path) -> None:
-    defined = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    defined = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     assert make_targets(page.read_text()) <= defined
 
 
