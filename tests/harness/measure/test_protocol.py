@@ -43,6 +43,7 @@ class Lab:
         self.calls = 0
         self.diary: list[tuple[str, int]] = []
         self.slower_rank_s = 0.0
+        self.finite = True
         self.own_memory = Memory(allocator_peak_bytes=5)
 
     def note(self, what: str) -> None:
@@ -69,6 +70,10 @@ class Lab:
     def end_timing(self) -> None:
         self.note("end timing")
 
+    def is_finite(self, outputs: Any) -> bool:
+        self.note("is finite")
+        return self.finite
+
     def compilations(self) -> int:
         return 0
 
@@ -89,6 +94,7 @@ class Work:
     def __init__(self, lab: Lab, *, call_ticks: int = CALL_TICKS, communicates: bool = False) -> None:
         self.lab, self.call_ticks, self.communicates = lab, call_ticks, communicates
         self.details: dict[str, Any] = {"layout": "rows"}
+        self.seen: dict[str, Any] = {}
         self.peak_bytes: int | None = None
         self.parts: list[Phase] = []
         self.made = 0
@@ -107,6 +113,10 @@ class Work:
     def check(self) -> list[Check]:
         self.lab.note("check")
         return [Check(name="near", error=0.25, tolerance=0.5, passed=True)]
+
+    def witness(self) -> dict[str, Any]:
+        self.lab.note("witness")
+        return self.seen
 
     def settle(self) -> None:
         self.lab.note("settle")
@@ -198,11 +208,14 @@ def test_the_order_of_a_measurement(lab: Lab) -> None:
     assert lab.diary == [
         ("state", 0),  # waited for before the first call
         ("check", 3),
+        ("witness", 3),
         ("settle", 3),
         ("begin timing", before_blocks),
         ("end timing", timed),
-        ("step peak", timed),
-        ("phases", timed),
+        ("is finite", timed + 1),
+        ("witness", timed + 1),
+        ("step peak", timed + 1),
+        ("phases", timed + 1),
     ]
 
 
@@ -241,6 +254,28 @@ def test_a_wrong_program_is_never_timed(lab: Lab) -> None:
     assert lab.calls == CALLS["cold"]
 
 
+def test_a_program_that_is_not_what_its_mode_says_is_never_timed(lab: Lab) -> None:
+    class Fallen(Work):
+        def witness(self) -> dict[str, Any]:
+            raise CheckFailed("no graph is replayed")
+
+    with pytest.raises(CheckFailed, match="no graph is replayed"):
+        everything(lab, Fallen(lab))
+    assert lab.calls == CALLS["cold"]
+
+
+def test_what_was_seen_of_the_step_stands_in_the_record(lab: Lab) -> None:
+    program = Work(lab)
+    program.seen = {"replays": 1}
+    assert everything(lab, program).details == {"layout": "rows", "witness": {"replays": 1}}
+
+
+def test_timed_calls_that_led_to_no_numbers_are_told(lab: Lab) -> None:
+    lab.finite = False
+    with pytest.raises(CheckFailed, match="after the timed calls the step's outputs are not finite"):
+        everything(lab, Work(lab))
+
+
 # Training
 
 
@@ -255,8 +290,9 @@ def test_training_by_hand(lab: Lab) -> None:
     assert (second.epoch, second.train_time_s, second.train_loss) == (2, 8 * TICK_S, (1 / 3 + 1 / 4) / 2)
     assert result.time_to_target_s == 112 * TICK_S
     timed = sum(CALLS.values())
-    assert lab.diary[4:] == [
-        ("end timing", timed),
+    assert lab.diary[5:8] == [("end timing", timed), ("is finite", timed + 1), ("witness", timed + 1)]
+    timed += 1
+    assert lab.diary[8:] == [
         ("reset", timed),
         ("state", timed),  # waited for, so that every epoch starts with an idle device
         ("state", timed + 2),  # the epoch ends when all of its work is done
@@ -295,7 +331,7 @@ def test_a_call_of_two_steps_is_one_call_for_each_epoch(lab: Lab) -> None:
     program = Training(lab, [(1.5, 0.25), (1.25, 0.5)])
     program.steps_per_call = 2
     assert [point.train_time_s for point in everything(lab, program).epochs] == [100 * TICK_S, 4 * TICK_S]
-    assert lab.calls == sum(CALLS.values()) + 2
+    assert lab.calls == sum(CALLS.values()) + 1 + 2
 
 
 def test_an_epoch_takes_as_long_as_on_the_slowest_rank(lab: Lab) -> None:
@@ -425,8 +461,8 @@ def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
     assert result.blocks_alone.block_times_s == [6 * TICK_S] * 3
     assert result.blocks_alone.calls_per_block == 2
     # The control is neither checked nor trained: cold calls, a short warm-up, and its blocks.
-    assert lab.diary[-1] == ("control", sum(CALLS.values()))
-    assert lab.calls == sum(CALLS.values()) + 3 + 3 + 3 * 2
+    assert lab.diary[-1] == ("control", sum(CALLS.values()) + 1)
+    assert lab.calls == sum(CALLS.values()) + 1 + 3 + 3 + 3 * 2
 
 
 def test_what_does_not_communicate_has_no_control(lab: Lab) -> None:

@@ -75,7 +75,7 @@ def test_the_median_and_the_worst_have_tolerances_of_their_own(
 
 
 def test_every_precision_has_tolerances_and_not_a_number_is_no_agreement() -> None:
-    assert list(TOLERANCES) == ["fp64", "fp32", "tf32", "bf16"]
+    assert list(TOLERANCES) == ["fp64", "fp32", "tf32", "bf16", "default"]
     for tolerance in TOLERANCES.values():
         assert 0 < tolerance.typical < tolerance.worst < 1
     with pytest.raises(CheckFailed, match="relative error nan, tolerance 0.1. The result is wrong, so it is not timed"):
