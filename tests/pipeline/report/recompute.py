@@ -177,6 +177,12 @@ def settings_digest(measurement: Json) -> str:
 
 # The numbers of one record.
 
+HELD_BACK = {
+    "power": ["sw_power_cap"],
+    "heat": ["thermal", "sw_thermal_slowdown", "hw_thermal_slowdown"],
+    "brake": ["hw_power_brake_slowdown"],
+}
+
 
 def numbers(record: Json) -> Json:
     result = record["result"]
@@ -196,6 +202,10 @@ def numbers(record: Json) -> Json:
     for reading in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_watts"):
         if values := [state[reading] for state in result.get("gpu_states") or [] if reading in state]:
             found[f"gpu_{reading}"] = median(values)
+    held_back = result.get("held_back") or {"seconds": {}}
+    for cause, reasons in HELD_BACK.items():
+        if seconds := [held_back["seconds"][reason] for reason in reasons if reason in held_back["seconds"]]:
+            found[f"gpu_held_back_by_{cause}_share"] = max(seconds) / held_back["window_s"]
     for name, value in (result.get("memory") or {}).items():
         if name not in ("absent", "devices"):
             found[f"memory_{name}"] = value
