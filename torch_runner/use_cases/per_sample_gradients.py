@@ -39,6 +39,7 @@ from harness.work.use_cases.per_sample_gradients import (
 )
 from torch_runner.compiler import compile_options, keep_in_place, require_gpu
 from torch_runner.device import Device, model_dtype
+from torch_runner.ghost import choices, ghost
 from torch_runner.models import make_model
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.task import in_float64, make_task, to_device
@@ -73,6 +74,7 @@ class PerSampleGradients(Program):
         self.parameter_count = parameter_count(self.problem.model)
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
         self.details = {} if session.is_alone else session.world.describe()
+        self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode, self.output, self.settings)
         self.compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
@@ -187,6 +189,9 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
         batch_gradient = grad(problem.batch_loss)
         return compiled(lambda inputs, targets: batch_gradient(params, inputs, targets), mode, problem.device)
 
+    if mode.formulation == "ghost":
+        traced = mode.run_as != "eager"
+        return compiled(ghost(problem, output, settings.clip_norm, traced=traced), mode, problem.device)
     if mode.formulation == "outer_product":
         per_sample = outer_product(problem, traced=mode.run_as != "eager")
     elif mode.formulation == "loop":
