@@ -67,6 +67,7 @@ def make_session(
     one such switch for a whole process: a program is of use until a session of another precision is made.
     """
     declared = declared_use_case(use_case)
+    all_options = made_up(declared.options) | (options or {})
     measurement = Measurement(
         framework=framework,
         cell=Cell(gpu="any", benchmark=benchmark, use_case=NUMBERS.get(use_case, 1), use_case_name=use_case),
@@ -74,8 +75,8 @@ def make_session(
             model=model,
             batch_size=batch_size,
             precision=precision,
-            execution_mode=execution_mode or {"jax": "jit", "torch": "eager"}[framework],
-            options=made_up(declared.options) | (options or {}),
+            execution_mode=execution_mode or plain_mode(framework, use_case, all_options),
+            options=all_options,
         ),
         replicate=0,
         settings=made_up(declared.settings) | SETTINGS.get(use_case, {}) | settings,
@@ -87,6 +88,13 @@ def make_session(
     device = device or importlib.import_module(f"{framework}_runner.device").Device()
     device.set_up(precision)
     return process.make_session(measurement, device, Path("nowhere"), world)
+
+
+def plain_mode(framework: Framework, use_case: str, options: dict[str, Any] | None = None) -> str:
+    """The first declared execution mode that goes with these options."""
+    declared = declared_use_case(use_case)
+    all_options = made_up(declared.options) | (options or {})
+    return next(mode.name for mode in declared.modes[framework] if declared.goes_with(mode, all_options))
 
 
 def build(session: Session[Any], *, joined: bool = True) -> Program:

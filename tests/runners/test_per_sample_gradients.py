@@ -15,13 +15,13 @@ import torch
 from jax import numpy as jnp
 from torch.nn import functional as F
 
-from harness.errors import CheckFailed, Refused
+from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.plan import Framework
 from harness.work.closeness import relative_error
 from harness.work.use_cases.per_sample_gradients import USE_CASE
 from jax_runner.use_cases import per_sample_gradients as jax_use_case
-from tests.made.sessions import build, make_session, measure, with_small_images
+from tests.made.sessions import build, make_session, measure, plain_mode, with_small_images
 from torch_runner.use_cases import per_sample_gradients as torch_use_case
 from torch_runner.weights import to_neutral
 
@@ -32,7 +32,7 @@ CLIP_NORM = 80.0
 BATCH_SIZE = 19
 """Two chunks of 8 and a rest of 3."""
 TOLERANCE = 1e-9
-PLAIN_MODE: dict[Framework, str] = {"jax": "jit", "torch": "eager"}
+PLAIN_MODE: dict[Framework, str] = {"jax": "vmap", "torch": "vmap_eager"}
 MODULES: dict[str, Any] = {"jax": jax_use_case, "torch": torch_use_case}
 
 
@@ -40,7 +40,8 @@ MODES = [
     (framework, mode.name)
     for framework in PLAIN_MODE
     for mode in USE_CASE.modes[framework]
-    if mode.graph == "none" and not mode.process_per_node
+    if mode.graph == "none" and mode.run_as != "max_autotune" and not mode.process_per_node
+    if mode.formulation not in ("batch", "ghost")
 ]
 """Those declared that a CPU and one device can do."""
 
@@ -101,24 +102,31 @@ def test_mode_is_the_loop(framework: Framework, mode: str) -> None:
 
 @pytest.mark.parametrize("framework", PLAIN_MODE)
 def test_batch_gradient_is_the_mean_of_the_loop(framework: Framework) -> None:
-    actual = compute(framework, PLAIN_MODE[framework], "batch_gradient")
+    actual = compute(
+        framework, plain_mode(framework, "per_sample_gradients", {"output": "batch_gradient"}), "batch_gradient"
+    )
     assert relative_error(actual, expected("batch_gradient")) < TOLERANCE
 
 
 @pytest.mark.parametrize("output", ["full", "clipped_sum"])
 @pytest.mark.parametrize("framework", PLAIN_MODE)
 def test_chunks_without_a_rest_and_a_rest_alone(framework: Framework, output: str) -> None:
+    mode = {"jax": "chunked", "torch": "chunked_eager"}[framework]
     for batch_size in (16, 3):
-        actual = compute(framework, "chunked", output, batch_size)
+        actual = compute(framework, mode, output, batch_size)
         assert relative_error(actual, expected(output, batch_size)) < TOLERANCE, batch_size
 
 
-@pytest.mark.parametrize("mode", ["plain", "outer_product"])
-@pytest.mark.parametrize("framework", PLAIN_MODE)
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [
+        *[("jax", mode) for mode in ("vmap", "outer_product", "grouped")],
+        *[("torch", mode) for mode in ("vmap_eager", "outer_product_eager")],
+    ],
+)
 def test_cifar10_network_too(framework: Framework, mode: str) -> None:
     """Convolutions behind each other, and pooling between them."""
-    name = PLAIN_MODE[framework] if mode == "plain" else mode
-    actual = compute(framework, name, "full", 3, "cifar10")
+    actual = compute(framework, mode, "full", 3, "cifar10")
     assert relative_error(actual, expected("full", 3, "cifar10")) < TOLERANCE
 
 
@@ -152,22 +160,12 @@ def test_clip_factor_by_hand(framework: str, array: Callable[[Any], Any]) -> Non
         assert actual <= clip_norm * (1 + 1e-5)
 
 
-@pytest.mark.parametrize(("framework", "mode"), MODES)
-def test_batch_gradient_has_no_per_sample_formulations(framework: Framework, mode: str) -> None:
-    session = make_session(framework, "per_sample_gradients", execution_mode=mode, options={"output": "batch_gradient"})
-    if session.mode.formulation == "vmap":
-        assert build(session)
-        return
-    with pytest.raises(Refused, match="batch_gradient has no formulation .*: it has no per-sample gradients"):
-        build(session)
-
-
 @pytest.mark.parametrize(
     ("framework", "mode", "output"),
     [
-        ("jax", "jit", "full"),
-        ("jax", "jit", "clipped_sum"),
-        ("torch", "eager", "clipped_sum"),
+        ("jax", "vmap", "full"),
+        ("jax", "grouped", "clipped_sum"),
+        ("torch", "vmap_eager", "clipped_sum"),
         ("torch", "outer_product_compiled", "full"),
     ],
 )
