@@ -3,11 +3,15 @@
 Outputs, never compared with each other: see harness/work/use_cases/per_sample_gradients.py, which has the formulas.
 
 Formulations, each of them one jitted program:
-    vmap             vmap(grad(loss)) and the output
-    outer_product    one ordinary backward pass to every layer's output; each sample's weight gradient is then the
-                     outer product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799; Opacus' hooks do
-                     the same)
-    chunked          vmap over chunks of settings.chunk_size samples: less memory
+    batch                    grad of the mean loss: the base line, without per-sample gradients
+    vmap                     vmap(grad(loss)) and the output
+    outer_product            one ordinary backward pass to every layer's output; each sample's weight gradient is then
+                             the outer product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799;
+                             Opacus' hooks do the same)
+    grouped                  the same pass; a convolution's weight gradients are then one grouped weight gradient
+    ghost                    the same pass; norms without the gradients (ghost.py)
+    chunked,                 vmap and outer_product over chunks of settings.chunk_size samples: less memory
+    chunked_outer_product
 
 On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
 moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
@@ -22,7 +26,6 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import numpy as jnp
 
-from harness.errors import Refused
 from harness.measure.clock import COLD_CALLS
 from harness.measure.program import Program, Session
 from harness.results.record import Check
@@ -34,8 +37,15 @@ from harness.work.use_cases.per_sample_gradients import (
     check_gradients,
     parity_names,
 )
+from jax_runner.captured import (
+    bias_gradients,
+    capture_layers,
+    kernel_gradients_by_group,
+    kernel_gradients_by_outer_product,
+)
 from jax_runner.compiler import step_peak_bytes
 from jax_runner.device import FLOAT64, Device, model_dtypes
+from jax_runner.ghost import choices, ghost
 from jax_runner.models import make_model
 from jax_runner.several_devices import (
     REPLICATED,
@@ -86,6 +96,7 @@ class PerSampleGradients(Program):
         self.parameter_count = parameter_count(self.problem.model)
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
         self.details = {} if session.is_alone else details_of(session)
+        self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)
         self.compute = jax.jit(with_counter(function))
@@ -218,20 +229,24 @@ def on_all_parts(compute: Function, output: str, *, joined: bool) -> Function:
 
 
 def make_function(problem: Problem, formulation: str, output: str, settings: Settings) -> Function:
-    """What one device does, still to be jitted. Raises Refused for a formulation that makes no sense for this
-    output."""
-    if output == "batch_gradient":
-        if formulation != "vmap":
-            raise Refused(f"batch_gradient has no formulation {formulation}: it has no per-sample gradients")
+    """What one device does, still to be jitted. Raises Refused for a formulation that does not know the model's
+    layers."""
+    if formulation == "batch":
         return jax.grad(problem.batch_loss)
-
-    vmapped = jax.vmap(jax.grad(problem.sample_loss), in_axes=(None, 0, 0))
-    per_sample = outer_product(problem) if formulation == "outer_product" else vmapped
+    if formulation == "ghost":
+        return ghost(problem, output, settings)
+    of_chunk = formulation.removeprefix("chunked_") if formulation != "chunked" else "vmap"
+    per_sample = by_layers(problem, of_chunk) if of_chunk in ("outer_product", "grouped") else vmapped(problem)
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Arrays:
         return reduce_gradients(per_sample(params, inputs, targets), output, settings.clip_norm)
 
-    return chunked(compute, output, settings.chunk_size) if formulation == "chunked" else compute
+    return chunked(compute, output, settings.chunk_size) if formulation.startswith("chunked") else compute
+
+
+def vmapped(problem: Problem) -> Function:
+    """Per-sample gradients as they are written down first."""
+    return jax.vmap(jax.grad(problem.sample_loss), in_axes=(None, 0, 0))
 
 
 def reduce_gradients(gradients: Params, output: str, clip_norm: float) -> Arrays:
@@ -270,99 +285,22 @@ def chunked(compute: Function, output: str, chunk_size: int) -> Function:
     return compute_chunks
 
 
-def outer_product(problem: Problem) -> Function:
-    """One forward and one backward pass to the layers' outputs, then one batched product per layer.
+def by_layers(problem: Problem, formulation: str) -> Function:
+    """Per-sample gradients from what the layers see in one forward and one backward pass (captured.py).
 
     With a layer's input a and the gradient d of the summed loss by its output, sample i's weight gradient is a[i]
-    d[i]^T for a dense layer, and the same with a's patches (im2col) summed over positions for a convolution. The
-    weights' own gradients are never computed, which an ordinary backward pass would.
-
-    d is the gradient by a zero that is added to the layer's output, through the hooks that Flax's layers have for
-    their product (`conv_general_dilated`, `dot_general`).
+    d[i]^T for a dense layer, and the same with a's patches summed over positions for a convolution.
     """
-    with_parameters = {path[:-1] for path in flatten_dict(problem.params)}
-    layers: dict[Any, Any] = {
-        path: module for path, module in nnx.iter_modules(problem.model) if path in with_parameters
-    }
-    for path, module in layers.items():
-        if not isinstance(module, nnx.Conv | nnx.Linear):
-            raise Refused(f"the formulation outer_product knows Conv and Linear, not {type(module).__name__} ({path})")
-
-    def forward(
-        params: Params, inputs: jax.Array, zeros: dict[Any, Any] | None
-    ) -> tuple[jax.Array, dict[Any, Any], dict[Any, Any]]:
-        """Outputs of the model, and by layer its input and its product."""
-        model = nnx.merge(problem.graphdef, params)
-        layer_inputs: dict[Any, Any] = {}
-        products: dict[Any, Any] = {}
-        for path, module in nnx.iter_modules(model):
-            if path in layers:
-                hook = "dot_general" if isinstance(module, nnx.Linear) else "conv_general_dilated"
-                setattr(module, hook, capture(path, getattr(module, hook), layer_inputs, products, zeros))
-        return model(inputs), layer_inputs, products
+    capture = capture_layers(problem, formulation)
+    kernel_gradients = {"outer_product": kernel_gradients_by_outer_product, "grouped": kernel_gradients_by_group}
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Params:
-        shapes = jax.eval_shape(lambda: forward(params, inputs, None)[2])
-        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-
-        def loss(zeros: dict[Any, Any]) -> tuple[jax.Array, dict[Any, Any]]:
-            outputs, layer_inputs, _ = forward(params, inputs, zeros)
-            return problem.task.losses(outputs, targets).sum(), layer_inputs
-
-        output_gradients, layer_inputs = jax.grad(loss, has_aux=True)(zeros)
+        layers = capture(params, inputs, targets)
         flat = {}
         for path in flatten_dict(params):
-            layer = path[:-1]
-            is_kernel = path[-1] == "kernel"
-            gradient = kernel_gradients if is_kernel else bias_gradients
-            value = gradient(layers[layer], layer_inputs[layer], output_gradients[layer])
-            flat[path] = value.astype(jnp.result_type(value, jnp.float32))
+            gradients_of = kernel_gradients[formulation] if path[-1] == "kernel" else bias_gradients
+            gradients = gradients_of(layers[path[:-1]])
+            flat[path] = gradients.astype(jnp.result_type(gradients, jnp.float32))
         return unflatten_dict(flat)
 
     return compute
-
-
-def capture(
-    path: tuple[Any, ...],
-    product: Callable[..., jax.Array],
-    inputs: dict[Any, Any],
-    products: dict[Any, Any],
-    zeros: dict[Any, Any] | None,
-) -> Callable[..., jax.Array]:
-    def captured(layer_input: jax.Array, kernel: jax.Array, *arguments: Any, **keywords: Any) -> jax.Array:
-        inputs[path] = layer_input
-        products[path] = product(layer_input, kernel, *arguments, **keywords)
-        return products[path] if zeros is None else products[path] + zeros[path]
-
-    return captured
-
-
-def kernel_gradients(module: nnx.Conv | nnx.Linear, layer_input: jax.Array, output_gradient: jax.Array) -> jax.Array:
-    """[batch, *kernel]"""
-    if isinstance(module, nnx.Linear):
-        return jnp.einsum("bi,bo->bio", layer_input, output_gradient, precision=module.precision)
-    patches = extract_patches(module, layer_input, output_gradient.shape[1:3])
-    return jnp.einsum("bhwklc,bhwo->bklco", patches, output_gradient, precision=module.precision)
-
-
-def bias_gradients(module: nnx.Conv | nnx.Linear, layer_input: jax.Array, output_gradient: jax.Array) -> jax.Array:
-    """[batch, features]"""
-    return output_gradient.sum(range(1, output_gradient.ndim - 1))
-
-
-def extract_patches(module: nnx.Conv, layer_input: jax.Array, positions: tuple[int, ...]) -> jax.Array:
-    """What the kernel sees at each position: [batch, height, width, kernel height, kernel width, channels]."""
-    kernel_height, kernel_width = module.kernel_size
-    stride, pad = int(module.strides), int(module.padding)  # type: ignore[arg-type]
-    padded = jnp.pad(layer_input, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    height, width = positions
-
-    def seen_by(row: int, column: int) -> jax.Array:
-        rows = slice(row, row + stride * (height - 1) + 1, stride)
-        columns = slice(column, column + stride * (width - 1) + 1, stride)
-        return padded[:, rows, columns]
-
-    return jnp.stack(
-        [jnp.stack([seen_by(row, column) for column in range(kernel_width)], axis=3) for row in range(kernel_height)],
-        axis=3,
-    )

@@ -1,0 +1,241 @@
+"""What a model's layers see in one forward and one backward pass: their inputs, and the gradients by their outputs.
+
+From these two a layer's weight gradient can be had sample by sample, or its norm without the gradient, or a weighted
+sum. The formulations outer_product, grouped and ghost are made of it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from flax import nnx
+from flax.traverse_util import flatten_dict
+from jax import numpy as jnp
+
+from harness.errors import Refused
+from jax_runner.task import Task
+from jax_runner.weights import Params, Path
+
+Product = Callable[[jax.Array, jax.Array], jax.Array]
+"""(layer input, kernel) -> the layer's output before its bias: a convolution with its stride and padding, or a matrix
+product. Linear in each."""
+
+
+class Problem(Protocol):
+    """The model and its loss, as use case 3 has them."""
+
+    model: nnx.Module
+    graphdef: Any
+    params: Params
+    task: Task
+
+
+class Captured(NamedTuple):
+    """Of one layer, with the whole batch."""
+
+    module: Any
+    """nnx.Conv or nnx.Linear; nnx.Embed where the formulation knows it."""
+    product: Product
+    layer_input: jax.Array
+    """As the product takes it, in the layer's dtype: [batch, height, width, channels] or [batch, ..., features]. Of an
+    Embed: tokens [batch, ...]."""
+    output_gradient: jax.Array
+    """Of the losses' sum by the layer's output, in the layer's dtype: [batch, height, width, channels] or
+    [batch, ..., features]. Row i belongs to sample i's own loss, as the samples of a batch do not depend on each
+    other."""
+
+
+Capture = Callable[[Params, jax.Array, jax.Array], dict[Path, Captured]]
+"""(params, inputs [batch, ...], targets [batch, ...]) -> by the layer's path; its parameters are `(*path, "kernel")`
+and `(*path, "bias")` in `flatten_dict(params)`. To be called under jit."""
+
+
+KNOWN = (nnx.Conv, nnx.Linear)
+
+
+def capture_layers(problem: Problem, formulation: str, known: tuple[type[nnx.Module], ...] = KNOWN) -> Capture:
+    """One forward pass, and one backward pass to the layers' outputs only: the weights' own gradients, which are in an
+    ordinary backward pass, are never computed.
+
+    The gradient by an output is the gradient by a zero that is added to it, through the hooks that Flax's layers have
+    for their product (`conv_general_dilated`, `dot_general`).
+
+    Args:
+        formulation: for the words of a refusal.
+        known: layers that it can do; of these two, and nnx.Embed.
+
+    Raises:
+        Refused: the model has parameters in other layers.
+    """
+    with_parameters = {path[:-1] for path in flatten_dict(problem.params)}
+    layers: dict[Path, Any] = {
+        path: module for path, module in nnx.iter_modules(problem.model) if path in with_parameters
+    }
+    for path, module in layers.items():
+        if not isinstance(module, known):
+            names = " and ".join(layer.__name__ for layer in known)
+            raise Refused(f"the formulation {formulation} knows {names}, not {type(module).__name__} ({path})")
+
+    def forward(params: Params, inputs: jax.Array, seen: "Seen") -> jax.Array:
+        model = nnx.merge(problem.graphdef, params)
+        for path, module in nnx.iter_modules(model):
+            if path in layers and isinstance(module, nnx.Embed):
+                embed: Any = module
+                embed.__class__ = HookedEmbed
+                embed.look_up = seen.hook(path, rows_of)
+            elif path in layers:
+                hook = "dot_general" if isinstance(module, nnx.Linear) else "conv_general_dilated"
+                setattr(module, hook, seen.hook(path, getattr(module, hook)))
+        return model(inputs)
+
+    def capture(params: Params, inputs: jax.Array, targets: jax.Array) -> dict[Path, Captured]:
+        def shapes_of_outputs() -> dict[Path, jax.Array]:
+            seen = Seen(None)
+            forward(params, inputs, seen)
+            return seen.outputs
+
+        shapes = jax.eval_shape(shapes_of_outputs)
+        zeros = {path: jnp.zeros(shape.shape, shape.dtype) for path, shape in shapes.items()}
+        products: dict[Path, Product] = {}
+
+        def loss(zeros: dict[Path, jax.Array]) -> tuple[jax.Array, dict[Path, jax.Array]]:
+            seen = Seen(zeros)
+            outputs = forward(params, inputs, seen)
+            products.update(seen.products)
+            return problem.task.losses(outputs, targets).sum(), seen.inputs
+
+        output_gradients, layer_inputs = jax.grad(loss, has_aux=True)(zeros)
+        return {
+            path: Captured(module, products[path], layer_inputs[path], output_gradients[path])
+            for path, module in layers.items()
+        }
+
+    return capture
+
+
+class Seen:
+    """What the hooks of one forward pass have seen, by layer."""
+
+    def __init__(self, zeros: dict[Path, jax.Array] | None) -> None:
+        """`zeros`: what is added to each layer's output; None for nothing."""
+        self.zeros = zeros
+        self.inputs: dict[Path, jax.Array] = {}
+        self.outputs: dict[Path, jax.Array] = {}
+        self.products: dict[Path, Product] = {}
+
+    def hook(self, path: Path, of_layer: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        """`of_layer`: what the layer calls for its product, with its strides, padding and precision."""
+
+        def hooked(layer_input: jax.Array, kernel: jax.Array, *arguments: Any, **keywords: Any) -> jax.Array:
+            if path in self.inputs:
+                raise Refused(f"per-sample gradients are not made of layers that are used twice, as {path} is")
+            self.products[path] = partial(with_arguments, of_layer, arguments, keywords)
+            self.inputs[path] = layer_input
+            self.outputs[path] = of_layer(layer_input, kernel, *arguments, **keywords)
+            return self.outputs[path] if self.zeros is None else self.outputs[path] + self.zeros[path]
+
+        return hooked
+
+
+class HookedEmbed(nnx.Embed):
+    """nnx.Embed has no hook of its own."""
+
+    look_up: Product
+
+    def __call__(self, inputs: jax.Array, *_: Any, **__: Any) -> jax.Array:
+        (table,) = self.promote_dtype((self.embedding[...],), dtype=self.dtype, inexact=False)
+        return self.look_up(inputs, table)
+
+    def attend(self, *_: Any, **__: Any) -> jax.Array:
+        raise Refused("per-sample gradients are not made of an Embed that is the output's weight too")
+
+
+def rows_of(tokens: jax.Array, table: jax.Array) -> jax.Array:
+    return jnp.take(table, tokens, axis=0)
+
+
+def with_arguments(
+    of_layer: Callable[..., jax.Array],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    layer_input: jax.Array,
+    kernel: jax.Array,
+) -> jax.Array:
+    """The product of a layer with the strides, padding and precision that it has in its model."""
+    return of_layer(layer_input, kernel, *arguments, **keywords)
+
+
+def kernel_gradient_of_sum(layer: Captured, output_gradient: jax.Array) -> jax.Array:
+    """[*kernel]: the ordinary weight gradient, of all samples together, which a GPU has in its libraries.
+
+    Args:
+        output_gradient: as the layer's, or its rows scaled by one factor for each sample.
+    """
+    (gradient,) = jax.linear_transpose(lambda kernel: layer.product(layer.layer_input, kernel), of_kernel(layer))(
+        output_gradient
+    )
+    return gradient
+
+
+def kernel_gradients_by_outer_product(layer: Captured) -> jax.Array:
+    """[batch, *kernel]: one batched product. Of a convolution: its patches (im2col) times the output's gradient, summed
+    over positions."""
+    precision = layer.module.precision
+    if isinstance(layer.module, nnx.Linear):
+        return jnp.einsum("bi,bo->bio", layer.layer_input, layer.output_gradient, precision=precision)
+    patches = patches_of(layer)
+    return jnp.einsum("bhwklc,bhwo->bklco", patches, layer.output_gradient, precision=precision)
+
+
+def kernel_gradients_by_group(layer: Captured) -> jax.Array:
+    """[batch, *kernel]: the transpose of a convolution that has a kernel for each sample.
+
+    vmap of a convolution's weight gradient gives a convolution with `feature_group_count` = batch, which XLA takes for
+    a forward convolution whose window is the whole output; the transpose of a vmapped convolution has
+    `batch_group_count` = batch, which XLA maps to cuDNN's grouped weight gradient. A dense layer's is a batched product
+    in any case.
+    """
+    if isinstance(layer.module, nnx.Linear):
+        return kernel_gradients_by_outer_product(layer)
+    kernel, batch = of_kernel(layer), len(layer.layer_input)
+
+    def over_samples(kernels: jax.Array) -> jax.Array:
+        of_one = lambda image, kernel: layer.product(image[None], kernel)[0]  # noqa: E731
+        return jax.vmap(of_one)(layer.layer_input, kernels)
+
+    kernels = jax.ShapeDtypeStruct((batch, *kernel.shape), kernel.dtype)
+    (gradients,) = jax.linear_transpose(over_samples, kernels)(layer.output_gradient)
+    return gradients
+
+
+def bias_gradients(layer: Captured) -> jax.Array:
+    """[batch, features]"""
+    return layer.output_gradient.sum(range(1, layer.output_gradient.ndim - 1))
+
+
+def patches_of(layer: Captured) -> jax.Array:
+    """Of a convolution, what its kernel sees at each position: [batch, height, width, kernel height, kernel width,
+    channels]."""
+    module = layer.module
+    assert isinstance(module, nnx.Conv)
+    kernel_height, kernel_width = module.kernel_size
+    stride, pad = int(module.strides), int(module.padding)  # type: ignore[arg-type]
+    padded = jnp.pad(layer.layer_input, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    height, width = layer.output_gradient.shape[1:3]
+
+    def seen_by(row: int, column: int) -> jax.Array:
+        rows = slice(row, row + stride * (height - 1) + 1, stride)
+        columns = slice(column, column + stride * (width - 1) + 1, stride)
+        return padded[:, rows, columns]
+
+    return jnp.stack(
+        [jnp.stack([seen_by(row, column) for column in range(kernel_width)], axis=3) for row in range(kernel_height)],
+        axis=3,
+    )
+
+
+def of_kernel(layer: Captured) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of the kernel, or the embedding, as the product takes it."""
+    weight = layer.module.embedding if isinstance(layer.module, nnx.Embed) else layer.module.kernel
+    return jax.ShapeDtypeStruct(weight[...].shape, layer.output_gradient.dtype)
