@@ -87,7 +87,7 @@ def parity(*arguments: Any, **others: Any) -> Numbers:
 @cache
 def alone(model: str, batches: str = "different", rates: str = "separate") -> Numbers:
     """N models trained by themselves, in float64; each from its own seed, at its own rate, on its own batch."""
-    problem = build(session("torch", "loop", model, batches, rates, precision="fp64")).problem
+    problem = build(session("torch", "loop_eager", model, batches, rates, precision="fp64")).problem
     inputs, labels = problem.check_batch()
     of_rates = {"one": [0.1, 0.1, 0.1], "separate": [0.1, 0.1 / 10**0.5, 0.01]}[rates]
     of_models = []
