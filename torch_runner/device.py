@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.utils._pytree import tree_leaves
 
-from harness.errors import Refused
+from harness.errors import ProjectError, Refused
+from harness.measure.gpu import visible_gpu_count
 from harness.measure.world import World
 from harness.results.record import Memory
 from torch_runner.compiler import Compilations
@@ -86,13 +87,15 @@ class Device:
 
     def set_up(self, precision: str) -> None:
         """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is autocast
-        over fp32 weights.
+        over fp32 weights; default sets nothing, which is TF32 in convolutions only, and no trial of cuDNN's algorithms.
 
         Source: docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32 (TF32) on Ampere (and later) devices".
 
         Raises:
+            ProjectError: there is a GPU, and PyTorch does not see it.
             Refused: tf32 or bf16 on a CPU.
         """
+        require_cuda()
         if precision in ("tf32", "bf16") and not self.on_gpu:
             raise Refused(
                 f"precision {precision} needs an NVIDIA GPU; PyTorch sees none here and it is not run as fp32"
@@ -101,9 +104,10 @@ class Device:
             raise Refused(
                 f"precision {precision} needs compute capability 8.0, which {torch.cuda.get_device_name()} lacks"
             )
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        torch.backends.cudnn.benchmark = True  # autotune, as XLA does
+        if precision != "default":
+            choose_arithmetic(tf32=precision == "tf32")
+        if self.on_gpu:
+            load_libraries(self.device)
 
     def describe(self) -> dict[str, Any]:
         description: dict[str, Any] = {
@@ -113,6 +117,9 @@ class Device:
             "threads": torch.get_num_threads(),
             "matmul_precision": torch.get_float32_matmul_precision(),
             "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "cudnn_benchmark_limit": torch.backends.cudnn.benchmark_limit,
+            "fp32_precision": fp32_precisions(),
         }
         if self.on_gpu:
             properties = torch.cuda.get_device_properties(self.device)
@@ -149,8 +156,9 @@ class Device:
             torch.cuda.reset_peak_memory_stats()
 
     def end_timing(self) -> None:
+        """A replay allocates nothing: what its kernels write to lies in the CUDA graph's own pool."""
         if self.on_gpu:
-            self._step_peak_bytes = torch.cuda.max_memory_allocated()
+            self._step_peak_bytes = torch.cuda.max_memory_allocated() + free_bytes_of_graphs()
 
     def memory(self) -> Memory:
         if not self.on_gpu:
@@ -175,8 +183,59 @@ def model_dtype(precision: str) -> torch.dtype:
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what it wraps; `inner_exception` is that of torch._dynamo.exc.BackendCompilerFailed."""
+    """`error`, what it wraps, and what it came after; `inner_exception` is that of
+    torch._dynamo.exc.BackendCompilerFailed. An error inside a capture is followed by that of the capture's end."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
-        cause = getattr(cause, "inner_exception", None) or cause.__cause__
+        before = None if cause.__suppress_context__ else cause.__context__
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__ or before
+
+
+def require_cuda() -> None:
+    """Raises ProjectError where CUDA shows a GPU and PyTorch does not see it: nothing is measured on a CPU instead."""
+    if torch.version.cuda and visible_gpu_count() and not torch.cuda.is_available():
+        raise ProjectError(
+            f"this machine has a GPU, and PyTorch {torch.__version__} for CUDA {torch.version.cuda} does not see it: "
+            f"most often the driver is too old for it. Try: python -c 'import torch; torch.cuda.init()'"
+        )
+
+
+def choose_arithmetic(*, tf32: bool) -> None:
+    """For matrix products and convolutions, those of Inductor's own kernels too; and algorithms of cuDNN are tried, all
+    of them, as XLA does."""
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    if hasattr(torch.backends.cudnn, "fp32_precision"):  # what Inductor asks for its convolutions, from 2.9 on
+        torch.backends.cudnn.fp32_precision = "tf32" if tf32 else "ieee"
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark_limit = 0
+
+
+def fp32_precisions() -> dict[str, str]:
+    """What PyTorch says of each, from 2.9 on."""
+    backends: dict[str, Any] = {
+        "matmul": torch.backends.cuda.matmul,
+        "cudnn": torch.backends.cudnn,
+        "conv": getattr(torch.backends.cudnn, "conv", None),
+    }
+    return {
+        name: str(backend.fp32_precision) for name, backend in backends.items() if hasattr(backend, "fp32_precision")
+    }
+
+
+def load_libraries(device: torch.device) -> None:
+    """cuBLAS and cuDNN take seconds to load, once in a process, which is no compile time of anything."""
+    ones = torch.ones(1, 8, 8, 8, device=device, requires_grad=True)
+    convolution = torch.nn.functional.conv2d(ones, torch.ones(8, 8, 3, 3, device=device, requires_grad=True))
+    (convolution.sum() + (ones[0, 0] @ ones[0, 0]).sum()).backward()
+    torch.cuda.synchronize()
+
+
+def free_bytes_of_graphs() -> int:
+    """What CUDA graphs keep in their pools and no live tensor holds; the tensors are in the allocator's own count."""
+    return sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+    )

@@ -19,7 +19,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
 from harness.errors import Refused
-from torch_runner.compiler import compile_options, keep_in_place
+from harness.work.declared import Mode
+from torch_runner.compiler import in_mode
 from torch_runner.task import Task
 
 Batches = Any
@@ -209,7 +210,6 @@ class VmappedModels:
         self.task, self.count, self.shared = task, count, shared
         parameters, _ = stack_module_state([make_model() for _ in range(count)])
         self.parameters = {name: nn.Parameter(value.detach().to(device)) for name, value in parameters.items()}
-        keep_in_place(self.parameters.values())
         self.model = make_model().to("meta")
 
     def outputs(self, inputs: Tensor) -> Tensor:
@@ -381,13 +381,11 @@ class StackedSgd:
     p = p - rate * v.
     """
 
-    def __init__(self, parameters: list[Tensor], rates: Tensor, momentum: float, compiled: bool) -> None:
+    def __init__(self, parameters: list[Tensor], rates: Tensor, momentum: float, mode: Mode) -> None:
         self.parameters, self.momentum = parameters, momentum
         self.velocities = [torch.zeros_like(parameter) for parameter in parameters]
         self.rates = [rates.view(-1, *repeat(1, parameter.dim() - 1)) for parameter in parameters]
-        self.update: Callable[..., None] = (
-            torch.compile(self._update, **compile_options()) if compiled else self._update
-        )
+        self.update: Callable[..., None] = in_mode(self._update, mode, parameters[0].device)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for parameter in self.parameters:
@@ -421,11 +419,13 @@ class Sgd(torch.optim.SGD):
         super().__init__(groups, lr=rates[0], momentum=momentum, fused=True)
 
     def forget(self) -> None:
-        self.state.clear()
+        """In place: a CUDA graph keeps pointing at the momenta. A momentum of zero is as good as none."""
+        for state in self.state.values():
+            state["momentum_buffer"].zero_()
 
 
 def make_optimizer(
-    formulation: Formulation, rates: Sequence[float], momentum: float, *, separate: bool, compiled: bool
+    formulation: Formulation, rates: Sequence[float], momentum: float, *, separate: bool, mode: Mode
 ) -> Sgd | StackedSgd:
     """One fused kernel for all parameters where all models share a rate."""
     of_models = formulation.parameters_of_models()
@@ -436,4 +436,4 @@ def make_optimizer(
         return Sgd(of_models, list(rates), momentum)
     (parameters,) = of_models
     on_device = torch.tensor(rates, dtype=parameters[0].dtype, device=parameters[0].device)
-    return StackedSgd(parameters, on_device, momentum, compiled)
+    return StackedSgd(parameters, on_device, momentum, mode)

@@ -18,19 +18,34 @@ LOCAL_BUFFERS = (
 """As PyTorch calls it from 2.13 on, and before."""
 
 
-def with_averaged_gradients(module: nn.Module, device: torch.device) -> nn.Module:
+def with_averaged_gradients(module: nn.Module, *, split: bool) -> nn.Module:
     """`module`, compiled or not, with gradients that are averaged over the devices while the backward pass runs.
 
-    Nothing is broadcast at the start: every rank draws the same weights.
+    Nothing is broadcast at the start: every rank draws the same weights. No devices are named, as then every call would
+    look for inputs to move, which are in place.
+
+    Args:
+        split: let Dynamo cut a compiled module where a bucket of gradients ends, so that sending one overlaps with
+            computing the next. Without cuts the graph is one, and all are sent at its end.
     """
+    torch._dynamo.config.optimize_ddp = split
     return DistributedDataParallel(
         module,
-        device_ids=[device] if device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         static_graph=True,
         init_sync=False,
         **LOCAL_BUFFERS,  # type: ignore[arg-type]
     )
+
+
+def average_gradients(module: nn.Module) -> None:
+    """In place, by one all-reduce of all gradients as one vector; a CUDA graph takes it."""
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    vector = torch.cat([gradient.flatten() for gradient in gradients])
+    distributed.all_reduce(vector)
+    vector /= distributed.get_world_size()
+    parts = vector.split([gradient.numel() for gradient in gradients])
+    torch._foreach_copy_(gradients, [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)])
 
 
 def sum_over_devices(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

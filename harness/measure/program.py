@@ -52,8 +52,8 @@ class Program(Protocol):
 
     def witness(self) -> dict[str, Any]:
         """How the step really runs, found out by one untimed call: replays of CUDA graphs, recordings, ... Asked for
-        before and after the timed calls; the last answer stands in `Result.details`. Raises CheckFailed where the mode's
-        name would be a lie."""
+        before and after the timed calls; the last answer stands in `Result.details`. Raises CheckFailed where the
+        mode's name would be a lie."""
         return {}
 
     def settle(self) -> None:

@@ -21,8 +21,8 @@ from harness.work.tasks import Task
 RunAs = Literal["eager", "compiled", "max_autotune"]
 """Operator by operator; by the framework's compiler; with more kernels tried for each operation."""
 Graph = Literal["none", "parts", "step"]
-"""Which part of a step is replayed as a CUDA graph. PyTorch: nothing, what the compiler has compiled, or all of it. JAX:
-what XLA takes into its command buffers by itself (`none`), or all that it can."""
+"""Which part of a step is replayed as a CUDA graph. PyTorch: nothing, what the compiler has compiled, or all of it.
+JAX: what XLA takes into its command buffers by itself (`none`), or all that it can (`step`)."""
 Layout = Literal["own", "nchw", "nhwc"]
 """Of a compiler's convolutions: its own choice, or one that is forced."""
 

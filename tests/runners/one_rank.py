@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 
+from harness.errors import CheckFailed
 from harness.measure.program import Session
 from harness.measure.world import World
 from tests.made.sessions import build, make_session, measure, with_small_images
@@ -46,6 +47,15 @@ def parity(session: Session[Any]) -> Numbers:
 def parity_apart(session: Session[Any]) -> Numbers:
     """The same of the control without communication."""
     return dict(build(session, joined=False).parity())
+
+
+def check_of_the_control(session: Session[Any]) -> Numbers:
+    """What the check says of a step whose gradients nobody averages."""
+    try:
+        build(session, joined=False).check()
+    except CheckFailed as error:
+        return {"failed": np.array(str(error))}
+    return {"failed": np.array("")}
 
 
 def collectives(session: Session[Any]) -> Numbers:
@@ -107,7 +117,7 @@ def whole(session: Session[Any]) -> Numbers:
         "train_loss": np.array([point.train_loss for point in result.epochs]),
         "test_loss": np.array([point.test_loss for point in result.epochs]),
         "errors": np.array([check.error for check in result.checks]),
-        "details": np.array(json.dumps(result.details)),
+        "details": np.array(json.dumps({name: result.details[name] for name in result.details if name != "witness"})),
         "calls": np.array([result.blocks.calls_per_block, len(result.blocks.block_times_s)]),
         "recompiles": np.array(result.recompiles),
         "blocks_alone": np.array([] if result.blocks_alone is None else result.blocks_alone.block_times_s),
@@ -116,7 +126,8 @@ def whole(session: Session[Any]) -> Numbers:
 
 
 FUNCTIONS: dict[str, Callable[[Session[Any]], Numbers]] = {
-    function.__name__: function for function in (parity, parity_apart, collectives, agreements, whole)
+    function.__name__: function
+    for function in (parity, parity_apart, check_of_the_control, collectives, agreements, whole)
 }
 
 

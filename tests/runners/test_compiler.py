@@ -1,25 +1,27 @@
-"""torch_runner/compiler.py: the order of a capture, what is imported before the clock starts, and which inputs CUDA
-graphs need not copy."""
+"""torch_runner/compiler.py: the order of a capture, what is imported before the clock starts, what a mode is told and
+what its step turns out to be."""
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from functorch.compile import make_boxed_func
-from torch._dynamo.backends.common import aot_autograd
-from torch._guards import TracingContext
 
+from harness.errors import CheckFailed, Refused
 from harness.measure.clock import COLD_CALLS
+from harness.measure.program import Session
 from harness.paths import REPOSITORY
+from harness.work.declared import Mode
+from tests.made.captures import allow_captures
 from tests.made.patience import patience
 from tests.made.sessions import build, make_session
-from torch_runner import compiler, formulations
-from torch_runner.use_cases import many_models, per_sample_gradients
+from torch_runner import compiler
+from torch_runner.use_cases import many_models
 
 # Capture. The streams and the graph are stand-ins that write down what they are asked.
 
@@ -46,7 +48,8 @@ class Trace:
         return self
 
     @contextmanager
-    def graph(self, _graph: Any, stream: "Stream") -> Iterator[None]:
+    def graph(self, _graph: Any, stream: "Stream", capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"
         self.events.append(f"capture on {stream.name}")
         yield
         self.events.append("captured")
@@ -67,7 +70,8 @@ def test_a_step_is_warmed_up_captured_and_replayed(monkeypatch: pytest.MonkeyPat
     """Every call is one step: two as they are, then the captured one. The capture itself runs nothing, so a replay
     follows. It begins without gradients."""
     trace = Trace()
-    monkeypatch.setattr(torch, "cuda", trace)
+    for name in ("Stream", "current_stream", "stream", "CUDAGraph", "graph"):
+        monkeypatch.setattr(torch.cuda, name, getattr(trace, name))
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.5)
     losses = []
@@ -79,7 +83,7 @@ def test_a_step_is_warmed_up_captured_and_replayed(monkeypatch: pytest.MonkeyPat
         losses.append(loss)
         return loss
 
-    call = compiler.captured(step, optimizer)
+    call = compiler.captured(step, optimizer.zero_grad)
     returned = [call() for _ in range(COLD_CALLS + 2)]
     assert trace.events == [
         *["side waits for main", "on side", "step without gradients", "off side", "main waits for side"],
@@ -95,66 +99,126 @@ def test_inductor_is_imported_before_the_clock_starts() -> None:
     """In a process of its own, as this one has it by now."""
     code = """
 import sys
+from harness.work.declared import Mode
 from torch_runner.compiler import compile_options
 assert "torch._inductor.compile_fx" not in sys.modules
-assert compile_options("reduce-overhead") == {"fullgraph": True, "dynamic": False, "mode": "reduce-overhead"}
+mode = Mode(name="compiled", formulation="step")
+assert compile_options(mode) == {"fullgraph": True, "dynamic": False, "options": {}}
 assert "torch._inductor.compile_fx" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=patience(100))
 
 
-# Inputs that CUDA graphs would copy before every replay.
+# What the modes are
 
-Inputs = list[tuple[tuple[int, ...], bool]]
-"""Shape of every input of a compiled function, and whether Inductor takes its address for fixed."""
+
+def options_of(**about: Any) -> dict[str, Any]:
+    return compiler.compile_options(Mode(name="a mode", formulation="step", **about))["options"]
+
+
+def test_options_of_the_modes() -> None:
+    autotuned = {"max_autotune": True, "coordinate_descent_tuning": True}
+    assert options_of() == options_of(graph="step") == {}
+    assert options_of(run_as="max_autotune") == options_of(run_as="max_autotune", graph="step") == autotuned
+    assert options_of(graph="parts") == {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
+
+
+@pytest.mark.parametrize(("release", "excluded"), [("2.11.0+cu130", True), ("2.12.1", True), ("2.13.0", False)])
+def test_wrong_convolutions_of_old_releases_are_kept_out(
+    release: str, excluded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", release)
+    assert (options_of(run_as="max_autotune").get("max_autotune_conv_backends") == "ATEN") is excluded
+
+
+def test_inductor_knows_the_options() -> None:
+    known = torch._inductor.list_options()
+    assert {*options_of(run_as="max_autotune", graph="parts"), "max_autotune_conv_backends"} <= set(known)
+
+
+def test_too_small_a_gpu_has_no_mode_of_its_own_for_more_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._inductor.utils.is_big_gpu", lambda _device: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA RTX A5000")
+    mode = Mode(name="max_autotune", formulation="step", run_as="max_autotune")
+    with pytest.raises(Refused, match="max_autotune would be the compiled one on NVIDIA RTX A5000"):
+        compiler.require_ability(mode, torch.device("cuda"))
+
+
+# What a step turns out to be
+
+
+def replaying(count: int) -> Callable[[], None]:
+    """A step that replays so many CUDA graphs, as Inductor does: by the method of the class."""
+
+    def step() -> None:
+        for _ in range(count):
+            torch.cuda.CUDAGraph.replay(object())  # type: ignore[arg-type]
+
+    return step
 
 
 @pytest.fixture
-def inputs(monkeypatch: pytest.MonkeyPatch) -> list[Inputs]:
-    """Of the graphs that are compiled meanwhile, first those forward. Nothing is generated: a graph runs as it is."""
-    seen: list[Inputs] = []
+def harmless_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda _graph: None)
 
-    def see(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
-        metadata = TracingContext.get().fw_metadata
-        fixed = metadata.static_input_indices
-        seen.append([(tuple(tensor.shape), index in fixed) for index, tensor in enumerate(example_inputs)])
-        return make_boxed_func(graph.forward)
 
-    def take(graph: torch.fx.GraphModule, _inputs: list[Any]) -> Any:
-        return make_boxed_func(graph.forward)
+@pytest.mark.usefixtures("harmless_replays")
+@pytest.mark.parametrize(("graph", "replays"), [("none", 0), ("step", 1), ("parts", 2), ("parts", 3)])
+def test_replays_are_counted(graph: Any, replays: int) -> None:
+    mode = Mode(name="a_mode", formulation="step", run_as="eager", graph=graph)
+    for _ in range(2):  # the method is as it was afterwards
+        found = compiler.witness(replaying(replays), mode, torch.device("cpu"))
+        assert found["cuda_graph_replays"] == replays
 
-    backend = aot_autograd(fw_compiler=see, inference_compiler=see, bw_compiler=take)
+
+@pytest.mark.usefixtures("harmless_replays")
+@pytest.mark.parametrize(("graph", "replays"), [("none", 1), ("step", 0), ("step", 2), ("parts", 0), ("parts", 1)])
+def test_a_graph_mode_without_its_graph_is_not_timed(graph: Any, replays: int) -> None:
+    mode = Mode(name="a_mode", formulation="step", run_as="eager", graph=graph)
+    with pytest.raises(CheckFailed, match=f"a_mode replays {replays} CUDA graphs in a call; expected"):
+        compiler.witness(replaying(replays), mode, torch.device("cpu"))
+
+
+def test_a_compiled_mode_that_compiled_nothing_is_not_timed() -> None:
     torch.compiler.reset()
-    options = {"fullgraph": True, "dynamic": False, "backend": backend}
-    for module in (per_sample_gradients, many_models, formulations):
-        monkeypatch.setattr(module, "compile_options", lambda _mode=None: options)
-        monkeypatch.setattr(module, "require_gpu", lambda *_: None, raising=False)
-    return seen
+    torch._dynamo.utils.counters.clear()
+    mode = Mode(name="compiled", formulation="step")
+    with pytest.raises(CheckFailed, match="compiled has compiled nothing"):
+        compiler.witness(lambda: None, mode, torch.device("cpu"))
+    doubled = torch.compile(lambda tensor: 2 * tensor, backend="aot_eager")
+    found = compiler.witness(lambda: doubled(torch.ones(2)), mode, torch.device("cpu"))
+    assert found == {
+        "cuda_graph_replays": 0,
+        "compiled_graphs": 1,
+        "graph_breaks": 0,
+        "cuda_graphs_recorded_anew": 0,
+    }
 
 
-@pytest.mark.parametrize("output", ["norms", "batch_gradient"])
-def test_per_sample_gradients_copy_nothing(output: str, inputs: list[Inputs]) -> None:
-    """The timed batch lies where the checked one lay, as another address would be recorded anew."""
-    options = {"output": output}
-    program: Any = build(
-        make_session("torch", "per_sample_gradients", batch_size=16, execution_mode="cuda_graphs", options=options)
+# A captured step reads its inputs where they lay when it was captured.
+
+
+def test_per_sample_gradients_are_taken_of_the_settled_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    allow_captures(monkeypatch)
+    session = make_session(
+        "torch", "per_sample_gradients", batch_size=16, execution_mode="vmap_eager_graph", options={"output": "norms"}
     )
+    program: Any = build(session)
     program.step()
-    (of_graph,) = inputs
-    assert ((16, 1, 28, 28), True) in of_graph
-    assert len(of_graph) == 8 + 2  # weights and biases of four layers, images, labels
-    assert all(is_fixed for _, is_fixed in of_graph)
     before = addresses_and_sums(program.batch)
     program.settle()
     require_new_values_in_place(before, addresses_and_sums(program.batch))  # 8 samples twice, and then 16
     expected, _ = program.own_batch(np.arange(16))
     torch.testing.assert_close(program.batch[0], expected)
+    plain: Any = build(replace_mode(session, "vmap_eager"))
+    plain.settle()
+    torch.testing.assert_close(program.step(), plain.step())
 
 
 @pytest.mark.parametrize("batches", ["different", "same"])
-@pytest.mark.parametrize("mode", ["loop_cuda_graphs", "batched_cuda_graphs", "vmap_cuda_graphs"])
-def test_many_models_copy_nothing(mode: str, batches: str, inputs: list[Inputs]) -> None:
-    """Not even what is drawn anew."""
+@pytest.mark.parametrize("mode", ["loop_eager_graph", "batched_eager_graph", "vmap_eager_graph"])
+def test_many_models_train_on_what_is_drawn_anew(mode: str, batches: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    allow_captures(monkeypatch)
     program: Any = build(
         make_session(
             "torch",
@@ -166,15 +230,17 @@ def test_many_models_copy_nothing(mode: str, batches: str, inputs: list[Inputs])
             options={"batches": batches},
         )
     )
-    program.step()
-    (forward,) = inputs
-    assert all(is_fixed for _, is_fixed in forward)
+    losses = many_models.losses_of_models(program.step())
     placed = lambda: [*many_models.as_list(program.inputs), *many_models.as_list(program.targets)]  # noqa: E731
     before = addresses_and_sums(placed())
     program.settle()
-    program.step()
+    assert not np.allclose(many_models.losses_of_models(program.step()), losses)
     require_new_values_in_place(before, addresses_and_sums(placed()))
-    assert len(inputs) == 1  # nothing was compiled anew
+
+
+def replace_mode(session: Session[Any], mode: str) -> Session[Any]:
+    variant = session.measurement.variant.model_copy(update={"execution_mode": mode})
+    return replace(session, measurement=session.measurement.model_copy(update={"variant": variant}))
 
 
 def addresses_and_sums(tensors: Sequence[torch.Tensor]) -> list[tuple[int, float]]:

@@ -17,8 +17,10 @@ from harness.errors import CheckFailed, Refused
 from harness.measure import clock
 from harness.plan import Framework
 from harness.work.closeness import relative_error
+from harness.work.use_cases.many_models import USE_CASE
 from harness.work.weights import initial_weight
 from jax_runner.use_cases import many_models as jax_use_case
+from tests.made.captures import allow_captures, only_trace
 from tests.made.sessions import PROTOCOL, build, make_session, measure
 from torch_runner.use_cases import many_models as torch_use_case
 from torch_runner.weights import load_initial_weights
@@ -34,12 +36,20 @@ MODES = [
     ("jax", "vmap"),
     ("jax", "unrolled"),
     ("jax", "map"),
-    ("torch", "loop"),
-    ("torch", "batched"),
-    ("torch", "vmap"),
+    ("torch", "loop_eager"),
+    ("torch", "batched_eager"),
+    ("torch", "vmap_eager"),
 ]
-DENSE_MODES = [("torch", "conv1d_loop"), ("torch", "grouped_conv1d")]
+DENSE_MODES = [("torch", "conv1d_loop_eager"), ("torch", "grouped_conv1d_eager")]
 CONVOLUTION_MODES = [("jax", "side_by_side")]
+OF_A_GPU = ["streams_eager", "loop_eager_graph", "batched_compiled_graph", "vmap_max_autotune"]
+TRACED = [
+    mode.name
+    for mode in USE_CASE.modes["torch"]
+    if mode.formulation != "streams"
+    and mode.run_as != "max_autotune"
+    and (mode.run_as, mode.graph) != ("eager", "none")
+]
 AXES = [("different", "separate"), ("same", "one")]
 """Batches and learning rates: every value of both, in two runs; the second on the two deep models only."""
 CASES = [
@@ -138,22 +148,23 @@ def test_the_references_models_differ(model: str) -> None:
                 assert relative_error({name: value[index]}, {name: value[0]}) > 1e-3, name
 
 
-@pytest.mark.parametrize(
-    ("mode", "model"),
-    [
-        ("loop_compiled", "mlp"),
-        ("conv1d_loop_compiled", "linear"),
-        ("grouped_conv1d_compiled", "mlp"),
-        ("batched_compiled", "convnet"),
-        ("vmap_compiled", "convnet"),
-    ],
-)
-def test_compiled_too(mode: str, model: str) -> None:
-    """One model for each, as compiling takes a while; separate rates, which stacked models compile as well."""
+def test_by_inductor_too() -> None:
+    """One mode, as that takes a while; separate rates, which stacked models compile as well."""
+    assert_equal_model_by_model(
+        parity("torch", "batched_compiled", "convnet", precision="fp64"), alone("convnet"), TIGHT
+    )
+
+
+@pytest.mark.parametrize("mode", TRACED)
+def test_every_mode_is_as_if_alone(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured, and traced for a compiler."""
+    allow_captures(monkeypatch)
+    only_trace(monkeypatch)
+    model = "mlp" if "conv1d" in mode else "convnet"
     assert_equal_model_by_model(parity("torch", mode, model, precision="fp64"), alone(model), TIGHT)
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched_eager")])
 def test_in_float32_as_they_are_timed(framework: Framework, mode: str) -> None:
     assert_equal_model_by_model(parity(framework, mode, "cnn"), alone("cnn"), SINGLE)
 
@@ -161,7 +172,7 @@ def test_in_float32_as_they_are_timed(framework: Framework, mode: str) -> None:
 # The run
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched_eager")])
 def test_result_counts_all_models_and_holds_the_phases(framework: Framework, mode: str) -> None:
     result = measure(session(framework, mode, "linear", "different", "one"))
     assert result.blocks.samples_per_step == COUNT * BATCH_SIZE
@@ -175,7 +186,7 @@ def test_result_counts_all_models_and_holds_the_phases(framework: Framework, mod
     assert all(0 < check.error < 1e-4 for check in result.checks)
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "unrolled"), ("torch", "loop")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "unrolled"), ("torch", "loop_eager")])
 def test_a_wrong_step_is_found_and_never_timed(
     framework: Framework, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +212,13 @@ def test_a_wrong_step_is_found_and_never_timed(
 
 @pytest.mark.parametrize(
     ("framework", "mode"),
-    [("jax", "vmap"), ("jax", "side_by_side"), ("jax", "unrolled"), ("torch", "loop"), ("torch", "batched")],
+    [
+        ("jax", "vmap"),
+        ("jax", "side_by_side"),
+        ("jax", "unrolled"),
+        ("torch", "loop_eager"),
+        ("torch", "batched_eager"),
+    ],
 )
 def test_drawn_batches_have_the_layout_of_given_ones(framework: Framework, mode: str) -> None:
     """Or what is timed would be another program than what is checked."""
@@ -229,7 +246,7 @@ def layout(program: Any) -> list[Any]:
     return [(leaf.shape, str(leaf.dtype), leaf.stride() if isinstance(leaf, torch.Tensor) else None) for leaf in leaves]
 
 
-@pytest.mark.parametrize("mode", ["conv1d_loop", "grouped_conv1d", "grouped_conv1d_compiled"])
+@pytest.mark.parametrize("mode", ["conv1d_loop_eager", "grouped_conv1d_eager", "grouped_conv1d_compiled"])
 def test_conv1d_is_refused_for_convolutions(mode: str) -> None:
     own = session("torch", mode, "convnet")
     with pytest.raises(Refused, match="is for models of dense layers only"):
@@ -243,22 +260,24 @@ def test_side_by_side_is_refused_without_convolutions() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="these modes run on a GPU")
-@pytest.mark.parametrize("mode", ["streams", "loop_cuda_graphs", "batched_cuda_graphs", "vmap_cuda_graphs"])
+@pytest.mark.parametrize("mode", OF_A_GPU)
 def test_modes_of_a_gpu_are_refused_on_a_cpu(mode: str) -> None:
     own = session("torch", mode, "linear")
-    with pytest.raises(Refused, match=f"{mode} needs an NVIDIA GPU"):
+    with pytest.raises(Refused, match="needs an NVIDIA GPU"):
         build(own)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("mode", ["streams", "loop_cuda_graphs", "batched_cuda_graphs", "vmap_cuda_graphs"])
+@pytest.mark.parametrize("mode", OF_A_GPU)
 def test_modes_of_a_gpu_are_the_models_alone(mode: str) -> None:
     assert_equal_model_by_model(parity("torch", mode, "convnet"), alone("convnet"), SINGLE)
 
 
 @pytest.mark.parametrize("batches", ["different", "same"])
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched"), ("torch", "grouped_conv1d")])
+@pytest.mark.parametrize(
+    ("framework", "mode"), [("jax", "vmap"), ("torch", "batched_eager"), ("torch", "grouped_conv1d_eager")]
+)
 def test_one_model_alone_is_no_special_case(framework: Framework, mode: str, batches: str) -> None:
     """With N = 1, side by side and one for all have the same shape. The batch of one model has the first numbers of the
     batch of many."""

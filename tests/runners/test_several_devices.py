@@ -28,7 +28,11 @@ from tests.runners import one_rank
 from tests.runners.one_rank import Numbers
 
 FRAMEWORKS = ["jax", "torch"]
-PLAIN_MODE = {"jax": "jit", "torch": "eager"}
+PLAIN_MODE = {"jax": "vmap", "torch": "vmap_eager"}
+BATCH_MODE = {"jax": "batch", "torch": "batch_eager"}
+OUTER_PRODUCT = {"jax": "outer_product", "torch": "outer_product_eager"}
+PROCESS_PER_NODE = {"train": "jit_process_per_node", "per_sample_gradients": "vmap_process_per_node"}
+CHUNKED = {"jax": "chunked", "torch": "chunked_eager"}
 TOLERANCE = 1e-9
 """Sums round at 1e-16."""
 CLIP_NORM = 80.0
@@ -50,36 +54,44 @@ def gradients(what: str, mode: str, output: str) -> Task:
 
 def tasks_of(framework: str) -> Tasks:
     """By names that say what they are compared with."""
-    plain = PLAIN_MODE[framework]
     tasks = {
         "train": train("parity"),
         "train-apart": train("parity_apart"),
         "train-collectives": train("collectives"),
         "train-whole": train("whole", batch_size=256),
         "train-whole_step": train("parity", execution_mode={"jax": "scan", "torch": "compiled"}[framework]),
+        "unchecked": train("check_of_the_control"),
         "batch_norm": train("parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4),
         "agreements": train("agreements"),
     }
-    for mode, output in [(plain, "norms"), (plain, "batch_gradient"), *several_modes(plain)]:
-        tasks[f"{output}-{mode}"] = gradients("parity", mode, output)
-        if mode == plain or (mode, output) == ("chunked", "clipped_sum"):  # what joins the parts is the same for all
-            tasks[f"{output}-{mode}-collectives"] = gradients("collectives", mode, output)
+    for name, mode, output in per_sample_tasks(framework):
+        tasks[name] = gradients("parity", mode, output)
+        tasks[f"{name}-collectives"] = gradients("collectives", mode, output)
+    if framework == "torch":
+        tasks["train-flat"] = train("parity", execution_mode="flat_eager")
     for output in ("full", "clipped_sum"):
-        tasks[f"{output}-whole"] = gradients("whole", plain, output)
+        tasks[f"{output}-whole"] = gradients("whole", PLAIN_MODE[framework], output)
     return tasks
 
 
-def several_modes(plain: str) -> list[tuple[str, str]]:
-    return [(mode, output) for mode in (plain, "outer_product", "chunked") for output in ("full", "clipped_sum")]
+def per_sample_tasks(framework: str) -> list[tuple[str, str, str]]:
+    """Name, mode and output. What joins the parts is the same for all modes, so few stand for them."""
+    plain = [(f"{output}-plain", PLAIN_MODE[framework], output) for output in ("norms", "full", "clipped_sum")]
+    return [
+        *plain,
+        ("batch_gradient-plain", BATCH_MODE[framework], "batch_gradient"),
+        ("full-outer_product", OUTER_PRODUCT[framework], "full"),
+        ("clipped_sum-chunked", CHUNKED[framework], "clipped_sum"),
+    ]
 
 
 def tasks_of_one_process() -> Tasks:
     """JAX with both devices in one process."""
     names = ["train", "train-collectives", "train-whole", "batch_norm", "full-whole", "clipped_sum-whole"]
-    names += ["full-jit", "full-jit-collectives", "clipped_sum-jit", "clipped_sum-jit-collectives"]
+    names += [f"{output}-plain{suffix}" for output in ("full", "clipped_sum") for suffix in ("", "-collectives")]
     tasks = {name: tasks_of("jax")[name] for name in names}
     for task in tasks.values():
-        task["session"]["execution_mode"] = "jit_process_per_node"
+        task["session"]["execution_mode"] = PROCESS_PER_NODE[task["session"]["use_case"]]
     return tasks
 
 
@@ -174,6 +186,17 @@ def test_control_moves_no_gradients(found: Found, framework: str) -> None:
             assert relative_error({name: first[name]}, {name: joined[name]}) > 1e-3, name
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_check_finds_gradients_that_are_not_averaged(found: Found, framework: str) -> None:
+    for rank in found(framework, "unchecked"):
+        assert "gradients of the step against float64" in str(rank["failed"])
+
+
+def test_gradients_averaged_by_one_vector(found: Found) -> None:
+    """PyTorch, without DistributedDataParallel: what a CUDA graph takes."""
+    require_same(found("torch", "train-flat")[0], alone("torch", "train"))
+
+
 def test_training_moves_only_gradients(found: Found) -> None:
     """JAX's programs: none for the control, else at most one all-reduce for each of the 8 parameters."""
     for rank in found("jax", "train-collectives"):
@@ -198,13 +221,9 @@ def test_batch_norm_is_local_on_both_sides(found: Found) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_per_sample_gradients_on_two_devices(found: Found, framework: str) -> None:
     """Per-sample outputs, in order, without a collective; sums by one all-reduce, and the same on both ranks."""
-    plain = PLAIN_MODE[framework]
-    for mode, output in [(plain, "norms"), (plain, "batch_gradient"), *several_modes(plain)]:
-        name = f"{output}-{mode}"
+    for name, _, output in per_sample_tasks(framework):
         for rank in found(framework, name):
-            require_same(rank, alone(framework, f"{output}-{plain}"))
-        if f"{name}-collectives" not in tasks_of(framework):
-            continue
+            require_same(rank, alone(framework, f"{output}-plain"))
         for rank in found(framework, f"{name}-collectives"):
             assert rank["joined"].tolist() == [int(output in ("clipped_sum", "batch_gradient")), 0], name
             assert rank["apart"].tolist() == [0, 0], name
@@ -261,7 +280,7 @@ def require_checked(numbers: Numbers, output: str) -> None:
 # One process with both devices
 
 
-@pytest.mark.parametrize("name", ["train", "full-jit", "clipped_sum-jit", "batch_norm"])
+@pytest.mark.parametrize("name", ["train", "full-plain", "clipped_sum-plain", "batch_norm"])
 def test_one_process_computes_what_two_do(found: Found, one_process: Callable[[str], Numbers], name: str) -> None:
     """Of BatchNorm, the statistics are those of the first device."""
     require_same(one_process(name), found("jax", name)[0])
@@ -271,8 +290,8 @@ def test_collectives_of_one_process(one_process: Callable[[str], Numbers]) -> No
     reductions, others = one_process("train-collectives")["joined"]
     assert 1 <= reductions <= 8
     assert others == 0
-    assert one_process("full-jit-collectives")["joined"].tolist() == [0, 0]
-    assert one_process("clipped_sum-jit-collectives")["joined"].tolist() == [1, 0]
+    assert one_process("full-plain-collectives")["joined"].tolist() == [0, 0]
+    assert one_process("clipped_sum-plain-collectives")["joined"].tolist() == [1, 0]
 
 
 def test_whole_use_cases_in_one_process(one_process: Callable[[str], Numbers]) -> None:
@@ -285,11 +304,13 @@ def test_whole_use_cases_in_one_process(one_process: Callable[[str], Numbers]) -
         "one_device_mode": "jit",
     }
     for output in ("full", "clipped_sum"):
-        require_checked(one_process(f"{output}-whole"), output)
+        numbers = one_process(f"{output}-whole")
+        require_checked(numbers, output)
+        assert json.loads(str(numbers["details"]))["one_device_mode"] == "vmap"
 
 
 @pytest.mark.parametrize("use_case", ["train", "per_sample_gradients"])
 def test_one_process_per_node_is_refused_on_one_device(use_case: str) -> None:
     for world in (World(), World(size=2, coordinator="127.0.0.1:1")):  # the second has two nodes with one device each
-        with pytest.raises(Refused, match="on one it would be jit"):
-            build(make_session("jax", use_case, execution_mode="jit_process_per_node", world=world))
+        with pytest.raises(Refused, match="one process for all devices of a node is for nodes with several"):
+            build(make_session("jax", use_case, execution_mode=PROCESS_PER_NODE[use_case], world=world))

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,12 +13,14 @@ import torch
 from flax import nnx
 
 from harness.errors import CheckFailed, Refused
+from harness.measure.protocol import Measuring
 from harness.measure.world import World
 from harness.plan import Framework
 from harness.results.record import EpochPoint
 from harness.work.closeness import relative_error
 from harness.work.use_cases.train import USE_CASE
 from jax_runner.use_cases import train as jax_train
+from tests.made.captures import allow_captures
 from tests.made.sessions import build, make_session, measure, with_small_images
 from torch_runner.use_cases import train as torch_train
 
@@ -27,7 +28,11 @@ TOLERANCE = 1e-9
 """Of float64, which rounds at 1e-16."""
 FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
 MODULES: dict[Framework, Any] = {"jax": jax_train, "torch": torch_train}
-OF_A_GPU = [mode.name for mode in USE_CASE.modes["torch"] if mode.graph != "none" or mode.run_as == "max_autotune"]
+OF_A_GPU = [
+    mode.name
+    for mode in USE_CASE.modes["torch"]
+    if (mode.graph != "none" or mode.run_as == "max_autotune") and mode.formulation != "flat"
+]
 """Modes that only a GPU can run."""
 
 Numbers = dict[str, np.ndarray]
@@ -114,7 +119,7 @@ def whole_run(framework: Framework, mode: str = "") -> list[EpochPoint]:
     result = measure(make_session(framework, "train", batch_size=200, execution_mode=mode, epochs=2, precision="fp64"))
     assert result.recompiles == 0
     assert result.blocks is not None
-    assert result.blocks.steps_per_call == (7 if mode == "scan" else 1)  # 1536 // 200
+    assert result.blocks.steps_per_call == (7 if mode in ("scan", "epoch_graph") else 1)  # 1536 // 200
     assert result.blocks_alone is None
     return result.epochs
 
@@ -135,23 +140,13 @@ def test_whole_use_case_learns_the_same_on_both_sides(mode: str) -> None:
     require_same_course("jax", mode)
 
 
-def as_a_replay(step: Callable[[], torch.Tensor], _optimizer: Any) -> Callable[[], torch.Tensor]:
-    """What a CUDA graph looks like from outside: the loss lies where the last one lay."""
-    static_loss = torch.zeros((), dtype=torch.float64)
-
-    def replay() -> torch.Tensor:
-        return static_loss.copy_(step().detach())
-
-    return replay
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="runs on a GPU as it is")
-def test_whole_use_case_with_the_step_of_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", ["eager_graph", "epoch_graph"])
+def test_whole_use_case_with_the_step_of_a_cuda_graph(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU the step runs uncaptured; its batches, its reset and its losses must be those of eager. The order of 14
     batches begins again and again while it is timed."""
-    monkeypatch.setattr(torch_train, "require_one_gpu", lambda *_: None)
-    monkeypatch.setattr(torch_train, "captured", as_a_replay)
-    require_same_course("torch", "cuda_graph_step")
+    allow_captures(monkeypatch)
+    require_same_course("torch", mode)
 
 
 @pytest.mark.gpu
@@ -168,17 +163,32 @@ def test_modes_of_a_gpu_are_refused_on_a_cpu(mode: str) -> None:
         build(make_session("torch", "train", execution_mode=mode))
 
 
-@pytest.mark.parametrize("mode", ["cuda_graphs", "cuda_graph_step"])
-def test_cuda_graphs_are_refused_on_several_devices(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_train, "require_gpu", lambda *_: None)
+@pytest.mark.parametrize("mode", ["reduce_overhead", "compiled_graph", "epoch_graph"])
+def test_graphs_of_one_gpu_are_refused_on_several(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    allow_captures(monkeypatch)
     world = World(size=2, coordinator="127.0.0.1:1")
-    with pytest.raises(Refused, match=f"{mode} is for one GPU: this project has not tried it on several"):
+    with pytest.raises(Refused, match=f"{mode} is for one GPU.*For several there is flat_compiled_graph"):
         build(make_session("torch", "train", execution_mode=mode, world=world))
 
 
+@pytest.mark.parametrize("mode", ["compiled_unsplit", "flat_eager"])
+def test_modes_of_several_devices_are_refused_on_one(mode: str) -> None:
+    with pytest.raises(Refused, match=f"{mode} is for several devices; on one it would be (compiled|eager)"):
+        build(make_session("torch", "train", execution_mode=mode))
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_test_loss_that_is_not_finite_fails(framework: Framework) -> None:
+def test_diverging_training_is_told_before_it_is_timed(framework: Framework) -> None:
+    session = make_session(framework, "train", learning_rate=1e30)
+    with pytest.raises(CheckFailed, match=r"the loss of epoch 1, step 2 of 2, is (nan|inf): training diverged"):
+        measure(session)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_test_loss_that_is_not_finite_fails(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step per epoch: the loss of the initial weights is finite; only the evaluation sees what became of them."""
+    monkeypatch.setattr(MODULES[framework].Training, "check", lambda _: [])
+    monkeypatch.setattr(Measuring, "_require_finite", lambda *_: None)
     session = make_session(framework, "train", batch_size=1536, learning_rate=1e30)
     with pytest.raises(CheckFailed, match=r"the test loss after epoch 1, step 1 of 1, is (nan|inf): training diverged"):
         measure(session)

@@ -10,13 +10,14 @@ Formulations (formulations.py), for how N models become one program:
     grouped_conv1d   dense layers of all models as one Conv1d of kernel 1 with N groups
     batched          dense layers as one batched product (baddbmm), convolutions as one with N groups
     vmap             torch.func: stack_module_state and vmap
-How they are run: operator by operator; models and losses as one torch.compile graph, forward and backward; or as that
-with mode="reduce-overhead", whose kernels are replayed as CUDA graphs (GPU only).
+How they are run: operator by operator; models and losses as one torch.compile graph, forward and backward; that with
+more kernels tried; and each of these as one CUDA graph of the whole step, optimizer included
+(torch_runner/compiler.py). A captured step has no phases.
 The optimizer is PyTorch's fused SGD. It knows no learning rate per model inside one tensor, so stacked models with
 separate rates have one of their own, compiled where the model is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from torch import Tensor, nn
 from harness.measure.program import Phase, Program, Session
 from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
-from harness.work.declared import Mode
 from harness.work.use_cases.many_models import (
     CHECK_STEPS,
     Course,
@@ -41,7 +41,7 @@ from harness.work.use_cases.many_models import (
     learning_rates,
     model_seed,
 )
-from torch_runner.compiler import compile_options, keep_in_place, require_gpu
+from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.formulations import make_formulation, make_optimizer
 from torch_runner.models import make_model
@@ -65,35 +65,36 @@ class ManyModels(Program):
         self.problem = problem = Problem(session, model_dtype(variant.precision))
         self.samples_per_step = problem.count * variant.batch_size
         self.parameter_count = problem.count * parameter_count(problem.make_model())
-        self.details = {"models": problem.count}
-        self.replays = mode.graph != "none"
-        if self.replays:
-            require_gpu(mode.name, problem.device)
+        self.details = {"models": problem.count, **describe(mode)}
+        self.is_captured = mode.graph == "step"
         self.formulation = make_formulation(
             mode.formulation, problem.make_model, problem.task, problem.count, problem.shared, problem.device
         )
-        self.compute_losses = compiled(self._losses, mode)
+        self.compute_losses = in_mode(self._losses, mode, problem.device)
         self.optimizer = make_optimizer(
             self.formulation,
             problem.rates,
             problem.momentum,
             separate=problem.separate_rates,
-            compiled=mode.run_as != "eager",
+            mode=mode,
         )
         self.ones = torch.ones(problem.count, dtype=problem.dtype, device=problem.device)
         self.generator = torch.Generator(problem.device).manual_seed(problem.seed)
         self.losses: Tensor | Sequence[Tensor] = ()
         self.inputs, self.targets = self.formulation.place(*problem.check_batch())
-        if self.replays:
-            keep_in_place([*as_list(self.inputs), *as_list(self.targets)])
+        self.compute = captured(self.one_step, self.zero_gradients) if self.is_captured else self.one_step
         self.reset()
 
     def step(self) -> Tensor | Sequence[Tensor]:
         """All of it; the losses of all models before the step."""
+        return self.compute()
+
+    def one_step(self) -> Tensor | Sequence[Tensor]:
         self.zero_gradients()
-        losses = self.forward()
+        self.forward()
         self.backward()
         self.optimize()
+        losses, self.losses = self.losses, ()  # or they would keep autograd's graph of a warm-up
         return losses
 
     def state(self) -> Any:
@@ -139,8 +140,13 @@ class ManyModels(Program):
         if self.problem.drawn:
             self.session.device.wait(self.draw())
 
+    def witness(self) -> dict[str, Any]:
+        return witness(self.compute, self.session.mode, self.problem.device)
+
     def phases(self) -> list[Phase]:
         """Together they are the step."""
+        if self.is_captured:
+            return []
         data_generation: list[Phase] = [("data_generation", self.draw)] if self.problem.drawn else []
         return [
             *data_generation,
@@ -172,12 +178,12 @@ class ManyModels(Program):
     # The phases.
 
     def draw(self) -> Tensor | Sequence[Tensor]:
-        """Train on a new random batch from now on, made on the device. CUDA graphs read it where the first one lay."""
+        """Train on a new random batch from now on, made on the device. A CUDA graph reads it where the first was."""
         problem = self.problem
         inputs, targets = self.formulation.draw(
             problem.drawn_shape, problem.drawn_classes, problem.batch_size, self.generator
         )
-        if self.replays:
+        if self.is_captured:
             torch._foreach_copy_([*as_list(self.inputs), *as_list(self.targets)], [*as_list(inputs), *as_list(targets)])
         else:
             self.inputs, self.targets = inputs, targets
@@ -187,8 +193,6 @@ class ManyModels(Program):
         self.optimizer.zero_grad(set_to_none=True)
 
     def forward(self) -> Tensor | Sequence[Tensor]:
-        if self.replays:
-            torch.compiler.cudagraph_mark_step_begin()
         self.losses = self.compute_losses(self.inputs, self.targets)
         return self.losses
 
@@ -257,13 +261,6 @@ class Problem:
         on_device = to_device(batch, self.device)
         inputs = self.task.inputs(on_device).clone(memory_format=torch.contiguous_format)
         return inputs, self.task.targets(on_device)
-
-
-def compiled(function: Callable[..., Any], mode: Mode) -> Callable[..., Any]:
-    """`function` itself in the eager modes."""
-    if mode.run_as == "eager":
-        return function
-    return torch.compile(function, **compile_options("reduce-overhead" if mode.graph == "parts" else None))
 
 
 def as_list(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:

@@ -3,20 +3,27 @@
 Outputs, never compared with each other: see harness/work/use_cases/per_sample_gradients.py, which has the formulas.
 
 Formulations:
-    vmap             vmap(grad(loss)) and the output
-    outer_product    one ordinary backward pass to every layer's output; each sample's weight gradient is then the outer
-                     product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799; Opacus' hooks do the
-                     same)
-    chunked          vmap over chunks of settings.chunk_size samples: less memory
-    loop             one backward pass per sample: the reference, not a contender
-How they are run: operator by operator; as one torch.compile graph, of the whole batch or of a chunk; or as that with
-mode="reduce-overhead", whose kernels are replayed as CUDA graphs (GPU only).
+    batch                    the gradient of the mean loss, as training takes it: the base line, for that output alone
+    vmap                     vmap(grad(loss)) and the output
+    outer_product            one ordinary backward pass to every layer's output; each sample's weight gradient is then
+                             the outer product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799;
+                             Opacus' hooks do the same)
+    ghost                    norms and clipped sums without the gradients themselves (ghost.py)
+    chunked                  vmap over chunks of settings.chunk_size samples: less memory
+    chunked_outer_product    the same of outer_product
+    loop                     one backward pass per sample: the reference, not a contender
+How they are run: operator by operator; as one torch.compile graph, of the whole batch or of a chunk; with more kernels
+tried; and each of these as one CUDA graph of the whole step (torch_runner/compiler.py).
+
+Images are channels_last where convolutions are plain ones, and NCHW where vmap makes grouped ones of them, which cuDNN
+and Inductor are far slower at in channels_last (torch/_inductor/graph.py, decide_layout_opt).
 
 On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
 moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,13 +44,14 @@ from harness.work.use_cases.per_sample_gradients import (
     check_gradients,
     parity_names,
 )
-from torch_runner.compiler import compile_options, keep_in_place, require_gpu
+from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.models import make_model
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.task import in_float64, make_task, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
+PLAIN_CONVOLUTIONS = ("batch", "outer_product", "chunked_outer_product", "ghost")
 PATCH_BYTES = {"cpu": 2**24, "cuda": 2**30}
 """Memory for the patches of outer_product. On a CPU a larger piece would come from the system anew, page by page, in
 every step (glibc's M_MMAP_THRESHOLD); on a GPU this only bounds the memory."""
@@ -72,14 +80,15 @@ class PerSampleGradients(Program):
         self.samples_per_step = self.batch_size
         self.parameter_count = parameter_count(self.problem.model)
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
-        self.details = {} if session.is_alone else session.world.describe()
+        self.details = describe(session.mode) | ({} if session.is_alone else session.world.describe())
         local = make_function(self.problem, session.mode, self.output, self.settings)
-        self.compute = on_all_parts(local, self.output) if self.communicates else local
+        compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
-        keep_in_place(self.batch)
+        one_step = lambda: compute(*self.batch)  # noqa: E731
+        self.compute = captured(one_step) if session.mode.graph == "step" else one_step
 
     def step(self) -> Tensors:
-        return self.compute(*self.batch)
+        return self.compute()
 
     def state(self) -> tuple[Tensor, Tensor]:
         return self.batch
@@ -111,6 +120,9 @@ class PerSampleGradients(Program):
         ]
         return loop, to_neutral(grad(problem.batch_loss)(problem.params, inputs, targets))
 
+    def witness(self) -> dict[str, Any]:
+        return witness(self.compute, self.session.mode, self.problem.device)
+
     def settle(self) -> None:
         """In place: CUDA graphs keep pointing at the batch."""
         for tensor, value in zip(self.batch, self.own_batch(np.arange(self.batch_size)), strict=True):
@@ -124,7 +136,7 @@ class PerSampleGradients(Program):
         with torch.no_grad():
             outputs = problem.apply(problem.params, inputs)
             loss = problem.task.mean_loss(outputs, targets)
-        for _ in range(COLD_CALLS):  # CUDA graphs are warmed up, recorded, replayed: the third call is what is timed
+        for _ in range(COLD_CALLS):  # a CUDA graph is captured in the third call, which is what is timed
             gradients = self.step()
         numbers = to_neutral(gradients)
         if self.output in PER_SAMPLE_OUTPUTS:
@@ -149,15 +161,18 @@ class Problem:
         self.task = make_task(session, dtype).to(self.device)
         self.model = make_model(session, dtype)
         load_initial_weights(self.model, session.measurement.protocol.seed)
-        self.model.to(self.device)
+        in_channels_last = session.mode.formulation in PLAIN_CONVOLUTIONS
+        self.memory_format = torch.channels_last if in_channels_last else torch.contiguous_format
+        self.model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
         self.params = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
-        keep_in_place(self.params.values())
 
     def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Inputs and targets, on the device."""
         batch = to_device({name: array[rows] for name, array in self.train.items()}, self.device)
+        inputs = self.task.inputs(batch)
+        is_image = inputs.dim() == 4
         # Not .contiguous(): of one channel it may keep strides that convolutions take for channels_last.
-        inputs = self.task.inputs(batch).clone(memory_format=torch.contiguous_format)
+        inputs = inputs.clone(memory_format=self.memory_format if is_image else torch.contiguous_format)
         return inputs, self.task.targets(batch)
 
     def apply(self, params: Tensors, inputs: Tensor) -> Tensor:
@@ -180,36 +195,54 @@ def on_all_parts(compute: Function, output: str) -> Function:
 
 def make_function(problem: Problem, mode: Mode, output: str, settings: Settings) -> Function:
     """What one device does. Raises Refused for a mode that makes no sense for this output or machine."""
-    params = problem.params
-    if output == "batch_gradient":
-        if mode.formulation != "vmap":
-            raise Refused(f"batch_gradient has no formulation {mode.formulation}: it has no per-sample gradients")
-        batch_gradient = grad(problem.batch_loss)
-        return compiled(lambda inputs, targets: batch_gradient(params, inputs, targets), mode, problem.device)
+    if mode.formulation == "batch":
+        return batch_gradient(problem, mode)
+    if mode.formulation == "ghost":
+        from torch_runner.ghost import ghost
 
-    if mode.formulation == "outer_product":
+        function = ghost(problem, output, settings.clip_norm, traced=mode.run_as != "eager")
+        return in_mode(function, mode, problem.device)
+
+    if mode.formulation.endswith("outer_product"):
         per_sample = outer_product(problem, traced=mode.run_as != "eager")
     elif mode.formulation == "loop":
         per_sample = loop_over_samples(problem)
     else:
         vmapped = vmap(grad(problem.sample_loss), in_dims=(None, 0, 0))
-        per_sample = lambda inputs, targets: vmapped(params, inputs, targets)  # noqa: E731
+        per_sample = lambda inputs, targets: vmapped(problem.params, inputs, targets)  # noqa: E731
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:
         return reduce_gradients(per_sample(inputs, targets), output, settings.clip_norm)
 
-    function = compiled(compute, mode, problem.device)
-    return chunked(function, output, settings.chunk_size) if mode.formulation == "chunked" else function
+    function = in_mode(compute, mode, problem.device)
+    return chunked(function, output, settings.chunk_size) if mode.formulation.startswith("chunked") else function
 
 
-def compiled(function: Function, mode: Mode, device: torch.device) -> Function:
-    """`function` itself in the eager modes."""
-    if mode.run_as == "eager":
-        return function
-    if mode.graph == "none":
-        return torch.compile(function, **compile_options())
-    require_gpu(mode.name, device)
-    return torch.compile(function, **compile_options("reduce-overhead"))
+def batch_gradient(problem: Problem, mode: Mode) -> Function:
+    """By the ordinary backward pass over the plain module; compiled, forward and backward as in training."""
+    module = MeanLoss(problem)
+    parameters = dict(problem.model.named_parameters())
+    mean_loss = in_mode(module, mode, problem.device)
+
+    def compute(inputs: Tensor, targets: Tensor) -> Tensors:
+        gradients = torch.autograd.grad(mean_loss(inputs, targets), list(parameters.values()))
+        return dict(zip(parameters, gradients, strict=True))
+
+    return compute
+
+
+class MeanLoss(nn.Module):
+    """Of a batch, by the plain module."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.model, self.task = problem.model, problem.task
+        self.device_type, self.bf16 = problem.device.type, problem.bf16
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.bf16):
+            outputs = self.model(inputs)
+        return self.task.mean_loss(outputs, targets)
 
 
 def reduce_gradients(gradients: Tensors, output: str, clip_norm: float) -> Tensors:
@@ -352,6 +385,31 @@ def convolution_gradients(module: nn.Conv2d, layer_input: Tensor, output_gradien
     weight = layer_input.new_empty(batch_size, features, patch_size)
     for first in range(0, batch_size, slice_size):
         rows = slice(first, first + slice_size)
-        patches = F.unfold(layer_input[rows], module.kernel_size, module.dilation, module.padding, module.stride)
+        patches = extract_patches(module, layer_input[rows], positions)
         torch.bmm(output_gradient[rows], patches.transpose(1, 2), out=weight[rows])
     return weight.view(-1, *module.weight.shape)
+
+
+def extract_patches(module: nn.Conv2d, images: Tensor, positions: int) -> Tensor:
+    """What the kernel sees at each position, [batch, channels * kernel height * kernel width, positions].
+
+    By strides and one copy: F.unfold starts a kernel for each image on CUDA (aten/src/ATen/native/cuda/Im2Col.cu). As
+    Opacus does it (opacus/utils/tensor_utils.py, unfold2d).
+    """
+    assert not isinstance(module.padding, str)
+    rows, columns = module.padding
+    images = F.pad(images, (columns, columns, rows, rows))
+    batch, channels, height, width = images.shape
+    of_batch, of_channel, of_row, of_column = images.stride()
+    window = [
+        (size - dilation * (kernel - 1) - 1) // stride + 1
+        for size, kernel, dilation, stride in zip(
+            (height, width), module.kernel_size, module.dilation, module.stride, strict=True
+        )
+    ]
+    steps = [
+        *(dilation * step for dilation, step in zip(module.dilation, (of_row, of_column), strict=True)),
+        *(stride * step for stride, step in zip(module.stride, (of_row, of_column), strict=True)),
+    ]
+    seen = images.as_strided((batch, channels, *module.kernel_size, *window), (of_batch, of_channel, *steps))
+    return seen.reshape(batch, -1, positions)

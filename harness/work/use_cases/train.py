@@ -49,6 +49,7 @@ USE_CASE = UseCase(
             *torch_modes("step"),
             Mode(name="reduce_overhead", formulation="step", graph="parts"),
             Mode(name="compiled_unsplit", formulation="unsplit"),
+            *torch_modes("flat", "flat_"),
             Mode(name="epoch_graph", formulation="epoch", graph="step", several_steps=True),
         ),
     },
@@ -78,17 +79,18 @@ def check_training(actual: Course, reference: Course, precision: Precision, step
         steps: which program it was, for the check's name.
 
     Raises:
-        CheckFailed: it does something else; the variant is then recorded as failed and never timed.
+        CheckFailed: it does something else, or diverges; the variant is then recorded as failed and never timed.
     """
+    require_finite(actual.losses, 1)
     against = f"of {steps} against float64"
-    checks = check_first_losses(actual.losses, reference.losses, precision, steps)
+    checks: list[Check] = []
     for name, ours, theirs in (
         ("gradients", actual.gradients, reference.gradients),
         (f"updates of {CHECK_STEPS} steps", actual.updates, reference.updates),
     ):
         whole, errors = relative_error(ours, theirs), errors_of_tensors(ours, theirs)
         checks += check_errors(f"{name} {against}", errors, "tensor", precision, worst=whole)
-    return checks
+    return checks + check_first_losses(actual.losses, reference.losses, precision, steps)
 
 
 def check_first_losses(

@@ -68,6 +68,9 @@ class Device:
 
     def wait(self, outputs: Any) -> None: ...
 
+    def is_finite(self, outputs: Any) -> bool:
+        return True
+
     def compilations(self) -> int:
         return 0
 
