@@ -1,20 +1,110 @@
-"""XLA, as the device and the use cases ask for it."""
+"""XLA, as the device and the use cases ask for it: an execution mode's options, and what XLA says of a program."""
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
 
 import jax
 import jax.monitoring
+import jaxlib.version
+
+from harness.errors import CheckFailed, Refused
+from harness.work.declared import Mode
+
+Options = dict[str, str | int | bool]
+"""Of XLA's compiler, by name."""
+
+IN_GRAPHS = (
+    "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,"  # what XLA takes by itself
+    "CONVOLUTION,WHILE"
+)
+"""Kinds of operations that may be captured; by XLA's names, without a plus. Without convolutions a step of a
+convolutional network falls apart into pieces that are shorter than the five operations from which on XLA makes a graph
+by itself; without loops the host starts every round of `scan` and `map`. Collectives stay outside."""
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"  # jax/_src/dispatch.py
+TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
+
+
+class HasGpu(Protocol):
+    """Of jax_runner/device.py::Device, which imports this module."""
+
+    @property
+    def on_gpu(self) -> bool: ...
+
+
+def compiler_options(mode: Mode, device: HasGpu) -> Options:
+    """What an execution mode tells XLA; nothing for a plain one.
+
+    A forced layout may be the one that XLA would choose: it depends on the GPU, on the dtype and on XLA's release, and
+    XLA does not tell which it was. Such a mode is then the plain one, measured twice.
+
+    Raises:
+        Refused: this machine has no GPU, and all of these are options of XLA for GPUs, which a CPU would ignore; or
+            this jaxlib does not know one of them.
+    """
+    options: Options = {}
+    if mode.graph == "step":
+        options["xla_gpu_enable_command_buffer"] = IN_GRAPHS
+        options["xla_gpu_graph_min_graph_size"] = 1
+    if mode.run_as == "max_autotune":
+        options["xla_gpu_exhaustive_tiling_search"] = True
+        options["xla_gpu_cudnn_gemm_fusion_level"] = 2
+    if mode.layout != "own":
+        options[f"xla_gpu_force_conv_{mode.layout}"] = True
+    if mode.overlaps:
+        options["xla_gpu_enable_latency_hiding_scheduler"] = True
+    if options and not device.on_gpu:
+        raise Refused(f"execution mode {mode.name} needs an NVIDIA GPU: it is an option of XLA for GPUs")
+    if reason := why_not_known(tuple(options.items())):
+        raise Refused(f"execution mode {mode.name}: jaxlib {jaxlib.version.__version__} does not know it: {reason}")
+    if mode.graph == "step" and mode.formulation == "unrolled":
+        # Independent models become parallel branches of one graph. A graph is one without it too.
+        concurrent: Options = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
+        options |= concurrent if why_not_known(tuple(concurrent.items())) is None else {}
+    return options
+
+
+@cache
+def why_not_known(options: tuple[tuple[str, str | int | bool], ...]) -> str | None:
+    """What this jaxlib has against these options; None where it takes them. Asked with a program of no work, so that
+    neither a timed call nor its compilation has to find out."""
+    if not options:
+        return None
+    try:
+        jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "compile option" in str(error) or "While setting option" in str(error):
+            return str(error).splitlines()[0]
+        raise
+    return None
+
+
+def jitted(function: Callable[..., Any], mode: Mode, device: HasGpu, **arguments: Any) -> Any:
+    """`function` as the execution mode has it compiled; `arguments` are those of jax.jit. Raises Refused."""
+    return jax.jit(function, compiler_options=compiler_options(mode, device) or None, **arguments)
+
+
+def details_of_compiler(mode: Mode, device: HasGpu) -> dict[str, Any]:
+    """For `Result.details`: the options, where there are any."""
+    options = compiler_options(mode, device)
+    return {"compiler_options": options} if options else {}
 
 
 class Compilations:
-    """Programs that XLA has compiled since this was made."""
+    """Programs that were traced, and programs that were compiled, since this was made. A new program counts as both and
+    brings others with it; in a steady state there is neither."""
 
     def __init__(self) -> None:
         self.count = 0
         jax.monitoring.register_event_duration_secs_listener(self._hear)
 
     def _hear(self, event: str, duration_secs: float, **_: str | int) -> None:
-        if event == COMPILE_EVENT:
+        if event in (COMPILE_EVENT, TRACE_EVENT):
             self.count += 1
 
 
@@ -30,3 +120,63 @@ def step_peak_bytes(step: jax.stages.Compiled) -> int | None:
         + analysis.temp_size_in_bytes
         - analysis.alias_size_in_bytes
     )
+
+
+# How much of a step is in CUDA graphs, by XLA's dump of what it has made.
+
+A_THUNK = re.compile(r"(?P<indent> *)(?:\d+: +)?(?P<kind>k[A-Z]\w*)\b")
+"""A line of the dump: one thing that the host starts, and its kind. What is inside another is indented below it."""
+
+
+def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
+    """How many command buffers (CUDA graphs) XLA has made of a step, and what is left outside of them, by kind.
+
+    The step is compiled once more, with the same options, so that what XLA dumps costs the timed program nothing. Where
+    XLA dumps nothing of the sort, the number is None with the reason.
+
+    Raises:
+        CheckFailed: there is none, and the mode is one of CUDA graphs.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        step.compile(
+            compiler_options={
+                "xla_dump_to": folder,
+                "xla_dump_hlo_module_re": "^jit_",  # the step itself, not what is tried on the way
+                # No emitter has this name. JAX's cache on disk ignores the other options, and would bring a program
+                # from there without a dump.
+                "xla_dump_emitter_re": Path(folder).name,
+            }
+        )
+        dump = dumped_thunks(Path(folder))
+    if dump is None:
+        return {"command_buffers": None, "command_buffers_absent": "XLA does not tell: its dump has no thunks"}
+    outside = outside_of_graphs(dump.splitlines())
+    count = outside.pop("kCommandBuffer", 0)
+    if mode.graph == "step" and count == 0:
+        raise CheckFailed(f"execution mode {mode.name}: XLA has put nothing of the step into CUDA graphs")
+    return {"command_buffers": count, "outside_of_command_buffers": dict(outside)}
+
+
+def dumped_thunks(folder: Path) -> str | None:
+    """The largest of the programs that were dumped. XLA writes thunks when they are made and, where a pass such as the
+    one that makes command buffers has changed them, once more (xla/service/gpu/gpu_executable.cc)."""
+    for name in ("*thunk_sequence_after_thunk_passes*.txt", "*thunk_sequence*.txt"):
+        if dumps := [path.read_text() for path in folder.glob(name)]:
+            return max(dumps, key=len)
+    return None
+
+
+def outside_of_graphs(lines: Sequence[str]) -> Counter[str]:
+    """How many thunks there are of each kind, command buffers among them, without what is inside a command buffer."""
+    counts: Counter[str] = Counter()
+    graph_indent: int | None = None
+    for line in lines:
+        thunk = A_THUNK.match(line)
+        if thunk is None:
+            continue
+        indent = len(thunk["indent"])
+        if graph_indent is not None and indent > graph_indent:
+            continue
+        graph_indent = indent if thunk["kind"] == "kCommandBuffer" else None
+        counts[thunk["kind"]] += 1
+    return counts

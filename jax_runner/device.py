@@ -1,5 +1,6 @@
 """The device as JAX sees it: precision, waiting, memory, compilations, and the other processes' devices."""
 
+from collections.abc import Iterator
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
@@ -10,7 +11,7 @@ from jax import numpy as jnp
 from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
-from harness.errors import Refused
+from harness.errors import ProjectError, Refused
 from harness.measure.gpu import visible_gpu_count
 from harness.measure.world import World
 from harness.results.record import Memory
@@ -18,6 +19,19 @@ from jax_runner.compiler import Compilations
 
 ON_CPU = "XLA's allocator keeps no count on a CPU; host_peak_bytes has the whole process"
 
+OUT_OF_MEMORY = (
+    "RESOURCE_EXHAUSTED",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "'out of memory'",
+)
+"""What is said by XLA's own allocator, and by those who ask the driver for memory beside it: modules, cuBLAS, cuDNN,
+and NCCL, in quotation marks."""
+
+MATMUL_PRECISION = {"tf32": "tensorfloat32", "default": None}
+"""`jax_default_matmul_precision` where it is not "highest"."""
 
 FLOAT64 = {"dtype": jnp.float64, "param_dtype": jnp.float64}
 """Of a model in double precision, which takes jax.enable_x64."""
@@ -28,6 +42,7 @@ class Device:
 
     def __init__(self) -> None:
         self._world_size = 1
+        self._has_joined = False
         self._compilations = Compilations()
 
     @cached_property
@@ -49,6 +64,8 @@ class Device:
             ProjectError: these GPUs are not shown to this process.
         """
         require_visible_gpus(world)
+        insist_on_cuda()
+        self._has_joined = True
         own = list(range(world.local_rank, world.local_rank + world.devices_per_rank))
         jax.config.update("jax_num_cpu_devices", world.devices_per_rank)
         if world.size == 1:
@@ -84,20 +101,45 @@ class Device:
 
     def set_up(self, precision: str) -> None:
         """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is the models'
-        dtype over fp32 weights.
+        dtype over fp32 weights; default is what JAX does to fp32 where nobody tells it anything.
 
         Source: docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html; it holds for convolutions too
         (jax.lax.Precision).
 
+        On a GPU it also starts the libraries, so that a first call's time is that of its own compilation.
+
         Raises:
             Refused: tf32 or bf16 on a CPU.
+            ProjectError: JAX cannot use the GPU that is there.
         """
+        insist_on_cuda()
+        if visible_gpu_count() and uses_cuda() and not self._has_joined:
+            # Or JAX would open every GPU of a workstation. Relative to CUDA_VISIBLE_DEVICES.
+            jax.config.update("jax_cuda_visible_devices", "0")
+        self._require_its_gpu()
         if precision in ("tf32", "bf16") and not self.on_gpu:
             raise Refused(f"precision {precision} needs an NVIDIA GPU; JAX sees none here and it is not run as fp32")
         if precision in ("tf32", "bf16") and float(self.device.compute_capability) < 8.0:
             raise Refused(f"precision {precision} needs compute capability 8.0, which {self.device.device_kind} lacks")
         jax.config.update("jax_enable_x64", precision == "fp64")
-        jax.config.update("jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest")
+        jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(precision, "highest"))
+        if self.on_gpu:
+            start_libraries(precision)
+
+    def _require_its_gpu(self) -> None:
+        """Raises ProjectError where a GPU is shown and JAX sees none. Not Refused, which would settle the measurement:
+        a repaired installation can do it. Whoever wants the CPU of such a machine says so by JAX_PLATFORMS=cpu."""
+        try:
+            found = self.on_gpu
+        except RuntimeError as error:
+            raise ProjectError(f"JAX cannot start its backend; the log above may say why: {error}") from error
+        count, platforms = visible_gpu_count(), jax.config.jax_platforms  # type: ignore[attr-defined]
+        if count and not found and names_cuda(platforms):
+            raise ProjectError(
+                f"{count} GPU(s) are visible, and JAX sees none: its plugin for CUDA is missing or broken. Install the "
+                f"project with [cuda13] or [cuda12]; `python -c 'import jax; jax.devices()'` says more. To measure on "
+                f"the CPU on purpose, set JAX_PLATFORMS=cpu"
+            )
 
     def describe(self) -> dict[str, Any]:
         description: dict[str, Any] = {
@@ -109,7 +151,7 @@ class Device:
         }
         if self.on_gpu:
             statistics = self.device.memory_stats() or {}
-            description |= {
+            description |= library_versions() | {
                 "bytes_limit": statistics.get("bytes_limit"),
                 "platform_version": self.device.client.platform_version,
                 "device_count": jax.local_device_count(),
@@ -117,7 +159,11 @@ class Device:
         return description
 
     def wait(self, outputs: Any) -> None:
-        """All of the given outputs; JAX knows no wait for a whole device."""
+        """All of the given outputs; JAX knows no wait for a whole device.
+
+        Those of one program are ready together, but this cannot know that they are of one. Most of what it costs to
+        look at each is spent while the device still works: 21 us for 166 arrays, on a CPU.
+        """
         jax.block_until_ready(outputs)
 
     def is_finite(self, outputs: Any) -> bool:
@@ -127,7 +173,7 @@ class Device:
         return all(bool(jnp.isfinite(part).all()) for part in floating)
 
     def compilations(self) -> int:
-        """Programs that XLA has compiled so far."""
+        """Programs that JAX has traced and XLA has compiled so far, each counted; a steady state has neither."""
         return self._compilations.count
 
     def forget_programs(self) -> None:
@@ -158,7 +204,8 @@ class Device:
         )
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        return "RESOURCE_EXHAUSTED" in str(error)
+        """Or what caused it was."""
+        return any(words in str(one) for one in with_causes(error) for words in OUT_OF_MEMORY)
 
 
 def require_visible_gpus(world: World) -> None:
@@ -168,11 +215,61 @@ def require_visible_gpus(world: World) -> None:
         world.require_gpus(visible)
 
 
+def insist_on_cuda() -> None:
+    """Where there is a GPU and a plugin for it, a plugin that fails must raise: unless it is told which platforms to
+    use, JAX logs that and goes on with the CPU (jax/_src/xla_bridge.py, `discover_pjrt_plugins` and `backends`). Comes
+    before anything touches a device."""
+    if visible_gpu_count() and uses_cuda() and not jax.config.jax_platforms:  # type: ignore[attr-defined]
+        jax.config.update("jax_platforms", "cuda,cpu")
+
+
 def uses_cuda() -> bool:
     """Whether JAX has its plugin for CUDA and may use it."""
-    platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
     plugins = [plugin.name for plugin in entry_points(group="jax_plugins")]
-    return any("cuda" in name for name in plugins) and (not platforms or "cuda" in platforms or "gpu" in platforms)
+    return any("cuda" in name for name in plugins) and names_cuda(jax.config.jax_platforms)  # type: ignore[attr-defined]
+
+
+def names_cuda(platforms: str | None) -> bool:
+    """Of JAX_PLATFORMS; whoever says nothing leaves the choice to JAX."""
+    return not platforms or "cuda" in platforms or "gpu" in platforms
+
+
+def start_libraries(precision: str) -> None:
+    """One small product and one small convolution with their gradients, on each of this process's devices. cuBLAS and
+    cuDNN are loaded by their first calls, which takes seconds."""
+    dtype = model_dtypes(precision)["dtype"]
+
+    def loss(images: jax.Array, kernel: jax.Array, matrix: jax.Array) -> jax.Array:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        hidden = jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=numbers)
+        return (hidden.reshape(-1, matrix.shape[0]) @ matrix).sum()
+
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+    for device in jax.local_devices():
+        arguments = (jnp.ones(shape, dtype) for shape in ((16, 16, 16, 32), (3, 3, 32, 32), (256, 256)))
+        jax.block_until_ready(gradients(*jax.device_put(tuple(arguments), device)))
+
+
+def library_versions() -> dict[str, Any]:
+    """Of what JAX has loaded, which may be other than what is installed; empty where it does not say."""
+    try:
+        from jax._src.lib import cuda_versions
+
+        return {
+            "cudnn": cuda_versions.cudnn_get_version(),  # type: ignore[union-attr]
+            "cublas": cuda_versions.cublas_get_version(),  # type: ignore[union-attr]
+            "cuda_runtime": cuda_versions.cuda_runtime_get_version(),  # type: ignore[union-attr]
+        }
+    except (ImportError, AttributeError, RuntimeError):  # not a public part of JAX
+        return {}
+
+
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what it was raised from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def largest(devices: list[Memory], name: str) -> int | None:

@@ -3,10 +3,10 @@
 A formulation turns a function of one model into one of N. What it takes and returns is laid out as the formulation
 wants it, so that a step moves no data:
 
-    vmap, map       arrays [models, ...]
+    vmap, map,      arrays [models, ...]
+    unrolled
     side_by_side    the same, but images [batch, height, width, models, channels] and kernels of convolutions
                     [height, width, channels in, models, channels out], as XLA's grouped convolutions want them
-    unrolled        a tuple of N, one for each model
     one for all     what all models share has no such axis
 """
 
@@ -23,6 +23,13 @@ PER_MODEL = 0
 FOR_ALL = None
 Axes = Sequence[int | None]
 """For each argument: PER_MODEL or FOR_ALL."""
+
+
+OF_THE_SUM = ("vmap", "side_by_side")
+"""Formulations that take the gradient of the models' losses together. As the models do not depend on each other, the
+gradient of the losses' sum is each model's own. Of vmap of a convolution XLA sees a grouped weight gradient
+(`batch_group_count`), which it has from cuDNN; of vmap of its gradient, a forward convolution whose window is the whole
+output (`feature_group_count`)."""
 
 
 def over_models(function: OfOneModel, formulation: str, axes: Axes, count: int) -> Callable[..., Arrays]:
@@ -59,16 +66,22 @@ def beside(arrays: Arrays) -> Arrays:
     return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis_of_models(leaf)), arrays)
 
 
-def unrolled(function: OfOneModel, axes: Axes, count: int) -> Callable[..., tuple[Arrays, ...]]:
-    """XLA sees `count` independent models in one program."""
+def unrolled(function: OfOneModel, axes: Axes, count: int) -> Callable[..., Arrays]:
+    """XLA sees `count` independent models in one program, each with its slice of the arrays. A call takes and returns
+    as many arrays as one of vmap: N times as many would cost the host more time than small models cost the device."""
 
-    def of_all(*arguments: Arrays) -> tuple[Arrays, ...]:
-        return tuple(
-            function(*(value if axis is FOR_ALL else value[index] for value, axis in zip(arguments, axes, strict=True)))
-            for index in range(count)
-        )
+    def of_all(*arguments: Arrays) -> Arrays:
+        return stack([function(*own_arguments(arguments, axes, index)) for index in range(count)])
 
     return of_all
+
+
+def own_arguments(arguments: Sequence[Arrays], axes: Axes, index: int) -> list[Arrays]:
+    """Of one model."""
+    return [
+        value if axis is FOR_ALL else jax.tree.map(lambda leaf: leaf[index], value)
+        for value, axis in zip(arguments, axes, strict=True)
+    ]
 
 
 def mapped(function: OfOneModel, axes: Axes, count: int) -> Callable[..., Arrays]:
@@ -93,9 +106,40 @@ def stack(of_models: Sequence[Arrays]) -> Arrays:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *of_models)
 
 
+def forward_and_pullback(loss: OfOneModel, formulation: str, axes: Axes, count: int) -> Callable[..., Arrays]:
+    """From the models' parameters and batches to their losses [models] and what `gradients_of` takes; `loss` and `axes`
+    as in `over_models`, the parameters first. Still to be jitted."""
+    if formulation == "map":
+        return mapped(lambda params, *batch: jax.vjp(lambda params: loss(params, *batch), params), axes, count)
+
+    def forward(params: Arrays, *batch: Arrays) -> Arrays:
+        return jax.vjp(lambda params: over_models(loss, formulation, axes, count)(params, *batch), params)
+
+    def unrolled_forward(params: Arrays, *batch: Arrays) -> Arrays:
+        # By slices that were taken before: the gradient by the whole would be N arrays of zeros around the slices.
+        params_of_models, batches = [], []
+        for index in range(count):
+            own_params, *own_batch = own_arguments((params, *batch), axes, index)
+            params_of_models.append(own_params)
+            batches.append(own_batch)
+
+        def losses(params_of_models: list[Arrays]) -> jax.Array:
+            return jnp.stack([loss(own, *batch) for own, batch in zip(params_of_models, batches, strict=True)])
+
+        return jax.vjp(losses, params_of_models)
+
+    return unrolled_forward if formulation == "unrolled" else forward
+
+
+def gradients_of(pullback: Any, formulation: str, count: int, dtype: Any) -> Arrays:
+    """Of each model's loss by its parameters, in the formulation's layout. `dtype`: of the losses."""
+    if formulation == "map":
+        return mapped(lambda pullback: pullback(jnp.ones((), dtype))[0], (PER_MODEL,), count)(pullback)
+    (gradients,) = pullback(jnp.ones(count, dtype))
+    return stack(gradients) if formulation == "unrolled" else gradients
+
+
 def laid_out(of_models: Sequence[Arrays], formulation: str) -> Arrays:
-    if formulation == "unrolled":
-        return tuple(of_models)
     return beside(stack(of_models)) if formulation == "side_by_side" else stack(of_models)
 
 
@@ -103,16 +147,12 @@ def stacked(arrays: Arrays, formulation: str) -> Arrays:
     """What a formulation returned, as arrays [models, ...]."""
     if formulation == "side_by_side":
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis_of_models(leaf), 0), arrays)
-    return stack(arrays) if formulation == "unrolled" else arrays
+    return arrays
 
 
 def place(inputs: jax.Array, targets: jax.Array, formulation: str, *, shared: bool) -> tuple[Arrays, Arrays]:
     """A batch [models, batch, ...], or [batch, ...] for all, in the formulation's layout."""
-    if shared:
-        return inputs, targets
-    if formulation == "unrolled":
-        return tuple(inputs), tuple(targets)
-    return (beside(inputs), targets) if formulation == "side_by_side" else (inputs, targets)
+    return (beside(inputs), targets) if formulation == "side_by_side" and not shared else (inputs, targets)
 
 
 def draw(

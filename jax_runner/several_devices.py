@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from harness.errors import Refused
 from harness.measure.program import Session
+from harness.work.declared import Mode
 
 AXIS = "data"
 REPLICATED = PartitionSpec()
@@ -24,14 +24,30 @@ SPLIT = PartitionSpec(AXIS)
 
 
 def require_several_devices(session: Session[Any]) -> None:
-    """Raises Refused where one process for all devices of a node is the same as one for each."""
-    if session.mode.process_per_node and session.world.devices_per_rank == 1:
-        raise Refused("one process for all devices of a node is for nodes with several; on one it would be jit")
+    """Raises Refused for a mode of several devices where there is only one."""
+    mode = session.mode
+    if mode.process_per_node and session.world.devices_per_rank == 1:
+        same = same_on_one(session)
+        raise Refused(f"one process for all devices of a node is for nodes with several; on one it would be {same}")
+    if mode.overlaps and session.is_alone:
+        raise Refused(
+            f"execution mode {mode.name} is for several devices; one has no communication that could be hidden, and it "
+            f"would be {same_on_one(session)}"
+        )
 
 
 def details_of(session: Session[Any]) -> dict[str, Any]:
-    """How the devices were used, and which mode does the same on one of them."""
-    return session.world.describe() | ({"one_device_mode": "jit"} if session.mode.process_per_node else {})
+    """How the devices were used, and which mode does the same on one of them, where this one has no meaning there."""
+    of_several = session.mode.process_per_node or session.mode.overlaps
+    return session.world.describe() | ({"one_device_mode": same_on_one(session)} if of_several else {})
+
+
+def same_on_one(session: Session[Any]) -> str:
+    """The plain mode of the same formulation."""
+    formulation = session.mode.formulation
+    return next(
+        mode.name for mode in session.use_case.modes["jax"] if mode == Mode(name=mode.name, formulation=formulation)
+    )
 
 
 def mesh() -> Mesh:
@@ -64,12 +80,11 @@ def own_part(tree: Any) -> Any:
 
 
 def sum_over_devices(tree: Any) -> Any:
-    """One all-reduce of all leaves as one vector; to be called in `on_every_device`."""
-    vector, unflatten = ravel_pytree(tree)
-    return unflatten(jax.lax.psum(vector, AXIS))
+    """To be called in `on_every_device`. XLA makes as few collective operations of all leaves as it sees fit, without
+    copying them into one vector."""
+    return jax.lax.psum(tree, AXIS)
 
 
 def mean_over_devices(tree: Any) -> Any:
-    """One all-reduce, as `sum_over_devices`."""
-    vector, unflatten = ravel_pytree(tree)
-    return unflatten(jax.lax.pmean(vector, AXIS))
+    """As `sum_over_devices`."""
+    return jax.lax.pmean(tree, AXIS)

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 from flax import nnx
 
+from jax_runner.models.pooling import avg_pool
+
 WIDTHS = (3, 32, 32, 64, 64, 128, 128, 256, 10)
 POOLED_AFTER = (2, 4, 6)
 """Average pooling 2 x 2 stands behind these convolutions, counted from 1."""
@@ -34,7 +36,7 @@ class Cnn(nnx.Module):
             if number < len(WIDTHS) - 1:
                 hidden = nnx.relu(hidden)
             if number in POOLED_AFTER:
-                hidden = nnx.avg_pool(hidden, (2, 2), strides=(2, 2))
+                hidden = avg_pool(hidden, (2, 2))
         return hidden.mean((1, 2))
 
 

@@ -6,6 +6,8 @@ import jax
 from flax import nnx
 from jax import numpy as jnp
 
+from jax_runner.models.pooling import max_pool
+
 
 class Cnn(nnx.Module):
     """The 26,010-parameter network of the per-sample-gradient literature.
@@ -24,8 +26,8 @@ class Cnn(nnx.Module):
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Normalised images [batch, 28, 28, 1] to logits [batch, 10]."""
-        hidden = nnx.max_pool(nnx.relu(self.conv1(images)), (2, 2), strides=(1, 1))
-        hidden = nnx.max_pool(nnx.relu(self.conv2(hidden)), (2, 2), strides=(1, 1))
+        hidden = max_pool(nnx.relu(self.conv1(images)), (2, 2))
+        hidden = max_pool(nnx.relu(self.conv2(hidden)), (2, 2))
         hidden = nnx.relu(self.fc1(jnp.reshape(hidden, (hidden.shape[0], -1))))
         return self.fc2(hidden)
 

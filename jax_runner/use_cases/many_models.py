@@ -5,15 +5,16 @@ that of one model: a step does N times as many samples. The batch lies on the de
 
 Formulations (formulations.py), for how the step of one model becomes that of N. Each is one jitted program for the
 whole step, state donated:
-    vmap            jax.vmap over stacked parameters
+    vmap            jax.vmap over stacked parameters; the gradient is that of the losses' sum
     side_by_side    the same with the models' axis beside the channels in images and kernels, where a grouped
                     convolution has it; for models with convolutions
-    unrolled        a Python loop over the models, unrolled inside the jit
+    unrolled        a Python loop over the models, unrolled inside the jit; each has its slice of stacked parameters
     map             jax.lax.map over stacked parameters: a loop in the program
 Of the phases, each is a jitted program of its own; what the step fuses across them and keeps in place, they do not.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -40,9 +41,21 @@ from harness.work.use_cases.many_models import (
     learning_rates,
     model_seed,
 )
-from jax_runner.compiler import step_peak_bytes
+from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, witness_of_graphs
 from jax_runner.device import FLOAT64, Device, model_dtypes
-from jax_runner.formulations import FOR_ALL, PER_MODEL, Arrays, draw, laid_out, over_models, place, stacked
+from jax_runner.formulations import (
+    FOR_ALL,
+    OF_THE_SUM,
+    PER_MODEL,
+    Arrays,
+    draw,
+    forward_and_pullback,
+    gradients_of,
+    laid_out,
+    over_models,
+    place,
+    stacked,
+)
 from jax_runner.models import make_model
 from jax_runner.task import in_float64, make_task
 from jax_runner.weights import (
@@ -78,18 +91,20 @@ class ManyModels(Program):
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
         self.samples_per_step = problem.count * variant.batch_size
         self.parameter_count = problem.count * parameter_count(problem.model)
-        self.details = {"models": problem.count}
+        self.details = {"models": problem.count} | details_of_compiler(session.mode, session.device)
         self.batch_axis = FOR_ALL if problem.shared else PER_MODEL
-        rate_axis = PER_MODEL if problem.separate_rates else FOR_ALL
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)
-        step_axes = (PER_MODEL, rate_axis, self.batch_axis, self.batch_axis)
-        self.compute_step = jax.jit(self.over_models(problem.step, step_axes), donate_argnums=0)
-        forward_axes = (PER_MODEL, self.batch_axis, self.batch_axis)
-        self.compute_forward = jax.jit(self.over_models(self._forward, forward_axes))
-        self.compute_backward = jax.jit(self.over_models(self._backward, (PER_MODEL,)))
-        self.compute_optimize = jax.jit(
-            self.over_models(problem.optimize, (PER_MODEL, PER_MODEL, rate_axis)), donate_argnums=0
+        rate_axis = PER_MODEL if problem.separate_rates else FOR_ALL
+        self.optimize_all = self.over_models(problem.optimize, (PER_MODEL, PER_MODEL, rate_axis))
+        self.forward_all = forward_and_pullback(
+            problem.loss, self.formulation, (PER_MODEL, self.batch_axis, self.batch_axis), problem.count
         )
+        one_by_one = self.over_models(problem.step, (PER_MODEL, rate_axis, self.batch_axis, self.batch_axis))
+        step = self._step_of_the_sum if self.formulation in OF_THE_SUM else one_by_one
+        self.compute_step = jitted(step, session.mode, session.device, donate_argnums=0)
+        self.compute_forward = jitted(self.forward_all, session.mode, session.device)
+        self.compute_backward = jitted(self._backward, session.mode, session.device)
+        self.compute_optimize = jitted(self.optimize_all, session.mode, session.device, donate_argnums=0)
         self.compute_draw = jax.jit(self._draw)
         self.key = jax.random.key(problem.seed)
         self.pullback: Arrays = None
@@ -100,8 +115,7 @@ class ManyModels(Program):
 
     def step(self) -> tuple[Arrays, Arrays]:
         """All of it in one program; the new state, and the losses of all models before the step."""
-        outputs = self.compute_step(self.models, self.rates, self.inputs, self.targets)
-        self.models, losses = zip(*outputs, strict=True) if self.formulation == "unrolled" else outputs
+        self.models, losses = self.compute_step(self.models, self.rates, self.inputs, self.targets)
         return self.models, losses
 
     def state(self) -> Arrays:
@@ -151,10 +165,20 @@ class ManyModels(Program):
             ("optimizer", self.optimize),
         ]
 
+    def lowered(self) -> jax.stages.Lowered:
+        lowered: jax.stages.Lowered = self.compute_step.lower(self.models, self.rates, self.inputs, self.targets)
+        return lowered
+
     def step_peak_bytes(self) -> int | None:
-        if not self.session.device.on_gpu:
-            return None
-        return step_peak_bytes(self.compute_step.lower(self.models, self.rates, self.inputs, self.targets).compile())
+        return step_peak_bytes(self.lowered().compile()) if self.session.device.on_gpu else None
+
+    def witness(self) -> dict[str, Any]:
+        return self.graphs
+
+    @cached_property
+    def graphs(self) -> dict[str, Any]:
+        """Asked for once: it takes a compilation."""
+        return witness_of_graphs(self.lowered(), self.session.mode) if self.session.device.on_gpu else {}
 
     def parity(self) -> Neutral:
         """Outputs, losses and gradients of the first step, and what five steps add to the weights; a first axis of
@@ -179,8 +203,6 @@ class ManyModels(Program):
 
     def params(self) -> Arrays:
         """In the formulation's layout."""
-        if self.formulation == "unrolled":
-            return tuple(state.params for state in self.models)
         return self.models.params
 
     def over_models(self, function: Any, axes: tuple[int | None, ...]) -> Any:
@@ -194,9 +216,7 @@ class ManyModels(Program):
         return self.key, self.inputs, self.targets
 
     def forward(self) -> Arrays:
-        outputs = self.compute_forward(self.params(), self.inputs, self.targets)
-        of_models = zip(*outputs, strict=True) if self.formulation == "unrolled" else outputs
-        losses, self.pullback = of_models
+        losses, self.pullback = self.compute_forward(self.params(), self.inputs, self.targets)
         return losses, self.pullback
 
     def backward(self) -> Arrays:
@@ -214,13 +234,15 @@ class ManyModels(Program):
         next_key, key = jax.random.split(key)
         return next_key, *draw(key, problem.lead, shape, problem.drawn_classes, self.formulation, shared=problem.shared)
 
-    def _forward(self, params: Params, inputs: jax.Array, targets: jax.Array) -> tuple[jax.Array, Arrays]:
-        """Of one model: the loss, and the function of the backward pass with all that it needs."""
-        return jax.vjp(lambda params: self.problem.loss(params, inputs, targets), params)
+    def _step_of_the_sum(
+        self, models: Arrays, rates: jax.Array, inputs: jax.Array, targets: jax.Array
+    ) -> tuple[Arrays, jax.Array]:
+        losses, pullback = self.forward_all(models.params, inputs, targets)
+        return self.optimize_all(models, self._backward(pullback), rates), losses
 
     def _backward(self, pullback: Any) -> Params:
-        gradient: Params = pullback(jnp.ones((), self.problem.dtype))[0]
-        return gradient
+        gradients: Params = gradients_of(pullback, self.formulation, self.problem.count, self.problem.dtype)
+        return gradients
 
 
 class Problem:

@@ -14,10 +14,11 @@ Formulations, each of them one jitted program:
     chunked_outer_product
 
 On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
-moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
+moves between devices; sums are all-reduced (several_devices.py).
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ from jax_runner.captured import (
     kernel_gradients_by_group,
     kernel_gradients_by_outer_product,
 )
-from jax_runner.compiler import step_peak_bytes
+from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, witness_of_graphs
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.ghost import choices, ghost
 from jax_runner.models import make_model
@@ -95,11 +96,12 @@ class PerSampleGradients(Program):
         self.samples_per_step = self.batch_size
         self.parameter_count = parameter_count(self.problem.model)
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
-        self.details = {} if session.is_alone else details_of(session)
+        self.details = details_of_compiler(session.mode, session.device)
+        self.details |= {} if session.is_alone else details_of(session)
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)
-        self.compute = jax.jit(with_counter(function))
+        self.compute = jitted(with_counter(function), session.mode, session.device)
         placed: tuple[jax.Array, Params] = (jnp.zeros((), jnp.int32), self.problem.params)
         self.count: jax.Array
         self.params: Params
@@ -146,10 +148,20 @@ class PerSampleGradients(Program):
     def settle(self) -> None:
         self.batch = self.own_batch(np.arange(self.batch_size))
 
+    def lowered(self) -> jax.stages.Lowered:
+        lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params, *self.batch)
+        return lowered
+
     def step_peak_bytes(self) -> int | None:
-        if not self.session.device.on_gpu:
-            return None
-        return step_peak_bytes(self.compute.lower(self.count, self.params, *self.batch).compile())
+        return step_peak_bytes(self.lowered().compile()) if self.session.device.on_gpu else None
+
+    def witness(self) -> dict[str, Any]:
+        return self.graphs
+
+    @cached_property
+    def graphs(self) -> dict[str, Any]:
+        """Asked for once: it takes a compilation."""
+        return witness_of_graphs(self.lowered(), self.session.mode) if self.session.device.on_gpu else {}
 
     def parity(self) -> Neutral:
         """Outputs of the model and mean loss of the batch, and the output of the step, of all devices together."""

@@ -7,8 +7,14 @@ Formulations:
     step    one jitted call per step, state donated
     scan    one jitted call per epoch: lax.scan over its steps
 
-On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py).
-BatchNorm's statistics are the device's own; the first device's are what the evaluation in the record uses.
+Arrays are NHWC, which decides nothing: XLA lays out a convolution's images as it sees fit for the GPU and the dtype
+(before Hopper, NCHW for float32 and TF32), and transposes them where it must. `jit_nchw` and `jit_nhwc` force it. Nor
+does XLA take convolutions and loops into CUDA graphs by itself, so the counterpart of PyTorch's captured step is
+`jit_graph`, not `jit` (compiler.py).
+
+On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py), after
+the backward pass but in `jit_overlap`. BatchNorm's statistics are the device's own; the first device's are what the
+evaluation in the record uses.
 """
 
 from collections.abc import Callable
@@ -20,16 +26,26 @@ import numpy as np
 import optax
 from flax import nnx
 from jax import numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
+from harness.errors import CheckFailed
 from harness.measure.program import Session, Trains
 from harness.measure.world import World
 from harness.results.parity import PARITY_STEPS
-from harness.work.use_cases.train import Settings
+from harness.results.record import Check
+from harness.work.use_cases.train import (
+    CHECK_STEPS,
+    Course,
+    Settings,
+    check_first_losses,
+    check_training,
+    require_finite,
+)
 from harness.work.weights import batch_order, initial_weight
-from jax_runner.compiler import step_peak_bytes
-from jax_runner.device import Device, model_dtypes
+from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, witness_of_graphs
+from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.models import make_model
 from jax_runner.several_devices import (
     AXIS,
@@ -37,6 +53,7 @@ from jax_runner.several_devices import (
     SPLIT,
     details_of,
     global_arrays,
+    mean_over_devices,
     on_every_device,
     own_part,
     require_several_devices,
@@ -85,18 +102,13 @@ class Training(Trains):
     def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
         """`joined`: average the gradients over the devices, where there are several."""
         measurement = session.measurement
-        settings = Settings.model_validate(measurement.settings)
+        self.settings = settings = Settings.model_validate(measurement.settings)
         self.session = session
         self.world = session.world
         self.seed = measurement.protocol.seed
         self.communicates = joined and not session.is_alone
-        dtypes = model_dtypes(measurement.variant.precision)
-        self.task = make_task(session, dtypes["param_dtype"])
-        self.model = make_model(session, dtypes)
-        self.graphdefs = {
-            training: nnx.graphdef(nnx.view(self.model, use_running_average=not training, raise_if_not_found=False))
-            for training in (True, False)
-        }
+        self.problem = Problem(session, model_dtypes(measurement.variant.precision))
+        self.model = self.problem.model
         self.optimizer = optax.chain(
             optax.add_decayed_weights(settings.weight_decay),
             optax.sgd(settings.learning_rate, momentum=settings.momentum),
@@ -106,7 +118,9 @@ class Training(Trains):
         self.samples_per_step = batch_size
         self.steps_per_call = len(self.order) // settings.epochs if session.mode.formulation == "scan" else 1
         self.parameter_count = parameter_count(self.model)
-        self.details = {} if session.is_alone else {"batch_norm": "local", **details_of(session)}
+        self.details = details_of_compiler(session.mode, session.device)
+        if not session.is_alone:
+            self.details |= {"batch_norm": "local", **details_of(session)}
         self.compute = make_train_step(self, self.steps_per_call)
         self.data = place_data(Data(session.dataset.train, self.order), self.world)
         self.current = self.initial_state()
@@ -118,9 +132,104 @@ class Training(Trains):
     def state(self) -> tuple[TrainState, Data]:
         return self.current, self.data
 
+    def check(self) -> list[Check]:
+        """Raises CheckFailed unless the program that is timed does what plain training in float64 does. It is left as
+        if nothing had been trained."""
+        precision, reference = self.session.measurement.variant.precision, self.reference()
+        require_finite(reference.losses, epoch=1)
+        if self.steps_per_call == 1:
+            checks = check_training(self.course(self.compute, self.compute), reference, precision)
+        else:
+            scanned = make_train_step(self, CHECK_STEPS)
+            actual = self.course(make_train_step(self, 1), scanned, steps_per_call=CHECK_STEPS)
+            checks = check_training(actual, reference, precision, steps=f"{CHECK_STEPS} scanned steps")
+            self.reset()
+            losses = self.session.device.mean_over_ranks(self.losses([self.kept(self.step())]))
+            checks += check_first_losses(losses, reference.losses, precision, "the scan that is timed")
+        self.reset()
+        return checks
+
+    def course(self, one_step: Any, compute: Any, steps_per_call: int = 1) -> Course:
+        """CHECK_STEPS steps from the initial weights, as `compute` makes them; the gradient is that of `one_step`, from
+        the momentum that it leaves behind."""
+        self.reset()
+        after_one, _ = one_step(self.current, self.data)
+        gradients = self.to_neutral(optax.tree_utils.tree_get(own_part(after_one.opt_state), "trace"))
+        self.reset()
+        losses = []
+        for _ in range(CHECK_STEPS // steps_per_call):
+            self.current, loss = compute(self.current, self.data)
+            losses.append(loss)
+        weights = self.to_neutral(self.own_state().params)
+        return Course(
+            losses=self.session.device.mean_over_ranks(self.losses(losses)),
+            gradients=gradients,
+            updates={name: value - initial_weight(self.seed, name, value.shape) for name, value in weights.items()},
+        )
+
+    def reference(self) -> Course:
+        """In float64, by SGD as it is written down: v <- momentum v + (g + decay w), w <- w - rate v. Each rank
+        computes the gradients of its own devices' parts, and all take their mean."""
+        try:
+            with jax.enable_x64(True):
+                return self._reference(Problem(self.session, FLOAT64))
+        except Exception as error:
+            if not self.session.device.is_out_of_memory(error):
+                raise
+            # It would stand for the program, which may well have enough.
+            words = "the check's reference in float64 needs more memory than there is, and nothing is timed unchecked"
+            raise CheckFailed(words) from error
+
+    def _reference(self, problem: "Problem") -> Course:
+        settings, device = self.settings, self.session.device
+        load_initial_weights(problem.model, self.seed)
+        params, statistics = arrays_of(problem.model, nnx.Param), arrays_of(problem.model, nnx.BatchStat)
+        gradient = jax.jit(jax.value_and_grad(problem.loss, has_aux=True))
+        vector, of_vector = ravel_pytree(params)
+        initial = weights = np.asarray(vector)
+        momentum = np.zeros_like(weights)
+        of_devices = [statistics] * self.world.devices_per_rank
+        losses, first = [], momentum
+        for step in range(CHECK_STEPS):
+            found = []
+            for index, batch in enumerate(self.own_batches(step)):
+                (loss, of_devices[index]), grads = gradient(of_vector(jnp.asarray(weights)), of_devices[index], batch)
+                found.append(np.append(np.asarray(ravel_pytree(grads)[0]), float(loss)))
+            mean = device.mean_over_ranks(np.mean(found, axis=0))
+            losses.append(mean[-1])
+            momentum = settings.momentum * momentum + mean[:-1] + settings.weight_decay * weights
+            first = momentum if step == 0 else first
+            weights = weights - settings.learning_rate * momentum
+        return Course(
+            losses=np.array(losses),
+            gradients=self.to_neutral(of_vector(jnp.asarray(first))),
+            updates=self.to_neutral(of_vector(jnp.asarray(weights - initial))),
+        )
+
+    def own_batches(self, step: int) -> list[Batch]:
+        """Of one step: of each of this process's devices, on the host."""
+        rows = self.order[step % len(self.order), self.world.rows(self.samples_per_step)]
+        train = self.session.dataset.train
+        parts = np.split(rows, self.world.devices_per_rank)
+        return [{name: np.asarray(array[part]) for name, array in train.items()} for part in parts]
+
+    def to_neutral(self, params: Params) -> Neutral:
+        return to_neutral(params, flattened_of(self.model))
+
+    def lowered(self) -> jax.stages.Lowered:
+        lowered: jax.stages.Lowered = self.compute.lower(self.current, self.data)
+        return lowered
+
     def step_peak_bytes(self) -> int | None:
-        on_gpu = self.session.device.on_gpu
-        return step_peak_bytes(self.compute.lower(self.current, self.data).compile()) if on_gpu else None
+        return step_peak_bytes(self.lowered().compile()) if self.session.device.on_gpu else None
+
+    def witness(self) -> dict[str, Any]:
+        return self.graphs
+
+    @cached_property
+    def graphs(self) -> dict[str, Any]:
+        """Asked for once: it takes a compilation."""
+        return witness_of_graphs(self.lowered(), self.session.mode) if self.session.device.on_gpu else {}
 
     def reset(self) -> None:
         self.current = self.initial_state()
@@ -156,9 +265,9 @@ class Training(Trains):
         kept = [self.kept(self.step()) for _ in range(PARITY_STEPS // steps_per_call)]
         state = self.own_state()
         numbers["losses_of_steps"] = self.session.device.mean_over_ranks(self.losses(kept))
-        for name, value in to_neutral(state.params, flattened_of(self.model)).items():
+        for name, value in self.to_neutral(state.params).items():
             numbers[f"updates/{name}"] = value - initial_weight(self.seed, name, value.shape)
-        for name, value in to_neutral(state.batch_stats, flattened_of(self.model)).items():
+        for name, value in self.to_neutral(state.batch_stats).items():
             numbers[f"statistics_after_steps/{name}"] = value
         return numbers
 
@@ -167,28 +276,23 @@ class Training(Trains):
 
         @jax.jit
         def forward_and_backward(state: TrainState, batch: Batch) -> tuple[Any, ...]:
-            outputs, _ = self.outputs(state.params, state.batch_stats, batch, training=True)
-            gradient = jax.value_and_grad(self.loss, has_aux=True)
+            outputs, _ = self.problem.outputs(state.params, state.batch_stats, batch, training=True)
+            gradient = jax.value_and_grad(self.problem.loss, has_aux=True)
             (loss, batch_stats), grads = gradient(state.params, state.batch_stats, batch)
             return outputs, loss, grads, batch_stats
 
-        session, train = self.session, self.session.dataset.train
-        own_rows = self.order[0, self.world.rows(self.samples_per_step)]
-        state = self.own_state()
-        of_devices = [
-            forward_and_backward(state, {name: array[rows] for name, array in train.items()})
-            for rows in np.split(own_rows, self.world.devices_per_rank)
-        ]
+        session, state = self.session, self.own_state()
+        of_devices = [forward_and_backward(state, batch) for batch in self.own_batches(0)]
         outputs, losses, grads, batch_stats = zip(*of_devices, strict=True)
         numbers = {
             "outputs": session.of_all_ranks(np.concatenate(outputs)),
             "loss": session.device.mean_over_ranks(np.mean(losses, axis=0)),
         }
-        neutral = [to_neutral(of_device, flattened_of(self.model)) for of_device in grads]
+        neutral = [self.to_neutral(of_device) for of_device in grads]
         for name in neutral[0]:
             value = np.mean([of_device[name] for of_device in neutral], axis=0)
             numbers[f"gradients/{name}"] = session.device.mean_over_ranks(value)
-        for name, value in to_neutral(batch_stats[0], flattened_of(self.model)).items():
+        for name, value in self.to_neutral(batch_stats[0]).items():
             numbers[f"statistics/{name}"] = value
         return numbers
 
@@ -205,23 +309,15 @@ class Training(Trains):
         """The weights, and the BatchNorm statistics of this process's first device."""
         return self.current if self.session.is_alone else without_device_axis(own_part(self.current))
 
-    def outputs(self, params: Params, batch_stats: Params, batch: Batch, *, training: bool) -> tuple[jax.Array, Params]:
-        model = nnx.merge(self.graphdefs[training], params, batch_stats, copy=True)  # it updates its own statistics
-        outputs = model(self.task.inputs(batch))
-        return outputs, arrays_of(model, nnx.BatchStat)
-
-    def loss(self, params: Params, batch_stats: Params, batch: Batch) -> tuple[jax.Array, Params]:
-        outputs, batch_stats = self.outputs(params, batch_stats, batch, training=True)
-        return self.task.mean_loss(outputs, self.task.targets(batch)), batch_stats
-
     def optimizer_step(self, state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
         """One step on the batch that the order has next; returns the new state and the batch's mean loss."""
         rows = data.order[state.step % len(data.order)]
-        batch = {name: array[rows] for name, array in data.arrays.items()}
-        gradient = jax.value_and_grad(self.loss, has_aux=True)
+        # The order has no row that is not there, and JAX need not look.
+        batch = {name: array.at[rows].get(mode="promise_in_bounds") for name, array in data.arrays.items()}
+        gradient = jax.value_and_grad(self.problem.loss, has_aux=True)
         (loss, batch_stats), grads = gradient(state.params, state.batch_stats, batch)
         if self.communicates:
-            grads = jax.lax.pmean(grads, AXIS)  # leaf by leaf, which XLA may combine and overlap with the backward pass
+            grads = mean_over_devices(grads)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         return TrainState(params, batch_stats, opt_state, state.step + 1), loss
@@ -231,11 +327,34 @@ class Training(Trains):
         """Sums of the losses and of the scores, jitted."""
 
         def sums(state: TrainState, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            outputs, _ = self.outputs(state.params, state.batch_stats, batch, training=False)
-            targets = self.task.targets(batch)
-            return self.task.losses(outputs, targets).sum(), self.task.scores(outputs, targets).sum()
+            outputs, _ = self.problem.outputs(state.params, state.batch_stats, batch, training=False)
+            task = self.problem.task
+            targets = task.targets(batch)
+            return task.losses(outputs, targets).sum(), task.scores(outputs, targets).sum()
 
         return jax.jit(sums)
+
+
+class Problem:
+    """The model and its loss: pure functions."""
+
+    def __init__(self, session: Session[Any], dtypes: dict[str, Any]) -> None:
+        self.task = make_task(session, dtypes["param_dtype"])
+        self.model = make_model(session, dtypes)
+        self.graphdefs = {
+            training: nnx.graphdef(nnx.view(self.model, use_running_average=not training, raise_if_not_found=False))
+            for training in (True, False)
+        }
+
+    def outputs(self, params: Params, batch_stats: Params, batch: Batch, *, training: bool) -> tuple[jax.Array, Params]:
+        model = nnx.merge(self.graphdefs[training], params, batch_stats, copy=True)  # it updates its own statistics
+        outputs = model(self.task.inputs(batch))
+        return outputs, arrays_of(model, nnx.BatchStat)
+
+    def loss(self, params: Params, batch_stats: Params, batch: Batch) -> tuple[jax.Array, Params]:
+        """The mean over the batch, and the new statistics."""
+        outputs, batch_stats = self.outputs(params, batch_stats, batch, training=True)
+        return self.task.mean_loss(outputs, self.task.targets(batch)), batch_stats
 
 
 def make_train_step(training: Training, steps_per_call: int) -> Any:
@@ -250,7 +369,7 @@ def make_train_step(training: Training, steps_per_call: int) -> Any:
         return jax.lax.scan(lambda carry, _: training.optimizer_step(carry, data), state, None, length=steps_per_call)
 
     function = train_steps if training.session.is_alone else on_all_parts(train_steps)
-    return jax.jit(function, donate_argnums=0)
+    return jitted(function, training.session.mode, training.session.device, donate_argnums=0)
 
 
 # The arrays' places, in the shape of the arrays.

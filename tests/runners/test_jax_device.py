@@ -1,6 +1,9 @@
 """What jax_runner/device.py makes of errors, precisions and GPUs, without one. test_torch_device.py mirrors it."""
 
 import re
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +21,14 @@ def test_out_of_memory_is_known() -> None:
     with pytest.raises(Exception, match="RESOURCE_EXHAUSTED") as raised:
         jnp.zeros((1 << 20, 1 << 26), jnp.uint8).block_until_ready()
     assert Device().is_out_of_memory(raised.value)
+
+
+@pytest.mark.parametrize("words", module.OUT_OF_MEMORY)
+def test_out_of_memory_beside_the_pool_is_known(words: str) -> None:
+    """Of those who ask the driver themselves, also where it is the cause of another error."""
+    error = RuntimeError("INTERNAL: could not load a module")
+    error.__cause__ = RuntimeError(f"INTERNAL: {words}: 2.00GiB")
+    assert Device().is_out_of_memory(error)
 
 
 @pytest.mark.parametrize("words", ["shapes do not match", "INTERNAL: an illegal memory access was encountered"])
@@ -52,6 +63,62 @@ def test_a_hidden_gpu_is_named_before_ranks_meet(
     module.require_visible_gpus(world)
 
 
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A machine with two GPUs and JAX's plugin for them; what JAX is told is not carried out, but kept here."""
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(module, "visible_gpu_count", lambda: 2)
+    monkeypatch.setattr(module, "entry_points", lambda **_: [EntryPoint("cuda13", "", "")])
+    monkeypatch.setattr(type(jax.config), "update", lambda _, name, value: told.__setitem__(name, value))
+    monkeypatch.setattr(Device, "on_gpu", True)
+    return told
+
+
+@pytest.mark.parametrize("named", [None, "cpu", "cuda", "cuda,cpu"])
+def test_cuda_is_insisted_on(named: str | None, gpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless somebody has said which platforms to use; those JAX insists on itself."""
+    monkeypatch.setattr(type(jax.config), "jax_platforms", named, raising=False)
+    Device().set_up("fp32")
+    assert gpus.get("jax_platforms") == ("cuda,cpu" if named is None else None)
+    assert gpus.get("jax_cuda_visible_devices") == (None if named == "cpu" else "0")
+
+
+def test_several_devices_of_one_process_stay_visible(gpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(jax.config), "jax_platforms", None, raising=False)
+    device = Device()
+    device.join(World(devices_per_rank=2))
+    assert gpus["jax_platforms"] == "cuda,cpu"
+    device.set_up("fp32")
+    assert gpus["jax_cuda_visible_devices"] == "0,1"
+
+
+def test_a_gpu_that_jax_does_not_see_fails(gpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No refusal, which would stand for ever: a repaired installation can do it."""
+    monkeypatch.setattr(Device, "on_gpu", False)
+    monkeypatch.setattr(type(jax.config), "jax_platforms", None, raising=False)
+    for precision in ("fp32", "tf32"):
+        with pytest.raises(ProjectError, match=r"2 GPU\(s\) are visible, and JAX sees none") as raised:
+            Device().set_up(precision)
+        assert not isinstance(raised.value, Refused)
+    monkeypatch.setattr(type(jax.config), "jax_platforms", "cpu", raising=False)
+    Device().set_up("fp32")  # on purpose
+
+
+def test_a_backend_that_does_not_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Device) -> bool:
+        raise RuntimeError("Unable to initialize backend 'cuda'")
+
+    monkeypatch.setattr(Device, "on_gpu", property(broken))
+    with pytest.raises(ProjectError, match="JAX cannot start its backend.*: Unable to initialize backend 'cuda'"):
+        Device().set_up("fp32")
+
+
+def test_libraries_are_started_by_what_any_precision_computes() -> None:
+    """Here on a CPU, so nothing but that it runs."""
+    for precision in ("fp32", "bf16", "default"):
+        module.start_libraries(precision)
+
+
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "on_gpu", False)
@@ -59,12 +126,17 @@ def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision: str, monkeypatch: p
         Device().set_up(precision)
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp64", "float64"), ("fp32", "float32")])
-def test_precision_is_that_of_what_is_computed(precision: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "dtype", "of_products"),
+    [("fp64", "float64", "highest"), ("fp32", "float32", "highest"), ("default", "float32", None)],
+)
+def test_precision_is_that_of_what_is_computed(precision: str, dtype: str, of_products: str | None) -> None:
+    """`default` sets nothing, which is on the record too."""
     device = Device()
     device.set_up(precision)
     assert jnp.asarray(np.ones(2)).dtype == dtype
-    assert device.describe()["matmul_precision"] == "highest"
+    assert device.describe()["matmul_precision"] == of_products
+    assert jnp.dtype(module.model_dtypes(precision)["dtype"]) == dtype
 
 
 def test_one_device_agrees_with_itself() -> None:
@@ -75,19 +147,23 @@ def test_one_device_agrees_with_itself() -> None:
     assert device.mean_over_ranks(np.array([1 / 3, 2.0])).tolist() == [1 / 3, 2.0]
 
 
-def test_every_compilation_counts_once() -> None:
+def test_compilations_and_retraces_count() -> None:
+    """Each as one or more; a call that is known already as none."""
     device = Device()
     double = jax.jit(lambda values: 2 * values)
     one, two = np.ones(3, np.float32), np.ones(4, np.float32)
-    double(one)
-    before = device.compilations()
-    double(one)
-    assert device.compilations() == before
-    double(two)
-    assert device.compilations() == before + 1
+
+    def counted(call: Callable[[], Any]) -> int:
+        before = device.compilations()
+        call()
+        return device.compilations() - before
+
+    assert counted(lambda: double(one)) > 0
+    assert counted(lambda: [double(one) for _ in range(3)]) == 0
+    assert counted(lambda: double(two)) > 0
+    assert counted(lambda: jax.eval_shape(double, np.ones(5, np.float32))) > 0  # traced, not compiled
     device.forget_programs()
-    double(two)
-    assert device.compilations() == before + 2
+    assert counted(lambda: double(two)) > 0
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="a GPU has a count")

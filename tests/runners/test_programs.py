@@ -31,7 +31,7 @@ PARAMETERS = {
 }
 """By hand; of `synthetic`, with other sizes than the default."""
 
-MISSING = ("needs an NVIDIA GPU", "is for nodes with several")
+MISSING = ("needs an NVIDIA GPU", "is for nodes with several", "is for several devices")
 """How a mode is refused for what this machine lacks."""
 
 

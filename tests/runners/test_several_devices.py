@@ -304,7 +304,9 @@ def test_whole_use_cases_in_one_process(one_process: Callable[[str], Numbers]) -
         "one_device_mode": "jit",
     }
     for output in ("full", "clipped_sum"):
-        require_checked(one_process(f"{output}-whole"), output)
+        numbers = one_process(f"{output}-whole")
+        require_checked(numbers, output)
+        assert json.loads(str(numbers["details"]))["one_device_mode"] == "vmap"
 
 
 @pytest.mark.parametrize("use_case", ["train", "per_sample_gradients"])

@@ -1,0 +1,196 @@
+"""jax_runner/compiler.py without a GPU: what a mode tells XLA, what is refused, and how XLA's dump is read.
+
+XLA for a CPU takes the options of XLA for GPUs and does nothing with them, so that their names and values are tried.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from harness.errors import CheckFailed, Refused
+from harness.work.declared import Mode, use_case, use_case_names
+from jax_runner import compiler
+from jax_runner.compiler import compiler_options, jitted, outside_of_graphs, witness_of_graphs
+from jax_runner.device import Device
+from tests.made.sessions import build, make_session
+
+MODES = {(name, mode.name): mode for name in use_case_names() for mode in use_case(name).modes["jax"]}
+GRAPH = {
+    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,"
+    "CONVOLUTION,WHILE",
+    "xla_gpu_graph_min_graph_size": 1,
+}
+TUNED = {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_cudnn_gemm_fusion_level": 2}
+
+
+class WithGpu:
+    on_gpu = True
+
+
+class OnCpu:
+    on_gpu = False
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "options"),
+    [
+        ("train", "jit", {}),
+        ("train", "jit_graph", GRAPH),
+        ("train", "jit_tuned", TUNED),
+        ("train", "jit_tuned_graph", GRAPH | TUNED),
+        ("train", "jit_nchw", {"xla_gpu_force_conv_nchw": True}),
+        ("train", "jit_nhwc", {"xla_gpu_force_conv_nhwc": True}),
+        ("train", "jit_overlap", {"xla_gpu_enable_latency_hiding_scheduler": True}),
+        ("train", "scan", {}),
+        ("train", "scan_graph", GRAPH),
+        ("many_models", "unrolled", {}),
+        ("many_models", "unrolled_graph", GRAPH | {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}),
+    ],
+)
+def test_options_of_a_mode(name: str, mode: str, options: dict[str, Any]) -> None:
+    assert compiler_options(MODES[name, mode], WithGpu()) == options
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=map("-".join, MODES))
+def test_this_jaxlib_knows_every_option(mode: Mode) -> None:
+    """And without a GPU they are refused, not ignored."""
+    if not compiler_options(mode, WithGpu()):
+        assert compiler_options(mode, OnCpu()) == {}
+        return
+    with pytest.raises(Refused, match=f"execution mode {mode.name} needs an NVIDIA GPU"):
+        compiler_options(mode, OnCpu())
+
+
+@pytest.mark.parametrize(
+    ("values", "layout", "reason"),
+    [
+        ("FUSION,OF_ANOTHER_RELEASE", "own", "'OF_ANOTHER_RELEASE' is not a valid enum value"),
+        ("FUSION", "of_another_release", "No such compile option: 'xla_gpu_force_conv_of_another_release'"),
+    ],
+)
+def test_what_this_jaxlib_does_not_know_is_refused(
+    values: str, layout: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is timed, and with XLA's own words."""
+    monkeypatch.setattr(compiler, "IN_GRAPHS", values)
+    mode = Mode(name="new", formulation="step", graph="step", layout=layout)
+    with pytest.raises(Refused, match=f"execution mode new: jaxlib .* does not know it: .*{reason}"):
+        jitted(lambda values: values, mode, WithGpu())
+
+
+def test_options_reach_xla(tmp_path: Path) -> None:
+    """By what it dumps of the options that it was given."""
+    step = jitted(lambda values: 2 * values, MODES["train", "jit_tuned_graph"], WithGpu(), donate_argnums=0)
+    step.lower(jnp.ones(3)).compile(compiler_options={"xla_dump_to": str(tmp_path), "xla_dump_emitter_re": "none"})
+    (dump,) = tmp_path.glob("*.debug_options")
+    options = dump.read_text()
+    assert "xla_gpu_graph_min_graph_size: 1\n" in options
+    assert "xla_gpu_enable_command_buffer: CONVOLUTION\n" in options
+    assert "xla_gpu_enable_command_buffer: WHILE\n" in options
+    assert "xla_gpu_exhaustive_tiling_search: true\n" in options
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "options"),
+    [
+        ("train", "jit_tuned_graph", {}),
+        ("per_sample_gradients", "grouped_graph", {"output": "norms"}),
+        ("many_models", "unrolled_graph", {"models": 2}),
+    ],
+)
+def test_programs_are_compiled_with_them(
+    name: str, mode: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And say so; that a dump of a CPU has no thunks is told as it is."""
+    session = make_session("jax", name, execution_mode=mode, options=options)
+    monkeypatch.setattr(Device, "on_gpu", True)
+    program = build(session)
+    assert program.details["compiler_options"] == compiler_options(MODES[name, mode], WithGpu())
+    assert all(check.passed for check in program.check())
+    witness = program.witness()
+    assert witness["command_buffers"] is None
+    assert "XLA does not tell" in witness["command_buffers_absent"]
+    assert program.witness() is witness
+
+
+# XLA's dump
+
+DUMP = """\
+000: kCommandBuffer      \tcommand_buffer
+  000: kKernel           \tloop_add_fusion
+  001: kConvolution      \tcudnn-conv.1
+  002: kCommandBuffer    \tnested
+001: kConvolution        \tcudnn-conv-bw-filter
+002: kWhile              \twhile.1
+condition:
+  000: kKernel           \tcompare
+body:
+  000: kCommandBuffer    \tcommand_buffer.1
+    000: kKernel         \tloop_multiply_fusion
+  001: kGemm             \tcublas-gemm
+003: kCopy               \tcopy
+"""
+"""As XLA writes thunks: an index, the kind, and what is inside below it. The rest of a line is free."""
+
+
+def test_what_is_outside_of_graphs_is_counted() -> None:
+    assert outside_of_graphs(DUMP.splitlines()) == {
+        "kCommandBuffer": 2,
+        "kConvolution": 1,
+        "kWhile": 1,
+        "kKernel": 1,
+        "kGemm": 1,
+        "kCopy": 1,
+    }
+    assert outside_of_graphs(["kGemm\tof an older release", "  kKernel\tx"]) == {"kGemm": 1, "kKernel": 1}
+    assert outside_of_graphs(["No thunks."]) == {}
+
+
+@pytest.fixture
+def lowered() -> jax.stages.Lowered:
+    return jax.jit(lambda values: 3 * values).lower(np.ones(3, np.float32))
+
+
+def test_command_buffers_are_those_of_the_last_dump(
+    lowered: jax.stages.Lowered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thunks are dumped before and after the pass that makes command buffers of them."""
+    right = compiler.dumped_thunks
+
+    def with_dumps(folder: Path) -> str | None:
+        (folder / "module_1.jit_f.thunk_sequence.txt").write_text("000: kKernel\tx\n" * 100)
+        (folder / "module_1.jit_f.thunk_sequence_after_thunk_passes.txt").write_text(DUMP)
+        return right(folder)
+
+    monkeypatch.setattr(compiler, "dumped_thunks", with_dumps)
+    for mode in ("jit", "jit_graph"):
+        witness = witness_of_graphs(lowered, MODES["train", mode])
+        assert witness["command_buffers"] == 2
+        assert witness["outside_of_command_buffers"]["kConvolution"] == 1
+
+
+def test_a_graph_mode_without_graphs_is_never_timed(
+    lowered: jax.stages.Lowered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "dumped_thunks", lambda _: "000: kKernel\tx\n001: kConvolution\ty\n")
+    with pytest.raises(CheckFailed, match="execution mode jit_graph: XLA has put nothing of the step into CUDA graphs"):
+        witness_of_graphs(lowered, MODES["train", "jit_graph"])
+    expected = {"command_buffers": 0, "outside_of_command_buffers": {"kKernel": 1, "kConvolution": 1}}
+    assert witness_of_graphs(lowered, MODES["train", "jit"]) == expected
+
+
+def test_a_program_of_the_cache_is_compiled_again(lowered: jax.stages.Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or there would be no dump. The tests' cache on disk is on."""
+    seen: list[bool] = []
+
+    def see(folder: Path) -> None:
+        seen.append(any("after_optimizations" in path.name for path in folder.iterdir()))
+
+    monkeypatch.setattr(compiler, "dumped_thunks", see)
+    for _ in range(2):
+        witness_of_graphs(lowered, MODES["train", "jit"])
+    assert seen == [True, True]

@@ -1,0 +1,70 @@
+"""jax_runner/models/pooling.py against Flax, forward, and against PyTorch, backward, with equal pixels in most
+windows."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from jax import numpy as jnp
+from torch.nn import functional as F
+
+from jax_runner.models.pooling import avg_pool, max_pool
+
+DRAW = np.random.default_rng(0)
+SHAPE = (3, 7, 6, 5)
+FEW_VALUES = DRAW.integers(0, 3, SHAPE).astype(np.float64)
+"""So that windows have ties, as after a ReLU."""
+WINDOWS = [(2, 2), (3, 3), (1, 2), (2, 3)]
+
+
+def gradient_of_torch(pool: Any, images: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """All NHWC."""
+    leaf = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
+    pool(leaf).backward(torch.tensor(gradient.transpose(0, 3, 1, 2)))
+    return leaf.grad.numpy().transpose(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_max_pool(window: tuple[int, int], dtype: str) -> None:
+    """Whole numbers, so nothing rounds in any dtype."""
+    with jax.enable_x64(True):
+        images = jnp.asarray(FEW_VALUES, dtype)
+        maxima, pullback = jax.vjp(lambda images: max_pool(images, window), images)
+        np.testing.assert_array_equal(maxima, nnx.max_pool(images, window, strides=(1, 1)))
+        gradient = DRAW.integers(-4, 5, maxima.shape).astype(np.float64)
+        (ours,) = pullback(jnp.asarray(gradient, dtype))
+        assert maxima.dtype == ours.dtype == dtype
+        theirs = gradient_of_torch(lambda leaf: F.max_pool2d(leaf, window, 1), FEW_VALUES, gradient)
+        np.testing.assert_array_equal(np.asarray(ours, np.float64), theirs)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_avg_pool(window: tuple[int, int]) -> None:
+    """Sides that no window divides leave a rest."""
+    with jax.enable_x64(True):
+        images = jnp.asarray(FEW_VALUES)
+        means, pullback = jax.vjp(lambda images: avg_pool(images, window), images)
+        np.testing.assert_allclose(means, nnx.avg_pool(images, window, strides=window), rtol=1e-14, atol=1e-15)
+        gradient = DRAW.standard_normal(means.shape)
+        theirs = gradient_of_torch(lambda leaf: F.avg_pool2d(leaf, window), FEW_VALUES, gradient)
+        np.testing.assert_allclose(pullback(jnp.asarray(gradient))[0], theirs, rtol=1e-14, atol=1e-15)
+
+
+def test_of_several_at_once() -> None:
+    """Under vmap and jit, as per-sample gradients and many models have it."""
+
+    def gradient(images: jax.Array, pool: Any) -> jax.Array:
+        return jax.grad(lambda images: (pool(images) ** 2).sum())(images)
+
+    images = jnp.asarray(DRAW.standard_normal((4, *SHAPE)), jnp.float32)
+    for ours, theirs in (
+        (lambda x: max_pool(x, (2, 2)), lambda x: nnx.max_pool(x, (2, 2), strides=(1, 1))),
+        (lambda x: avg_pool(x, (2, 2)), lambda x: nnx.avg_pool(x, (2, 2), strides=(2, 2))),
+    ):
+        at_once = jax.jit(jax.vmap(lambda one, pool=ours: gradient(one, pool)))(images)
+        one_by_one = jnp.stack([gradient(one, theirs) for one in images])
+        np.testing.assert_allclose(at_once, one_by_one, rtol=1e-5, atol=1e-6)
