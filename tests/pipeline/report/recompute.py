@@ -285,7 +285,7 @@ def compared(line: Json, lines: list[Json]) -> Json:
 
 def work(line: Json) -> list[Any]:
     return [line[name] for name in ("device", "gpu", "benchmark", "use_case", "devices", "data", "quick")] + [
-        line[name] for name in ("model", "batch_size", "precision", "options", "settings", "data_id")
+        line[name] for name in ("model", "batch_size", "precision", "options", "settings", "data_id", "many_steps")
     ]
 
 
