@@ -25,11 +25,12 @@ Axes = Sequence[int | None]
 """For each argument: PER_MODEL or FOR_ALL."""
 
 
-OF_THE_SUM = ("vmap", "side_by_side")
-"""Formulations that take the gradient of the models' losses together. As the models do not depend on each other, the
-gradient of the losses' sum is each model's own. Of vmap of a convolution XLA sees a grouped weight gradient
-(`batch_group_count`), which it has from cuDNN; of vmap of its gradient, a forward convolution whose window is the whole
-output (`feature_group_count`)."""
+MAY_BE_TOGETHER = ("vmap", "side_by_side")
+"""Formulations that can take the gradient of the models' losses together. As the models do not depend on each other,
+the gradient of the losses' sum is each model's own. Of the gradient of a vmapped convolution XLA sees a grouped weight
+gradient (`batch_group_count`), which a GPU has from cuDNN; of a vmapped gradient, a forward convolution whose window is
+the whole output (`feature_group_count`), which it has not. On a CPU the former is the one that XLA is slow at, by a
+factor of ten and more."""
 
 
 def over_models(function: OfOneModel, formulation: str, axes: Axes, count: int) -> Callable[..., Arrays]:
@@ -106,17 +107,24 @@ def stack(of_models: Sequence[Arrays]) -> Arrays:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *of_models)
 
 
-def forward_and_pullback(loss: OfOneModel, formulation: str, axes: Axes, count: int) -> Callable[..., Arrays]:
+def forward_and_pullback(
+    loss: OfOneModel, formulation: str, axes: Axes, count: int, *, together: bool
+) -> Callable[..., Arrays]:
     """From the models' parameters and batches to their losses [models] and what `gradients_of` takes; `loss` and `axes`
-    as in `over_models`, the parameters first. Still to be jitted."""
-    if formulation == "map":
-        return mapped(lambda params, *batch: jax.vjp(lambda params: loss(params, *batch), params), axes, count)
+    as in `over_models`, the parameters first. Still to be jitted.
 
-    def forward(params: Arrays, *batch: Arrays) -> Arrays:
+    Args:
+        together: see MAY_BE_TOGETHER.
+    """
+
+    def of_one(params: Arrays, *batch: Arrays) -> Arrays:
+        return jax.vjp(lambda params: loss(params, *batch), params)
+
+    def of_the_sum(params: Arrays, *batch: Arrays) -> Arrays:
         return jax.vjp(lambda params: over_models(loss, formulation, axes, count)(params, *batch), params)
 
-    def unrolled_forward(params: Arrays, *batch: Arrays) -> Arrays:
-        # By slices that were taken before: the gradient by the whole would be N arrays of zeros around the slices.
+    def of_slices(params: Arrays, *batch: Arrays) -> Arrays:
+        # They were taken before: the gradient by the whole would be N arrays of zeros around the slices.
         params_of_models, batches = [], []
         for index in range(count):
             own_params, *own_batch = own_arguments((params, *batch), axes, index)
@@ -128,15 +136,22 @@ def forward_and_pullback(loss: OfOneModel, formulation: str, axes: Axes, count: 
 
         return jax.vjp(losses, params_of_models)
 
-    return unrolled_forward if formulation == "unrolled" else forward
+    if formulation == "unrolled":
+        return of_slices
+    return of_the_sum if together else over_models(of_one, formulation, axes, count)
 
 
-def gradients_of(pullback: Any, formulation: str, count: int, dtype: Any) -> Arrays:
-    """Of each model's loss by its parameters, in the formulation's layout. `dtype`: of the losses."""
-    if formulation == "map":
-        return mapped(lambda pullback: pullback(jnp.ones((), dtype))[0], (PER_MODEL,), count)(pullback)
-    (gradients,) = pullback(jnp.ones(count, dtype))
-    return stack(gradients) if formulation == "unrolled" else gradients
+def gradients_of(pullback: Any, formulation: str, count: int, dtype: Any, *, together: bool) -> Arrays:
+    """Of each model's loss by its parameters, in the formulation's layout; `together` as `forward_and_pullback` had it.
+
+    Args:
+        dtype: of the losses.
+    """
+    if formulation == "unrolled" or together:
+        (gradients,) = pullback(jnp.ones(count, dtype))
+        return stack(gradients) if formulation == "unrolled" else gradients
+    of_one = lambda pullback: pullback(jnp.ones((), dtype))[0]  # noqa: E731
+    return over_models(of_one, formulation, (PER_MODEL,), count)(pullback)
 
 
 def laid_out(of_models: Sequence[Arrays], formulation: str) -> Arrays:

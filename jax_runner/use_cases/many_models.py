@@ -5,7 +5,7 @@ that of one model: a step does N times as many samples. The batch lies on the de
 
 Formulations (formulations.py), for how the step of one model becomes that of N. Each is one jitted program for the
 whole step, state donated:
-    vmap            jax.vmap over stacked parameters; the gradient is that of the losses' sum
+    vmap            jax.vmap over stacked parameters; on a GPU the gradient is that of the losses' sum
     side_by_side    the same with the models' axis beside the channels in images and kernels, where a grouped
                     convolution has it; for models with convolutions
     unrolled        a Python loop over the models, unrolled inside the jit; each has its slice of stacked parameters
@@ -45,7 +45,7 @@ from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, wi
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.formulations import (
     FOR_ALL,
-    OF_THE_SUM,
+    MAY_BE_TOGETHER,
     PER_MODEL,
     Arrays,
     draw,
@@ -96,11 +96,16 @@ class ManyModels(Program):
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)
         rate_axis = PER_MODEL if problem.separate_rates else FOR_ALL
         self.optimize_all = self.over_models(problem.optimize, (PER_MODEL, PER_MODEL, rate_axis))
+        self.together = self.formulation in MAY_BE_TOGETHER and session.device.on_gpu
         self.forward_all = forward_and_pullback(
-            problem.loss, self.formulation, (PER_MODEL, self.batch_axis, self.batch_axis), problem.count
+            problem.loss,
+            self.formulation,
+            (PER_MODEL, self.batch_axis, self.batch_axis),
+            problem.count,
+            together=self.together,
         )
         one_by_one = self.over_models(problem.step, (PER_MODEL, rate_axis, self.batch_axis, self.batch_axis))
-        step = self._step_of_the_sum if self.formulation in OF_THE_SUM else one_by_one
+        step = self._step_together if self.together else one_by_one
         self.compute_step = jitted(step, session.mode, session.device, donate_argnums=0)
         self.compute_forward = jitted(self.forward_all, session.mode, session.device)
         self.compute_backward = jitted(self._backward, session.mode, session.device)
@@ -234,14 +239,15 @@ class ManyModels(Program):
         next_key, key = jax.random.split(key)
         return next_key, *draw(key, problem.lead, shape, problem.drawn_classes, self.formulation, shared=problem.shared)
 
-    def _step_of_the_sum(
+    def _step_together(
         self, models: Arrays, rates: jax.Array, inputs: jax.Array, targets: jax.Array
     ) -> tuple[Arrays, jax.Array]:
         losses, pullback = self.forward_all(models.params, inputs, targets)
         return self.optimize_all(models, self._backward(pullback), rates), losses
 
     def _backward(self, pullback: Any) -> Params:
-        gradients: Params = gradients_of(pullback, self.formulation, self.problem.count, self.problem.dtype)
+        count, dtype = self.problem.count, self.problem.dtype
+        gradients: Params = gradients_of(pullback, self.formulation, count, dtype, together=self.together)
         return gradients
 
 
