@@ -254,17 +254,18 @@ def squares_of(rows: jax.Array) -> jax.Array:
 
 
 def patches_of(module: nnx.Conv, image: jax.Array, of_gradient: tuple[int, ...]) -> jax.Array:
-    """What the kernel sees at each position: [positions, window * channels]."""
+    """What the kernel sees at each position: [positions, window * channels].
+
+    Along the width first, then along the height: as many slices as the sum of the two, not as their product.
+    """
     (above, beside), (down, right) = known_pair(module.padding), known_pair(module.strides)
     padded = jnp.pad(image, ((above, above), (beside, beside), (0, 0)))
     height, width, _ = of_gradient
 
-    def seen_by(row: int, column: int) -> jax.Array:
-        return padded[row : row + down * (height - 1) + 1 : down, column : column + right * (width - 1) + 1 : right]
-
-    window_height, window_width = module.kernel_size
-    window = [seen_by(row, column) for row in range(window_height) for column in range(window_width)]
-    return jnp.stack(window, axis=2).reshape(height * width, -1)
+    columns = [padded[:, first : first + right * (width - 1) + 1 : right] for first in range(module.kernel_size[1])]
+    beside_each_other = jnp.stack(columns, axis=2)
+    rows = [beside_each_other[first : first + down * (height - 1) + 1 : down] for first in range(module.kernel_size[0])]
+    return jnp.stack(rows, axis=2).reshape(height * width, -1)
 
 
 def in_rows(image: jax.Array) -> jax.Array:
