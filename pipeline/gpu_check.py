@@ -8,6 +8,7 @@ on where it was: after a failure, after Ctrl-C, and after the ten minutes.
 import itertools
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -65,6 +66,9 @@ CACHES = {
     "JAX_COMPILATION_CACHE_DIR": "jax",
 }
 """Of the tests: what was compiled in one go need not be in the next. Measurements have their own, which are empty."""
+
+NAMES_A_FAILURE = re.compile(r"(FAILED|ERROR) |[\w. ]{1,30}  problem  |Traceback|\w*Error: ")
+"""pytest's lines, the doctor's, and Python's."""
 
 Outcome = Literal["passed", "failed", "not finished", "not run"]
 
@@ -183,7 +187,7 @@ def make_steps(results: Results, config: Config, config_path: Path) -> list[Step
         Step(
             name="doctor",
             what="environment, versions, a C compiler, torch.compile and CUDA graphs",
-            command=of_main("doctor", "--config", str(config_path.absolute())),
+            command=of_main("doctor", "--executor", "local", "--config", str(config_path.absolute())),
             limit_s=240,
             leaves_s=PAIRS_S,
         ),
@@ -385,8 +389,8 @@ class Processes:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         if status == 0:
             return Ended(outcome="passed", seconds=seconds, words=_last_words(lines) if step.is_test else "")
-        details = tuple(line[:300] for line in lines if line.startswith(("FAILED ", "ERROR ")))
-        words = f"{_last_words(lines) or f'exit status {status}'}; log: {log}"
+        details = tuple(line[:300] for line in lines if NAMES_A_FAILURE.match(line))
+        words = f"{(step.is_test and _last_words(lines)) or f'exit status {status}'}; log: {log}"
         return Ended(outcome="failed", seconds=seconds, words=words, details=details)
 
     def end_all(self) -> None:

@@ -342,6 +342,12 @@ def test_a_step_that_fails_names_what_failed(tmp_path: Path) -> None:
     ended = Processes().run(a_step(code), tmp_path / "log", 60)
     assert (ended.outcome, ended.words) == ("failed", f"1 failed; log: {tmp_path / 'log'}")
     assert ended.details == ("FAILED tests/a.py::b - wrong", "ERROR tests/c.py")
+    doctor = "print('  slurm     problem   no controller\\n  torch  ok  problem'); raise SystemExit(1)"
+    ended = Processes().run(a_step(doctor, is_test=False), tmp_path / "log", 60)
+    assert (ended.words, ended.details) == (
+        f"exit status 1; log: {tmp_path / 'log'}",
+        ("slurm     problem   no controller",),
+    )
     silent = Processes().run(a_step("raise SystemExit(5)"), tmp_path / "log", 60)
     assert silent.words == f"exit status 5; log: {tmp_path / 'log'}"
 
