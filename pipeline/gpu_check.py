@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -23,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from harness.errors import RecordError
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.files import way_out, write_atomically
@@ -30,6 +32,7 @@ from harness.measure.gpu import Gpu, NoGpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.environment import code_digests, describe_environment
+from harness.results.record import read_record
 from harness.work.declared import use_case_names
 
 LIMIT_S = 600.0
@@ -230,7 +233,7 @@ def _test(results: Results, config: Config, framework: Framework, path: str, cho
         command=command,
         limit_s=240,
         leaves_s=REPORT_S + PAIRS_S,
-        variables={"REQUIRE_GPU": "1", **caches},
+        variables={"REQUIRE_GPU": "1", "COLUMNS": "300", **caches},  # pytest cuts the lines that name what failed
         is_test=True,
     )
 
@@ -446,8 +449,30 @@ def _conclude(steps: Sequence[Step], progress: Progress, results: Results, say: 
                 say(f"      {line}")
     if len(passed) < len(of_all):
         say("The same command does again what has not passed, and nothing else.")
+    for line in record_lines(results):
+        say(line)
     say(f"Logs, versions and progress: {results.gpu_check}")
     there = [path.name for path in (results.gpu_check, results.records(), results.report) if path.exists()]
     words = ["tar", "czf", "gpu-check.tar.gz", "-C", str(results.root), *there]
     say(f"To send, as one file: {shlex.join(words)}")
     return 0 if len(passed) == len(of_all) else 1
+
+
+def record_lines(results: Results) -> Iterator[str]:
+    """How many measurements came to which end, and what is not as it should be: a refusal makes no pair fail."""
+    records = []
+    for path in sorted(results.records().glob("*/*/*/*.json")):
+        with suppress(RecordError):
+            records.append(read_record(path))
+    if not records:
+        return
+    counts = Counter(record.outcome for record in records)
+    yield f"Measured: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}"
+    for record in records:
+        name = (
+            f"{record.measurement.cell.name} {record.measurement.framework} {record.measurement.variant.execution_mode}"
+        )
+        if record.outcome != "ok":
+            yield f"  {name}: {record.outcome}: {(record.reason or '').partition(chr(10))[0][:300]}"
+        elif record.flags:
+            yield f"  {name}: {', '.join(record.flags)}"
