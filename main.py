@@ -247,6 +247,12 @@ def data_command(arguments: argparse.Namespace) -> int:
 
 def doctor_parser() -> Parser:
     parser = Parser("main.py doctor", COMMANDS["doctor"])
+    parser.add_argument(
+        "--executor",
+        choices=("auto", "local"),
+        default="auto",
+        help="local: jobs are to run on this machine, so Slurm is not asked (default: auto)",
+    )
     add_config_flag(parser)
     add_results_flag(parser)
     return parser
@@ -256,7 +262,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     from harness.experiments.load import load_config
     from pipeline.doctor import doctor
 
-    return doctor(load_config(arguments.config), read_results(arguments))
+    return doctor(load_config(arguments.config), read_results(arguments), slurm=arguments.executor != "local")
 
 
 def cancel_parser() -> Parser:

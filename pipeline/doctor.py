@@ -150,16 +150,22 @@ class Finding:
     way_out: str = ""
 
 
-def doctor(config: Config, results: Results | None = None, *, console: "Console | None" = None) -> int:
-    """Prints the table. 1 if a job could not run as experiments.yaml stands, else 0."""
+def doctor(
+    config: Config, results: Results | None = None, *, slurm: bool = True, console: "Console | None" = None
+) -> int:
+    """Prints the table. 1 if a job could not run as experiments.yaml stands, else 0.
+
+    Args:
+        slurm: whether jobs are to go there, if it is there.
+    """
     from rich.console import Console
 
-    findings = examine(config, results or Results(root=REPOSITORY / "results"))
+    findings = examine(config, results or Results(root=REPOSITORY / "results"), slurm=slurm)
     _print_table(findings, console or Console())
     return exit_status(findings)
 
 
-def examine(config: Config, results: Results) -> list[Finding]:
+def examine(config: Config, results: Results, *, slurm: bool = True) -> list[Finding]:
     answers = {name: _ask_framework(config, name, PROBES[name]) for name in FRAMEWORKS}
     compiles = (
         _ask_framework(config, "torch", COMPILE_PROBE, COMPILE_TIMEOUT_S) if answers["torch"].get("gpus") else None
@@ -172,7 +178,7 @@ def examine(config: Config, results: Results) -> list[Finding]:
         *(finding for name in FRAMEWORKS for finding in judge_versions(name, answers[name])),
         *judge_compiler(answers["torch"], compiles),
         judge_nvml(gpu.describe()),
-        *examine_slurm(config),
+        *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
         *(examine_data(benchmark, Path(config.data_dir)) for benchmark in config.benchmarks),
         examine_results(results),

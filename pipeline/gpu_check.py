@@ -8,12 +8,14 @@ on where it was: after a failure, after Ctrl-C, and after the ten minutes.
 import itertools
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -22,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from harness.errors import RecordError
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.files import way_out, write_atomically
@@ -29,6 +32,7 @@ from harness.measure.gpu import Gpu, NoGpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.environment import code_digests, describe_environment
+from harness.results.record import read_record
 from harness.work.declared import use_case_names
 
 LIMIT_S = 600.0
@@ -65,6 +69,9 @@ CACHES = {
     "JAX_COMPILATION_CACHE_DIR": "jax",
 }
 """Of the tests: what was compiled in one go need not be in the next. Measurements have their own, which are empty."""
+
+NAMES_A_FAILURE = re.compile(r"(FAILED|ERROR) |[\w. ]{1,30}  problem  |Traceback|\w*Error: ")
+"""pytest's lines, the doctor's, and Python's."""
 
 Outcome = Literal["passed", "failed", "not finished", "not run"]
 
@@ -183,7 +190,7 @@ def make_steps(results: Results, config: Config, config_path: Path) -> list[Step
         Step(
             name="doctor",
             what="environment, versions, a C compiler, torch.compile and CUDA graphs",
-            command=of_main("doctor", "--config", str(config_path.absolute())),
+            command=of_main("doctor", "--executor", "local", "--config", str(config_path.absolute())),
             limit_s=240,
             leaves_s=PAIRS_S,
         ),
@@ -226,7 +233,7 @@ def _test(results: Results, config: Config, framework: Framework, path: str, cho
         command=command,
         limit_s=240,
         leaves_s=REPORT_S + PAIRS_S,
-        variables={"REQUIRE_GPU": "1", **caches},
+        variables={"REQUIRE_GPU": "1", "COLUMNS": "300", **caches},  # pytest cuts the lines that name what failed
         is_test=True,
     )
 
@@ -385,8 +392,8 @@ class Processes:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         if status == 0:
             return Ended(outcome="passed", seconds=seconds, words=_last_words(lines) if step.is_test else "")
-        details = tuple(line[:300] for line in lines if line.startswith(("FAILED ", "ERROR ")))
-        words = f"{_last_words(lines) or f'exit status {status}'}; log: {log}"
+        details = tuple(line[:300] for line in lines if NAMES_A_FAILURE.match(line))
+        words = f"{(step.is_test and _last_words(lines)) or f'exit status {status}'}; log: {log}"
         return Ended(outcome="failed", seconds=seconds, words=words, details=details)
 
     def end_all(self) -> None:
@@ -442,8 +449,30 @@ def _conclude(steps: Sequence[Step], progress: Progress, results: Results, say: 
                 say(f"      {line}")
     if len(passed) < len(of_all):
         say("The same command does again what has not passed, and nothing else.")
+    for line in record_lines(results):
+        say(line)
     say(f"Logs, versions and progress: {results.gpu_check}")
     there = [path.name for path in (results.gpu_check, results.records(), results.report) if path.exists()]
     words = ["tar", "czf", "gpu-check.tar.gz", "-C", str(results.root), *there]
     say(f"To send, as one file: {shlex.join(words)}")
     return 0 if len(passed) == len(of_all) else 1
+
+
+def record_lines(results: Results) -> Iterator[str]:
+    """How many measurements came to which end, and what is not as it should be: a refusal makes no pair fail."""
+    records = []
+    for path in sorted(results.records().glob("*/*/*/*.json")):
+        with suppress(RecordError):
+            records.append(read_record(path))
+    if not records:
+        return
+    counts = Counter(record.outcome for record in records)
+    yield f"Measured: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}"
+    for record in records:
+        name = (
+            f"{record.measurement.cell.name} {record.measurement.framework} {record.measurement.variant.execution_mode}"
+        )
+        if record.outcome != "ok":
+            yield f"  {name}: {record.outcome}: {(record.reason or '').partition(chr(10))[0][:300]}"
+        elif record.flags:
+            yield f"  {name}: {', '.join(record.flags)}"

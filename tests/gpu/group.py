@@ -68,7 +68,8 @@ def try_case(case: Case, device: Any) -> tuple[Outcome, str]:
     """
     from tests.made.sessions import build, make_session
 
-    refusal = "no model goes with it"
+    refusals: dict[str, None] = {}
+    """Each once, in their order."""
     for data, model in models_of(case):
         device.forget_programs()
         try:
@@ -85,7 +86,7 @@ def try_case(case: Case, device: Any) -> tuple[Outcome, str]:
             )
             program = build(session)
         except Refused as error:
-            refusal = str(error)
+            refusals[str(error)] = None
             continue
         device.wait(program.state())
         for _ in range(COLD_CALLS):
@@ -101,7 +102,7 @@ def try_case(case: Case, device: Any) -> tuple[Outcome, str]:
         witness |= program.witness()
         found = [f"{check.name}: {check.error:.1e} of {check.tolerance:.1e}" for check in checks]
         return "ok", "; ".join([f"{data} {model}", *found, *(f"{name}: {value}" for name, value in witness.items())])
-    return "refused", refusal
+    return "refused", " | ".join(refusals)
 
 
 # ---- the other end

@@ -19,6 +19,7 @@ from pipeline.doctor import (
     Verdict,
     ask,
     doctor,
+    examine,
     examine_data,
     examine_results,
     examine_slurm,
@@ -381,3 +382,5 @@ def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lines = {line.split()[0]: line.split()[1] for line in text.splitlines() if len(line.split()) > 1}
     assert (lines["jax"], lines["torch"], lines["python"], lines["results"]) == ("problem", "problem", "ok", "ok")
     assert "cluster.frameworks.jax.python" in text
+    assert "slurm" in lines
+    assert not [one for one in examine(config, Results(root=tmp_path), slurm=False) if "slurm" in one.name]

@@ -19,6 +19,7 @@ from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.measure.gpu import Gpu, NoGpu
 from harness.paths import REPOSITORY, Results
+from harness.results.record import write_record
 from pipeline import gpu_check as module
 from pipeline.gpu_check import (
     LIMIT_S,
@@ -30,8 +31,10 @@ from pipeline.gpu_check import (
     Step,
     gpu_check,
     make_steps,
+    record_lines,
     write_config,
 )
+from tests.made.report_records import record
 
 CONFIG = REPOSITORY / "experiments.yaml"
 PASSED = Ended(outcome="passed", seconds=3.0, words="9 passed in 3 s")
@@ -318,6 +321,28 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         Lab(Results(root=tmp_path / "file")).check()
 
 
+def test_measurements_that_are_not_as_they_should_be_are_named(lab: Lab) -> None:
+    """Records of made-up cells: a refusal, one with flags, one without, and a file that is none."""
+    good = record("jax", "jit")
+    flagged = good.model_copy(update={"flags": {"throttled": "...", "noisy": "..."}})
+    refused = record("torch", "eager").model_copy(update={"outcome": "refused", "reason": "too old\nfor this"})
+    assert list(record_lines(lab.results)) == []
+    for number, one in enumerate((good, flagged, refused)):
+        path = lab.results.records(one.measurement.cell, one.measurement.framework) / f"{number}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_record(one, path)
+    (path.parent / "3.json").write_text("{")
+    cell = good.measurement.cell.name
+    assert list(record_lines(lab.results)) == [
+        "Measured: 2 ok, 1 refused",
+        f"  {cell} jax jit: throttled, noisy",
+        f"  {cell} torch eager: refused: too old",
+    ]
+    lab.check()
+    assert "\nMeasured: 2 ok, 1 refused\n" in lab.text
+    assert f"-C {lab.results.root} gpu_check records" in lab.text
+
+
 # ---- the runner of steps, for real
 
 
@@ -342,6 +367,12 @@ def test_a_step_that_fails_names_what_failed(tmp_path: Path) -> None:
     ended = Processes().run(a_step(code), tmp_path / "log", 60)
     assert (ended.outcome, ended.words) == ("failed", f"1 failed; log: {tmp_path / 'log'}")
     assert ended.details == ("FAILED tests/a.py::b - wrong", "ERROR tests/c.py")
+    doctor = "print('  slurm     problem   no controller\\n  torch  ok  problem'); raise SystemExit(1)"
+    ended = Processes().run(a_step(doctor, is_test=False), tmp_path / "log", 60)
+    assert (ended.words, ended.details) == (
+        f"exit status 1; log: {tmp_path / 'log'}",
+        ("slurm     problem   no controller",),
+    )
     silent = Processes().run(a_step("raise SystemExit(5)"), tmp_path / "log", 60)
     assert silent.words == f"exit status 5; log: {tmp_path / 'log'}"
 

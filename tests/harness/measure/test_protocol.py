@@ -3,21 +3,24 @@
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from harness.errors import CheckFailed
+from harness.errors import CheckFailed, Refused
 from harness.measure import clock as clock_module
-from harness.measure import slowdown
+from harness.measure import process, slowdown
+from harness.measure.channel import ChildTask
 from harness.measure.gpu import NoGpu
 from harness.measure.program import Phase, Program, Session, Trains
 from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import CONDITIONS, Cell, Measurement, MeasurementSettings, Variant
-from harness.results.record import Check, Memory, Result
+from harness.results.record import Check, HeldBack, Memory, Result
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, use_case
 from harness.work.tasks import ACCURACY, PERPLEXITY, Metric, Task
@@ -499,3 +502,76 @@ def test_a_planted_slowdown_is_in_blocks_and_latency_and_nowhere_else(
     assert result.latency.call_times_s == pytest.approx([6 * TICK_S] * 4, **near)
     assert result.cold_call_times_s == [100 * TICK_S, 4 * TICK_S, 4 * TICK_S]
     assert [point.train_time_s for point in result.epochs] == pytest.approx([104 * TICK_S, 8 * TICK_S])
+
+
+# On a GPU.
+
+
+class Gpu(NoGpu):
+    """100 W before the cold calls, and 140 W from then on; 2 devices of one process."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__("not of this one")
+        self.lab = lab
+        self.asked_at_call: list[int] = []
+
+    def energy_joules(self) -> float:  # type: ignore[override]
+        self.asked_at_call.append(self.lab.calls)
+        return self.lab.now_s * (140.0 if self.lab.calls else 100.0)
+
+    def joules_of_each(self) -> list[float]:
+        return [self.lab.now_s * 300.0]
+
+    def held_back_counters(self) -> list[dict[int, float]]:
+        return [{74: self.lab.now_s * 0.25e9}]
+
+    def process_bytes_of_each(self) -> list[int | None]:
+        return [None, None]
+
+    def device_used_bytes(self) -> int:  # type: ignore[override]
+        return 90
+
+    def device_used_bytes_of_each(self) -> list[int | None]:
+        return [70, 90]
+
+
+def test_what_a_gpu_adds_to_a_measurement(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock_module, "sleep", lambda seconds: lab.let_pass(seconds / TICK_S))
+    lab.own_memory = Memory(allocator_peak_bytes=5, devices=[Memory(allocator_peak_bytes=n) for n in (4, 5)])
+    session = session_of(lab)
+    protocol = PROTOCOL.model_copy(update={"idle_s": 1.0, "energy_window_s": 16 * TICK_S})
+    session = replace(session, measurement=session.measurement.model_copy(update={"protocol": protocol}))
+    gpu = Gpu(lab)
+    result = Measuring(session, gpu=gpu, channel=Heard()).everything(lambda _session, *, joined=True: Work(lab))
+    assert gpu.asked_at_call == [0, 0, CALLS["cold"], CALLS["cold"]]
+    assert result.energy.idle_watts == 100.0
+    # Blocks of 2 calls of 4 ticks: 2 of them fill 16 ticks.
+    assert (result.energy.gross_joules, result.energy.samples) == (300 * 16 * TICK_S, 2 * 2 * 16)
+    assert result.held_back == HeldBack(window_s=3 * 8 * TICK_S, seconds={"sw_power_cap": 3 * 2 * TICK_S})
+    assert result.memory.device_used_bytes == 90
+    assert [device.device_used_bytes for device in result.memory.devices] == [70, 90]
+    assert result.blocks is not None and len(result.blocks.block_times_s) == 3
+
+
+def test_nvml_is_asked_before_the_framework_touches_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a context is the measurement's."""
+    order: list[str] = []
+
+    class Device:
+        def __init__(self) -> None:
+            order.append("device")
+
+        def set_up(self, precision: str) -> None:
+            raise Refused("far enough")
+
+    def opened(first: int, count: int) -> NoGpu:
+        order.append(f"NVML {first} {count}")
+        return NoGpu("none in this test")
+
+    task = ChildTask(measurement=session_of(Lab()).measurement, data_dir="nowhere", world=ALONE)
+    monkeypatch.setattr(process, "open_gpus", opened)
+    monkeypatch.setattr(process.importlib, "import_module", lambda name: SimpleNamespace(Device=Device))
+    heard = Heard()
+    assert process.run_child("jax", task, heard) == 0
+    assert order == ["NVML 0 1", "device"]
+    assert heard.of_kind("error") == [{"outcome": "refused", "reason": "far enough"}]
