@@ -202,13 +202,22 @@ def test_measurement_page_has_the_defaults() -> None:
     assert {name: json.loads(value) for name, value in rows.items()} == MeasurementSettings().model_dump()
 
 
+def tolerances_of(precision: str, text: str) -> list[float]:
+    """In the first table that has a row for it."""
+    (row, *_) = re.findall(rf"^\| `{precision}` \| (.*) \|$", text, re.MULTILINE)
+    return [float(cell) for cell in row.split(" | ")]
+
+
 def test_measurement_page_has_the_thresholds() -> None:
     from harness.work import closeness
 
     text = (DOCS / "measurement.md").read_text()
+    of_samples = text.partition("### The check of per-sample gradients")[2]
+    of_training = text.partition("## Use case 1: training")[2]
     for precision, tolerance in closeness.TOLERANCES.items():
-        row = re.search(rf"^\| `{precision}` \| (\d\S*) \| (\d\S*) \|", text, re.MULTILINE)
-        assert row and (float(row[1]), float(row[2])) == tolerance
+        assert tolerances_of(precision, of_samples) == [*tolerance]
+        expected = [closeness.LOSSES[precision], *closeness.WITH_BATCH_NORM[precision]]
+        assert tolerances_of(precision, of_training) == expected
     flags = dict(
         re.findall(r"^\| `(\w+)` \| (.+) \|$", text.partition("### Flags")[2].partition("\n## ")[0], re.MULTILINE)
     )
