@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from harness.plan import Framework
 from harness.results.parity import ParityMetadata, ParityNumbers, compare, condense, gate_measurement, judge, key_of
 from jax_runner.models import mnist as jax_mnist
+from tests.made.captures import only_trace
 from tests.made.sessions import build, make_session
 from torch_runner.models import cifar10 as torch_cifar10
 from torch_runner.models import mnist as torch_mnist
@@ -72,13 +73,14 @@ def test_training_passes(benchmark: str, model: str, parameters: int) -> None:
     assert sum(name.startswith("gradients/") for name in theirs.kept) == parameters
 
 
-def test_training_by_a_compiler_passes() -> None:
+def test_training_by_a_compiler_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_trace(monkeypatch)
     require_passed(trained("jax", mode="scan"), trained("torch", mode="compiled"))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("mode", ["compiled_max_autotune", "cuda_graphs", "cuda_graph_step"])
+@pytest.mark.parametrize("mode", ["max_autotune", "compiled_graph", "reduce_overhead"])
 def test_training_in_the_modes_of_a_gpu_passes(mode: str) -> None:
     require_passed(trained("jax"), trained("torch", mode=mode))
 

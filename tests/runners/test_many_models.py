@@ -32,6 +32,8 @@ BATCH_SIZE = 4
 MODELS = ("linear", "conv2d", "mlp", "convnet", "cnn")
 """Of `synthetic`, and that of `mnist`."""
 DENSE = ("linear", "mlp")
+DEEP = ("mlp", "convnet", "cnn")
+"""Those of one layer are in few of the tests."""
 MODES = [
     ("jax", "vmap"),
     ("jax", "unrolled"),
@@ -57,7 +59,9 @@ CASES = [
     for model in MODELS
     for framework, mode in MODES + (DENSE_MODES if model in DENSE else CONVOLUTION_MODES)
     for batches, rates in AXES
-    if batches == "different" or model in ("mlp", "convnet")
+    if (model in DEEP and batches == "different")
+    or (model in ("mlp", "convnet") and batches == "same")
+    or (mode in ("vmap", "batched_eager") and batches == "different")
 ]
 TIGHT = 1e-9
 """Float64 rounds at 1e-16."""

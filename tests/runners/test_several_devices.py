@@ -43,7 +43,9 @@ Tasks = dict[str, Task]
 
 
 def train(what: str, **session: Any) -> Task:
-    return {"what": what, "session": {"use_case": "train", "weight_decay": 0.1} | session}
+    """Of a model of dense layers, unless another is named: JAX has no fast convolution in float64 on a CPU."""
+    model = {"benchmark": "text", "model": "mlp", "batch_size": 8, "weight_decay": 0.1}
+    return {"what": what, "session": {"use_case": "train"} | model | session}
 
 
 def gradients(what: str, mode: str, output: str) -> Task:
@@ -58,7 +60,7 @@ def tasks_of(framework: str) -> Tasks:
         "train": train("parity"),
         "train-apart": train("parity_apart"),
         "train-collectives": train("collectives"),
-        "train-whole": train("whole", batch_size=256),
+        "train-whole": train("whole", batch_size=64),
         "train-whole_step": train("parity", execution_mode={"jax": "scan", "torch": "compiled"}[framework]),
         "unchecked": train("check_of_the_control"),
         "batch_norm": train("parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4),
@@ -198,10 +200,10 @@ def test_gradients_averaged_by_one_vector(found: Found) -> None:
 
 
 def test_training_moves_only_gradients(found: Found) -> None:
-    """JAX's programs: none for the control, else at most one all-reduce for each of the 8 parameters."""
+    """JAX's programs: none for the control, else at most one all-reduce for each of the 5 parameters."""
     for rank in found("jax", "train-collectives"):
         reductions, others = rank["joined"]
-        assert 1 <= reductions <= 8
+        assert 1 <= reductions <= 5
         assert others == 0
         assert rank["apart"].tolist() == [0, 0]
 
@@ -247,7 +249,7 @@ def test_whole_training(found: Found, framework: str) -> None:
         require_same_course(rank, expected)
         np.testing.assert_array_equal(rank["calls"], ranks[0]["calls"])
         assert json.loads(str(rank["details"])) == {"batch_norm": "local", "processes": 2, "devices_per_process": 1}
-        assert rank["samples_per_step"] == 256
+        assert rank["samples_per_step"] == 64
 
 
 def require_same_course(numbers: Numbers, expected: Numbers) -> None:
@@ -288,7 +290,7 @@ def test_one_process_computes_what_two_do(found: Found, one_process: Callable[[s
 
 def test_collectives_of_one_process(one_process: Callable[[str], Numbers]) -> None:
     reductions, others = one_process("train-collectives")["joined"]
-    assert 1 <= reductions <= 8
+    assert 1 <= reductions <= 5
     assert others == 0
     assert one_process("full-plain-collectives")["joined"].tolist() == [0, 0]
     assert one_process("clipped_sum-plain-collectives")["joined"].tolist() == [1, 0]

@@ -9,8 +9,9 @@ from tests.made.two_devices import copy_for_two_devices, require_all_good, run_m
 
 
 def test_main_ends_with_the_scaling_efficiency(tmp_path: Path) -> None:
-    """One device with a batch of 64 is the base line of two with 64 in all (strong), and of two with 64 each (weak)."""
-    copy_for_two_devices(tmp_path, batch_sizes="[64, 128]")
+    """One device with a batch of 64 is the base line of two with 64 each. (Of two with 64 in all: the tests of the
+    report.)"""
+    copy_for_two_devices(tmp_path, batch_sizes="[128]")
     done = run_main(tmp_path, "--use_case", "2", "--executor", "local")
     records = require_all_good(tmp_path, done)
     throughput = {}
@@ -21,17 +22,16 @@ def test_main_ends_with_the_scaling_efficiency(tmp_path: Path) -> None:
         median = (rates[(len(rates) - 1) // 2] + rates[len(rates) // 2]) / 2
         measurement = record.measurement
         throughput[measurement.framework, measurement.cell.devices, measurement.variant.batch_size] = median
-    assert sorted(throughput) == [(name, *rest) for name in ("jax", "torch") for rest in ((1, 64), (2, 64), (2, 128))]
+    assert sorted(throughput) == [(name, *rest) for name in ("jax", "torch") for rest in ((1, 64), (2, 128))]
 
     table = done.stdout[done.stdout.index("scaling efficiency") :]
     for framework, title in (("jax", "JAX"), ("torch", "PyTorch")):
         one = throughput[framework, 1, 64]
-        strong, weak = throughput[framework, 2, 64] / (2 * one), throughput[framework, 2, 128] / (2 * one)
+        weak = throughput[framework, 2, 128] / (2 * one)
         shown = [
             float(share)
             for line in table.splitlines()
             if line.strip().startswith(title)
             for share in re.findall(r"([\d.]+) ?%", line)
         ]
-        assert 100 * strong == pytest.approx(min(shown, key=lambda share: abs(share - 100 * strong)), abs=0.51), table
         assert 100 * weak == pytest.approx(min(shown, key=lambda share: abs(share - 100 * weak)), abs=0.51), table
