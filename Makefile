@@ -12,7 +12,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed-$(EXTRAS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-fast lint bench
+.PHONY: help env demo test test-fast gpu-check lint bench
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -37,6 +37,9 @@ test: env  ## run the tests
 test-fast: env  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
 	    -m "not slow and not slurm and not browser and not latex and not gpu"
+
+gpu-check: env  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send
+	$(RUN) main.py gpu-check
 
 lint: env  ## style, format and types
 	$(RUN) -m ruff check .

@@ -29,6 +29,7 @@ COMMANDS = {
     "data": "download and verify the data sets; jobs never download",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "cancel": "end this project's jobs, by their ids",
+    "gpu-check": "try all that needs a GPU, in ten minutes at most: doctor, tests, a short pair of each kind",
     "calibrate": "how often the verdict is right: a framework against itself, alike and slowed down",
 }
 COMMAND_LINES = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items())
@@ -246,6 +247,12 @@ def data_command(arguments: argparse.Namespace) -> int:
 
 def doctor_parser() -> Parser:
     parser = Parser("main.py doctor", COMMANDS["doctor"])
+    parser.add_argument(
+        "--executor",
+        choices=("auto", "local"),
+        default="auto",
+        help="local: jobs are to run on this machine, so Slurm is not asked (default: auto)",
+    )
     add_config_flag(parser)
     add_results_flag(parser)
     return parser
@@ -255,7 +262,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     from harness.experiments.load import load_config
     from pipeline.doctor import doctor
 
-    return doctor(load_config(arguments.config), read_results(arguments))
+    return doctor(load_config(arguments.config), read_results(arguments), slurm=arguments.executor != "local")
 
 
 def cancel_parser() -> Parser:
@@ -268,6 +275,30 @@ def cancel_command(arguments: argparse.Namespace) -> int:
     from pipeline.watching.cancel import cancel
 
     return cancel(read_results(arguments))
+
+
+GPU_CHECK_DESCRIPTION = """\
+Tries what nobody can without a GPU, in ten minutes at most: the doctor, every execution mode in each precision
+(tests/gpu), a short pair of each kind of work, and the report. What has passed is not done again, so the same command
+goes on where it was. It ends with what passed, what did not, and what to send.
+
+exit status: 0 all has passed, 1 something has not, or there is no GPU
+"""
+
+
+def gpu_check_parser() -> Parser:
+    parser = Parser("main.py gpu-check", GPU_CHECK_DESCRIPTION)
+    parser.two_spellings("--dry-run", action="store_true", help="list the steps and their commands, and do nothing")
+    add_config_flag(parser)
+    add_results_flag(parser)
+    parser.set_defaults(results=REPOSITORY / "results" / "gpu-check")
+    return parser
+
+
+def gpu_check_command(arguments: argparse.Namespace) -> int:
+    from pipeline.gpu_check import gpu_check
+
+    return gpu_check(read_results(arguments), config_path=arguments.config, dry_run=arguments.dry_run)
 
 
 CALIBRATE_DESCRIPTION = f"""\
@@ -330,6 +361,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "data": (data_parser, data_command),
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
+    "gpu-check": (gpu_check_parser, gpu_check_command),
     "calibrate": (calibrate_parser, calibrate_command),
 }
 

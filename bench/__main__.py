@@ -7,6 +7,13 @@ from bench.parts import run_parts
 PARTS = {
     "timed_loop": (["jax"], ["torch"]),
     "opacus": tuple([benchmark, batch_size] for benchmark in ("mnist", "cifar10") for batch_size in ("64", "256")),
+    "ghost": tuple(
+        [framework, benchmark, batch_size, output]
+        for framework in ("torch", "jax")
+        for benchmark in ("mnist", "cifar10")
+        for batch_size in ("64", "256")
+        for output in ("norms", "clipped_sum")
+    ),
     "many_models": (["8"], ["64"]),
     "planning": ([],),
     "report": ([],),

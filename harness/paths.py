@@ -45,6 +45,11 @@ class Results:
         return self.root / "calibration"
 
     @property
+    def gpu_check(self) -> Path:
+        """What `main.py gpu-check` has tried and how it went."""
+        return self.root / "gpu_check"
+
+    @property
     def local_queue_lock(self) -> Path:
         return self.root / "local_queue.lock"
 

@@ -54,9 +54,11 @@ class MeasurementSettings(Frozen):
     latency_calls: int = Field(default=200, ge=1)
     latency_max_time_s: float = Field(default=20.0, gt=0)
     energy_window_s: float = Field(default=5.0, gt=0)
-    """On a GPU the throughput blocks go on for at least this long: the energy counter ticks only every 0.1 s."""
+    """On a GPU with an energy counter, this long a run of blocks follows the throughput's: the counter ticks only every
+    0.1 s."""
     idle_s: float = Field(default=2.0, ge=0)
-    """How long idle power is measured, with the framework's context loaded, before the warm-up."""
+    """How long idle power is measured, with the framework's context loaded: before the cold calls and before the
+    warm-up."""
     timeout_s: float = Field(default=1800.0, gt=0)
     """A measurement that takes longer is ended and recorded as `timeout`."""
 

@@ -34,13 +34,16 @@ class Problem(Protocol):
 class Captured(NamedTuple):
     """Of one layer, with the whole batch."""
 
-    module: nnx.Conv | nnx.Linear
+    module: Any
+    """nnx.Conv or nnx.Linear; nnx.Embed where the formulation knows it."""
     product: Product
     layer_input: jax.Array
-    """As the product takes it, in the layer's dtype: [batch, height, width, channels] or [batch, features]."""
+    """As the product takes it, in the layer's dtype: [batch, height, width, channels] or [batch, ..., features]. Of an
+    Embed: tokens [batch, ...]."""
     output_gradient: jax.Array
     """Of the losses' sum by the layer's output, in the layer's dtype: [batch, height, width, channels] or
-    [batch, features]. Row i belongs to sample i's own loss, as the samples of a batch do not depend on each other."""
+    [batch, ..., features]. Row i belongs to sample i's own loss, as the samples of a batch do not depend on each
+    other."""
 
 
 Capture = Callable[[Params, jax.Array, jax.Array], dict[Path, Captured]]
@@ -48,7 +51,10 @@ Capture = Callable[[Params, jax.Array, jax.Array], dict[Path, Captured]]
 and `(*path, "bias")` in `flatten_dict(params)`. To be called under jit."""
 
 
-def capture_layers(problem: Problem, formulation: str) -> Capture:
+KNOWN = (nnx.Conv, nnx.Linear)
+
+
+def capture_layers(problem: Problem, formulation: str, known: tuple[type[nnx.Module], ...] = KNOWN) -> Capture:
     """One forward pass, and one backward pass to the layers' outputs only: the weights' own gradients, which are in an
     ordinary backward pass, are never computed.
 
@@ -57,22 +63,28 @@ def capture_layers(problem: Problem, formulation: str) -> Capture:
 
     Args:
         formulation: for the words of a refusal.
+        known: layers that it can do; of these two, and nnx.Embed.
 
     Raises:
-        Refused: the model has parameters in layers other than Conv and Linear.
+        Refused: the model has parameters in other layers.
     """
     with_parameters = {path[:-1] for path in flatten_dict(problem.params)}
     layers: dict[Path, Any] = {
         path: module for path, module in nnx.iter_modules(problem.model) if path in with_parameters
     }
     for path, module in layers.items():
-        if not isinstance(module, nnx.Conv | nnx.Linear):
-            raise Refused(f"the formulation {formulation} knows Conv and Linear, not {type(module).__name__} ({path})")
+        if not isinstance(module, known):
+            names = " and ".join(layer.__name__ for layer in known)
+            raise Refused(f"the formulation {formulation} knows {names}, not {type(module).__name__} ({path})")
 
     def forward(params: Params, inputs: jax.Array, seen: "Seen") -> jax.Array:
         model = nnx.merge(problem.graphdef, params)
         for path, module in nnx.iter_modules(model):
-            if path in layers:
+            if path in layers and isinstance(module, nnx.Embed):
+                embed: Any = module
+                embed.__class__ = HookedEmbed
+                embed.look_up = seen.hook(path, rows_of)
+            elif path in layers:
                 hook = "dot_general" if isinstance(module, nnx.Linear) else "conv_general_dilated"
                 setattr(module, hook, seen.hook(path, getattr(module, hook)))
         return model(inputs)
@@ -116,12 +128,31 @@ class Seen:
         """`of_layer`: what the layer calls for its product, with its strides, padding and precision."""
 
         def hooked(layer_input: jax.Array, kernel: jax.Array, *arguments: Any, **keywords: Any) -> jax.Array:
+            if path in self.inputs:
+                raise Refused(f"per-sample gradients are not made of layers that are used twice, as {path} is")
             self.products[path] = partial(with_arguments, of_layer, arguments, keywords)
             self.inputs[path] = layer_input
             self.outputs[path] = of_layer(layer_input, kernel, *arguments, **keywords)
             return self.outputs[path] if self.zeros is None else self.outputs[path] + self.zeros[path]
 
         return hooked
+
+
+class HookedEmbed(nnx.Embed):
+    """nnx.Embed has no hook of its own."""
+
+    look_up: Product
+
+    def __call__(self, inputs: jax.Array, *_: Any, **__: Any) -> jax.Array:
+        (table,) = self.promote_dtype((self.embedding[...],), dtype=self.dtype, inexact=False)
+        return self.look_up(inputs, table)
+
+    def attend(self, *_: Any, **__: Any) -> jax.Array:
+        raise Refused("per-sample gradients are not made of an Embed that is the output's weight too")
+
+
+def rows_of(tokens: jax.Array, table: jax.Array) -> jax.Array:
+    return jnp.take(table, tokens, axis=0)
 
 
 def with_arguments(
@@ -205,5 +236,6 @@ def patches_of(layer: Captured) -> jax.Array:
 
 
 def of_kernel(layer: Captured) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the kernel as the product takes it."""
-    return jax.ShapeDtypeStruct(layer.module.kernel[...].shape, layer.layer_input.dtype)
+    """Shape and dtype of the kernel, or the embedding, as the product takes it."""
+    weight = layer.module.embedding if isinstance(layer.module, nnx.Embed) else layer.module.kernel
+    return jax.ShapeDtypeStruct(weight[...].shape, layer.output_gradient.dtype)

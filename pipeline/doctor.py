@@ -21,6 +21,7 @@ from harness.experiments.model import Config
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS
+from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.suggest import valid_names
 
 if TYPE_CHECKING:
@@ -35,7 +36,13 @@ JOB_PACKAGES = ("numpy", "pydantic", "pynvml", "submitit", "wandb", "yaml")
 """What the harness imports in a job, so what each framework's interpreter needs besides the framework."""
 
 COMMON_PROBE = f"""
-import importlib.util, json, platform
+import importlib.metadata, importlib.util, json, os, platform, shlex, shutil, sysconfig
+from pathlib import Path
+def version_of(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 missing = [name for name in {JOB_PACKAGES!r} if importlib.util.find_spec(name) is None]
 def answer(**found):
     print(json.dumps({{"python": platform.python_version(), "missing": missing, **found}}))
@@ -46,17 +53,72 @@ PROBES = {
 import jax, flax, optax
 devices = jax.devices()
 is_gpu = devices[0].platform == "gpu"
-built = is_gpu or any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13, 14))
-answer(version=jax.__version__, gpus=[d.device_kind for d in devices if is_gpu], built_for_gpu=bool(built))
+plugins = [n for n in (12, 13, 14) if importlib.util.find_spec(f"jax_cuda{n}_plugin")]
+cudnn = None
+if is_gpu:
+    try:
+        from jax._src.lib import cuda_versions
+        cudnn = cuda_versions.cudnn_get_version()
+    except Exception:
+        pass
+answer(
+    version=jax.__version__, gpus=[d.device_kind for d in devices if is_gpu], built_for_gpu=bool(is_gpu or plugins),
+    jaxlib=version_of("jaxlib"), cudnn=cudnn,
+    cudnn_package=version_of(f"nvidia-cudnn-cu{plugins[-1]}") if plugins else None,
+)
 """,
     "torch": COMMON_PROBE
     + """
 import torch
 count = torch.cuda.device_count() if torch.cuda.is_available() else 0
 gpus = [torch.cuda.get_device_name(i) for i in range(count)]
-answer(version=torch.__version__, gpus=gpus, built_for_gpu=torch.version.cuda is not None)
+cuda = torch.version.cuda
+compilers = [shlex.split(os.environ["CC"])[0]] if os.environ.get("CC") else ["gcc", "clang"]
+headers = Path(sysconfig.get_path("include"))
+answer(
+    version=torch.__version__, gpus=gpus, built_for_gpu=cuda is not None,
+    cudnn=torch.backends.cudnn.version() if gpus else None,
+    cudnn_package=version_of("nvidia-cudnn-cu" + cuda.split(".")[0]) if cuda else None,
+    compilers=compilers, compiler=next(filter(None, map(shutil.which, compilers)), None),
+    headers=str(headers), has_headers=(headers / "Python.h").exists(),
+)
 """,
 }
+"""A compiler is looked for as Triton does (triton/runtime/build.py): CC, else gcc or clang; `cc` it does not know."""
+COMPILE_PROBE = """
+import json, os, tempfile
+found = {}
+with tempfile.TemporaryDirectory() as folder:
+    # Empty, as in a measurement: what another run has left there would hide that there is no compiler.
+    os.environ |= {"TORCHINDUCTOR_CACHE_DIR": folder + "/inductor", "TRITON_CACHE_DIR": folder + "/triton"}
+    import torch
+    def attempt(name, function):
+        try:
+            function()
+            torch.cuda.synchronize()
+        except Exception as error:
+            found[name] = " ".join(str(error).split())[:300] or type(error).__name__
+    def step(values):
+        return values.sin() + 1
+    def capture(function):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            function(values)
+        graph.replay()
+    values, compiled = torch.ones(8, device="cuda"), torch.compile(step)
+    step(values)
+    attempt("torch.compile", lambda: compiled(values))
+    attempt("CUDA graph", lambda: capture(step))
+    if not found:
+        attempt("CUDA graph of what is compiled", lambda: capture(compiled))
+print(json.dumps(found))
+"""
+"""What fails, by name, with its error; empty where all works."""
+COMPILE_TIMEOUT_S = 240.0
+COMPILER_WAY_OUT = (
+    "Every compiled mode of PyTorch needs a C compiler and Python.h. `module load gcc` under "
+    "cluster.frameworks.torch.setup, or CC=/path/to/gcc; and python3-dev, or a Python that brings its headers."
+)
 INSTALL = {
     "jax": "pip install -e '.[cuda13]' (or cuda12; jax for the CPU)",
     "torch": "pip install -e '.[torch]'",
@@ -88,24 +150,35 @@ class Finding:
     way_out: str = ""
 
 
-def doctor(config: Config, results: Results | None = None, *, console: "Console | None" = None) -> int:
-    """Prints the table. 1 if a job could not run as experiments.yaml stands, else 0."""
+def doctor(
+    config: Config, results: Results | None = None, *, slurm: bool = True, console: "Console | None" = None
+) -> int:
+    """Prints the table. 1 if a job could not run as experiments.yaml stands, else 0.
+
+    Args:
+        slurm: whether jobs are to go there, if it is there.
+    """
     from rich.console import Console
 
-    findings = examine(config, results or Results(root=REPOSITORY / "results"))
+    findings = examine(config, results or Results(root=REPOSITORY / "results"), slurm=slurm)
     _print_table(findings, console or Console())
     return exit_status(findings)
 
 
-def examine(config: Config, results: Results) -> list[Finding]:
-    answers = {name: _ask_framework(config, name) for name in FRAMEWORKS}
+def examine(config: Config, results: Results, *, slurm: bool = True) -> list[Finding]:
+    answers = {name: _ask_framework(config, name, PROBES[name]) for name in FRAMEWORKS}
+    compiles = (
+        _ask_framework(config, "torch", COMPILE_PROBE, COMPILE_TIMEOUT_S) if answers["torch"].get("gpus") else None
+    )
     gpu = open_gpu()
     nvml_sees = gpu.describe()["name"] if isinstance(gpu, Gpu) else None
     return [
         judge_python(),
         *(judge_framework(name, answers[name], nvml_sees) for name in FRAMEWORKS),
+        *(finding for name in FRAMEWORKS for finding in judge_versions(name, answers[name])),
+        *judge_compiler(answers["torch"], compiles),
         judge_nvml(gpu.describe()),
-        *examine_slurm(config),
+        *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
         *(examine_data(benchmark, Path(config.data_dir)) for benchmark in config.benchmarks),
         examine_results(results),
@@ -168,9 +241,57 @@ def judge_framework(name: str, answer: Mapping[str, Any], nvml_sees: str | None)
     return Finding(name=name, verdict="ok", found=f"{found} here; this build can use a GPU")
 
 
-def _ask_framework(config: Config, name: Any) -> dict[str, Any]:
+def judge_versions(name: str, answer: Mapping[str, Any]) -> list[Finding]:
+    """What the versions of a framework's libraries say; nothing where all is well."""
+    findings = []
+    jaxlib = answer.get("jaxlib")
+    if jaxlib in KNOWN_SLOW_JAXLIB and answer["built_for_gpu"]:
+        found = (
+            f"jaxlib {jaxlib} has a scatter-add on GPUs that is known to be slow, 450 to 2000 times (openxla/xla#46225)"
+        )
+        way_out = "Use 0.11.1 or later, which needs Python 3.12: pip install -U 'jax[cuda13]'. Records are flagged."
+        findings.append(Finding(name="jaxlib", verdict="warning", found=found, way_out=way_out))
+    loaded, package = answer.get("cudnn"), answer.get("cudnn_package")
+    if loaded and package and cudnn_words(loaded) != ".".join(package.split(".")[:3]):
+        found = f"{name} has loaded {cudnn_words(loaded)}, and the installed package is {package}"
+        way_out = (
+            "Another CUDA comes first in LD_LIBRARY_PATH. Unset it, or `module unload cuda` in the framework's setup."
+        )
+        findings.append(Finding(name=f"cudnn of {name}", verdict="warning", found=found, way_out=way_out))
+    return findings
+
+
+def cudnn_words(version: int) -> str:
+    """`92600` is 9.26.0, and `8902`, as it was until 8, is 8.9.2."""
+    major, rest = divmod(version, 10_000 if version >= 90_000 else 1_000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def judge_compiler(answer: Mapping[str, Any], compiles: Mapping[str, Any] | None) -> list[Finding]:
+    """Whether torch.compile can work.
+
+    Args:
+        answer: of PyTorch's probe.
+        compiles: of COMPILE_PROBE; None where there is no GPU to try it on.
+    """
+    if "error" in answer:
+        return []
+    missing = [] if answer["compiler"] else [f"no C compiler ({' or '.join(answer['compilers'])})"]
+    missing += [] if answer["has_headers"] else [f"no Python.h in {answer['headers']}"]
+    if compiles:
+        failed = "; ".join(f"{what}: {why}" for what, why in compiles.items())
+        way_out = COMPILER_WAY_OUT if missing else "PyTorch, its triton and the driver may not go together."
+        return [Finding(name="torch.compile", verdict="problem", found="; ".join([*missing, failed]), way_out=way_out)]
+    if missing:
+        found, way_out = "; ".join(missing), COMPILER_WAY_OUT + " (Compute nodes may have what this machine lacks.)"
+        return [Finding(name="torch.compile", verdict="warning", found=found, way_out=way_out)]
+    works = "it and CUDA graphs work on the GPU" if compiles is not None else "a C compiler and Python.h are there"
+    return [Finding(name="torch.compile", verdict="ok", found=works)]
+
+
+def _ask_framework(config: Config, name: Any, probe: str, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
     framework = config.cluster.frameworks[name]
-    return ask(framework.python, PROBES[name], setup=framework.setup)
+    return ask(framework.python, probe, setup=framework.setup, timeout_s=timeout_s)
 
 
 def ask(python: str, code: str, *, setup: Iterable[str] = (), timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:

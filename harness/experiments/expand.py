@@ -11,6 +11,7 @@ from harness.experiments.model import Config
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, JobPlan, Pair, Scalar, Variant
 from harness.suggest import valid_names
 from harness.work.declared import use_case as declared_use_case
+from harness.work.declared import use_case_names
 
 Choice = TypeVar("Choice", str, int)
 
@@ -130,7 +131,6 @@ def expand_variants(
 ) -> tuple[Variant, ...]:
     """Every combination of the use case's axes that makes sense and that `exclude` does not name."""
     use_case = config.use_case(number, quick=quick)
-    declared = declared_use_case(use_case.name)
     options = _combinations(use_case.options)
     excluded = [partial for partial in use_case.exclude if partial.concerns(framework, benchmark)]
     combinations = itertools.product(
@@ -153,9 +153,20 @@ def expand_variants(
     return tuple(
         variant
         for variant in variants
-        if declared.goes_with(declared.mode(framework, variant.execution_mode), variant.options)
-        and not any(partial.matches(variant) for partial in excluded)
+        if makes_sense(use_case.name, framework, variant) and not any(partial.matches(variant) for partial in excluded)
     )
+
+
+def makes_sense(use_case_name: str, framework: Framework, variant: Variant) -> bool:
+    """Whether its execution mode can do what its options ask for. Of names that are not declared nothing is said here:
+    the check of experiments.yaml, which tells of them, expands too."""
+    if use_case_name not in use_case_names():
+        return True
+    use_case = declared_use_case(use_case_name)
+    modes = [mode for mode in use_case.modes[framework] if mode.name == variant.execution_mode]
+    if not modes or use_case.options.model_fields.keys() - variant.options.keys():
+        return True
+    return use_case.goes_with(modes[0], variant.options)
 
 
 def _combinations(axes: dict[str, tuple[str | int | float | bool, ...]]) -> list[dict[str, Scalar]]:

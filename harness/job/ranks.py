@@ -17,6 +17,7 @@ from harness.results.record import (
     Check,
     Energy,
     EpochPoint,
+    HeldBack,
     Latency,
     Memory,
     Outcome,
@@ -247,6 +248,7 @@ def combine(results: Sequence[Result]) -> Result:
             "memory": memory,
             "energy": _combine_energy([r.energy for r in results]),
             "gpu_states": [state for r in results for state in r.gpu_states],
+            "held_back": _combine_held_back([r.held_back for r in results if r.held_back]),
             "epochs": _combine_epochs([r.epochs for r in results]),
             "time_to_target_s": _largest_of_all([r.time_to_target_s for r in results]),
             "checks": [_named(check, rank) for rank, r in enumerate(results) for check in r.checks],
@@ -311,14 +313,27 @@ def _combine_energy(energies: Sequence[Energy]) -> Energy:
     if missing is not None:
         return missing
     idle_watts = [energy.idle_watts for energy in energies]
+    busy_s = [energy.busy_s for energy in energies if energy.busy_s is not None]
     return Energy(
         gross_joules=sum(energy.gross_joules or 0.0 for energy in energies),
         window_s=max(energy.window_s or 0.0 for energy in energies),
+        busy_s=min(busy_s, default=None),
         samples=energies[0].samples,
         devices_gross_joules=[
             joules for energy in energies for joules in energy.devices_gross_joules or [energy.gross_joules or 0.0]
         ],
         idle_watts=None if None in idle_watts else sum(watts or 0.0 for watts in idle_watts),
+    )
+
+
+def _combine_held_back(of_ranks: Sequence[HeldBack]) -> HeldBack | None:
+    """Of the rank that was held back most, reason by reason, among the reasons that all of them count."""
+    if not of_ranks:
+        return None
+    reasons = [reason for reason in of_ranks[0].seconds if all(reason in one.seconds for one in of_ranks)]
+    return HeldBack(
+        window_s=max(one.window_s for one in of_ranks),
+        seconds={reason: max(one.seconds[reason] for one in of_ranks) for reason in reasons},
     )
 
 

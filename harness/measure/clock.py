@@ -5,7 +5,8 @@ all of the given outputs are ready. Each call of a step must depend on the one b
 counter), so that waiting for the last call of a block means waiting for the whole block.
 
 Protocol (docs/measurement.md): cold calls, warm-up, calibration, throughput in blocks of back-to-back calls with one
-wait at the end, latency with a wait per call. Nothing is logged, printed, copied or collected inside a timed window.
+wait at the end, energy over such blocks with nothing between them, latency with a wait per call. Nothing is logged,
+printed, copied or collected inside a timed window.
 
 Where several ranks do a step together, all make the same number of calls, or one would wait for another for ever. So
 whatever decides how many calls are made is agreed on, between two timed windows; each rank times its own.
@@ -20,10 +21,10 @@ from time import perf_counter, sleep
 from typing import Any
 
 from harness.measure.channel import Channel
-from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
+from harness.measure.gpu import Gpu, NoGpu, SeveralGpus, held_back_s
 from harness.measure.program import Phase, Trains
 from harness.plan import MeasurementSettings
-from harness.results.record import Blocks, Energy, GpuState, Latency
+from harness.results.record import Blocks, Energy, GpuState, HeldBack, Latency
 from harness.results.statistics import median, relative_half_width
 
 Step = Callable[[], Any]
@@ -35,6 +36,12 @@ COLD_CALLS = 3
 """Compilation is over after these: tracing on the first, CUDA graph capture or a changed layout of donated state on
 the next."""
 REPORT_EVERY_S = 2.0
+STATE_EVERY_S = 0.5
+"""Between two blocks, at most: reading a GPU's state takes milliseconds in which it cools, and blocks are as short as
+0.1 s in one program and take seconds in another."""
+COLLECT_EVERY_S = 1.0
+"""Between two blocks. PyTorch's functorch leaves some hundred cyclic objects per call; left alone they fill the host's
+memory, and getting new memory is slow."""
 
 
 def time_call(step: Step, wait: Wait) -> float:
@@ -65,6 +72,9 @@ def time_calls(program: Trains, wait: Wait, calls: int) -> tuple[float, list[Any
     return perf_counter() - start, kept
 
 
+NO_COUNTER = "the GPU has no energy counter"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Steady:
     """What `measure_steady` returns."""
@@ -73,6 +83,7 @@ class Steady:
     latency: Latency
     energy: Energy
     gpu_states: list[GpuState]
+    held_back: HeldBack | None
     recompiles: int
     """Compilations inside the timed windows; more than none makes the times worthless."""
 
@@ -101,25 +112,32 @@ def measure_steady(
     gpu: Gpu | SeveralGpus | NoGpu,
     channel: Channel,
     compilations: Callable[[], int],
+    idle_watts_before: float | None = None,
     agree: Agree = lambda value: value,
     after_warmup: Callable[[], None] = lambda: None,
 ) -> Steady:
-    """Warm up, then measure throughput, latency and energy of a step that is compiled already.
+    """Warm up, then measure throughput, energy and latency of a step that is compiled already.
 
     Args:
+        idle_watts_before: before the cold calls. The lower of it and of what is found here counts: after work, clocks
+            and with them the power stay up for seconds.
         compilations: how many programs the framework has compiled so far.
         agree: the identity where there is one rank.
         after_warmup: called once between warm-up and the first block (torch resets its memory peak there).
     """
-    idle_watts = _idle_watts(gpu, protocol.idle_s)
+    found_watts = (idle_watts_before, idle_watts(gpu, protocol.idle_s))
+    idle = min((watts for watts in found_watts if watts is not None), default=None)
     with _no_garbage_collection():
         warmup_times_s = _warm_up(step, wait, protocol, channel, agree)
         calls = _calibrate(step, wait, protocol.block_min_s, median(warmup_times_s[-3:]), agree)
         after_warmup()
         compiled_before = compilations()
-        block_times_s, gpu_states, energy = _measure_blocks(
-            step, wait, calls, protocol, steps_per_call * samples_per_step, gpu, idle_watts, channel, agree
+        samples_per_block = calls * steps_per_call * samples_per_step
+        block_times_s, gpu_states, held_back = _measure_blocks(
+            step, wait, calls, protocol, samples_per_block, gpu, channel, agree
         )
+        blocks = math.ceil(protocol.energy_window_s / agree(median(block_times_s)))
+        energy = _measure_energy(step, wait, calls, blocks, samples_per_block, gpu, idle, channel, agree)
         call_times_s = _measure_latency(step, wait, protocol, channel, agree)
     return Steady(
         blocks=Blocks(
@@ -132,6 +150,7 @@ def measure_steady(
         latency=Latency(steps_per_call=steps_per_call, call_times_s=call_times_s),
         energy=energy,
         gpu_states=gpu_states,
+        held_back=held_back,
         recompiles=compilations() - compiled_before,
     )
 
@@ -208,49 +227,89 @@ def _measure_blocks(
     wait: Wait,
     calls: int,
     protocol: MeasurementSettings,
-    samples_per_call: int,
+    samples_per_block: int,
     gpu: Gpu | SeveralGpus | NoGpu,
-    idle_watts: float | None,
     channel: Channel,
     agree: Agree,
-) -> tuple[list[float], list[GpuState], Energy]:
-    window_min_s = 0.0 if isinstance(gpu, NoGpu) else protocol.energy_window_s
+) -> tuple[list[float], list[GpuState], HeldBack | None]:
     times_s: list[float] = []
     gpu_states: list[GpuState] = []
-    gc.collect()
-    joules_before = gpu.joules_of_each()
-    start = reported = perf_counter()
+    _collect_garbage()
+    start = collected = reported = perf_counter()
+    seen = -math.inf
+    counters_before = gpu.held_back_counters()
     while True:
         times_s.append(time_block(step, wait, calls))
         now = perf_counter()
-        if (state := gpu.state()) is not None:
-            gpu_states.append(state)
-        if not _any(_goes_on(times_s, now - start, window_min_s, protocol), agree):
+        if now - seen >= STATE_EVERY_S:
+            seen = now
+            if (state := gpu.state()) is not None:
+                gpu_states.append(state)
+        if now - collected >= COLLECT_EVERY_S:
+            collected = now
+            _collect_garbage()
+        # Whatever takes one rank time comes before this: here all meet again.
+        if not _any(_goes_on(times_s, now - start, protocol), agree):
             break
         if now - reported >= REPORT_EVERY_S:
             reported = now
             channel.progress("throughput", len(times_s), protocol.min_blocks)
-            channel.metrics({"throughput_samples_per_s": calls * samples_per_call / times_s[-1]})
+            channel.metrics({"throughput_samples_per_s": samples_per_block / times_s[-1]})
+    counters_after = gpu.held_back_counters()
+    window_s = perf_counter() - start
+    if not counters_before:
+        return times_s, gpu_states, None
+    held_back = HeldBack(window_s=window_s, seconds=held_back_s(counters_before, counters_after, window_s))
+    return times_s, gpu_states, held_back
+
+
+def _measure_energy(
+    step: Step,
+    wait: Wait,
+    calls: int,
+    blocks: int,
+    samples_per_block: int,
+    gpu: Gpu | SeveralGpus | NoGpu,
+    idle: float | None,
+    channel: Channel,
+    agree: Agree,
+) -> Energy:
+    """Over blocks in a row, with nothing between them: not NVML, not the collector, not the other ranks. Such a pause
+    takes as long after a block of seconds as after one of 0.1 s, and would make short blocks look wasteful.
+
+    One block that does not count comes first. The counter is up to a tick old whenever it is read, so the window really
+    begins before the first block and ends before the last one does: both times at work, and not in a pause.
+    """
+    counts = bool(found := gpu.joules_of_each()) and None not in found
+    if not _any(counts, agree):
+        return Energy(absent=gpu.absent or NO_COUNTER)
+    channel.progress("energy", 0, blocks)
+    _collect_garbage()
+    agree(0.0)
+    time_block(step, wait, calls)
+    start = perf_counter()
+    joules_before = gpu.joules_of_each()
+    times_s = [time_block(step, wait, calls) for _ in range(blocks)]
     joules_after = gpu.joules_of_each()
     window_s = perf_counter() - start
     counted = list(zip(joules_before, joules_after, strict=True))
     joules = [after - before for before, after in counted if before is not None and after is not None]
     if not joules or len(joules) < len(counted):
-        return times_s, gpu_states, Energy(absent=gpu.absent or "the GPU has no energy counter")
-    energy = Energy(
+        return Energy(absent=gpu.absent or NO_COUNTER)
+    return Energy(
         gross_joules=math.fsum(joules),
         devices_gross_joules=joules if len(joules) > 1 else [],
         window_s=window_s,
-        samples=len(times_s) * calls * samples_per_call,
-        idle_watts=idle_watts,
+        busy_s=math.fsum(times_s),
+        samples=blocks * samples_per_block,
+        idle_watts=idle,
     )
-    return times_s, gpu_states, energy
 
 
-def _goes_on(block_times_s: list[float], elapsed_s: float, window_min_s: float, protocol: MeasurementSettings) -> bool:
-    """Whether one more block is wanted: until all minima are reached and the noise is low, or a limit is."""
+def _goes_on(block_times_s: list[float], elapsed_s: float, protocol: MeasurementSettings) -> bool:
+    """Whether one more block is wanted: until the minimum is reached and the noise is low, or a limit is."""
     count, over_time = len(block_times_s), elapsed_s >= protocol.max_time_s
-    if count >= protocol.min_blocks and elapsed_s >= window_min_s:
+    if count >= protocol.min_blocks:
         quiet = relative_half_width(block_times_s) <= protocol.target_noise
         return not (quiet or count >= protocol.max_blocks or over_time)
     return not (over_time and count >= 3)
@@ -269,8 +328,8 @@ def _measure_latency(
     return times_s
 
 
-def _idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
-    """Mean power while nothing runs, from the energy counter."""
+def idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
+    """Mean power while nothing runs, from the energy counter. None where there is none, or no time for it."""
     before = gpu.energy_joules()
     if before is None or seconds == 0:
         return None
@@ -284,10 +343,18 @@ def _idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
 def _no_garbage_collection() -> Iterator[None]:
     """As timeit does: a collection would hit one framework's blocks at random."""
     was_enabled = gc.isenabled()
-    gc.collect()
+    _collect_garbage()
     gc.disable()
     try:
         yield
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
+
+
+def _collect_garbage() -> None:
+    """What is left is frozen, so that the next time takes milliseconds (5 for 700 calls of PyTorch's functorch), and
+    not the tenths of a second that it takes to go through all objects of a framework."""
+    gc.collect()
+    gc.freeze()

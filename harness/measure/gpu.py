@@ -3,13 +3,14 @@
 NVML reads counters of the driver; it launches nothing on the GPU and makes no CUDA context. What it refuses
 (a consumer card without an energy counter, a MIG slice) is missing, never zero: `describe()["absent"]` says why.
 READINGS has what is read between two blocks. A new one is a row there, and one in harness/results/quantities.py for
-its number in the report.
+its number in the report. HELD_BACK has the driver's counters of throttling, which are read around a window.
 A machine without a GPU or a driver gets `NoGpu`, which answers the same questions.
 """
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,23 @@ THROTTLE_REASONS = {
     0x400: "reliability",
 }
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*)."""
+
+HELD_BACK = {
+    "sw_power_cap": (74,),
+    "thermal": (75,),
+    "sw_thermal_slowdown": (269, 251),
+    "hw_thermal_slowdown": (270, 252),
+    "hw_power_brake_slowdown": (271, 253),
+}
+"""Fields of nvmlDeviceGetFieldValues that count the nanoseconds for which the driver has held the clocks back:
+NVML_FI_DEV_PERF_POLICY_POWER and _THERMAL, and NVML_FI_DEV_CLOCKS_EVENT_REASON_*. The last three have two numbers: CUDA
+13's nvml.h moved them from the second to the first and gave the old ones to settings of Blackwell's power smoothing.
+Which of the two a driver understands does not show in its answer, so both are read: a setting stands still."""
+COUNTER_SLACK = 1.05
+"""No counter of time runs faster than time. One that does, by more than the reads themselves take, counts something
+else."""
+VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Of nvmlFieldValue_t, by nvmlValueType_t."""
 
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 """nvmlComputeMode_t."""
@@ -65,6 +83,15 @@ class NoGpu:
     def process_bytes_of_each(self) -> list[int | None]:
         return []
 
+    def device_used_bytes(self) -> None:
+        return None
+
+    def device_used_bytes_of_each(self) -> list[int | None]:
+        return []
+
+    def held_back_counters(self) -> list[dict[int, float]]:
+        return []
+
     def describe(self) -> dict[str, Any]:
         return {"absent": self.absent}
 
@@ -85,6 +112,7 @@ class Gpu:
         self.board = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if self._is_mig_handle else handle
         modes = self._ask("mig", lambda: nvml.nvmlDeviceGetMigMode(self.board))
         self._is_sliced = self._is_mig_handle or bool(modes and modes[0])
+        self._used_before_bytes = self._ask("device_used_bytes", self._used_by_nobody_bytes)
 
     def energy_joules(self) -> float | None:
         """Since the driver was loaded; ticks about every 0.1 s. None for MIG: only the board has one."""
@@ -124,6 +152,36 @@ class Gpu:
     def process_bytes_of_each(self) -> list[int | None]:
         return [self.process_bytes()]
 
+    def device_used_bytes(self) -> int | None:
+        """What is in use on the device more than when this object was made, before the process had a context: the same
+        as `process_bytes`, also in a container, where the driver lists the host's process numbers.
+
+        None where others were on the device at either time: their memory cannot be told from this process's.
+        """
+        if self._used_before_bytes is None:
+            self._refused.setdefault("device_used_bytes", "there were processes on the GPU before this one")
+            return None
+        others = self._ask("device_used_bytes", self.other_processes)
+        used = self._ask("device_used_bytes", self._used_bytes) if others == 0 else None
+        if others:
+            self._refused["device_used_bytes"] = "other processes were on the GPU at the end"
+        return None if used is None else max(0, used - self._used_before_bytes)
+
+    def device_used_bytes_of_each(self) -> list[int | None]:
+        return [self.device_used_bytes()]
+
+    def held_back_counters(self) -> list[dict[int, float]]:
+        """Of each GPU, here of one: the fields of HELD_BACK that it has, in nanoseconds since the driver was loaded.
+        `held_back_s` makes seconds of two such readings."""
+        found: dict[int, float] = {}
+        for reason, fields in HELD_BACK.items():
+            answers = {field: self._ask(f"held_back {reason}", partial(self._field, field)) for field in fields}
+            given = {field: value for field, value in answers.items() if value is not None}
+            if given:
+                self._refused.pop(f"held_back {reason}", None)  # one of its numbers is enough
+            found |= given
+        return [found]
+
     def describe(self) -> dict[str, Any]:
         """What stays the same for the process's life, and under "absent" what this GPU refuses and why."""
         nvml, handle, board = self.nvml, self._handle, self.board
@@ -132,6 +190,7 @@ class Gpu:
         limit_milliwatts = self._ask("power_limit_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board))
         mode = self._ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(board))
         self.energy_joules()
+        self.held_back_counters()
         self.state()
         description: dict[str, Any] = {
             "name": self._ask("name", lambda: nvml.nvmlDeviceGetName(board)),
@@ -165,6 +224,20 @@ class Gpu:
         self._refused.pop(quantity, None)
         return value
 
+    def _used_bytes(self) -> int:
+        return int(self.nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
+    def _used_by_nobody_bytes(self) -> int | None:
+        """None where any process is there: this one has no context yet."""
+        return None if self._processes() else self._used_bytes()
+
+    def _field(self, field: int) -> float:
+        """Raises NVMLError where the driver does not know it: each has its own verdict."""
+        (answer,) = self.nvml.nvmlDeviceGetFieldValues(self.board, [field])
+        if answer.nvmlReturn != self.nvml.NVML_SUCCESS:
+            raise self.nvml.NVMLError(answer.nvmlReturn)
+        return float(getattr(answer.value, VALUE_TYPES[answer.valueType]))
+
     def _processes(self) -> list[Any]:
         return list(self.nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
 
@@ -197,11 +270,20 @@ class SeveralGpus:
 
     def process_bytes(self) -> int | None:
         """On the GPU where it is most."""
-        values = self.process_bytes_of_each()
-        return None if None in values else max(value for value in values if value is not None)
+        return _largest_of_all(self.process_bytes_of_each())
 
     def process_bytes_of_each(self) -> list[int | None]:
         return [gpu.process_bytes() for gpu in self._gpus]
+
+    def device_used_bytes(self) -> int | None:
+        """On the GPU where it is most."""
+        return _largest_of_all(self.device_used_bytes_of_each())
+
+    def device_used_bytes_of_each(self) -> list[int | None]:
+        return [gpu.device_used_bytes() for gpu in self._gpus]
+
+    def held_back_counters(self) -> list[dict[int, float]]:
+        return [counters for gpu in self._gpus for counters in gpu.held_back_counters()]
 
     def describe(self) -> dict[str, Any]:
         """The first's, the UUIDs and names of all, and what any of them refuses."""
@@ -273,6 +355,27 @@ READINGS = (
 )
 
 
+def held_back_s(
+    before: Sequence[dict[int, float]], after: Sequence[dict[int, float]], window_s: float
+) -> dict[str, float]:
+    """By the reasons of HELD_BACK: for how many seconds of a window the clocks were held back, on the GPU where it was
+    most. What one of the GPUs does not count, or what cannot be a count of time, is not among them."""
+    of_each = [_counted_s(*counters, window_s) for counters in zip(before, after, strict=True)]
+    common = [reason for reason in HELD_BACK if of_each and all(reason in seconds for seconds in of_each)]
+    return {reason: max(seconds[reason] for seconds in of_each) for reason in common}
+
+
+def _counted_s(before: dict[int, float], after: dict[int, float], window_s: float) -> dict[str, float]:
+    """Of one GPU."""
+    found = {}
+    for reason, fields in HELD_BACK.items():
+        counts = [(after[field] - before[field]) / 1e9 for field in fields if field in before and field in after]
+        possible = [seconds for seconds in counts if 0 <= seconds <= COUNTER_SLACK * window_s]
+        if possible:
+            found[reason] = min(max(possible), window_s)
+    return found
+
+
 def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
     """Names of the set bits, lowest first; a bit that is newer than this table stands as its number."""
     single = (1 << position for position in range(bits.bit_length()))
@@ -342,23 +445,50 @@ def visible_gpu_count() -> int | None:
 def _find(nvml: ModuleType, wanted: str) -> Any:
     """A handle, or None. CUDA takes the beginning of a GPU's UUID too, NVML only the whole."""
     if wanted.isdecimal():
-        return nvml.nvmlDeviceGetHandleByIndex(int(wanted)) if int(wanted) < nvml.nvmlDeviceGetCount() else None
+        return next(itertools.islice(_permitted(nvml), int(wanted), None), lambda: None)()
     if wanted.startswith("MIG-"):
         return nvml.nvmlDeviceGetHandleByUUID(wanted)
-    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-    return next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(wanted)), None)
+    found = (handle for handle in _in_order(nvml) if nvml.nvmlDeviceGetUUID(handle).startswith(wanted))
+    return next(found, None)
+
+
+def _permitted(nvml: ModuleType) -> Iterator[Callable[[], Any]]:
+    """How to open each GPU that this process may open. NVML counts those too that a job's cgroup forbids, and CUDA does
+    not: its indices are places in this order."""
+
+    def is_forbidden(index: int) -> bool:
+        try:
+            nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            return bool(error.value == nvml.NVML_ERROR_NO_PERMISSION)
+        return False
+
+    for index in range(nvml.nvmlDeviceGetCount()):
+        if not is_forbidden(index):
+            yield partial(nvml.nvmlDeviceGetHandleByIndex, index)
+
+
+def _in_order(nvml: ModuleType) -> Iterator[Any]:
+    """Handles of all GPUs that can be opened: a broken one is no reason not to find another."""
+    for open_one in _permitted(nvml):
+        with suppress(nvml.NVMLError):
+            yield open_one()
 
 
 def _order_warnings(nvml: ModuleType, wanted: str) -> list[str]:
     if not wanted.isdecimal() or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return []
-    names = {nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())}
+    names = {nvml.nvmlDeviceGetName(handle) for handle in _in_order(nvml)}
     if len(names) < 2:
         return []
     return [
         f"this node has GPUs of several kinds ({', '.join(sorted(names))}): CUDA's GPU {wanted} may be "
         "another one than NVML's. Set CUDA_DEVICE_ORDER=PCI_BUS_ID."
     ]
+
+
+def _largest_of_all(values: Sequence[int | None]) -> int | None:
+    return None if None in values else max(value for value in values if value is not None)
 
 
 def _number(value: Any) -> int:

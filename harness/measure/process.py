@@ -34,12 +34,13 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
     variables = relevant_variables()  # before a framework adds its own
     code = code_digests(framework)
     measurement, world = task.measurement, task.world
+    # Before the framework makes its context, which is memory that the measurement takes.
+    gpu = open_gpus(world.local_rank, world.devices_per_rank)
     device: Device = importlib.import_module(f"{framework}_runner.device").Device()
     try:
         if world.device_count > 1:
             device.join(world)
         device.set_up(measurement.variant.precision)
-        gpu = open_gpus(world.local_rank, world.devices_per_rank)
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables, "code": code}
         channel.environment(environment)
         session = make_session(measurement, device, Path(task.data_dir), world)

@@ -16,7 +16,7 @@ from harness.plan import Measurement
 from harness.results.parity import Numbers
 from harness.results.record import Check, Memory
 from harness.work.datasets import Dataset
-from harness.work.declared import Benchmark, Mode, UseCase
+from harness.work.declared import Benchmark, Mode, Model, UseCase
 
 Phase = tuple[str, Callable[[], Any]]
 """A part of a step, by name: a function that starts its work and returns its outputs."""
@@ -150,6 +150,11 @@ class Session(Generic[D]):
     def mode(self) -> Mode:
         """Raises ConfigError where the use case has no mode of that name."""
         return self.use_case.mode(self.measurement.framework, self.measurement.variant.execution_mode)
+
+    @property
+    def model(self) -> Model:
+        """What is declared of the variant's model."""
+        return self.benchmark.model(self.measurement.variant.model)
 
     @property
     def is_alone(self) -> bool:

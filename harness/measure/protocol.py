@@ -47,11 +47,12 @@ class Measuring:
         return clock.measure_cold(program.step, self._device.wait)
 
     def _without_control(self, program: Program) -> tuple[Result, bool]:
+        idle_watts = clock.idle_watts(self._gpu, self._protocol.idle_s)
         cold_call_times_s = self._cold_calls(program)
         checks = program.check()
         program.witness()
         program.settle()
-        steady = self._steady(program)
+        steady = self._steady(program, idle_watts)
         self._require_finite(program)
         witness = program.witness()
         epochs = self._train(program) if isinstance(program, Trains) else []
@@ -65,6 +66,7 @@ class Measuring:
             energy=steady.energy,
             gpu_states=steady.gpu_states,
             gpu_states_absent=self._gpu.absent,
+            held_back=steady.held_back,
             epochs=epochs,
             time_to_target_s=self._time_to_target_s(epochs),
             checks=checks,
@@ -75,7 +77,7 @@ class Measuring:
             result = result.model_copy(update={"details": result.details | self._phases(phases)})
         return result, program.communicates
 
-    def _steady(self, program: Program) -> clock.Steady:
+    def _steady(self, program: Program, idle_watts_before: float | None) -> clock.Steady:
         """The steady state of a step that went through its cold calls; streams its numbers."""
         step, wait = program.step, self._device.wait
         if slowdown := self._session.measurement.variant.planted_slowdown:
@@ -90,6 +92,7 @@ class Measuring:
             gpu=self._gpu,
             channel=self._channel,
             compilations=self._device.compilations,
+            idle_watts_before=idle_watts_before,
             agree=self._session.agree,
             after_warmup=self._device.begin_timing,
         )
@@ -197,15 +200,22 @@ class Measuring:
         """
         memory = self._device.memory()
         by_compiler = {} if step_peak_bytes is None else {"step_peak_bytes": step_peak_bytes}
-        of_each = self._gpu.process_bytes_of_each() or [None] * len(memory.devices)
+        missing: list[int | None] = [None] * len(memory.devices)
+        of_each = zip(
+            memory.devices,
+            self._gpu.process_bytes_of_each() or missing,
+            self._gpu.device_used_bytes_of_each() or missing,
+            strict=False,
+        )
         devices = [
-            device.model_copy(update=by_compiler | {"process_bytes": process_bytes})
-            for device, process_bytes in zip(memory.devices, of_each, strict=False)
+            device.model_copy(update=by_compiler | {"process_bytes": of_process, "device_used_bytes": of_device})
+            for device, of_process, of_device in of_each
         ]
         combined: Memory = memory.model_copy(
             update=by_compiler
             | {
                 "process_bytes": self._gpu.process_bytes(),
+                "device_used_bytes": self._gpu.device_used_bytes(),
                 "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "devices": devices,
             }

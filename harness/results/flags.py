@@ -10,6 +10,7 @@ from typing import Any
 from harness.results.record import Blocks, GpuState, Latency, Result
 from harness.results.statistics import (
     calls_needed,
+    held_back_shares,
     median,
     numbers_read,
     relative_half_width,
@@ -28,6 +29,22 @@ LOW_CLOCK_SHARE = 0.75
 ENERGY_COUNTER_TICK_S = 0.1
 ENERGY_WINDOW_MIN_S = 40 * ENERGY_COUNTER_TICK_S
 """The counter can be one tick late at either end; over 40 ticks that is at most 5 % of the energy."""
+HELD_BACK_SHARE = 0.02
+"""Of the throughput window. The hardware's slowdown halves the clocks at the least (nvml.h), so in 2 % of the window it
+costs 1 %, which is the width of the verdict `same`. The driver's own is milder, and gets the same threshold."""
+COUNTED_REASONS = {
+    "sw_power_cap": {"sw_power_cap"},
+    "sw_thermal_slowdown": {"sw_thermal_slowdown"},
+    "hw_thermal_slowdown": {"hw_thermal_slowdown"},
+    "hw_power_brake_slowdown": {"hw_power_brake_slowdown"},
+    "hw_slowdown": {"hw_thermal_slowdown", "hw_power_brake_slowdown"},
+}
+"""What an instant reading may say, and the counters that know it better: it is read between two blocks, when the GPU
+idles."""
+KNOWN_SLOW_JAXLIB = ("0.10.2", "0.11.0")
+"""On NVIDIA GPUs they compile a float32 scatter-add to a loop of compare-and-swap, 450 to 2000 times slower where
+threads meet (openxla/xla#46225, jax-ml/jax#38806). It is in the gradient of every max-pooling and embedding."""
+KNOWN_SLOW_WORDS = "a scatter-add that is known to be slow, 450 to 2000 times; use 0.11.1 or later (Python 3.12)"
 HARMLESS_CLOCK_REASONS = frozenset({"gpu_idle", "applications_clocks_setting"})
 """Waiting between two blocks, or clocks that an administrator has set: neither slows a block by surprise."""
 
@@ -45,7 +62,9 @@ def quality_flags(result: Result, environment: Mapping[str, Any], target_noise: 
         flags |= _block_flags(result.blocks, target_noise)
     if result.latency is not None:
         flags |= _latency_flags(result.latency)
+    flags |= _throttle_flags(result)
     flags |= _gpu_flags(result.gpu_states, environment)
+    flags |= _version_flags(environment)
     window_s = result.energy.window_s
     if result.energy.gross_joules is not None and window_s is not None and window_s < ENERGY_WINDOW_MIN_S:
         flags["energy_window_short"] = (
@@ -87,12 +106,32 @@ def _latency_flags(latency: Latency) -> dict[str, str]:
     return {"too_few_latency_calls": f"{calls} latency calls: the 95th percentile needs at least {needed}"}
 
 
+def _throttle_flags(result: Result) -> dict[str, str]:
+    """By the driver's counters; by what was read between two blocks where a card does not count it."""
+    shares = held_back_shares(result)
+    counted = {f"{reason} for {share:.0%} of the time" for reason, share in shares.items() if share >= HELD_BACK_SHARE}
+    seen = {
+        reason
+        for reason in words_read(result.gpu_states, "throttle_reasons") - HARMLESS_CLOCK_REASONS
+        if not COUNTED_REASONS.get(reason, {reason}) <= shares.keys()
+    }
+    reasons = sorted(counted | seen)
+    if not reasons:
+        return {}
+    return {"throttled": f"the GPU held its clock back: {', '.join(reasons)}"}
+
+
+def _version_flags(environment: Mapping[str, Any]) -> dict[str, str]:
+    framework = environment.get("framework") or {}
+    version = (environment.get("packages") or {}).get("jaxlib")
+    if framework.get("name") != "jax" or framework.get("platform") != "gpu" or version not in KNOWN_SLOW_JAXLIB:
+        return {}
+    return {"known_slow_jaxlib": f"jaxlib {version} has {KNOWN_SLOW_WORDS}"}
+
+
 def _gpu_flags(states: Sequence[GpuState], environment: Mapping[str, Any]) -> dict[str, str]:
     """Each looks at its own reading only: what a card refuses costs no other flag."""
     flags = {}
-    reasons = words_read(states, "throttle_reasons") - HARMLESS_CLOCK_REASONS
-    if reasons:
-        flags["throttled"] = f"the GPU held its clock back: {', '.join(sorted(reasons))}"
     gpu = environment.get("gpu") or {}
     used = (environment.get("framework") or {}).get("device_uuid")
     if used and gpu.get("uuid") and not gpu.get("mig") and used.lower() != gpu["uuid"].lower():

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from harness.results.record import Blocks, EpochPoint, Latency, Record, Result
 from harness.results.statistics import (
     energy_per_sample,
+    held_back_shares,
     latency_mean_s,
     latency_p50_s,
     latency_p95_s,
@@ -51,6 +52,7 @@ class Unit:
 
 SECONDS, MS = Unit(name="s"), Unit(name="ms", factor=1e3)
 MIB = Unit(name="MiB", factor=1 / 2**20)
+PERCENT = Unit(name="%", factor=100)
 MILLIJOULES = Unit(name="mJ/sample", factor=1e3)
 
 PAGE: tuple[Place, ...] = ("page",)
@@ -142,6 +144,22 @@ def of_gpu(reading: str, *, name: str, words: str, unit: str) -> Quantity:
     return Quantity(name, words, Unit(name=unit), derive, PAGE, absent=Absence(words=words, reason=reason))
 
 
+def _held_back(words: str, name: str, *reasons: str) -> Quantity:
+    """The share of the throughput window in which the driver held the clocks back for any of `reasons`
+    (harness/measure/gpu.py). They overlap, so the largest counts."""
+
+    def derive(result: Result) -> float | None:
+        shares = held_back_shares(result)
+        return max((shares[reason] for reason in reasons if reason in shares), default=None)
+
+    def reason(record: Record, result: Result) -> str | None:
+        refused = (record.environment.get("gpu") or {}).get("absent")
+        why = refused.get(f"held_back {reasons[0]}") if isinstance(refused, Mapping) else None
+        return result.gpu_states_absent or why
+
+    return Quantity(name, words, PERCENT, derive, PAGE, absent=Absence(words=words, reason=reason))
+
+
 WARM = Absence(
     words="Compile time with warm caches",
     reason=lambda _, result: result.compile_time_warm_absent,
@@ -182,6 +200,7 @@ QUANTITIES = (
     _memory("allocator_peak_bytes", "allocator's peak", chart="mib"),
     _memory("pool_peak_bytes", "pool", chart="mib"),
     _memory("process_bytes", "process (NVML)", chart="mib"),
+    _memory("device_used_bytes", "device, more than before (NVML)"),
     _memory("host_peak_bytes", "host's peak"),
     Quantity(
         "energy_gross_joules_per_sample", "energy gross", MILLIJOULES, lambda result: energy_per_sample(result.energy),
@@ -204,6 +223,12 @@ QUANTITIES = (
     of_gpu("memory_clock_mhz", name="gpu_memory_clock_mhz", words="memory clock", unit="MHz"),
     of_gpu("temperature_c", name="gpu_temperature_c", words="GPU temperature", unit="°C"),
     of_gpu("power_watts", name="gpu_power_watts", words="GPU power", unit="W"),
+    _held_back("clocks held back by the power limit", "gpu_held_back_by_power_share", "sw_power_cap"),
+    _held_back(
+        "clocks held back by heat", "gpu_held_back_by_heat_share",
+        "thermal", "sw_thermal_slowdown", "hw_thermal_slowdown",
+    ),
+    _held_back("clocks held back by the power brake", "gpu_held_back_by_brake_share", "hw_power_brake_slowdown"),
 )
 # fmt: on
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}

@@ -70,6 +70,9 @@ class Memory(Frozen):
     """Bytes that the framework's allocator took from the driver (reserved)."""
     process_bytes: int | None = None
     """What NVML charges this process with at the end: context, kernels and pool."""
+    device_used_bytes: int | None = None
+    """What is in use on the device at the end more than before the process had a context, where nobody else was there:
+    the same, also in a container, where NVML cannot tell which process is which."""
     host_peak_bytes: int | None = None
     """Peak resident set of the process in the host's memory."""
     absent: str | None = None
@@ -78,15 +81,19 @@ class Memory(Frozen):
 
 
 class Energy(Measured):
-    """Of the GPU's own counter over the throughput blocks; the whole board, so only the GPU's sole user can be
-    charged."""
+    """Of the GPU's own counter over blocks of their own, as long as those of the throughput and with nothing between
+    them; the whole board, so only the GPU's sole user can be charged."""
 
     gross_joules: float | None = None
     window_s: float | None = None
+    """From one reading of the counter to the other."""
+    busy_s: float | None = None
+    """Of it, the sum of the blocks' times: the rest was idle."""
     samples: int | None = None
     """Samples processed in the window."""
     idle_watts: float | None = None
-    """Mean power with the framework's context loaded and nothing running."""
+    """Mean power with the framework's context loaded and nothing running: the lower of that before the cold calls and
+    that before the warm-up."""
     absent: str | None = None
     devices_gross_joules: list[float] = []
     """Of several devices: each one's own, in the same order."""
@@ -95,6 +102,16 @@ class Energy(Measured):
 GpuState = dict[str, int | float | tuple[str, ...]]
 """Readings between two blocks, never inside one: by the names of harness/measure/gpu.py, with their units. What a card
 refuses is not among them."""
+
+
+class HeldBack(Measured):
+    """How long the driver held the GPU's clocks back, by its own counters, from before the first throughput block until
+    after the last."""
+
+    window_s: Time
+    seconds: dict[str, float] = {}
+    """By reason, as harness/measure/gpu.py calls them; of several GPUs the most. What a card does not count is not
+    among them."""
 
 
 class EpochPoint(Measured):
@@ -143,6 +160,8 @@ class Result(Measured):
     energy: Energy = Energy(absent="not measured")
     gpu_states: list[GpuState] = []
     gpu_states_absent: str | None = None
+    held_back: HeldBack | None = None
+    """None where no GPU was asked."""
     epochs: list[EpochPoint] = []
     time_to_target_s: float | None = None
     """Training time (evaluation excluded) until test accuracy first reached settings["target_metric"]."""

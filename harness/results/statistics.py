@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal, NamedTuple, TypeVar
 
-from harness.results.record import Blocks, Energy, GpuState, Latency
+from harness.results.record import Blocks, Energy, GpuState, Latency, Result
 
 Number = TypeVar("Number", int, float)
 
@@ -186,6 +186,12 @@ def numbers_read(states: Sequence[GpuState], name: str) -> list[float]:
 def words_read(states: Sequence[GpuState], name: str) -> set[str]:
     """The same of a reading that gives words, such as the reasons for a held-back clock."""
     return {word for state in states if isinstance(words := state.get(name), tuple) for word in words}
+
+
+def held_back_shares(result: Result) -> dict[str, float]:
+    """By reason: (seconds that the driver held the clocks back) / (seconds of the throughput window)."""
+    held_back = result.held_back
+    return {reason: seconds / held_back.window_s for reason, seconds in held_back.seconds.items()} if held_back else {}
 
 
 def sum_of_all(values: Sequence[Number | None]) -> Number | None:

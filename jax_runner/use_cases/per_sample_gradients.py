@@ -47,6 +47,7 @@ from jax_runner.captured import (
 )
 from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, witness_of_graphs
 from jax_runner.device import FLOAT64, Device, model_dtypes
+from jax_runner.ghost import choices, ghost
 from jax_runner.models import make_model
 from jax_runner.several_devices import (
     REPLICATED,
@@ -98,6 +99,7 @@ class PerSampleGradients(Program):
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
         self.details = details_of_compiler(session.mode, session.device)
         self.details |= {} if session.is_alone else details_of(session)
+        self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)
         self.compute = jitted(with_counter(function), session.mode, session.device)
@@ -245,8 +247,6 @@ def make_function(problem: Problem, formulation: str, output: str, settings: Set
     if formulation == "batch":
         return jax.grad(problem.batch_loss)
     if formulation == "ghost":
-        from jax_runner.ghost import ghost  # type: ignore[import-not-found,unused-ignore]
-
         return ghost(problem, output, settings)
     of_chunk = formulation.removeprefix("chunked_") if formulation != "chunked" else "vmap"
     per_sample = by_layers(problem, of_chunk) if of_chunk in ("outer_product", "grouped") else vmapped(problem)

@@ -137,12 +137,17 @@ class Training(Trains):
         if nothing had been trained."""
         precision, reference = self.session.measurement.variant.precision, self.reference()
         require_finite(reference.losses, epoch=1)
+        batch_norm = self.session.model.has_batch_norm
         if self.steps_per_call == 1:
-            checks = check_training(self.course(self.compute, self.compute), reference, precision)
+            checks = check_training(
+                self.course(self.compute, self.compute), reference, precision, batch_norm=batch_norm
+            )
         else:
             scanned = make_train_step(self, CHECK_STEPS)
             actual = self.course(make_train_step(self, 1), scanned, steps_per_call=CHECK_STEPS)
-            checks = check_training(actual, reference, precision, steps=f"{CHECK_STEPS} scanned steps")
+            checks = check_training(
+                actual, reference, precision, steps=f"{CHECK_STEPS} scanned steps", batch_norm=batch_norm
+            )
             self.reset()
             losses = self.session.device.mean_over_ranks(self.losses([self.kept(self.step())]))
             checks += check_first_losses(losses, reference.losses, precision, "the scan that is timed")

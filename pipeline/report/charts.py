@@ -270,7 +270,7 @@ FORMULATION_SHAPES = (
 )
 """In the order of the formulations' names. The last two are paths: a star and an hourglass."""
 RUN_AS = (*HOW_IT_RUNS.values(), NOT_DECLARED)
-RUN_AS_DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [10, 4], [1, 4])
+RUN_AS_DASHES = ([6, 3], [6, 3, 2, 3], [1, 0], [2, 2], [8, 2, 2, 2], [10, 4], [10, 2, 2, 2], [1, 4])
 """In the order of RUN_AS."""
 
 

@@ -220,6 +220,9 @@ class Scaling:
     """What was equal on one device, whose value is first, and on N."""
 
 
+MANY_STEPS = ", many steps in a call"
+NOT_FAIR = "precision `default`: nothing was set, so each side has arithmetic of its own"
+
 OneDevice = dict[tuple[object, ...], Mode]
 """What ran on one device, by `_scaling_key`."""
 
@@ -342,8 +345,7 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
     for record in records:
         if record.outcome == "ok" and record.result is not None and record.result.blocks is not None:
             measurement = record.measurement
-            key = RowKey(measurement.variant.comparison_key, settings_digest(measurement), data_id(record))
-            rows[key].append(record)
+            rows[RowKey(_work(record), settings_digest(measurement), data_id(record))].append(record)
         else:
             without_number.append(record)
     labels = row_labels(rows)
@@ -358,6 +360,14 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
             sorted(without_number, key=lambda record: (record.measurement.framework, record.measurement.key))
         ),
     )
+
+
+def _work(record: Record) -> str:
+    """What a call does. One that runs many steps leaves no room between them to log, to check or to load data, so it is
+    compared only with its like."""
+    assert record.result is not None and record.result.blocks is not None, "only records with a number come here"
+    key = record.measurement.variant.comparison_key
+    return f"{key}{MANY_STEPS}" if record.result.blocks.steps_per_call > 1 else key
 
 
 def _row_order(record: Record, key: RowKey) -> tuple[object, ...]:
@@ -488,6 +498,8 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
             [jax.throughputs[replicate] for replicate in passed],
             [torch.throughputs[replicate] for replicate in passed],
         )
+        if of_jax[passed[0]].measurement.variant.precision == "default":
+            estimate = doubted(estimate, NOT_FAIR)
         unstable = [NAMES[mode.framework] for mode in (jax, torch) if "unstable" in mode.flags]
         if unstable:
             estimate = doubted(estimate, f"{' and '.join(unstable)} unstable")

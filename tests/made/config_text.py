@@ -33,7 +33,7 @@ use_cases:
     name: per_sample_gradients
     batch_sizes: [16, 32]
     precisions: [fp32, bf16]
-    execution_modes: {jax: [jit], torch: [eager, loop]}
+    execution_modes: {jax: [vmap], torch: [vmap_eager, loop]}
     options: {output: [norms, full]}
     settings: {chunk_size: 8, clip_norm: 1.0}
     exclude:

@@ -14,7 +14,6 @@ from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import Cell, Framework, Frozen, Measurement, MeasurementSettings, Precision, Variant
 from harness.results.record import Result
-from harness.work.declared import UseCase
 from harness.work.declared import use_case as declared_use_case
 
 NUMBERS = {"train": 1, "per_sample_gradients": 3, "many_models": 6}
@@ -68,7 +67,7 @@ def make_session(
     one such switch for a whole process: a program is of use until a session of another precision is made.
     """
     declared = declared_use_case(use_case)
-    chosen = made_up(declared.options) | (options or {})
+    all_options = made_up(declared.options) | (options or {})
     measurement = Measurement(
         framework=framework,
         cell=Cell(gpu="any", benchmark=benchmark, use_case=NUMBERS.get(use_case, 1), use_case_name=use_case),
@@ -76,8 +75,8 @@ def make_session(
             model=model,
             batch_size=batch_size,
             precision=precision,
-            execution_mode=execution_mode or first_mode(declared, framework, chosen),
-            options=chosen,
+            execution_mode=execution_mode or plain_mode(framework, use_case, all_options),
+            options=all_options,
         ),
         replicate=0,
         settings=made_up(declared.settings) | SETTINGS.get(use_case, {}) | settings,
@@ -91,9 +90,11 @@ def make_session(
     return process.make_session(measurement, device, Path("nowhere"), world)
 
 
-def first_mode(declared: UseCase, framework: Framework, options: dict[str, Any]) -> str:
-    """The plain one of the first formulation that can do what the options ask for."""
-    return next(mode.name for mode in declared.modes[framework] if declared.goes_with(mode, options))
+def plain_mode(framework: Framework, use_case: str, options: dict[str, Any] | None = None) -> str:
+    """The first declared execution mode that goes with these options."""
+    declared = declared_use_case(use_case)
+    all_options = made_up(declared.options) | (options or {})
+    return next(mode.name for mode in declared.modes[framework] if declared.goes_with(mode, all_options))
 
 
 def build(session: Session[Any], *, joined: bool = True) -> Program:

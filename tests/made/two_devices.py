@@ -18,7 +18,7 @@ SMALL = """\
     4:
       batch_sizes: [64]
       precisions: [fp32]
-      execution_modes: {jax: [jit], torch: [eager]}
+      execution_modes: {jax: [vmap], torch: [vmap_eager]}
       options: {output: [clipped_sum]}
 """
 

@@ -1,7 +1,9 @@
 """`main.py doctor`: each judgement by hand-made answers; the probes, the data and the folders for real."""
 
 import os
+import shutil
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,18 @@ from pipeline.doctor import (
     Verdict,
     ask,
     doctor,
+    examine,
     examine_data,
     examine_results,
     examine_slurm,
     examine_wandb,
     exit_status,
+    judge_compiler,
     judge_framework,
     judge_gpu_types,
     judge_nvml,
     judge_partitions,
+    judge_versions,
     judge_wandb,
     parse_gpu_types,
 )
@@ -112,6 +117,124 @@ def test_the_probes_find_what_is_missing() -> None:
     assert (jax["version"], jax["python"], jax["missing"], jax["built_for_gpu"]) == ("9.9", python, [], True)
     torch = ask(sys.executable, stand_ins + module.PROBES["torch"])
     assert (torch["version"], torch["gpus"], torch["built_for_gpu"]) == ("8.8", [], False)
+
+
+TORCH: dict[str, Any] = {
+    "compilers": ["gcc", "clang"],
+    "compiler": "/usr/bin/gcc",
+    "headers": "/usr/include/python3.11",
+    "has_headers": True,
+}
+
+
+def test_a_real_probe_of_the_compiler() -> None:
+    """Its own Python's headers, and a compiler by the name in CC; with a stand-in for PyTorch."""
+    stand_in = textwrap.dedent("""
+        import sys, types
+        torch = types.ModuleType("torch"); torch.__version__ = "8.8"
+        torch.version = types.SimpleNamespace(cuda="13.2")
+        torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+        sys.modules |= {"torch": torch}
+    """)
+    found = ask(sys.executable, stand_in + module.PROBES["torch"], setup=["export CC='bash -m64'"])
+    assert (found["compilers"], found["compiler"]) == (["bash"], shutil.which("bash"))
+    found = ask(sys.executable, stand_in + module.PROBES["torch"], setup=["export CC=no-such-cc"])
+    assert (found["compilers"], found["compiler"]) == (["no-such-cc"], None)
+    headers = Path(sysconfig.get_path("include"))
+    assert (found["headers"], found["has_headers"]) == (str(headers), (headers / "Python.h").exists())
+
+
+@pytest.mark.parametrize(
+    ("changes", "compiles", "verdict", "found"),
+    [
+        ({}, None, "ok", "a C compiler and Python.h are there"),
+        ({}, {}, "ok", "it and CUDA graphs work on the GPU"),
+        ({"compiler": None}, None, "warning", "no C compiler (gcc or clang)"),
+        (
+            {"compilers": ["icc"], "compiler": None, "has_headers": False},
+            None,
+            "warning",
+            "no C compiler (icc); no Python.h in /usr/include/python3.11",
+        ),
+        # Cached kernels of the driver's own may still work: what was tried counts, where it could be tried.
+        ({"has_headers": False}, {}, "warning", "no Python.h in /usr/include/python3.11"),
+        (
+            {"compiler": None},
+            {"torch.compile": "Failed to find C compiler."},
+            "problem",
+            "no C compiler (gcc or clang); torch.compile: Failed to find C compiler.",
+        ),
+        (
+            {},
+            {"CUDA graph": "operation not permitted", "torch.compile": "x"},
+            "problem",
+            "CUDA graph: operation not permitted; torch.compile: x",
+        ),
+        ({}, {"error": "no answer from python in 240 s"}, "problem", "error: no answer from python in 240 s"),
+    ],
+)
+def test_whether_torch_can_compile(
+    changes: dict[str, Any], compiles: dict[str, Any] | None, verdict: Verdict, found: str
+) -> None:
+    (finding,) = judge_compiler(TORCH | changes, compiles)
+    assert (finding.name, finding.verdict, finding.found) == ("torch.compile", verdict, found)
+    assert bool(finding.way_out) == (verdict != "ok")
+    if changes:
+        assert "module load gcc" in finding.way_out and "python3-dev" in finding.way_out and "CC=" in finding.way_out
+
+
+def test_without_torch_nobody_asks_for_a_compiler() -> None:
+    assert judge_compiler({"error": "no torch"}, None) == []
+
+
+def test_what_the_compile_probe_tells() -> None:
+    """With a stand-in whose compiler fails and whose graphs work: the names of what fails, with one line each."""
+    stand_in = textwrap.dedent("""
+        import contextlib, os, sys, types
+        def compile(step):
+            def compiled(values):
+                raise RuntimeError("Failed to find\\n  C compiler in " + os.environ["TRITON_CACHE_DIR"][-7:])
+            return compiled
+        torch = types.ModuleType("torch")
+        torch.ones = lambda count, device: types.SimpleNamespace(sin=lambda: 1)
+        torch.compile = compile
+        graph = types.SimpleNamespace(replay=lambda: None)
+        torch.cuda = types.SimpleNamespace(
+            synchronize=lambda: None, CUDAGraph=lambda: graph, graph=lambda graph: contextlib.nullcontext()
+        )
+        sys.modules |= {"torch": torch}
+    """)
+    assert ask(sys.executable, stand_in + module.COMPILE_PROBE) == {
+        "torch.compile": "Failed to find C compiler in /triton"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "found"),
+    [
+        (
+            "jax",
+            {"jaxlib": "0.11.0"},
+            ["jaxlib 0.11.0 has a scatter-add on GPUs that is known to be slow, 450 to 2000"],
+        ),
+        ("jax", {"jaxlib": "0.11.1"}, []),
+        ("jax", {"jaxlib": "0.10.2", "built_for_gpu": False}, []),
+        ("torch", {"cudnn": 92600, "cudnn_package": "9.26.0.51"}, []),
+        (
+            "torch",
+            {"cudnn": 91002, "cudnn_package": "9.26.0.51"},
+            ["torch has loaded 9.10.2, and the installed package"],
+        ),
+        ("jax", {"cudnn": 8902, "cudnn_package": "8.9.2.26"}, []),
+        ("jax", {"cudnn": 92600, "cudnn_package": None}, []),  # not from a package
+        ("jax", {"error": "not installed"}, []),
+    ],
+)
+def test_versions_that_are_known_to_be_wrong(name: str, changes: dict[str, Any], found: list[str]) -> None:
+    findings = judge_versions(name, JAX | changes)
+    assert len(findings) == len(found)
+    for finding, words in zip(findings, found, strict=True):
+        assert finding.verdict == "warning" and finding.found.startswith(words) and finding.way_out
 
 
 def test_nvml() -> None:
@@ -259,3 +382,5 @@ def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lines = {line.split()[0]: line.split()[1] for line in text.splitlines() if len(line.split()) > 1}
     assert (lines["jax"], lines["torch"], lines["python"], lines["results"]) == ("problem", "problem", "ok", "ok")
     assert "cluster.frameworks.jax.python" in text
+    assert "slurm" in lines
+    assert not [one for one in examine(config, Results(root=tmp_path), slurm=False) if "slurm" in one.name]

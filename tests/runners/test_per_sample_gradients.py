@@ -123,24 +123,23 @@ def test_batch_gradient_is_the_mean_of_the_loop(framework: Framework, mode: str)
 @pytest.mark.parametrize("output", ["full", "clipped_sum"])
 @pytest.mark.parametrize("framework", PLAIN_MODE)
 def test_chunks_without_a_rest_and_a_rest_alone(framework: Framework, output: str) -> None:
+    mode = {"jax": "chunked", "torch": "chunked_eager"}[framework]
     for batch_size in (16, 3):
-        mode = {"jax": "chunked", "torch": "chunked_eager"}[framework]
         actual = compute(framework, mode, output, batch_size)
         assert relative_error(actual, expected(output, batch_size)) < TOLERANCE, batch_size
 
 
-@pytest.mark.parametrize("mode", ["plain", "outer_product"])
-@pytest.mark.parametrize("framework", PLAIN_MODE)
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [
+        *[("jax", mode) for mode in ("vmap", "outer_product", "grouped")],
+        *[("torch", mode) for mode in ("vmap_eager", "outer_product_eager")],
+    ],
+)
 def test_cifar10_network_too(framework: Framework, mode: str) -> None:
     """Convolutions behind each other, and pooling between them."""
-    of_framework = {"jax": "outer_product", "torch": "outer_product_eager"}
-    name = PLAIN_MODE[framework] if mode == "plain" else of_framework[framework]
-    actual = compute(framework, name, "full", 3, "cifar10")
+    actual = compute(framework, mode, "full", 3, "cifar10")
     assert relative_error(actual, expected("full", 3, "cifar10")) < TOLERANCE
-
-
-def test_grouped_weight_gradients_of_the_cifar10_network() -> None:
-    assert relative_error(compute("jax", "grouped", "full", 3, "cifar10"), expected("full", 3, "cifar10")) < TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def make_targets(text: str) -> set[str]:
-    return set(re.findall(r"(?:^|[`\s])make ([a-z]+)(?=[`\s]|$)", "\n".join(code(text)), re.MULTILINE))
+    return set(re.findall(r"(?:^|[`\s])make ([a-z-]+)(?=[`\s]|$)", "\n".join(code(text)), re.MULTILINE))
 
 
 def code(text: str) -> list[str]:
@@ -129,7 +129,7 @@ def test_every_flag_in_backticks_exists(page: Path) -> None:
 
 @every_page
 def test_every_make_target_exists(page: Path) -> None:
-    defined = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    defined = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     assert make_targets(page.read_text()) <= defined
 
 
@@ -223,6 +223,8 @@ def test_measurement_page_has_the_thresholds() -> None:
     assert f"under {known['calls_needed'](0.95)} calls" in flags["too_few_latency_calls"]
     assert f"below {known['LOW_CLOCK_SHARE'] * 100:.0f} %" in flags["low_clocks"]
     assert f"under {known['ENERGY_WINDOW_MIN_S']:.0f} s" in flags["energy_window_short"]
+    assert f"at least {known['HELD_BACK_SHARE'] * 100:.0f} %" in flags["throttled"]
+    assert f"jaxlib {' or '.join(known['KNOWN_SLOW_JAXLIB'])} on a GPU" in flags["known_slow_jaxlib"]
 
 
 def test_measurement_page_has_all_flags() -> None:

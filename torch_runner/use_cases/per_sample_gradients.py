@@ -46,6 +46,7 @@ from harness.work.use_cases.per_sample_gradients import (
 )
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
+from torch_runner.ghost import choices, ghost
 from torch_runner.models import make_model
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.task import in_float64, make_task, to_device
@@ -81,6 +82,7 @@ class PerSampleGradients(Program):
         self.parameter_count = parameter_count(self.problem.model)
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
         self.details = describe(session.mode) | ({} if session.is_alone else session.world.describe())
+        self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode, self.output, self.settings)
         compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
@@ -198,8 +200,6 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
     if mode.formulation == "batch":
         return batch_gradient(problem, mode)
     if mode.formulation == "ghost":
-        from torch_runner.ghost import ghost
-
         function = ghost(problem, output, settings.clip_norm, traced=mode.run_as != "eager")
         return in_mode(function, mode, problem.device)
 

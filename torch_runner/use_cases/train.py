@@ -130,10 +130,12 @@ class Training(Trains):
         """Raises CheckFailed unless the step that is timed trains as plain training in float64 does. Of several steps
         in one graph, that is checked of one step by itself, and the graph's own first losses are."""
         precision, reference = self.session.measurement.variant.precision, self.reference()
+        batch_norm = self.session.model.has_batch_norm
         if self.steps_per_call == 1:
-            checks = check_training(self.course(self.compute), reference, precision)
+            checks = check_training(self.course(self.compute), reference, precision, batch_norm=batch_norm)
         else:
-            checks = check_training(self.course(self.one_step), reference, precision, "one step of the graph")
+            of_one = self.course(self.one_step)
+            checks = check_training(of_one, reference, precision, "one step of the graph", batch_norm=batch_norm)
             self.reset()
             losses = self.session.device.mean_over_ranks(self.losses([self.kept(self.step())]))
             checks += check_first_losses(losses, reference.losses, precision, "the graph")

@@ -135,9 +135,9 @@ def check_course(actual: Course, alone: Course, precision: Precision) -> list[Ch
     name = f"weight updates of {CHECK_STEPS} steps {against}"
     of_models = errors_of_items(actual.updates, alone.updates)
     if len(of_models) >= MODELS_FOR_A_MEDIAN:
-        return [of_losses, *check_errors(name, of_models, "model", precision)]
+        return [of_losses, *check_errors(name, of_models, "model", TOLERANCES[precision])]
     of_tensors = errors_of_tensors(actual.updates, alone.updates)
-    return [of_losses, *check_errors(name, of_tensors, "tensor", precision, worst=float(of_models.max()))]
+    return [of_losses, *check_errors(name, of_tensors, "tensor", TOLERANCES[precision], worst=float(of_models.max()))]
 
 
 def added_to_weights(weights: Tensors, seed: int) -> dict[str, NDArray[np.float64]]:

@@ -15,6 +15,7 @@ from harness.plan import Frozen, Precision
 from harness.results.parity import Numbers
 from harness.results.record import Check
 from harness.work.closeness import (
+    TOLERANCES,
     Tensors,
     check_error,
     check_errors,
@@ -153,9 +154,12 @@ def check_gradients(
     expected = expected_output(loop, output, batch_size, clip_norm, own)
     name = f"{output} against the float64 loop"
     if output in PER_SAMPLE_OUTPUTS:
-        return [reference, *check_errors(name, errors_of_items(actual, expected), "sample", precision)]
+        return [reference, *check_errors(name, errors_of_items(actual, expected), "sample", TOLERANCES[precision])]
     whole = relative_error(actual, expected)
-    return [reference, *check_errors(name, errors_of_tensors(actual, expected), "tensor", precision, worst=whole)]
+    return [
+        reference,
+        *check_errors(name, errors_of_tensors(actual, expected), "tensor", TOLERANCES[precision], worst=whole),
+    ]
 
 
 def parity_names(output: str, values: Numbers) -> dict[str, NDArray[np.float64]]:

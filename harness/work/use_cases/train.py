@@ -11,7 +11,15 @@ from pydantic import Field
 from harness.errors import CheckFailed
 from harness.plan import Frozen, Precision
 from harness.results.record import Check, EpochPoint
-from harness.work.closeness import TOLERANCES, check_error, check_errors, errors_of_tensors, relative_error
+from harness.work.closeness import (
+    LOSSES,
+    TOLERANCES,
+    WITH_BATCH_NORM,
+    check_error,
+    check_errors,
+    errors_of_tensors,
+    relative_error,
+)
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
 from harness.work.tasks import Metric
 
@@ -72,11 +80,14 @@ class Course:
     """By neutral name: the weights after all steps less the initial ones."""
 
 
-def check_training(actual: Course, reference: Course, precision: Precision, steps: str = "the step") -> list[Check]:
+def check_training(
+    actual: Course, reference: Course, precision: Precision, steps: str = "the step", *, batch_norm: bool = False
+) -> list[Check]:
     """The program that is timed against plain training in float64.
 
     Args:
         steps: which program it was, for the check's name.
+        batch_norm: the model has it, which makes more of rounding.
 
     Raises:
         CheckFailed: it does something else, or diverges; the variant is then recorded as failed and never timed.
@@ -89,7 +100,8 @@ def check_training(actual: Course, reference: Course, precision: Precision, step
         (f"updates of {CHECK_STEPS} steps", actual.updates, reference.updates),
     ):
         whole, errors = relative_error(ours, theirs), errors_of_tensors(ours, theirs)
-        checks += check_errors(f"{name} {against}", errors, "tensor", precision, worst=whole)
+        tolerance = (WITH_BATCH_NORM if batch_norm else TOLERANCES)[precision]
+        checks += check_errors(f"{name} {against}", errors, "tensor", tolerance, worst=whole)
     return checks + check_first_losses(actual.losses, reference.losses, precision, steps)
 
 
@@ -99,7 +111,7 @@ def check_first_losses(
     """Of as many steps as `reference` has. Raises CheckFailed."""
     errors = np.abs(actual[: len(reference)] / reference - 1)
     name = f"losses of {len(reference)} steps of {steps} against float64"
-    return [check_error(name, float(errors.max()), TOLERANCES[precision].typical)]
+    return [check_error(name, float(errors.max()), LOSSES[precision])]
 
 
 def require_finite(losses: NDArray[np.floating], epoch: int) -> None:

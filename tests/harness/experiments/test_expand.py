@@ -51,8 +51,8 @@ def test_what_a_job_is_given(config: Config) -> None:
 def test_variants_without_the_excluded(config: Config) -> None:
     (pair,) = expand(config, Selection(benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",)))
     expected = [
-        *("b16-fp32-{}-eager", "b16-fp32-{}-loop", "b16-bf16-{}-eager", "b16-bf16-{}-loop"),
-        *("b32-fp32-{}-eager", "b32-bf16-{}-eager"),
+        *("b16-fp32-{}-vmap_eager", "b16-fp32-{}-loop", "b16-bf16-{}-vmap_eager", "b16-bf16-{}-loop"),
+        *("b32-fp32-{}-vmap_eager", "b32-bf16-{}-vmap_eager"),
     ]
     found = [variant.key for variant in pair.jobs[0].variants]
     assert found == [f"cnn-{key.format(output)}" for output in ("norms", "full") for key in expected]
@@ -148,7 +148,7 @@ SEVERAL = """\
     devices: 2
     batch_sizes: [16, 32, 64]
     precisions: [fp32]
-    execution_modes: {jax: [jit], torch: [eager]}
+    execution_modes: {jax: [vmap], torch: [vmap_eager]}
     options: {output: [full]}
     settings: {chunk_size: 8, clip_norm: 1.0}
     exclude: [{model: resnet18}]
@@ -169,8 +169,8 @@ def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[st
 def test_baselines_have_the_whole_batch_or_a_device_s_part(with_several: Config) -> None:
     """Of 16, 32, 64 on two devices: 16 and 32 whole, 16 and 32 as halves of 32 and 64. Nothing else of use case 3."""
     assert keys_of_baselines(with_several, Selection(use_cases=(4,), force=True)) == {
-        "any/jax_mnist_3": ["cnn-b16-fp32-full-jit", "cnn-b32-fp32-full-jit"],
-        "any/torch_mnist_3": ["cnn-b16-fp32-full-eager", "cnn-b32-fp32-full-eager"],
+        "any/jax_mnist_3": ["cnn-b16-fp32-full-vmap", "cnn-b32-fp32-full-vmap"],
+        "any/torch_mnist_3": ["cnn-b16-fp32-full-vmap_eager", "cnn-b32-fp32-full-vmap_eager"],
     }
 
 
@@ -178,7 +178,7 @@ def test_baselines_of_a_quick_run_are_not_cut_by_the_quick_axes(with_several: Co
     selection = Selection(use_cases=(4,), frameworks=("torch",), quick=True, force=True)
     (pair,) = baselines(with_several, expand(with_several, selection), selection)
     (job,) = pair.jobs
-    assert [variant.key for variant in job.variants] == ["cnn-b16-fp32-full-eager", "cnn-b32-fp32-full-eager"]
+    assert [variant.key for variant in job.variants] == ["cnn-b16-fp32-full-vmap_eager", "cnn-b32-fp32-full-vmap_eager"]
     assert (job.quick, job.force) == (True, False)
 
 
@@ -188,7 +188,7 @@ def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path:
     found = keys_of_baselines(
         config_of(MINIMAL + SEVERAL + quick, tmp_path), Selection(use_cases=(4,), frameworks=("jax",), quick=True)
     )
-    assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-jit", "cnn-b8-fp32-full-jit"]}
+    assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-vmap", "cnn-b8-fp32-full-vmap"]}
 
 
 def test_no_baseline_for_what_is_asked_for_or_needs_none(with_several: Config) -> None:

@@ -103,7 +103,7 @@ sbatch_options, max_parallel_jobs, frameworks; did you mean time_limit_minutes?
 ?   3:\n ->   three:\n
 24:3: use_cases.three: must be a whole number
 ? precisions: [fp32] -> precisions: [fp23]
-21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16; did you mean fp32?
+21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, default; did you mean fp32?
 ? epochs: 2 -> epochs: [2]
 23:24: use_cases.1.settings.epochs: [2]: must be one plain value: text, a number, true or false
 ? clip_norm: 1.0 -> clip_norm: 1e999
@@ -123,7 +123,9 @@ precision, execution_mode, options
 15:20: benchmarks.mnist.models[0]: cn: not in harness/work/benchmarks/mnist.py; valid: cnn; did you mean cnn?
 ? torch: [eager, compiled] -> torch: [eager, compile]
 22:50: use_cases.1.execution_modes.torch[1]: compile: not in harness/work/use_cases/train.py for torch; valid: eager,
-compiled, compiled_max_autotune, cuda_graphs, cuda_graph_step; did you mean compiled?
+eager_graph, compiled, compiled_graph, max_autotune, max_autotune_graph, reduce_overhead, compiled_unsplit, flat_eager,
+flat_eager_graph, flat_compiled, flat_compiled_graph, flat_max_autotune, flat_max_autotune_graph, epoch_graph;
+did you mean compiled?
 ? {jax: [jit], torch: [eager, compiled]} -> {jax: [jit]}
 22:5: use_cases.1.execution_modes.torch: is missing; name at least one
 ? [norms, full] -> [norms, ful]
@@ -189,8 +191,9 @@ def test_mistakes_under_quick(tmp_path: Path) -> None:
     assert lines[1].endswith("did you mean warmup_s?")
     assert lines[2:] == [
         "experiments.yaml:36:45: quick.use_cases.1.execution_modes.torch[0]: egaer: not in "
-        "harness/work/use_cases/train.py for torch; valid: eager, compiled, "
-        "compiled_max_autotune, cuda_graphs, cuda_graph_step; did you mean eager?",
+        "harness/work/use_cases/train.py for torch; valid: eager, eager_graph, compiled, compiled_graph, max_autotune, "
+        "max_autotune_graph, reduce_overhead, compiled_unsplit, flat_eager, flat_eager_graph, flat_compiled, "
+        "flat_compiled_graph, flat_max_autotune, flat_max_autotune_graph, epoch_graph; did you mean eager?",
         "experiments.yaml:36:55: quick.use_cases.2: not one of use_cases; valid: 1, 3",
     ]
 
@@ -218,7 +221,7 @@ def test_a_use_case_for_one_device_on_several(tmp_path: Path) -> None:
     """Each process would do all of the work, and the throughput would be that of one, times the devices."""
     many_models = (
         "  6:\n    name: many_models\n    devices: 2\n    batch_sizes: [32]\n    precisions: [fp32]\n"
-        "    execution_modes: {jax: [vmap], torch: [loop]}\n"
+        "    execution_modes: {jax: [vmap], torch: [loop_eager]}\n"
         "    options: {models: [4], batches: [same], learning_rates: [one]}\n"
         "    settings: {learning_rate: 0.1, momentum: 0.9}\n"
         "    exclude: [{model: resnet18}]\n"
@@ -235,7 +238,7 @@ use_cases:
     name: many_models
     batch_sizes: [32]
     precisions: [fp32]
-    execution_modes: {jax: [vmap], torch: [loop]}
+    execution_modes: {jax: [vmap], torch: [loop_eager]}
     options: {models: [1, 64], batches: [same], learning_rates: [one]}
     settings: {learning_rate: 0.1, momentum: 0.9}
     exclude: [{model: resnet18}]
@@ -323,7 +326,8 @@ def test_a_use_case_like_another_takes_what_it_does_not_say(tmp_path: Path) -> N
 def test_a_mistake_that_is_taken_over_is_told_once_where_it_stands(tmp_path: Path) -> None:
     text = changed("precisions: [fp32]", "precisions: [fp23]") + LIKE
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16; did you mean fp32?"
+        "experiments.yaml:21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, default; "
+        "did you mean fp32?"
     ]
 
 

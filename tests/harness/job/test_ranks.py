@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.job.ranks import EXIT_GRACE_S, SETTLE_S, Ranks, combine
-from harness.results.record import Blocks, Check, Energy, EpochPoint, Latency, Memory, Result
+from harness.results.record import Blocks, Check, Energy, EpochPoint, HeldBack, Latency, Memory, Result
 from tests.made.records import blocks
 
 LOG = Path("/results/x.log")
@@ -31,7 +31,8 @@ def result(**changes: Any) -> Result:
         "blocks": blocks([1.0, 4.0], calls=2, samples=8, warmup=[1.0]),
         "latency": Latency(steps_per_call=1, call_times_s=[0.5, 0.75]),
         "memory": Memory(allocator_peak_bytes=100, host_peak_bytes=10),
-        "energy": Energy(gross_joules=50.0, window_s=5.0, samples=32, idle_watts=2.0),
+        "energy": Energy(gross_joules=50.0, window_s=5.0, busy_s=4.5, samples=32, idle_watts=2.0),
+        "held_back": HeldBack(window_s=3.0, seconds={"sw_power_cap": 1.0, "thermal": 0.25}),
     }
     return Result(**(fields | changes))
 
@@ -43,7 +44,8 @@ def test_times_are_the_slowest_ranks_memory_the_largest_energy_the_sum() -> None
         blocks=blocks([2.0, 3.0], calls=2, samples=8, warmup=[2.0]),
         latency=Latency(steps_per_call=1, call_times_s=[0.25, 1.0]),
         memory=Memory(allocator_peak_bytes=300, host_peak_bytes=5),
-        energy=Energy(gross_joules=70.0, window_s=6.0, samples=32, idle_watts=3.0),
+        energy=Energy(gross_joules=70.0, window_s=6.0, busy_s=4.25, samples=32, idle_watts=3.0),
+        held_back=HeldBack(window_s=3.5, seconds={"sw_power_cap": 0.5, "hw_thermal_slowdown": 0.25}),
         details={"batch_norm": "of rank 1"},
     )
     combined = combine([result(details={"batch_norm": "local"}), other])
@@ -58,8 +60,9 @@ def test_times_are_the_slowest_ranks_memory_the_largest_energy_the_sum() -> None
     assert (sums["allocator_peak_bytes"], sums["host_peak_bytes"], sums["pool_peak_bytes"]) == (400, 15, None)
     assert combined.details["batch_norm"] == "local"
     assert combined.energy == Energy(
-        gross_joules=120.0, window_s=6.0, samples=32, idle_watts=5.0, devices_gross_joules=[50.0, 70.0]
+        gross_joules=120.0, window_s=6.0, busy_s=4.25, samples=32, idle_watts=5.0, devices_gross_joules=[50.0, 70.0]
     )
+    assert combined.held_back == HeldBack(window_s=3.5, seconds={"sw_power_cap": 1.0})
     assert [device.allocator_peak_bytes for device in combined.memory.devices] == [100, 300]
     assert {device.host_peak_bytes for device in combined.memory.devices} == {None}  # of the process
 

@@ -51,6 +51,7 @@ class Work:
     wait_s: float = 0.0
     """What every wait costs on top."""
     queued_s: float = 0.0
+    done_s: float = 0.0
     calls: int = 0
     waits: int = 0
     cost_of: Callable[[int], float] | None = None
@@ -67,21 +68,46 @@ class Work:
     def wait(self, output: object) -> None:
         assert output == f"output {self.calls}"
         self.waits += 1
+        self.done_s += self.queued_s
         self.clock.advance(self.queued_s + self.wait_s)
         self.queued_s = 0.0
 
 
 class FakeGpu(Gpu):
-    """Draws `watts` all the time, by the test's clock."""
+    """Draws `watts` all the time, by the test's clock, and `busy_watts` more while `work` runs."""
 
-    def __init__(self, clock: Clock, watts: float = 100.0, *, has_counter: bool = True) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        watts: float = 100.0,
+        *,
+        has_counter: bool = True,
+        work: Work | None = None,
+        busy_watts: float = 0.0,
+        state_s: float = 0.0,
+    ) -> None:
         self.clock, self.watts, self.has_counter = clock, watts, has_counter
+        self.work, self.busy_watts = work, busy_watts
+        self.state_s = state_s
+        """What reading the state takes, in which nothing runs."""
+        self.states_at_s: list[float] = []
+        self.read_at_call: list[int] = []
+        """How many calls had been made at each reading of the energy counter."""
+        self.counters: dict[int, float] = {}
 
     def energy_joules(self) -> float | None:
-        return 1e6 + self.clock.now_s * self.watts if self.has_counter else None
+        busy_s = self.work.done_s if self.work else 0.0
+        if self.work:
+            self.read_at_call.append(self.work.calls)
+        return 1e6 + self.clock.now_s * self.watts + busy_s * self.busy_watts if self.has_counter else None
 
     def state(self) -> GpuState:
+        self.states_at_s.append(self.clock.now_s)
+        self.clock.advance(self.state_s)
         return {"sm_clock_mhz": 1980, "temperature_c": 40, "power_watts": self.watts, "throttle_reasons": ()}
+
+    def held_back_counters(self) -> list[dict[int, float]]:
+        return [dict(self.counters)]
 
 
 @pytest.fixture
@@ -287,21 +313,138 @@ def test_after_warmup_is_called_once_between_warm_up_and_blocks(clock: Clock) ->
 
 
 def test_energy_by_hand(clock: Clock) -> None:
-    settings = protocol(idle_s=64 * TICK_S)
-    result = steady(Work(clock), settings, gpu=FakeGpu(clock, watts=100.0), steps_per_call=3)
-    window_s = 8 * 32 * TICK_S  # 8 blocks of 32 ticks
+    """330 ticks are 10.3 blocks of 32 ticks: 11 of them, after the 8 of the throughput and one that does not count."""
+    work = Work(clock)
+    gpu = FakeGpu(clock, watts=100.0, work=work, busy_watts=600.0)
+    settings = protocol(idle_s=64 * TICK_S, energy_window_s=330 * TICK_S)
+    result = steady(work, settings, gpu=gpu, steps_per_call=3)
+    window_s = 11 * 32 * TICK_S
     energy = result.energy
-    assert energy.window_s == window_s
-    assert energy.gross_joules == pytest.approx(100 * window_s)
+    assert (energy.window_s, energy.busy_s) == (window_s, window_s)
+    assert energy.gross_joules == pytest.approx(700 * window_s)
     assert energy.idle_watts == pytest.approx(100)
-    assert energy.samples == 8 * 8 * 3 * 16  # blocks, calls, steps, samples of a step
+    assert energy.samples == 11 * 8 * 3 * 16  # blocks, calls, steps, samples of a step
     assert energy.absent is None
-    assert len(result.gpu_states) == 8
+    assert result.blocks.block_times_s == [32 * TICK_S] * 8
+    # Idle before and after; whether there is a counter; and around the window, with nothing between. Warm-up takes 3
+    # calls, calibration 8.
+    before = 3 + 8 + 8 * 8
+    assert gpu.read_at_call == [0, 0, before, before + 8, before + 8 + 11 * 8]
+    assert work.calls == before + 8 + 11 * 8 + 5
 
 
-def test_energy_window_is_filled(clock: Clock) -> None:
-    result = steady(Work(clock), protocol(energy_window_s=330 * TICK_S), gpu=FakeGpu(clock))
-    assert len(result.blocks.block_times_s) == 11  # 330 / 32 = 10.3
+def test_the_lower_idle_power_counts(clock: Clock) -> None:
+    for before, expected in ((60.0, 60.0), (140.0, 100.0), (None, 100.0)):
+        gpu = FakeGpu(clock, watts=100.0)
+        energy = steady(Work(clock), protocol(idle_s=1.0), gpu=gpu, idle_watts_before=before).energy
+        assert energy.idle_watts == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("block_ticks", [32, 2048])
+def test_joules_per_sample_do_not_depend_on_the_length_of_a_block(clock: Clock, block_ticks: int) -> None:
+    """The GPU takes 700 W at work and 100 W else; a reading of its state takes 10 ticks, which is a third of the short
+    block. A call takes 4 ticks for 16 samples, so a sample takes 700 * 4 / 16 ticks."""
+    work = Work(clock)
+    gpu = FakeGpu(clock, watts=100.0, work=work, busy_watts=600.0, state_s=10 * TICK_S)
+    settings = protocol(block_min_s=block_ticks * TICK_S, energy_window_s=5.0)
+    energy = steady(work, settings, gpu=gpu).energy
+    assert energy.gross_joules is not None and energy.samples is not None
+    assert energy.gross_joules / energy.samples == pytest.approx(700 * 4 * TICK_S / 16)
+    assert energy.busy_s == energy.window_s
+
+
+def test_what_idles_in_the_energy_window_is_known(clock: Clock) -> None:
+    """Reading the counter takes a tick here, before and after 8 blocks of 32 ticks."""
+
+    class Slow(FakeGpu):
+        def energy_joules(self) -> float | None:
+            joules = super().energy_joules()
+            self.clock.advance(TICK_S)
+            return joules
+
+    energy = steady(Work(clock), protocol(energy_window_s=256 * TICK_S), gpu=Slow(clock)).energy
+    assert (energy.busy_s, energy.window_s) == (256 * TICK_S, 258 * TICK_S)
+
+
+def test_states_are_read_every_half_second_at_most(clock: Clock) -> None:
+    """After the first block, and then after the first that ends half a second or more later: of blocks of a sixteenth
+    of a second, every eighth; of longer ones, every one."""
+    gpu = FakeGpu(clock)
+    settings = protocol(min_blocks=20, max_blocks=20)
+    result = steady(Work(clock, call_s=32 * TICK_S), settings, gpu=gpu)
+    assert result.blocks.block_times_s == [64 * TICK_S] * 20
+    first_s = gpu.states_at_s[0]
+    assert [seen_s - first_s for seen_s in gpu.states_at_s] == [0, 8 * 64 * TICK_S, 16 * 64 * TICK_S]
+    assert len(result.gpu_states) == 3
+    assert len(steady(Work(clock, call_s=1.0), settings, gpu=FakeGpu(clock)).gpu_states) == 20
+
+
+def test_garbage_is_collected_between_blocks_every_second_and_never_within_the_energy_window(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of a quarter of a second: after every fourth. Collecting takes a tick, and no block has it."""
+    collected_at_call: list[int] = []
+    work = Work(clock, call_s=128 * TICK_S)
+
+    def collect() -> None:
+        collected_at_call.append(work.calls)
+        clock.advance(TICK_S)
+
+    monkeypatch.setattr(timing.gc, "collect", collect)
+    settings = protocol(min_blocks=10, max_blocks=10, energy_window_s=4.0, warmup_s=TICK_S)
+    result = steady(work, settings, gpu=FakeGpu(clock))
+    blocks_begin = 2 + 2  # warm-up, calibration
+    energy_begins = blocks_begin + 10 * 2
+    assert collected_at_call == [0, blocks_begin, blocks_begin + 4 * 2, blocks_begin + 8 * 2, energy_begins]
+    assert result.blocks.block_times_s == [256 * TICK_S] * 10
+    assert result.energy.busy_s == result.energy.window_s == 4.0
+
+
+def test_cyclic_objects_of_calls_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real collector and clock: what calls leave is gone at the end of the blocks, and frozen is nothing."""
+
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+    alive: weakref.WeakSet[Node] = weakref.WeakSet()
+    monkeypatch.setattr(timing, "COLLECT_EVERY_S", 0.0)
+
+    def step() -> None:
+        alive.add(Node())
+
+    measure_steady(
+        step,
+        lambda _: None,
+        protocol=protocol(block_min_s=0.002, warmup_s=0.001),
+        steps_per_call=1,
+        samples_per_step=1,
+        gpu=NoGpu("none in this test"),
+        channel=Heard(),
+        compilations=lambda: 0,
+        after_warmup=alive.clear,
+    )
+    assert len(alive) <= 5  # those of the latency calls
+    assert gc.get_freeze_count() == 0
+
+
+def test_clocks_held_back_are_counted_over_the_blocks(clock: Clock) -> None:
+    """By power for 3 of 4 ticks of each call, and all the time before and after, which does not count."""
+    gpu = FakeGpu(clock)
+    gpu.counters = {74: 5e9}
+    work = Work(clock)
+
+    def step() -> str:
+        in_blocks = 11 <= work.calls < 11 + 8 * 8
+        gpu.counters[74] += (3 if in_blocks else 4) * TICK_S * 1e9
+        return work.step()
+
+    work_of = type("Throttled", (), {"step": staticmethod(step), "wait": staticmethod(work.wait)})
+    held_back = steady(work_of, protocol(), gpu=gpu).held_back
+    assert held_back is not None
+    assert held_back.window_s == 8 * 32 * TICK_S
+    assert held_back.seconds == {"sw_power_cap": pytest.approx(0.75 * held_back.window_s)}
+    assert steady(Work(clock), protocol()).held_back is None
 
 
 def test_energy_that_nobody_measures_says_why(clock: Clock) -> None:
@@ -368,6 +511,25 @@ def test_all_ranks_call_as_often_as_the_slowest_wants(clock: Clock) -> None:
     assert len(found.blocks.warmup_times_s) == 4
     assert found.blocks.calls_per_block == 4  # 32 ticks at 8 each; we alone would take 8 calls of 4
     assert found.blocks.block_times_s == [4 * 4 * TICK_S] * 9  # our own times, not those of the slowest
+
+
+def test_a_rank_without_a_counter_does_the_energy_window_with_the_others(clock: Clock) -> None:
+    """Else they would wait for it. What is agreed on after the last block: that it was the last, how long a block
+    takes, whether anybody counts (the other rank does), and the start."""
+    work = Work(clock)
+    blocks_end = 3 + 8 + 8 * 8
+    after_blocks: list[float] = []
+
+    def agree(value: float) -> float:
+        if work.calls < blocks_end:
+            return value
+        after_blocks.append(value)
+        return 1.0 if len(after_blocks) == 3 else value
+
+    found = steady(work, protocol(energy_window_s=64 * TICK_S), agree=agree)
+    assert after_blocks[:4] == [0.0, 32 * TICK_S, 0.0, 0.0]
+    assert work.calls == blocks_end + (1 + 2) * 8 + 5
+    assert found.energy.absent == "none in this test"
 
 
 def test_nothing_is_agreed_on_within_a_timed_window(clock: Clock) -> None:

@@ -10,7 +10,18 @@ from unittest.mock import create_autospec
 import pynvml
 import pytest
 
-from harness.measure.gpu import READINGS, Gpu, NoGpu, SeveralGpus, decode_throttle_reasons, open_gpu, open_gpus
+from harness.measure.gpu import (
+    HELD_BACK,
+    READINGS,
+    VALUE_TYPES,
+    Gpu,
+    NoGpu,
+    SeveralGpus,
+    decode_throttle_reasons,
+    held_back_s,
+    open_gpu,
+    open_gpus,
+)
 
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 UUIDS = ["GPU-11111111-aaaa", "GPU-22222222-bbbb"]
@@ -22,6 +33,14 @@ def process(pid: int, used_bytes: int | None) -> SimpleNamespace:
     return SimpleNamespace(pid=pid, usedGpuMemory=used_bytes)
 
 
+def counter(field: int, nanoseconds: int, status: int = pynvml.NVML_SUCCESS) -> Any:
+    """An answer of nvmlDeviceGetFieldValues, in NVML's own structure."""
+    answer = pynvml.c_nvmlFieldValue_t(fieldId=field, nvmlReturn=status)
+    answer.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+    answer.value.ullVal = nanoseconds
+    return answer
+
+
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two GPUs of one kind; handles are their indices. The process's own context is on both."""
@@ -29,6 +48,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     mock.NVMLError, mock.NVMLLibraryMismatchError = pynvml.NVMLError, pynvml.NVMLLibraryMismatchError
     mock.NVML_CLOCK_SM, mock.NVML_CLOCK_MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
     mock.NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
+    mock.NVML_SUCCESS, mock.NVML_ERROR_NO_PERMISSION = pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NO_PERMISSION
     mock.nvmlDeviceGetCount.return_value = 2
     mock.nvmlDeviceGetHandleByIndex.side_effect = lambda index: index
     mock.nvmlDeviceGetUUID.side_effect = lambda handle: UUIDS[handle]
@@ -39,7 +59,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     mock.nvmlSystemGetDriverVersion.return_value = "580.65.06"
     mock.nvmlSystemGetCudaDriverVersion_v2.return_value = 13020
     mock.nvmlDeviceGetCudaComputeCapability.return_value = (8, 0)
-    mock.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=85_899_345_920)
+    mock.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=85_899_345_920, used=600_000_000)
     mock.nvmlDeviceGetEnforcedPowerLimit.return_value = 400_000
     mock.nvmlDeviceGetPowerUsage.return_value = 251_500
     mock.nvmlDeviceGetTotalEnergyConsumption.return_value = 1_234_567
@@ -47,6 +67,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     mock.nvmlDeviceGetMaxClockInfo.side_effect = lambda handle, kind: MAX_CLOCKS_MHZ[kind]
     mock.nvmlDeviceGetTemperatureV.return_value = 61
     mock.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0x4 | 0x40
+    mock.nvmlDeviceGetFieldValues.side_effect = lambda handle, fields: [counter(field, 0) for field in fields]
     mock.nvmlDeviceGetEccMode.return_value = [1, 1]
     mock.nvmlDeviceGetComputeMode.return_value = 3
     mock.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), 1_500_000_000)]
@@ -290,7 +311,9 @@ def test_a_driver_older_than_the_binding(nvml: Any) -> None:
     nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = pynvml.NVMLLibraryMismatchError("use a versioned one")
     gpu = opened()
     assert gpu.process_bytes() is None
-    assert gpu.describe()["absent"] == dict.fromkeys(("processes", "other_processes"), "use a versioned one")
+    assert gpu.describe()["absent"] == dict.fromkeys(
+        ("processes", "other_processes", "device_used_bytes"), "use a versioned one"
+    )
 
 
 def test_memory_that_the_driver_does_not_tell(nvml: Any) -> None:
@@ -313,6 +336,148 @@ def test_a_mig_slice_has_its_own_memory_and_no_energy(nvml: Any, monkeypatch: py
     assert "whole board" in description["absent"]["energy_joules"]
     nvml.nvmlDeviceGetTotalEnergyConsumption.assert_not_called()
     nvml.nvmlDeviceGetClockInfo.assert_called_with(1, pynvml.NVML_CLOCK_MEM)  # of the board, not of the slice
+
+
+# ---- what the driver counts
+
+
+def test_the_fields_are_those_of_the_binding() -> None:
+    """By its names, the newest number first; pynvml follows the newest nvml.h."""
+    names = {
+        "sw_power_cap": "PERF_POLICY_POWER",
+        "thermal": "PERF_POLICY_THERMAL",
+        "sw_thermal_slowdown": "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+        "hw_thermal_slowdown": "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+        "hw_power_brake_slowdown": "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+    }
+    numbers = {reason: getattr(pynvml, f"NVML_FI_DEV_{name}") for reason, name in names.items()}
+    assert {reason: fields[0] for reason, fields in HELD_BACK.items()} == numbers
+    types = {number: name for name, number in vars(pynvml).items() if name.startswith("NVML_VALUE_TYPE_")}
+    short = {"DOUBLE": "d", "UNSIGNED_INT": "ui", "UNSIGNED_LONG": "ul", "UNSIGNED_LONG_LONG": "ull"}
+    short |= {"SIGNED_LONG_LONG": "sll", "SIGNED_INT": "si", "UNSIGNED_SHORT": "us"}
+    for number, name in enumerate(VALUE_TYPES):
+        assert name == f"{short[types[number].removeprefix('NVML_VALUE_TYPE_')]}Val"
+
+
+def test_seconds_held_back_are_the_growth_of_the_drivers_counters(nvml: Any) -> None:
+    """CUDA 12's driver: 251 to 253 count, and 269 to 271 are settings that stand still."""
+    counts = {74: 5_000_000_000, 75: 0, 251: 7_000_000_000, 252: 0, 253: 0, 269: 40, 270: 1, 271: 2}
+    nvml.nvmlDeviceGetFieldValues.side_effect = lambda handle, fields: [counter(f, counts[f]) for f in fields]
+    gpu = opened()
+    before = gpu.held_back_counters()
+    counts |= {74: 6_500_000_000, 251: 7_250_000_000}
+    assert held_back_s(before, gpu.held_back_counters(), 5.0) == {
+        "sw_power_cap": 1.5,
+        "thermal": 0.0,
+        "sw_thermal_slowdown": 0.25,
+        "hw_thermal_slowdown": 0.0,
+        "hw_power_brake_slowdown": 0.0,
+    }
+    assert "held_back" not in str(gpu.describe()["absent"])
+
+
+def test_a_refused_counter_costs_itself_alone(nvml: Any) -> None:
+    """One that the driver refuses in its answer, one that it does not know, and one with a single number left."""
+
+    def read(handle: int, fields: list[int]) -> list[Any]:
+        if fields == [75]:
+            raise NOT_SUPPORTED
+        refused = fields[0] in (74, 251)
+        return [counter(field, 10**9, pynvml.NVML_ERROR_NOT_SUPPORTED if refused else 0) for field in fields]
+
+    nvml.nvmlDeviceGetFieldValues.side_effect = read
+    gpu = opened()
+    (counters,) = gpu.held_back_counters()
+    assert set(counters) == {252, 253, 269, 270, 271}
+    assert set(held_back_s([counters], [counters], 1.0)) == set(HELD_BACK) - {"sw_power_cap", "thermal"}
+    refused = {"held_back sw_power_cap": "Not Supported", "held_back thermal": "Not Supported"}
+    assert gpu.describe()["absent"] == refused
+
+
+@pytest.mark.parametrize("growth_ns", [-1, 2_100_000_001, 2**63])
+def test_what_cannot_be_a_time_within_the_window_is_no_count(growth_ns: int) -> None:
+    assert held_back_s([{74: 0.0}], [{74: float(growth_ns)}], 2.0) == {}
+    assert held_back_s([{74: 0.0}], [{74: 2_050_000_000.0}], 2.0) == {"sw_power_cap": 2.0}  # the reads take time too
+
+
+def test_of_several_gpus_the_one_that_was_held_back_most(nvml: Any) -> None:
+    before = [{74: 0.0, 75: 0.0}, {74: 3e9}]
+    after = [{74: 1e9, 75: 0.0}, {74: 3.5e9}]
+    assert held_back_s(before, after, 2.0) == {"sw_power_cap": 1.0}  # the second does not count 75
+    assert held_back_s([], [], 2.0) == {}
+    both = open_gpus(0, 2)
+    assert len(both.held_back_counters()) == 2
+
+
+# ---- memory of the device
+
+
+def containers_processes(nvml: Any, *, before: int, after: int) -> Gpu:
+    """So many processes of other namespaces before this one makes its context, and at the end."""
+    foreign = [process(999_999_990 + number, None) for number in range(max(before, after))]
+    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = foreign[:before]
+    nvml.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=1, used=600)
+    gpu = opened()
+    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = foreign[:after]
+    nvml.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=1, used=2_000)
+    return gpu
+
+
+def test_in_a_container_memory_is_what_the_device_has_more_in_use(nvml: Any) -> None:
+    gpu = containers_processes(nvml, before=0, after=1)
+    assert gpu.process_bytes() is None
+    assert (gpu.device_used_bytes(), gpu.device_used_bytes_of_each()) == (1_400, [1_400])
+    assert "device_used_bytes" not in gpu.describe()["absent"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (1, 2, "there were processes on the GPU before this one"),
+        (0, 2, "other processes were on the GPU at the end"),
+    ],
+)
+def test_memory_beside_other_processes_is_nobodys(nvml: Any, before: int, after: int, why: str) -> None:
+    gpu = containers_processes(nvml, before=before, after=after)
+    assert gpu.device_used_bytes() is None
+    assert gpu.describe()["absent"]["device_used_bytes"] == why
+
+
+def test_device_memory_that_the_driver_refuses(nvml: Any) -> None:
+    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = NOT_SUPPORTED
+    gpu = opened()
+    assert gpu.device_used_bytes() is None
+    assert gpu.describe()["absent"]["device_used_bytes"] == "Not Supported"
+    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = None
+    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = []
+    gpu = opened()
+    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = NOT_SUPPORTED
+    assert gpu.device_used_bytes() is None  # whether others came cannot be told
+
+
+# ---- GPUs that a cgroup forbids
+
+
+def test_forbidden_and_broken_gpus_cost_nothing(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of three is another job's, the second is lost, and the third is ours: CUDA's 1, as it sees two."""
+    errors = {0: pynvml.NVML_ERROR_NO_PERMISSION, 1: pynvml.NVML_ERROR_GPU_IS_LOST}
+
+    def handle(index: int) -> int:
+        if index in errors:
+            raise pynvml.NVMLError(errors[index])
+        return index
+
+    nvml.nvmlDeviceGetCount.return_value = 3
+    nvml.nvmlDeviceGetHandleByIndex.side_effect = handle
+    nvml.nvmlDeviceGetUUID.side_effect = lambda handle: f"GPU-{handle}"
+    for visible in ("1", "GPU-2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        description = opened().describe()
+        assert (description["index"], description["warnings"]) == (2, [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert open_gpu().absent == "NVML does not open GPU '0': GPU is lost"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert open_gpu().absent == "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES='2')"
 
 
 def test_no_driver_and_a_gpu_that_does_not_open(nvml: Any) -> None:

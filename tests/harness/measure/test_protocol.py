@@ -3,21 +3,24 @@
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from harness.errors import CheckFailed
+from harness.errors import CheckFailed, Refused
 from harness.measure import clock as clock_module
-from harness.measure import slowdown
+from harness.measure import process, slowdown
+from harness.measure.channel import ChildTask
 from harness.measure.gpu import NoGpu
 from harness.measure.program import Phase, Program, Session, Trains
 from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import CONDITIONS, Cell, Measurement, MeasurementSettings, Variant
-from harness.results.record import Check, Memory, Result
+from harness.results.record import Check, HeldBack, Memory, Result
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, use_case
 from harness.work.tasks import ACCURACY, PERPLEXITY, Metric, Task
@@ -43,6 +46,7 @@ class Lab:
         self.calls = 0
         self.diary: list[tuple[str, int]] = []
         self.slower_rank_s = 0.0
+        self.finite = True
         self.own_memory = Memory(allocator_peak_bytes=5)
 
     def note(self, what: str) -> None:
@@ -93,6 +97,7 @@ class Work:
     def __init__(self, lab: Lab, *, call_ticks: int = CALL_TICKS, communicates: bool = False) -> None:
         self.lab, self.call_ticks, self.communicates = lab, call_ticks, communicates
         self.details: dict[str, Any] = {"layout": "rows"}
+        self.seen: dict[str, Any] = {}
         self.peak_bytes: int | None = None
         self.parts: list[Phase] = []
         self.made = 0
@@ -111,6 +116,10 @@ class Work:
     def check(self) -> list[Check]:
         self.lab.note("check")
         return [Check(name="near", error=0.25, tolerance=0.5, passed=True)]
+
+    def witness(self) -> dict[str, Any]:
+        self.lab.note("witness")
+        return self.seen
 
     def settle(self) -> None:
         self.lab.note("settle")
@@ -202,11 +211,14 @@ def test_the_order_of_a_measurement(lab: Lab) -> None:
     assert lab.diary == [
         ("state", 0),  # waited for before the first call
         ("check", 3),
+        ("witness", 3),
         ("settle", 3),
         ("begin timing", before_blocks),
         ("end timing", timed),
-        ("step peak", timed),
-        ("phases", timed),
+        ("is finite", timed + 1),
+        ("witness", timed + 1),
+        ("step peak", timed + 1),
+        ("phases", timed + 1),
     ]
 
 
@@ -245,6 +257,28 @@ def test_a_wrong_program_is_never_timed(lab: Lab) -> None:
     assert lab.calls == CALLS["cold"]
 
 
+def test_a_program_that_is_not_what_its_mode_says_is_never_timed(lab: Lab) -> None:
+    class Fallen(Work):
+        def witness(self) -> dict[str, Any]:
+            raise CheckFailed("no graph is replayed")
+
+    with pytest.raises(CheckFailed, match="no graph is replayed"):
+        everything(lab, Fallen(lab))
+    assert lab.calls == CALLS["cold"]
+
+
+def test_what_was_seen_of_the_step_stands_in_the_record(lab: Lab) -> None:
+    program = Work(lab)
+    program.seen = {"replays": 1}
+    assert everything(lab, program).details == {"layout": "rows", "witness": {"replays": 1}}
+
+
+def test_timed_calls_that_led_to_no_numbers_are_told(lab: Lab) -> None:
+    lab.finite = False
+    with pytest.raises(CheckFailed, match="after the timed calls the step's outputs are not finite"):
+        everything(lab, Work(lab))
+
+
 # Training
 
 
@@ -259,8 +293,9 @@ def test_training_by_hand(lab: Lab) -> None:
     assert (second.epoch, second.train_time_s, second.train_loss) == (2, 8 * TICK_S, (1 / 3 + 1 / 4) / 2)
     assert result.time_to_target_s == 112 * TICK_S
     timed = sum(CALLS.values())
-    assert lab.diary[4:] == [
-        ("end timing", timed),
+    assert lab.diary[5:8] == [("end timing", timed), ("is finite", timed + 1), ("witness", timed + 1)]
+    timed += 1
+    assert lab.diary[8:] == [
         ("reset", timed),
         ("state", timed),  # waited for, so that every epoch starts with an idle device
         ("state", timed + 2),  # the epoch ends when all of its work is done
@@ -299,7 +334,7 @@ def test_a_call_of_two_steps_is_one_call_for_each_epoch(lab: Lab) -> None:
     program = Training(lab, [(1.5, 0.25), (1.25, 0.5)])
     program.steps_per_call = 2
     assert [point.train_time_s for point in everything(lab, program).epochs] == [100 * TICK_S, 4 * TICK_S]
-    assert lab.calls == sum(CALLS.values()) + 2
+    assert lab.calls == sum(CALLS.values()) + 1 + 2
 
 
 def test_an_epoch_takes_as_long_as_on_the_slowest_rank(lab: Lab) -> None:
@@ -429,8 +464,8 @@ def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
     assert result.blocks_alone.block_times_s == [6 * TICK_S] * 3
     assert result.blocks_alone.calls_per_block == 2
     # The control is neither checked nor trained: cold calls, a short warm-up, and its blocks.
-    assert lab.diary[-1] == ("control", sum(CALLS.values()))
-    assert lab.calls == sum(CALLS.values()) + 3 + 3 + 3 * 2
+    assert lab.diary[-1] == ("control", sum(CALLS.values()) + 1)
+    assert lab.calls == sum(CALLS.values()) + 1 + 3 + 3 + 3 * 2
 
 
 def test_what_does_not_communicate_has_no_control(lab: Lab) -> None:
@@ -467,3 +502,76 @@ def test_a_planted_slowdown_is_in_blocks_and_latency_and_nowhere_else(
     assert result.latency.call_times_s == pytest.approx([6 * TICK_S] * 4, **near)
     assert result.cold_call_times_s == [100 * TICK_S, 4 * TICK_S, 4 * TICK_S]
     assert [point.train_time_s for point in result.epochs] == pytest.approx([104 * TICK_S, 8 * TICK_S])
+
+
+# On a GPU.
+
+
+class Gpu(NoGpu):
+    """100 W before the cold calls, and 140 W from then on; 2 devices of one process."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__("not of this one")
+        self.lab = lab
+        self.asked_at_call: list[int] = []
+
+    def energy_joules(self) -> float:  # type: ignore[override]
+        self.asked_at_call.append(self.lab.calls)
+        return self.lab.now_s * (140.0 if self.lab.calls else 100.0)
+
+    def joules_of_each(self) -> list[float]:
+        return [self.lab.now_s * 300.0]
+
+    def held_back_counters(self) -> list[dict[int, float]]:
+        return [{74: self.lab.now_s * 0.25e9}]
+
+    def process_bytes_of_each(self) -> list[int | None]:
+        return [None, None]
+
+    def device_used_bytes(self) -> int:  # type: ignore[override]
+        return 90
+
+    def device_used_bytes_of_each(self) -> list[int | None]:
+        return [70, 90]
+
+
+def test_what_a_gpu_adds_to_a_measurement(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock_module, "sleep", lambda seconds: lab.let_pass(seconds / TICK_S))
+    lab.own_memory = Memory(allocator_peak_bytes=5, devices=[Memory(allocator_peak_bytes=n) for n in (4, 5)])
+    session = session_of(lab)
+    protocol = PROTOCOL.model_copy(update={"idle_s": 1.0, "energy_window_s": 16 * TICK_S})
+    session = replace(session, measurement=session.measurement.model_copy(update={"protocol": protocol}))
+    gpu = Gpu(lab)
+    result = Measuring(session, gpu=gpu, channel=Heard()).everything(lambda _session, *, joined=True: Work(lab))
+    assert gpu.asked_at_call == [0, 0, CALLS["cold"], CALLS["cold"]]
+    assert result.energy.idle_watts == 100.0
+    # Blocks of 2 calls of 4 ticks: 2 of them fill 16 ticks.
+    assert (result.energy.gross_joules, result.energy.samples) == (300 * 16 * TICK_S, 2 * 2 * 16)
+    assert result.held_back == HeldBack(window_s=3 * 8 * TICK_S, seconds={"sw_power_cap": 3 * 2 * TICK_S})
+    assert result.memory.device_used_bytes == 90
+    assert [device.device_used_bytes for device in result.memory.devices] == [70, 90]
+    assert result.blocks is not None and len(result.blocks.block_times_s) == 3
+
+
+def test_nvml_is_asked_before_the_framework_touches_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a context is the measurement's."""
+    order: list[str] = []
+
+    class Device:
+        def __init__(self) -> None:
+            order.append("device")
+
+        def set_up(self, precision: str) -> None:
+            raise Refused("far enough")
+
+    def opened(first: int, count: int) -> NoGpu:
+        order.append(f"NVML {first} {count}")
+        return NoGpu("none in this test")
+
+    task = ChildTask(measurement=session_of(Lab()).measurement, data_dir="nowhere", world=ALONE)
+    monkeypatch.setattr(process, "open_gpus", opened)
+    monkeypatch.setattr(process.importlib, "import_module", lambda name: SimpleNamespace(Device=Device))
+    heard = Heard()
+    assert process.run_child("jax", task, heard) == 0
+    assert order == ["NVML 0 1", "device"]
+    assert heard.of_kind("error") == [{"outcome": "refused", "reason": "far enough"}]

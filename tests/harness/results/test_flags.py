@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.results.flags import quality_flags
-from harness.results.record import Energy, GpuState, Latency, Result
+from harness.results.record import Energy, GpuState, HeldBack, Latency, Result
 from tests.made.records import blocks
 
 LOOSE = math.inf
@@ -80,6 +80,50 @@ def test_gpu_flags() -> None:
         "other_processes": "up to 2 other process(es) used the same GPU",
     }
     assert quality_flags(Result(gpu_states=[gpu_state(1485)]), {"gpu": {"max_sm_clock_mhz": 1980}}, LOOSE) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reasons", "sentence"),
+    [
+        # The counters: 0.1 s of 5 s are 2 %, and less is nothing, whatever an instant reading said.
+        ({"sw_power_cap": 0.1, "thermal": 0.0}, (), "sw_power_cap for 2% of the time"),
+        ({"sw_power_cap": 0.099}, ("sw_power_cap",), None),
+        (
+            {"thermal": 1.0, "sw_thermal_slowdown": 0.5},
+            (),
+            "sw_thermal_slowdown for 10% of the time, thermal for 20% of the time",
+        ),
+        # What is not counted is believed as it was read.
+        ({"thermal": 0.0}, ("sw_power_cap", "gpu_idle"), "sw_power_cap"),
+        ({"sw_power_cap": 0.5}, ("reliability",), "reliability, sw_power_cap for 10% of the time"),
+        ({"hw_thermal_slowdown": 0.0}, ("hw_slowdown",), "hw_slowdown"),
+        ({"hw_thermal_slowdown": 0.0, "hw_power_brake_slowdown": 0.0}, ("hw_slowdown",), None),
+        ({}, (), None),
+    ],
+)
+def test_throttling_is_what_the_driver_counted(
+    seconds: dict[str, float], reasons: tuple[str, ...], sentence: str | None
+) -> None:
+    result = Result(held_back=HeldBack(window_s=5.0, seconds=seconds), gpu_states=[gpu_state(reasons=reasons)])
+    flags = quality_flags(result, {}, LOOSE)
+    assert flags == ({"throttled": f"the GPU held its clock back: {sentence}"} if sentence else {})
+
+
+@pytest.mark.parametrize(
+    ("framework", "jaxlib", "flagged"),
+    [
+        ({"name": "jax", "platform": "gpu"}, "0.10.2", True),
+        ({"name": "jax", "platform": "gpu"}, "0.11.0", True),
+        ({"name": "jax", "platform": "gpu"}, "0.11.1", False),
+        ({"name": "jax", "platform": "cpu"}, "0.11.0", False),
+        ({"name": "torch", "platform": "cuda"}, "0.11.0", False),  # in one environment, and not in use
+        ({"name": "jax", "platform": "gpu"}, None, False),
+    ],
+)
+def test_a_jaxlib_that_is_known_to_be_slow(framework: dict[str, str], jaxlib: str | None, flagged: bool) -> None:
+    packages = {"jaxlib": jaxlib} if jaxlib else {}
+    flags = quality_flags(Result(), {"framework": framework, "packages": packages}, LOOSE)
+    assert list(flags) == ["known_slow_jaxlib"] * flagged
 
 
 @pytest.mark.parametrize(

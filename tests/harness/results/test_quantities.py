@@ -16,7 +16,7 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import WandbSettings
 from harness.results import quantities
 from harness.results.quantities import BY_NAME, QUANTITIES, of_gpu, summary_numbers
-from harness.results.record import Energy, GpuState, Latency, Memory, Record, Result
+from harness.results.record import Energy, GpuState, HeldBack, Latency, Memory, Record, Result
 from harness.work.tasks import ACCURACY, PERPLEXITY
 from pipeline.report.compare import sections
 from pipeline.report.numbers_table import PART_OF_DOCS, numbers_table
@@ -35,6 +35,7 @@ def test_the_numbers_of_a_record() -> None:
         memory=Memory(step_peak_bytes=2**20),
         energy=Energy(gross_joules=900.0, window_s=3.0, samples=300, idle_watts=100.0),
         gpu_states=[{"temperature_c": 50, "throttle_reasons": ("x",)}, {"temperature_c": 60}, {"temperature_c": 70}],
+        held_back=HeldBack(window_s=5.0, seconds={"sw_power_cap": 1.0, "thermal": 0.25, "hw_thermal_slowdown": 0.5}),
     )
     assert summary_numbers(result) == {
         # 10 calls of 2 steps of 50 samples in 0.5 s. A call of several steps has no percentile.
@@ -47,6 +48,8 @@ def test_the_numbers_of_a_record() -> None:
         "energy_gross_joules_per_sample": 3.0,
         "energy_net_joules_per_sample": 2.0,
         "gpu_temperature_c": 60.0,
+        "gpu_held_back_by_power_share": 0.2,
+        "gpu_held_back_by_heat_share": 0.1,
     }
 
 
@@ -93,6 +96,7 @@ def mocked_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     nvml.NVMLError, nvml.NVMLLibraryMismatchError = pynvml.NVMLError, pynvml.NVMLLibraryMismatchError
     nvml.nvmlDeviceIsMigDeviceHandle.return_value = 0
     nvml.nvmlDeviceGetMigMode.return_value = [0, 0]
+    nvml.nvmlDeviceGetMemoryInfo.return_value.used = 0
     nvml.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0
     nvml.nvmlDeviceGetTemperatureV.return_value = 61
     nvml.nvmlDeviceGetClockInfo.return_value = 1410

@@ -60,22 +60,22 @@ def test_the_median_and_the_worst_have_tolerances_of_their_own(
     precision: Precision, typical: float, worst: float
 ) -> None:
     """At both limits, then just beyond each."""
-    checks = check_errors("x", np.array([0.0, typical, worst]), "model", precision)
+    checks = check_errors("x", np.array([0.0, typical, worst]), "model", TOLERANCES[precision])
     assert [(check.error, check.tolerance, check.passed) for check in checks] == [
         (typical, typical, True),
         (worst, worst, True),
     ]
     assert [check.name for check in checks] == ["x, median over 3 models", "x, worst model, which is number 2"]
     with pytest.raises(CheckFailed, match="x, median over 3 models: relative error"):
-        check_errors("x", np.array([0.0, 1.01 * typical, worst]), "model", precision)
+        check_errors("x", np.array([0.0, 1.01 * typical, worst]), "model", TOLERANCES[precision])
     with pytest.raises(CheckFailed, match="x, worst model, which is number 1: relative error"):
-        check_errors("x", np.array([0.0, 1.01 * worst, typical]), "model", precision)
+        check_errors("x", np.array([0.0, 1.01 * worst, typical]), "model", TOLERANCES[precision])
     with pytest.raises(CheckFailed, match="x, all models together: relative error"):
-        check_errors("x", np.zeros(3), "model", precision, worst=1.01 * worst)
+        check_errors("x", np.zeros(3), "model", TOLERANCES[precision], worst=1.01 * worst)
 
 
 def test_every_precision_has_tolerances_and_not_a_number_is_no_agreement() -> None:
-    assert list(TOLERANCES) == ["fp64", "fp32", "tf32", "bf16"]
+    assert list(TOLERANCES) == ["fp64", "fp32", "tf32", "bf16", "default"]
     for tolerance in TOLERANCES.values():
         assert 0 < tolerance.typical < tolerance.worst < 1
     with pytest.raises(CheckFailed, match="relative error nan, tolerance 0.1. The result is wrong, so it is not timed"):

@@ -45,6 +45,7 @@ def recompute(folder: Path) -> list[Json]:
             | {name: median([n[name] for n in by_replicate.values() if name in n]) for name in sorted(names)}
             | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
             | {"gated": {record["measurement"]["replicate"] for record in records if record.get("parity")}}
+            | {"many_steps": first["result"]["blocks"]["steps_per_call"] > 1}
             | {"worthless": any(map(is_worthless, records)), "unstable": any(map(is_unstable, records))}
         )
     for line in lines:
@@ -53,7 +54,7 @@ def recompute(folder: Path) -> list[Json]:
     for line in lines:
         line |= compared(line, lines) | scaling(line, lines)
     for line in lines:
-        for name in ("throughputs", "gated", "worthless", "unstable"):
+        for name in ("throughputs", "gated", "many_steps", "worthless", "unstable"):
             del line[name]
     return lines
 
@@ -176,6 +177,12 @@ def settings_digest(measurement: Json) -> str:
 
 # The numbers of one record.
 
+HELD_BACK = {
+    "power": ["sw_power_cap"],
+    "heat": ["thermal", "sw_thermal_slowdown", "hw_thermal_slowdown"],
+    "brake": ["hw_power_brake_slowdown"],
+}
+
 
 def numbers(record: Json) -> Json:
     result = record["result"]
@@ -195,6 +202,10 @@ def numbers(record: Json) -> Json:
     for reading in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_watts"):
         if values := [state[reading] for state in result.get("gpu_states") or [] if reading in state]:
             found[f"gpu_{reading}"] = median(values)
+    held_back = result.get("held_back") or {"seconds": {}}
+    for cause, reasons in HELD_BACK.items():
+        if seconds := [held_back["seconds"][reason] for reason in reasons if reason in held_back["seconds"]]:
+            found[f"gpu_held_back_by_{cause}_share"] = max(seconds) / held_back["window_s"]
     for name, value in (result.get("memory") or {}).items():
         if name not in ("absent", "devices"):
             found[f"memory_{name}"] = value
@@ -274,7 +285,7 @@ def compared(line: Json, lines: list[Json]) -> Json:
 
 def work(line: Json) -> list[Any]:
     return [line[name] for name in ("device", "gpu", "benchmark", "use_case", "devices", "data", "quick")] + [
-        line[name] for name in ("model", "batch_size", "precision", "options", "settings", "data_id")
+        line[name] for name in ("model", "batch_size", "precision", "options", "settings", "data_id", "many_steps")
     ]
 
 

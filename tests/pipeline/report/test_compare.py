@@ -535,6 +535,36 @@ def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
     assert efficiencies([one, with_result(two, recompiles=1)])["jit", "100"] == ("", "")
 
 
+def in_calls_of(steps: int, record: Record) -> Record:
+    assert record.result is not None and record.result.blocks is not None
+    blocks = record.result.blocks.model_copy(update={"steps_per_call": steps})
+    return record.model_copy(update={"result": record.result.model_copy(update={"blocks": blocks})})
+
+
+def test_calls_of_many_steps_are_compared_with_their_like_only() -> None:
+    records = [record("jax", "jit", 1000), record("torch", "eager", 2000)]
+    records += [in_calls_of(8, record("jax", "scan", 500)), in_calls_of(5, record("torch", "epoch_graph", 800))]
+    (section,) = sections(records)
+    found = {row.label: [mode.execution_mode for mode in row.modes] for row in section.rows}
+    assert found == {"cnn-b100-fp32": ["jit", "eager"], "cnn-b100-fp32, many steps in a call": ["scan", "epoch_graph"]}
+    alone = {row.label: row for row in sections(records[:3])[0].rows}
+    assert alone["cnn-b100-fp32, many steps in a call"].why_no_ratio == "PyTorch has no number here"
+
+
+def test_what_sets_nothing_is_shown_and_decides_nothing() -> None:
+    records = [
+        record(framework, mode, 2000 if framework == "jax" else 1000, replicate=replicate, precision="default")
+        for framework, mode in PAIR
+        for replicate in range(3)
+    ]
+    (row,) = sections(records)[0].rows
+    assert row.ratio is not None and row.ratio.value == pytest.approx(2)
+    assert verdict(row.ratio) == (
+        "undecided: precision `default`: nothing was set, so each side has arithmetic of its own"
+    )
+    assert tally([row]).ratios == 0
+
+
 def test_unstable_blocks_decide_nothing_and_are_in_no_mean() -> None:
     """Of 20 blocks, 10 of 0.2 s and 10 of 0.4 s: the middle half spreads by 0.2 over a median of 0.3 s."""
     found = pair_of()

@@ -51,10 +51,10 @@ def axis_of(records: Sequence[Record]) -> OptionAxis:
 def sweep() -> list[Record]:
     """Throughputs at 1, 8 and 64 models; the loops have 1000 samples/s at each."""
     speeds: dict[tuple[Framework, str], tuple[float, ...]] = {
-        ("torch", "loop"): (1000, 1000, 1000),
+        ("torch", "loop_eager"): (1000, 1000, 1000),
         ("torch", "loop_compiled"): (1200, 1300, 1400),
-        ("torch", "batched"): (800, 2000, 4000),
-        ("torch", "vmap"): (500, 900, 1005),
+        ("torch", "batched_eager"): (800, 2000, 4000),
+        ("torch", "vmap_eager"): (500, 900, 1005),
         ("torch", "streams"): (1500, 900, 1500),
         ("jax", "unrolled"): (1000, 1000),
         ("jax", "vmap"): (900, 1100, 3000),
@@ -93,21 +93,21 @@ def test_any_number_with_several_values_is_an_axis(variants: list[Variant], opti
 
 
 def test_values_that_only_ran_out_of_memory_are_on_the_axis() -> None:
-    axis = axis_of([of("torch", "loop", 1), short_of_memory("torch", "loop", 64)])
+    axis = axis_of([of("torch", "loop_eager", 1), short_of_memory("torch", "loop_eager", 64)])
     (line,) = axis.panels[0].lines
     assert (list(line.modes), line.out_of_memory) == ([1], (64,))
 
 
 def test_records_from_before_the_option_have_no_place() -> None:
-    old = record("torch", "loop", cell=MANY)
-    old_short = record("torch", "vmap", cell=MANY, outcome="out_of_memory", reason="out of memory", result=None)
-    axis = axis_of([old, old_short, of("torch", "loop", 1), of("torch", "loop", 8)])
+    old = record("torch", "loop_eager", cell=MANY)
+    old_short = record("torch", "vmap_eager", cell=MANY, outcome="out_of_memory", reason="out of memory", result=None)
+    axis = axis_of([old, old_short, of("torch", "loop_eager", 1), of("torch", "loop_eager", 8)])
     assert [(panel.label, len(panel.lines)) for panel in axis.panels] == [("cnn-b100-fp32-different", 1)]
 
 
 def test_other_batch_sizes_precisions_and_settings_have_panels_of_their_own() -> None:
     records = [
-        of("torch", "loop", models, **changes)
+        of("torch", "loop_eager", models, **changes)
         for models in (1, 8)
         for changes in ({}, {"batch_size": 200}, {"precision": "tf32"}, {"settings": {"epochs": 3}})
     ]
@@ -127,14 +127,14 @@ def test_where_each_mode_begins_to_win() -> None:
         ("jax", "unrolled"): "is the loop",
         ("jax", "map"): "not compared",
         ("jax", "vmap"): "from 8",
-        ("torch", "loop"): "is the loop",
-        ("torch", "batched"): "from 8",
+        ("torch", "loop_eager"): "is the loop",
+        ("torch", "batched_eager"): "from 8",
         ("torch", "loop_compiled"): "always",
         ("torch", "streams"): "only at 1, 64",
-        ("torch", "vmap"): "never",  # 0.5 % faster at 64 is the same
+        ("torch", "vmap_eager"): "never",  # 0.5 % faster at 64 is the same
     }
-    assert list(lines)[0] == ("jax", "unrolled") and list(lines)[3] == ("torch", "loop")
-    assert lines["torch", "batched"].last == "4.00 at 64"
+    assert list(lines)[0] == ("jax", "unrolled") and list(lines)[3] == ("torch", "loop_eager")
+    assert lines["torch", "batched_eager"].last == "4.00 at 64"
     # JAX's loop has no number at 64, so nothing is compared there.
     assert (lines["jax", "vmap"].last, lines["jax", "vmap"].compared_at) == ("1.10 at 8", "1, 8")
     assert lines["jax", "unrolled"].out_of_memory == lines["jax", "map"].out_of_memory == "64"
@@ -146,8 +146,8 @@ def test_with_replicates_the_interval_decides(spread: float, wins: tuple[int, ..
     records = []
     for models in (1, 8):
         for replicate, noise in enumerate((-spread, 0.0, spread)):
-            records.append(of("torch", "loop", models, 1000, replicate=replicate))
-            records.append(of("torch", "vmap", models, 1100 * math.exp(noise), replicate=replicate))
+            records.append(of("torch", "loop_eager", models, 1000, replicate=replicate))
+            records.append(of("torch", "vmap_eager", models, 1100 * math.exp(noise), replicate=replicate))
     (panel,) = axis_of(records).panels
     loop, vmap = panel.lines
     win = where_it_wins(vmap, loop)
@@ -156,14 +156,18 @@ def test_with_replicates_the_interval_decides(spread: float, wins: tuple[int, ..
 
 
 def test_replicates_that_the_loop_lacks_are_not_compared() -> None:
-    records = [of("torch", "loop", 1), of("torch", "loop", 8), of("torch", "vmap", 8, 9000, replicate=1)]
+    records = [
+        of("torch", "loop_eager", 1),
+        of("torch", "loop_eager", 8),
+        of("torch", "vmap_eager", 8, 9000, replicate=1),
+    ]
     (panel,) = axis_of(records).panels
     assert [win.wins for win in win_lines(panel)] == ["is the loop", "not compared"]
 
 
 @pytest.mark.parametrize(("throughput", "wins"), [(2000, "at 8"), (500, "not at 8")])
 def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
-    records = [of("torch", "loop", 1), of("torch", "loop", 8), of("torch", "vmap", 8, throughput)]
+    records = [of("torch", "loop_eager", 1), of("torch", "loop_eager", 8), of("torch", "vmap_eager", 8, throughput)]
     (panel,) = axis_of(records).panels
     assert win_lines(panel)[1].wins == f"{wins}, no other compared"
 
@@ -172,11 +176,11 @@ def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
 
 
 def test_a_mode_is_a_formulation_and_how_it_is_run_as_declared() -> None:
-    speeds = [of("torch", mode, models) for mode in ("loop_compiled", "batched", "gone") for models in (1, 8)]
+    speeds = [of("torch", mode, models) for mode in ("loop_compiled", "batched_eager", "gone") for models in (1, 8)]
     (panel,) = axis_of(speeds).panels
     assert {line.execution_mode: (line.formulation, line.run_as, line.is_loop) for line in panel.lines} == {
         "loop_compiled": ("loop", "compiled", False),
-        "batched": ("batched", "eager", False),
+        "batched_eager": ("batched", "eager", False),
         "gone": ("gone", "not declared", False),  # a record outlives the declaration of its mode
     }
 
@@ -200,16 +204,16 @@ def test_the_charts_over_the_number_of_models() -> None:
     ]
     step = {(p["framework"], p["mode"], p["value"]): p["step_ms"] for p in drawing.data["axis_step"]}
     # 100 samples a step: 4000 samples/s are 25 ms a step.
-    assert step["PyTorch", "batched", 64] == 25
+    assert step["PyTorch", "batched_eager", 64] == 25
     assert len(step) == 5 * 3 + 2 + 3
     speed_up = {(p["framework"], p["mode"], p["value"]): p["speed_up"] for p in drawing.data["axis_speed_up"]}
     assert speed_up["PyTorch", "loop_compiled", 8] == 1.3
     assert speed_up["JAX", "vmap", 1] == 0.9
-    assert speed_up["PyTorch", "loop", 64] == 1
+    assert speed_up["PyTorch", "loop_eager", 64] == 1
     assert len(speed_up) == 5 * 3 + 2 * 2  # not JAX at 64
     memory = {(p["group"], p["mode"], p["value"]): p["mib"] for p in drawing.data["axis_memory"]}
-    assert memory["cnn-b100-fp32-different | memory of a steady step", "loop", 1] == 512
-    assert memory["cnn-b100-fp32-different | pool", "loop", 1] == 2048
+    assert memory["cnn-b100-fp32-different | memory of a steady step", "loop_eager", 1] == 512
+    assert memory["cnn-b100-fp32-different | pool", "loop_eager", 1] == 2048
     for name in ("step_time_over_models", "speed_up_over_models", "memory_over_models"):
         chart = charts[name]
         svg = vl_convert.vegalite_to_svg(specification(chart, drawing.data, PRINT))
@@ -231,7 +235,7 @@ def test_without_loop_or_memory_there_is_the_step_time_only() -> None:
 
 
 def test_a_loop_alone_has_no_speed_up() -> None:
-    drawing = section_drawing(section_of([of("torch", "loop", 1), of("torch", "loop", 8)]), {})
+    drawing = section_drawing(section_of([of("torch", "loop_eager", 1), of("torch", "loop_eager", 8)]), {})
     assert [chart.name for chart in drawing.charts if "_over_" in chart.name] == ["step_time_over_models"]
 
 
@@ -255,10 +259,15 @@ def phases(**times_s: list[float]) -> dict[str, Any]:
 def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
     records = [
         of("jax", "vmap", 8, details=phases(data_generation=[1.0], forward=[0.5])),
-        of("torch", "loop", 8, details=phases(data_generation=[1.0], zero_gradients=[9.0], forward=[1.0, 2.0, 9.0])),
-        of("torch", "loop", 8, replicate=1, details=phases(zero_gradients=[1.0, 3.0], forward=[4.0])),
-        of("torch", "loop", 8, replicate=2, details=phases(zero_gradients=[4.0], forward=[5.0])),
-        of("torch", "vmap", 8, details={"phases": {}, "phases_absent": "out of memory: 9 GiB"}),
+        of(
+            "torch",
+            "loop_eager",
+            8,
+            details=phases(data_generation=[1.0], zero_gradients=[9.0], forward=[1.0, 2.0, 9.0]),
+        ),
+        of("torch", "loop_eager", 8, replicate=1, details=phases(zero_gradients=[1.0, 3.0], forward=[4.0])),
+        of("torch", "loop_eager", 8, replicate=2, details=phases(zero_gradients=[4.0], forward=[5.0])),
+        of("torch", "vmap_eager", 8, details={"phases": {}, "phases_absent": "out of memory: 9 GiB"}),
     ]
     table = phase_table(section_of(records))
     assert table is not None
@@ -269,17 +278,17 @@ def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
         if times.mode.framework == "torch"
     } == {
         # Medians of the replicates: 9, 2 and 4; 2, 4 and 5.
-        "loop": {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
+        "loop_eager": {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
     }
-    assert table.absent == ("PyTorch cnn-b100-fp32-different-8 vmap: out of memory: 9 GiB",)
+    assert table.absent == ("PyTorch cnn-b100-fp32-different-8 vmap_eager: out of memory: 9 GiB",)
 
 
 def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
     found = [
         # Of 1 to 5: squares of the distances from the mean 3 are 10, over n - 1 = 4. p95 at position 3.8.
-        of("torch", "loop", 8, replicate=0, details=phases(forward=[1.0, 2.0, 3.0, 4.0, 5.0])),
-        of("torch", "loop", 8, replicate=1, details=phases(forward=[10.0])),
-        of("torch", "loop", 8, replicate=2, details=phases(forward=[0.0, 8.0])),
+        of("torch", "loop_eager", 8, replicate=0, details=phases(forward=[1.0, 2.0, 3.0, 4.0, 5.0])),
+        of("torch", "loop_eager", 8, replicate=1, details=phases(forward=[10.0])),
+        of("torch", "loop_eager", 8, replicate=2, details=phases(forward=[0.0, 8.0])),
     ]
     section = section_of(found)
     table = phase_table(section)
@@ -296,7 +305,7 @@ def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
     assert [line["phase"] for line in lines] == ["forward", "whole_step"]
     assert [line["max_s"] for line in lines] == ["8.0", "0.05"]
     latex = phases_table(section, table)
-    row = r"cnn-{}b100-{}fp32-{}different-{}8 & PyTorch loop"
+    row = r"cnn-{}b100-{}fp32-{}different-{}8 & PyTorch loop\_eager"
     assert rf"{row} & forward & 4,000 & 1,581 & 1,000 & 8,000 & 4,000 & 7,600 \\" in latex
     assert rf"{row} & whole step & 32 & 19 & 12 & 50 & 50 & 50 \\" in latex
 
@@ -313,7 +322,7 @@ def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
 def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() -> None:
     records = [
         of("jax", "vmap", 8, details=phases(draw=[1.0], compile=[1.0], forward=[1.0])),
-        of("torch", "loop", 8, details=phases(draw=[1.0], zero=[1.0], forward=[1.0], backward=[1.0])),
+        of("torch", "loop_eager", 8, details=phases(draw=[1.0], zero=[1.0], forward=[1.0], backward=[1.0])),
     ]
     table = phase_table(section_of(records))
     assert table is not None
@@ -328,13 +337,15 @@ def test_records_without_phases_have_no_table() -> None:
 
 
 def test_the_page_has_both_tables() -> None:
-    found = [*sweep(), of("torch", "grouped_conv1d", 8, details=phases(forward=[0.0125], backward=[0.25]))]
+    found = [*sweep(), of("torch", "grouped_conv1d_eager", 8, details=phases(forward=[0.0125], backward=[0.25]))]
     html = page_html([section_of(found)], {}, found, (), Path("results"))
     assert "From which number of models on each execution mode wins" in html
-    assert '<th scope="row" class="torch">PyTorch batched</th><td>from 8</td><td class="n">4.00 at 64</td>' in html
+    assert (
+        '<th scope="row" class="torch">PyTorch batched_eager</th><td>from 8</td><td class="n">4.00 at 64</td>' in html
+    )
     assert '<td class="differs">64</td>' in html
     # Of the whole step the median latency, 50 ms.
-    row = '<th scope="row" class="torch">PyTorch grouped_conv1d</th><td class="n">12.5</td><td class="n">250</td>'
+    row = '<th scope="row" class="torch">PyTorch grouped_conv1d_eager</th><td class="n">12.5</td><td class="n">250</td>'
     assert f'{row}<td class="n">50</td>' in html
     assert "their sum is not the step" in html
     statistics = '<th scope="row">forward</th>' + '<td class="n">12.5</td><td class="n">0</td>'
@@ -351,5 +362,5 @@ def test_the_terminal_says_where_each_mode_wins() -> None:
     console = plain()
     print_sections([section_of(sweep())], console, {})
     lines = [line.split() for line in text(console).splitlines()]
-    assert ["PyTorch", "batched", "from", "8", "4.00", "at", "64"] in lines
+    assert ["PyTorch", "batched_eager", "from", "8", "4.00", "at", "64"] in lines
     assert ["JAX", "unrolled", "is", "the", "loop", "64"] in lines

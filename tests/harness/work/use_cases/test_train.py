@@ -1,4 +1,4 @@
-"""What training is held to, in numbers: finite losses, and the time until the target."""
+"""What training is held to, in numbers: the first steps in float64, finite losses, and the time until the target."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,14 @@ import pytest
 from harness.errors import CheckFailed
 from harness.results.record import EpochPoint
 from harness.work.tasks import ACCURACY, PERPLEXITY
-from harness.work.use_cases.train import require_finite, require_finite_evaluation, time_to_target_s
+from harness.work.use_cases.train import (
+    Course,
+    check_first_losses,
+    check_training,
+    require_finite,
+    require_finite_evaluation,
+    time_to_target_s,
+)
 
 
 def points(*metrics: float) -> list[EpochPoint]:
@@ -39,3 +46,65 @@ def test_the_first_loss_that_is_not_finite_is_named() -> None:
     require_finite_evaluation(2.5, epoch=1, step=7)
     with pytest.raises(CheckFailed, match=r"the test loss after epoch 3, step 7 of 7, is nan: training diverged"):
         require_finite_evaluation(float("nan"), epoch=3, step=7)
+
+
+def course(losses: tuple[float, ...] = (2.0, 1.0), gradient: float = 1.0, update: float = 1.0) -> Course:
+    """Three parameters; the numbers are those of the first one, the others are ones."""
+    ones = {"b": np.ones(2), "c": np.ones(2)}
+    return Course(
+        losses=np.array(losses),
+        gradients={"a": np.array([gradient, 1.0]), **ones},
+        updates={"a": np.array([update, 1.0]), **ones},
+    )
+
+
+def test_training_as_the_reference_does_passes_with_its_errors() -> None:
+    checks = check_training(course((2.0, 1.0002), gradient=1.01), course(), "fp32")
+    assert [check.name for check in checks] == [
+        "gradients of the step against float64, median over 3 tensors",
+        "gradients of the step against float64, all tensors together",
+        "updates of 2 steps of the step against float64, median over 3 tensors",
+        "updates of 2 steps of the step against float64, all tensors together",
+        "losses of 2 steps of the step against float64",
+    ]
+    # The one wrong number of six is off by 0.01; of all, 0.01 / sqrt(6).
+    assert [check.error for check in checks] == pytest.approx([0, 0.01 / 6**0.5, 0, 0, 2e-4])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (course(gradient=1.3), "gradients of the step against float64, all tensors together"),
+        (course(update=-1.0), "updates of 2 steps of the step against float64, all tensors together"),
+        (course((2.0, 1.001)), "losses of 2 steps of the step against float64"),
+        (course((2.0, float("nan"))), "the loss of epoch 1, step 2 of 2, is nan: training diverged"),
+    ],
+)
+def test_training_that_does_something_else_is_caught(wrong: Course, message: str) -> None:
+    with pytest.raises(CheckFailed, match=message):
+        check_training(wrong, course(), "fp32")
+
+
+def test_batch_norm_makes_more_of_rounding_and_less_of_nothing_else() -> None:
+    def off_by(error: float) -> Course:
+        exact = course()
+        return Course(
+            losses=exact.losses,
+            gradients={name: value + error for name, value in exact.gradients.items()},
+            updates=exact.updates,
+        )
+
+    with pytest.raises(CheckFailed, match="gradients of the step"):
+        check_training(off_by(0.3), course(), "bf16")
+    assert check_training(off_by(0.3), course(), "bf16", batch_norm=True)
+    with pytest.raises(CheckFailed, match="gradients of the step"):
+        check_training(off_by(0.9), course(), "bf16", batch_norm=True)
+    with pytest.raises(CheckFailed, match="gradients of the step"):
+        check_training(off_by(0.003), course(), "fp32", batch_norm=True)
+
+
+def test_of_a_program_of_many_steps_the_first_losses_are_compared() -> None:
+    (check,) = check_first_losses(np.array([2.0, 1.0, 77.0]), np.array([2.0, 1.0]), "fp32", "the scan")
+    assert (check.name, check.error) == ("losses of 2 steps of the scan against float64", 0)
+    with pytest.raises(CheckFailed, match="losses of 2 steps of the scan against float64: relative error 5.00e-01"):
+        check_first_losses(np.array([2.0, 0.5, 77.0]), np.array([2.0, 1.0]), "fp32", "the scan")

@@ -1,0 +1,75 @@
+"""On an NVIDIA GPU only: pytest's own process imports no framework, and each group of cases has a process.
+
+REQUIRE_GPU=1: without a GPU these tests fail instead of being skipped.
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness.job.children import child_environment
+from harness.measure.gpu import Gpu, open_gpu
+from tests.gpu.cases import Case, left_out
+from tests.gpu.group import Answer, Answers, run_group
+
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "JAX_COMPILATION_CACHE_DIR": "jax",
+}
+"""Shared by all groups: equal programs are compiled once. Kept where the variable is set."""
+
+
+def why_no_gpu() -> str | None:
+    gpu = open_gpu()
+    return None if isinstance(gpu, Gpu) else f"needs an NVIDIA GPU: {gpu.absent}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("gpu")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def gpu_or_skip() -> None:
+    if (why := why_no_gpu()) is not None:
+        if os.environ.get("REQUIRE_GPU") == "1":
+            pytest.fail(f"REQUIRE_GPU=1, and {why}", pytrace=False)
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """As a measurement's process has it, with caches of compilers that all share."""
+    folder = tmp_path_factory.mktemp("caches")
+    caches = {name: os.environ.get(name, str(folder / cache)) for name, cache in CACHES.items()}
+    threads = max(1, (os.cpu_count() or 1) // workers())
+    return child_environment() | caches | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
+
+
+@pytest.fixture(scope="session")
+def answers(
+    request: pytest.FixtureRequest, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Answers]:
+    """Of a case; the first question starts the processes of all groups whose tests were chosen, some at a time. They
+    compile most of the time, and nothing is timed."""
+    groups: dict[str, list[str]] = {}
+    for item in request.session.items:
+        case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
+        if isinstance(case, Case) and left_out(case) is None:
+            groups.setdefault(case.group, []).append(case.name)
+    logs = tmp_path_factory.mktemp("logs")
+    with ThreadPoolExecutor(workers()) as pool:
+        started: dict[str, Future[dict[str, Answer]]] = {
+            group: pool.submit(run_group, names, logs / f"{group}.log", environment) for group, names in groups.items()
+        }
+        yield lambda case: started[case.group].result()[case.name]
+
+
+def workers() -> int:
+    return min(4, max(1, (os.cpu_count() or 1) // 2))

@@ -1,0 +1,184 @@
+"""A process that tries cases of one framework on this machine's GPU, one after the other.
+
+    python -m tests.gpu.group jax '["jax-train-fp32-jit"]'
+
+Names of cases come in as a JSON list; a line of JSON goes out before each case and one after it. Whatever a framework
+prints goes to stderr. A case that ends the process costs itself alone: `run_group` starts another for the rest.
+"""
+
+import importlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Literal, TypedDict
+
+from harness.errors import Refused
+from harness.measure.clock import COLD_CALLS
+from harness.paths import REPOSITORY
+from tests.gpu.cases import BATCH_SIZE, Case, all_cases, models_of, options_of
+
+CASE_TIMEOUT_S = 120.0
+"""From one line to the next; the first import from a cold file system takes a minute."""
+
+Outcome = Literal["ok", "refused", "failed"]
+
+
+class Answer(TypedDict):
+    outcome: Outcome
+    words: str
+    """The checks and the witness of what works; else why it does not."""
+    seconds: float
+
+
+Answers = Callable[[Case], Answer]
+
+
+def main(framework: str, names: Sequence[str], tell: Callable[[dict[str, Any]], None]) -> None:
+    cases = {case.name: case for case in all_cases()}
+    device = importlib.import_module(f"{framework}_runner.device").Device()
+    for name in names:
+        tell({"begun": name})
+        start = time.monotonic()
+        answer = answer_of(cases[name], device)
+        tell({"ended": name, "answer": {**answer, "seconds": round(time.monotonic() - start, 1)}})
+
+
+def answer_of(case: Case, device: Any) -> Answer:
+    try:
+        outcome, words = try_case(case, device)
+    except Exception as error:
+        traceback.print_exc()
+        outcome, words = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+    return Answer(outcome=outcome, words=words, seconds=0.0)
+
+
+def try_case(case: Case, device: Any) -> tuple[Outcome, str]:
+    """As the harness drives a program, without its clock: cold calls, check, witness, and steps that stay finite.
+
+    Raises CheckFailed, AssertionError or whatever the framework raises.
+    """
+    from tests.made.sessions import build, make_session
+
+    refusals: dict[str, None] = {}
+    """Each once, in their order."""
+    for data, model in models_of(case):
+        device.forget_programs()
+        try:
+            session = make_session(
+                case.framework,
+                case.use_case,
+                benchmark=data,
+                model=model,
+                batch_size=BATCH_SIZE,
+                precision=case.precision,
+                execution_mode=case.mode,
+                options=options_of(case),
+                device=device,
+            )
+            program = build(session)
+        except Refused as error:
+            refusals[str(error)] = None
+            continue
+        device.wait(program.state())
+        for _ in range(COLD_CALLS):
+            device.wait(program.step())
+        checks = program.check()
+        assert all(check.passed for check in checks), checks
+        witness = program.witness()
+        program.settle()
+        for _ in range(2):
+            outputs = program.step()
+            device.wait(outputs)
+        assert device.is_finite(outputs), "the step's outputs are not finite"
+        witness |= program.witness()
+        found = [f"{check.name}: {check.error:.1e} of {check.tolerance:.1e}" for check in checks]
+        return "ok", "; ".join([f"{data} {model}", *found, *(f"{name}: {value}" for name, value in witness.items())])
+    return "refused", " | ".join(refusals)
+
+
+# ---- the other end
+
+
+def run_group(
+    names: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    *,
+    command: Sequence[str] = (),
+    timeout_s: float = CASE_TIMEOUT_S,
+) -> dict[str, Answer]:
+    """Every case of one framework and its answer: also of those that end the process or never end.
+
+    Args:
+        command: instead of this module as a process.
+    """
+    framework = names[0].partition("-")[0]
+    command = command or [sys.executable, "-m", "tests.gpu.group", framework]
+    answers: dict[str, Answer] = {}
+    with log.open("ab") as output:
+        while left := [name for name in names if name not in answers]:
+            at_hand, why = left[0], "the process ended before its first case"
+            for event in _events(command, left, output, environment, timeout_s):
+                if "begun" in event:
+                    at_hand = event["begun"]
+                elif "ended" in event:
+                    answers[event["ended"]] = event["answer"]
+                else:
+                    why = event["over"]
+            if at_hand not in answers:
+                answers[at_hand] = Answer(outcome="failed", words=f"{why}; log: {log}", seconds=0.0)
+    return answers
+
+
+def _events(
+    command: Sequence[str], names: Sequence[str], output: IO[bytes], environment: Mapping[str, str], timeout_s: float
+) -> Iterator[dict[str, Any]]:
+    """What one process tells, and how it was over."""
+    process = subprocess.Popen(
+        [*command, json.dumps(list(names))],
+        cwd=REPOSITORY,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=output,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    stdout = process.stdout
+
+    def listen() -> None:
+        for line in stdout:
+            lines.put(line)
+        lines.put("")
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    try:
+        while line := lines.get(timeout=timeout_s):
+            yield json.loads(line)
+        yield {"over": f"the process ended with status {process.wait()}"}
+    except queue.Empty:
+        yield {"over": f"no answer in {timeout_s:g} s"}
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with its compiler's workers, which hold the pipe
+        process.wait()
+        listener.join()
+        stdout.close()
+
+
+if __name__ == "__main__":
+    to_parent = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    main(sys.argv[1], json.loads(sys.argv[2]), lambda event: print(json.dumps(event), file=to_parent))

@@ -1,0 +1,133 @@
+"""NVML against the frameworks, on this machine's GPU: the same device, its memory, its energy, and its limits."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.measure.gpu import open_gpu
+from harness.paths import REPOSITORY
+from harness.plan import FRAMEWORKS
+from tests.gpu.machine import ALLOCATED_BYTES
+
+Ask = Callable[..., dict[str, Any]]
+
+CONTEXT_MAX_BYTES = 4 * 2**30
+"""A context, its kernels and libraries take some hundred MiB."""
+LOAD_MIN_WATTS = 20
+
+both = pytest.mark.parametrize("framework", FRAMEWORKS)
+
+
+@pytest.fixture
+def ask(environment: dict[str, str]) -> Ask:
+    def in_a_process(framework: str, question: str, **variables: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.gpu.machine", framework, question],
+            cwd=REPOSITORY,
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        answer: dict[str, Any] = json.loads(done.stdout)
+        print(f"{framework} {question}: {answer}")
+        return answer
+
+    return in_a_process
+
+
+def require_same_gpu(answer: dict[str, Any]) -> None:
+    nvml, framework = answer["nvml"], answer["framework"]
+    assert framework["platform"] in ("gpu", "cuda")
+    assert framework["device_count"] == 1
+    if nvml["mig"]:
+        assert nvml["uuid"].startswith("MIG-")
+        return
+    assert nvml["name"] == framework["device"]
+    # JAX tells no UUID.
+    assert framework.get("device_uuid", nvml["uuid"]).lower() == nvml["uuid"].lower()
+
+
+@both
+def test_nvml_and_the_framework_mean_the_same_gpu(framework: str, ask: Ask) -> None:
+    """By its index, as most schedulers tell it; a MIG slice has none."""
+    found = open_gpu().describe()
+    visible = found["uuid"] if found["mig"] else str(found["index"])
+    require_same_gpu(ask(framework, "identity", CUDA_VISIBLE_DEVICES=visible))
+
+
+@both
+def test_a_gpu_is_found_by_its_uuid(framework: str, ask: Ask) -> None:
+    uuid = open_gpu().describe()["uuid"]
+    answer = ask(framework, "identity", CUDA_VISIBLE_DEVICES=uuid)
+    assert answer["nvml"]["uuid"] == uuid
+    require_same_gpu(answer)
+
+
+@both
+def test_a_mig_slice_is_a_gpu(framework: str, ask: Ask) -> None:
+    slices = mig_uuids()
+    if not slices:
+        pytest.skip("this machine's GPU has no MIG slices")
+    answer = ask(framework, "identity", CUDA_VISIBLE_DEVICES=slices[0])
+    assert (answer["nvml"]["uuid"], answer["nvml"]["mig"]) == (slices[0], True)
+    assert "whole board" in answer["nvml"]["absent"]["energy_joules"]
+
+
+def mig_uuids() -> list[str]:
+    """Of all GPUs that can be opened."""
+    import pynvml
+
+    found = []
+    pynvml.nvmlInit()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            board = pynvml.nvmlDeviceGetHandleByIndex(index)
+            for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(board)):
+                found.append(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(board, number)))
+        except pynvml.NVMLError:
+            continue
+    return found
+
+
+@both
+def test_memory_is_that_of_what_was_allocated(framework: str, ask: Ask) -> None:
+    """By NVML's list of processes, or outside of it by what the device has more in use; a context comes on top."""
+    answer = ask(framework, "memory")
+    assert ALLOCATED_BYTES <= answer["allocator_peak_bytes"] < ALLOCATED_BYTES + 2**28
+    by_nvml = [answer[name] for name in ("process_bytes", "device_used_bytes") if answer[name] is not None]
+    if not by_nvml and "processes" in answer["absent"].get("device_used_bytes", ""):
+        pytest.skip(f"in a container, and not alone: {answer['absent']['device_used_bytes']}")
+    assert by_nvml, answer["absent"]
+    assert all(ALLOCATED_BYTES < value < ALLOCATED_BYTES + CONTEXT_MAX_BYTES for value in by_nvml)
+    if len(by_nvml) == 2:
+        assert by_nvml[0] == pytest.approx(by_nvml[1], rel=0.5)  # the driver sets some aside for a context
+
+
+@both
+def test_energy_and_clocks_under_load(framework: str, ask: Ask) -> None:
+    answer = ask(framework, "energy")
+    assert answer["state"]["sm_clock_mhz"] > 0 and answer["state"]["temperature_c"] > 0
+    assert all(seconds >= 0 for seconds in answer["held_back"].values())
+    assert answer["held_back"] or any(name.startswith("held_back") for name in answer["absent"])
+    assert answer["costs_ms"]["state"] < 100  # it comes between two blocks, twice a second
+    if answer["watts"] is None:
+        pytest.skip(f"no energy counter: {answer['absent']['energy_joules']}")
+    assert LOAD_MIN_WATTS < answer["watts"] < 1.2 * (answer["limit_watts"] or 2000)
+
+
+@both
+def test_out_of_memory_is_recognised(framework: str, ask: Ask) -> None:
+    answer = ask(framework, "out_of_memory")
+    assert answer["is_out_of_memory"], answer["error"]
+
+
+def test_out_of_memory_in_a_capture_of_torch_is_recognised(ask: Ask) -> None:
+    """The error that ends a broken capture hides the one that broke it."""
+    answer = ask("torch", "out_of_memory_in_a_capture")
+    assert answer["is_out_of_memory"], answer["error"]

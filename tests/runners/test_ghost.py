@@ -1,0 +1,287 @@
+"""Ghost norms on both sides against one reference: torch.autograd, sample by sample, in float64."""
+
+from collections.abc import Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from jax import numpy as jnp
+from torch import nn
+
+from harness.errors import Refused
+from harness.plan import Framework
+from harness.work.closeness import relative_error
+from harness.work.ghost import Cost, Form, Shape, choose, costs, slices
+from harness.work.use_cases.per_sample_gradients import Settings
+from jax_runner import ghost as of_jax
+from jax_runner.captured import Captured
+from tests.made.sessions import build, make_session, with_small_images
+from torch_runner import ghost as of_torch
+from torch_runner.task import ImageClassification
+from torch_runner.weights import to_neutral
+
+Gradients = dict[str, np.ndarray]
+
+MODELS = {"mnist": ("cnn", 75.0), "cifar10": ("cnn", 1.19), "text": ("mlp", 1.02)}
+"""Each benchmark's model, and a norm to clip to: some of the first samples are clipped, some are not."""
+BATCH_SIZE = 5
+TOLERANCE = 1e-9
+
+
+def make_problem(framework: Framework, benchmark: str) -> Any:
+    model, _ = MODELS[benchmark]
+    mode = {"jax": "vmap", "torch": "loop"}[framework]
+    session = make_session(
+        framework, "per_sample_gradients", benchmark=benchmark, model=model, execution_mode=mode, precision="fp64"
+    )
+    return build(with_small_images(session)).problem
+
+
+@cache
+def expected(benchmark: str, output: str) -> Gradients:
+    """By plain autograd on the plain model."""
+    problem, (_, clip_norm) = make_problem("torch", benchmark), MODELS[benchmark]
+    gradients = []
+    for one, target in zip(*problem.batch(np.arange(BATCH_SIZE)), strict=True):
+        problem.model.zero_grad()
+        problem.task.mean_loss(problem.model(one[None]), target[None]).backward()
+        gradients.append({name: p.grad.cpu().numpy().copy() for name, p in problem.model.named_parameters()})
+    norms = np.array([np.sqrt(sum((g**2).sum() for g in gradient.values())) for gradient in gradients])
+    assert norms.min() < clip_norm < norms.max(), norms
+    if output == "norms":
+        return {"norms": norms}
+    factors = np.minimum(1, clip_norm / norms)
+    return {name: sum(f * g[name] for f, g in zip(factors, gradients, strict=True)) for name in gradients[0]}
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("output", ["norms", "clipped_sum"])
+@pytest.mark.parametrize("benchmark", MODELS)
+def test_torch_is_the_loop(benchmark: str, output: str, traced: bool) -> None:
+    problem = make_problem("torch", benchmark)
+    compute = of_torch.ghost(problem, output, MODELS[benchmark][1], traced=traced)
+    actual = to_neutral(compute(*problem.batch(np.arange(BATCH_SIZE))))
+    assert relative_error(actual, expected(benchmark, output)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "output"), [("mnist", "clipped_sum"), ("cifar10", "clipped_sum"), ("text", "norms")]
+)
+def test_jax_is_the_loop(benchmark: str, output: str) -> None:
+    """The clipped sum takes the norms, so it stands for both where compiling takes long; that of `text` is below."""
+    problem = make_problem("jax", benchmark)
+    settings = Settings(chunk_size=1, clip_norm=MODELS[benchmark][1])
+    compute = jax.jit(of_jax.ghost(problem, output, settings))
+    outputs = compute(problem.params, *problem.batch(np.arange(BATCH_SIZE)))
+    actual = problem.to_neutral(outputs) if output == "clipped_sum" else {"norms": np.asarray(outputs["norms"])}
+    assert relative_error(actual, expected(benchmark, output)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode", "benchmark"), [("torch", "ghost_compiled", "text"), ("jax", "ghost", "text")]
+)
+def test_mode_is_the_loop_and_says_how(framework: Framework, mode: str, benchmark: str) -> None:
+    model, clip_norm = MODELS[benchmark]
+    session = make_session(
+        framework,
+        "per_sample_gradients",
+        benchmark=benchmark,
+        model=model,
+        batch_size=BATCH_SIZE,
+        execution_mode=mode,
+        options={"output": "clipped_sum"},
+        precision="fp64",
+        clip_norm=clip_norm,
+    )
+    program = build(session)
+    numbers = {name.rpartition("/")[2]: value for name, value in program.parity().items() if "/" in name}
+    assert relative_error(numbers, expected(benchmark, "clipped_sum")) < TOLERANCE
+    assert program.details["choices"] == ["embed: equal_tokens", "hidden: gram", "output: gram"]
+
+
+@pytest.mark.parametrize("benchmark", MODELS)
+def test_both_frameworks_choose_the_same(benchmark: str) -> None:
+    found: dict[Framework, Any] = {"jax": of_jax.choices, "torch": of_torch.choices}
+    chosen = {name: choices(make_problem(name, benchmark)) for name, choices in found.items()}
+    assert sorted(chosen["jax"]) == sorted(chosen["torch"])
+
+
+# The forms of one layer
+
+FORMS: dict[str, Sequence[Form]] = {
+    "same": ("gram", "pixel_gram", "instantiated"),
+    "odd": ("gram", "pixel_gram", "instantiated"),
+    "strided": ("gram", "instantiated"),
+    "dense": ("gram", "instantiated"),
+}
+CONVOLUTIONS = {
+    # kernel, stride, padding
+    "same": ((3, 3), (1, 1), (1, 1)),
+    "odd": ((4, 2), (1, 1), (2, 0)),
+    "strided": ((3, 2), (2, 3), (1, 0)),
+}
+SAMPLES = 3
+
+
+@pytest.fixture
+def double() -> Any:
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("slice_bytes", [2**24, 1], ids=["whole", "one by one"])
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.usefixtures("double")
+def test_forms_agree(name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each other, with autograd, and of both frameworks."""
+    torch.manual_seed(0)
+    if name == "dense":
+        module: Any = nn.Linear(7, 4, bias=False).double()
+        inputs = torch.randn(SAMPLES, 6, 7, dtype=torch.float64)
+        of_flax: Any = nnx.Linear(7, 4, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    else:
+        kernel, stride, padding = CONVOLUTIONS[name]
+        module = nn.Conv2d(2, 4, kernel, stride, padding, bias=False).double()
+        inputs = torch.randn(SAMPLES, 2, 6, 5, dtype=torch.float64)
+        of_flax = nnx.Conv(2, 4, kernel, strides=stride, padding=padding, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    gradient = torch.randn_like(module(inputs))
+    wanted = []
+    for one, of_one in zip(inputs, gradient, strict=True):
+        (weight,) = torch.autograd.grad(module(one[None]), module.weight, of_one[None])
+        wanted.append(weight.square().sum().item())
+    monkeypatch.setitem(of_jax.SLICE_BYTES, "cpu", slice_bytes)
+
+    def last(tensor: torch.Tensor) -> jax.Array:
+        return jnp.asarray(tensor.numpy() if name == "dense" else tensor.movedim(1, -1).numpy())
+
+    captured = Captured(of_flax, lambda *_: jnp.zeros(()), last(inputs), last(gradient))
+    for form in FORMS[name]:
+        layer = of_torch.Layer("layer", module, form, slice_bytes)
+        np.testing.assert_allclose(of_torch.squared_norms(layer, inputs, gradient), wanted, rtol=1e-12, err_msg=form)
+        np.testing.assert_allclose(of_jax.squared_norms(captured, form), wanted, rtol=1e-12, err_msg=form)
+
+
+@pytest.mark.usefixtures("double")
+def test_rows_of_equal_tokens_add_up() -> None:
+    """All tokens equal, none, some."""
+    tokens = torch.tensor([[4, 4, 4, 4], [0, 1, 2, 3], [1, 0, 1, 0]])
+    gradient = torch.randn(3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = [torch.zeros(5, 2, dtype=torch.float64).index_add(0, *both) for both in zip(tokens, gradient, strict=True)]
+    wanted = [float(of_one.square().sum()) for of_one in rows]
+    np.testing.assert_allclose(of_torch.equal_tokens(nn.Embedding(5, 2), tokens, gradient), wanted, rtol=1e-12)
+    embed = nnx.Embed(5, 2, rngs=nnx.Rngs(0))
+    for one, of_one, square in zip(tokens, gradient, wanted, strict=True):
+        actual = of_jax.equal_tokens(embed, jnp.asarray(one.numpy()), jnp.asarray(of_one.numpy()))
+        assert float(actual) == pytest.approx(square, rel=1e-12)
+
+
+# The choice
+
+
+def test_choice_by_hand() -> None:
+    """The second and the seventh convolution of the network for CIFAR-10."""
+    second = Shape(positions=1024, seen=288, features=32, window=(3, 3), pixels=1024)
+    assert costs(second) == {
+        "gram": Cost(2 * 1024**2 * (288 + 32), 2 * 1024**2 + 1024 * 288),
+        "instantiated": Cost(2 * 1024 * 288 * 32, 288 * 32 + 1024 * 288),
+        # Both matrices, and one for each of 3 + 3 shifts; a pixel has 32 channels.
+        "pixel_gram": Cost(2 * 1024**2 * (32 + 32), (2 + 6) * 1024**2),
+    }
+    assert choose(second) == "instantiated"  # 28.6 million; the others 749 and 403
+    seventh = Shape(positions=16, seen=1152, features=256, window=(3, 3), pixels=16)
+    assert {form: cost.total for form, cost in costs(seventh).items()} == {
+        "gram": 2 * 256 * 1408 + 32 * (2 * 256 + 16 * 1152),
+        "instantiated": 2 * 16 * 1152 * 256 + 32 * (1152 * 256 + 16 * 1152),
+        "pixel_gram": 2 * 256 * (128 + 256) + 32 * 8 * 256,
+    }
+    assert choose(seventh) == "pixel_gram"
+    assert choose(seventh._replace(has_stride=True)) == "gram"
+    assert choose(Shape(positions=1, seen=512, features=32)) == "rank_one"
+    assert choose(Shape(positions=1024, seen=64, features=64)) == "instantiated"
+
+
+def test_choices_for_both_networks_do_not_hang_on_the_price_of_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {}
+    for price in (8, 32, 64):
+        monkeypatch.setattr("harness.work.ghost.FLOPS_PER_NUMBER", price)
+        sides = (32, 32, 16, 16, 8, 8, 4, 4)
+        widths = (3, 32, 32, 64, 64, 128, 128, 256, 10)
+        shapes = [
+            Shape(side**2, 9 * seen, features, (3, 3), side**2)
+            for side, seen, features in zip(sides, widths[:-1], widths[1:], strict=True)
+        ]
+        shapes.append(Shape(196, 64, 16, (8, 8), 784, has_stride=True))
+        chosen[price] = [choose(shape) for shape in shapes]
+    assert chosen[8] == chosen[32] == chosen[64] == ["instantiated"] * 4 + ["pixel_gram"] * 4 + ["instantiated"]
+
+
+def test_slices_are_of_one_sample_at_least() -> None:
+    assert slices(5, 10, 25) == [slice(0, 2), slice(2, 4), slice(4, 6)]
+    assert len(slices(5, 10, 1)) == 5
+
+
+# What is refused
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.fc(inputs))
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), r"knows .*, not LayerNorm \(1\)"),
+        (Twice(), "used twice, as fc is"),
+        (tied(), "weights that two layers share"),
+    ],
+    ids=["unknown", "twice", "tied"],
+)
+def test_torch_refuses(model: nn.Module, message: str) -> None:
+    problem = SimpleNamespace(
+        model=model,
+        params=None,
+        device=torch.device("cpu"),
+        batch=lambda _rows: (torch.zeros(1, 2), torch.zeros(1)),
+        apply=lambda _params, inputs: model(inputs),
+        bf16=False,
+        task=ImageClassification(torch.zeros(1), torch.ones(1)),
+    )
+    with pytest.raises(Refused, match=message):
+        of_torch.ghost(problem, "norms", 1.0, traced=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (lambda rngs: nnx.LayerNorm(2, rngs=rngs), r"knows .*, not LayerNorm \(layer\)"),
+        (
+            lambda rngs: nnx.Conv(2, 2, (3, 3), feature_group_count=2, rngs=rngs),
+            "one group without dilation, not layer",
+        ),
+        (lambda rngs: nnx.Conv(2, 2, (3, 3), padding="SAME", rngs=rngs), "padded by numbers, not layer"),
+    ],
+    ids=["unknown", "grouped", "padded by name"],
+)
+def test_jax_refuses(layer: Any, message: str) -> None:
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            self.layer = layer(nnx.Rngs(0))
+
+    with pytest.raises(Refused, match=message):
+        of_jax.ghost(SimpleNamespace(model=Model()), "norms", Settings(chunk_size=1, clip_norm=1.0))  # type: ignore[arg-type]

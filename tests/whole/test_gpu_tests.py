@@ -1,0 +1,107 @@
+"""The tests that need a GPU, without one: which cases there are, and what becomes of each whatever its process does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.paths import REPOSITORY
+from harness.plan import FRAMEWORKS
+from harness.work.declared import use_case, use_case_names
+from tests.gpu import cases, group
+from tests.gpu.cases import ALL, Case, all_cases, left_out, models_of, options_of
+
+CHILD = """
+import json, os, sys, time
+for name in json.loads(sys.argv[1]):
+    print(json.dumps({"begun": name}), flush=True)
+    if name.endswith("dies"):
+        os._exit(3)
+    if name.endswith("hangs"):
+        time.sleep(60)
+    answer = {"outcome": "ok", "words": f"by {os.environ['WHO']}", "seconds": 0.5}
+    print(json.dumps({"ended": name, "answer": answer}), flush=True)
+"""
+
+
+def test_every_declared_mode_is_a_case_in_each_precision() -> None:
+    declared = {
+        (framework, name, mode.name, precision)
+        for framework in FRAMEWORKS
+        for name in use_case_names()
+        for mode in use_case(name).modes[framework]
+        for precision in ("fp32", "tf32", "bf16")
+        if not mode.process_per_node
+    }
+    found = [(case.framework, case.use_case, case.mode, case.precision) for case in all_cases()]
+    assert set(found) == declared and len(found) == len(declared) > 30
+    for case in all_cases():
+        assert list(models_of(case)), case
+        assert use_case(case.use_case).goes_with(case.declared, options_of(case)), case
+
+
+def test_only_autotuning_is_left_out_and_never_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ALL, raising=False)
+    kept = [case for case in all_cases() if left_out(case) is None]
+    autotuned = [case for case in all_cases() if case.declared.run_as == "max_autotune"]
+    assert len(kept) == len(all_cases()) - len(autotuned) * 2 // 3
+    assert {case.precision for case in kept if case in autotuned} == {"tf32"}
+    monkeypatch.setenv(ALL, "1")
+    assert [case for case in all_cases() if left_out(case)] == []
+
+
+def test_a_case_that_ends_or_blocks_its_process_costs_itself_alone(tmp_path: Path) -> None:
+    names = ["jax-a", "jax-dies", "jax-b", "jax-hangs", "jax-c"]
+    environment = {**os.environ, "WHO": "a child"}
+    command = [sys.executable, "-c", CHILD]
+    answers = group.run_group(names, tmp_path / "log", environment, command=command, timeout_s=3)
+    assert {name: answer["outcome"] for name, answer in answers.items()} == {
+        "jax-a": "ok",
+        "jax-dies": "failed",
+        "jax-b": "ok",
+        "jax-hangs": "failed",
+        "jax-c": "ok",
+    }
+    assert answers["jax-a"]["words"] == "by a child"
+    assert answers["jax-dies"]["words"] == f"the process ended with status 3; log: {tmp_path / 'log'}"
+    assert answers["jax-hangs"]["words"] == f"no answer in 3 s; log: {tmp_path / 'log'}"
+
+
+def test_a_process_that_never_begins_ends_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no framework')"]
+    answers = group.run_group(["jax-a", "jax-b"], tmp_path / "log", os.environ, command=command)
+    assert [answer["outcome"] for answer in answers.values()] == ["failed"] * 2
+    assert "no framework" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "jit"), ("torch", "eager")])
+def test_a_real_case_on_whatever_device_is_here(framework: str, mode: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    case = Case(framework=framework, use_case="train", mode=mode, precision="fp32")  # type: ignore[arg-type]
+    answers = group.run_group([case.name], tmp_path / "log", os.environ)
+    assert answers[case.name]["outcome"] == "ok", (tmp_path / "log").read_text()
+    assert answers[case.name]["words"].startswith("mnist cnn")
+    assert answers[case.name]["seconds"] > 0
+
+
+def test_without_a_gpu_all_are_skipped_with_the_reason_or_fail_if_one_is_required() -> None:
+    from tests.gpu.conftest import why_no_gpu
+
+    if why_no_gpu() is None:
+        pytest.skip("this machine has a GPU")
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-q", "-p", "no:cacheprovider"]
+    optional = {name: value for name, value in os.environ.items() if name != "REQUIRE_GPU"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=optional, capture_output=True, text=True)
+    assert done.returncode == 0
+    count = len(all_cases())
+    assert f"SKIPPED [{count}] tests/gpu/test_modes.py" in done.stdout and "needs an NVIDIA GPU: " in done.stdout
+    chosen = [*command, "-k", "test_out_of_memory_is_recognised"]
+    done = subprocess.run(chosen, cwd=REPOSITORY, env=optional | {"REQUIRE_GPU": "1"}, capture_output=True, text=True)
+    assert done.returncode == 1 and "REQUIRE_GPU=1, and needs an NVIDIA GPU: " in done.stdout
+
+
+def test_the_cheapest_come_first() -> None:
+    found = [case.declared.run_as for case in all_cases() if case.group == "torch-train-tf32"]
+    assert found == sorted(found, key=cases.CHEAPEST_FIRST.index) and len(set(found)) == 3

@@ -1,0 +1,410 @@
+"""Norms of per-sample gradients, and their clipped sum, without the gradients (use cases 3 and 4).
+
+One forward pass and one backward pass to the layers' outputs give each layer's input and its output's gradient. From
+these come each sample's squared norm, layer by layer, in the cheapest of the forms of harness/work/ghost.py (mixed
+ghost clipping: Bu et al. 2022, arXiv 2205.10683). The clipped sum is then one ordinary weight gradient of each layer,
+whose samples are scaled by their clip factors (book-keeping: Bu et al. 2022, arXiv 2210.00038). Nothing has a size of
+[batch, *weight].
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
+
+from harness.errors import Refused
+from harness.work.ghost import Form, Shape, choose, described, slices
+
+if TYPE_CHECKING:
+    from torch_runner.use_cases.per_sample_gradients import Problem
+
+Tensors = dict[str, Tensor]
+Function = Callable[[Tensor, Tensor], Tensors]
+"""(inputs [batch, ...], targets [batch, ...]) -> tensors by name."""
+Differentiate = Callable[[Tensor, Tensor], tuple[Tensors, Tensors]]
+"""(inputs, targets) -> by layer, its input and the gradient of the summed loss by its output."""
+
+SLICE_BYTES = {"cpu": 2**21, "cuda": 2**28}
+"""Memory for what is made of some samples at a time: a CPU core's cache; on a GPU this only bounds the memory."""
+TRACED_SLICE_BYTES = {"cpu": 2**24, "cuda": 2**28}
+"""A compiled graph has every slice's operators in it."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One module with parameters, and how its norms are computed."""
+
+    name: str
+    module: nn.Module
+    form: Form
+    slice_bytes: int
+
+
+def ghost(problem: "Problem", output: str, clip_norm: float, *, traced: bool) -> Function:
+    """`norms` or `clipped_sum`. Once for each problem: its model gets hooks.
+
+    `traced`: for torch.compile, which takes no torch.autograd.grad.
+
+    Raises:
+        Refused: the model has a layer, or a use of one, whose norms are not known here.
+    """
+    limits = TRACED_SLICE_BYTES if traced else SLICE_BYTES
+    layers = [replace(layer, slice_bytes=limits[problem.device.type]) for layer in layers_of(problem)]
+    differentiate = differentiate_outputs(problem, {layer.name: layer.module for layer in layers}, traced=traced)
+
+    def compute(inputs: Tensor, targets: Tensor) -> Tensors:
+        seen, output_gradients = differentiate(inputs, targets)
+        squares, biases = [], {}
+        for layer in layers:
+            layer_input, gradient = seen[layer.name], output_gradients[layer.name]
+            squares.append(squared_norms(layer, layer_input, gradient))
+            if has_bias(layer.module):
+                biases[layer.name] = bias_gradients(layer.module, gradient)
+                squares.append(biases[layer.name].square().sum(1))
+        # Rounding can make a Gram form of a sample without a gradient a little less than zero.
+        norms = torch.stack(squares).sum(0).clamp(min=0).sqrt()
+        if output == "norms":
+            return {"norms": norms}
+        factors = clip_norm / norms.clamp(min=clip_norm)
+        sums: Tensors = {}
+        for layer in layers:
+            name = layer.name
+            sums[f"{name}.weight"] = weight_sum(layer.module, seen[name], output_gradients[name], factors)
+            if name in biases:
+                sums[f"{name}.bias"] = (factors @ biases[name]).to(layer.module.bias.dtype)  # type: ignore[arg-type]
+        return sums
+
+    return compute
+
+
+def choices(problem: "Problem") -> list[str]:
+    """For the record: the form of each layer."""
+    return described([(layer.name, layer.form) for layer in layers_of(problem)])
+
+
+# Layers
+
+
+def layers_of(problem: "Problem") -> list[Layer]:
+    """All modules with parameters of their own, in the order of their use. Runs the model for one sample, for the
+    shapes.
+
+    Raises Refused for a layer that is unknown here, and for weights that are used twice: the norm of a sum of two
+    gradients is not made of their norms."""
+    modules = {name: module for name, module in problem.model.named_modules() if list(module.parameters(False))}
+    for name, module in modules.items():
+        require_known(name, module)
+    owners = [parameter for module in modules.values() for parameter in module.parameters(False)]
+    if len({id(parameter) for parameter in owners}) < len(owners):
+        raise Refused("the formulation ghost knows no weights that two layers share")
+    layers: dict[str, Layer] = {}
+
+    def note_shapes(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], None]:
+        def hook(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> None:
+            if name in layers:
+                raise Refused(f"the formulation ghost knows no layer that is used twice, as {name} is")
+            layers[name] = Layer(name, module, form_of(module, arguments[0], output), slice_bytes=0)
+
+        return hook
+
+    handles = [module.register_forward_hook(note_shapes(name)) for name, module in modules.items()]
+    try:
+        with torch.no_grad():
+            problem.apply(problem.params, problem.batch(np.arange(1))[0])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(layers.values())
+
+
+def require_known(name: str, module: nn.Module) -> None:
+    """Raises Refused."""
+    if isinstance(module, nn.Linear):
+        return
+    if isinstance(module, nn.Embedding):
+        if (module.padding_idx, module.max_norm, module.scale_grad_by_freq) == (None, None, False):
+            return
+        raise Refused(f"the formulation ghost knows a plain Embedding, without padding and norms, not {name}")
+    if not isinstance(module, nn.Conv2d):
+        raise Refused(
+            f"the formulation ghost knows Conv2d, Linear and Embedding, not {type(module).__name__} ({name or 'model'})"
+        )
+    if module.groups != 1 or module.dilation != (1, 1) or module.padding_mode != "zeros":
+        raise Refused(f"the formulation ghost knows convolutions of one group without dilation, not {name}")
+    if isinstance(module.padding, str):
+        raise Refused(f"the formulation ghost knows convolutions whose padding is a number, not {name}")
+
+
+def form_of(module: nn.Module, layer_input: Tensor, output: Tensor) -> Form:
+    """By its input and output for one sample."""
+    if isinstance(module, nn.Embedding):
+        return "equal_tokens"
+    if isinstance(module, nn.Linear):
+        positions = output[0, ..., 0].numel()
+        return choose(Shape(positions, module.in_features, module.out_features))
+    assert isinstance(module, nn.Conv2d)
+    height, width = module.kernel_size
+    shape = Shape(
+        positions=output[0, 0].numel(),
+        seen=module.in_channels * height * width,
+        features=module.out_channels,
+        window=(height, width),
+        pixels=layer_input[0, 0].numel(),
+        has_stride=module.stride != (1, 1),
+    )
+    return choose(shape)
+
+
+def has_bias(module: nn.Module) -> bool:
+    return getattr(module, "bias", None) is not None
+
+
+# The backward pass to the layers' outputs
+
+
+def differentiate_outputs(problem: "Problem", layers: dict[str, nn.Module], *, traced: bool) -> Differentiate:
+    """By hooks on the model's layers; the weights' own gradients are never computed.
+
+    `traced`: the gradient is that by a zero which is added to the layer's output, since torch.compile takes no
+    torch.autograd.grad.
+    """
+    model = problem.model
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    layer_inputs: Tensors = {}
+    outputs: Tensors = {}
+    zeros: Tensors = {}
+
+    def capture(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
+        def hook(_module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
+            layer_inputs[name] = arguments[0].detach()
+            if traced:
+                outputs[name] = output + zeros[name] if zeros else output
+            else:
+                outputs[name] = output if output.requires_grad else output.requires_grad_()
+            return outputs[name]
+
+        return hook
+
+    for name, module in layers.items():
+        module.register_forward_hook(capture(name))
+
+    def losses_of(inputs: Tensor, targets: Tensor) -> Tensor:
+        """[batch]"""
+        with torch.autocast(problem.device.type, torch.bfloat16, enabled=problem.bf16):
+            model_outputs = model(inputs)
+        return problem.task.losses(model_outputs, targets)
+
+    def forget() -> None:
+        for kept in (layer_inputs, outputs, zeros):
+            kept.clear()
+
+    def differentiate(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
+        losses = losses_of(inputs, targets)
+        of_layers = [outputs[name] for name in layers]
+        output_gradients = torch.autograd.grad(losses, of_layers, torch.ones_like(losses))
+        seen = dict(layer_inputs)
+        forget()
+        return seen, dict(zip(layers, output_gradients, strict=True))
+
+    def loss_and_inputs(added: Tensors, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensors]:
+        zeros.update(added)
+        return losses_of(inputs, targets).sum(), dict(layer_inputs)
+
+    def differentiate_traced(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
+        losses_of(inputs, targets)  # for the outputs' shapes; the compiler drops it
+        no_change = {name: torch.zeros_like(output) for name, output in outputs.items()}
+        output_gradients, seen = grad(loss_and_inputs, has_aux=True)(no_change, inputs, targets)
+        forget()
+        return seen, output_gradients
+
+    return differentiate_traced if traced else differentiate
+
+
+# Norms
+
+
+def squared_norms(layer: Layer, layer_input: Tensor, gradient: Tensor) -> Tensor:
+    """[batch], of the weight's gradients, in float32 at least."""
+    module = layer.module
+    if layer.form == "rank_one":
+        return (row_norms(layer_input.flatten(1)) * row_norms(gradient.flatten(1))).square()
+    if isinstance(module, nn.Conv2d):
+        of_slice = {"gram": gram_of_patches, "pixel_gram": gram_of_pixels, "instantiated": convolution_instantiated}
+        return in_slices(layer, of_slice[layer.form], layer_input.to(gradient.dtype), gradient)
+    by_position = gradient.flatten(1, -2)
+    if isinstance(module, nn.Embedding):
+        return in_slices(layer, equal_tokens, layer_input.flatten(1), by_position)
+    seen = layer_input.to(gradient.dtype).flatten(1, -2)
+    return in_slices(layer, {"gram": gram, "instantiated": instantiated}[layer.form], seen, by_position)
+
+
+def in_slices(
+    layer: Layer, of_slice: Callable[[Any, Tensor, Tensor], Tensor], layer_input: Tensor, gradient: Tensor
+) -> Tensor:
+    """[batch], from some samples at a time."""
+    rows = slices(len(gradient), numbers_of_sample(layer, gradient) * gradient.element_size(), layer.slice_bytes)
+    return torch.cat([of_slice(layer.module, layer_input[some], gradient[some]) for some in rows])
+
+
+def numbers_of_sample(layer: Layer, gradient: Tensor) -> int:
+    """The largest of the tensors that its form makes of one sample."""
+    module = layer.module
+    is_convolution = isinstance(module, nn.Conv2d)
+    positions = gradient[0, 0].numel() if is_convolution else gradient[0, ..., 0].numel()
+    assert isinstance(module.weight, Tensor)
+    made = [module.weight.numel()] if layer.form == "instantiated" else [positions**2]
+    if is_convolution and layer.form != "pixel_gram":
+        made.append(module.weight[0].numel() * positions)
+    return max(made)
+
+
+def gram(_module: nn.Module, seen: Tensor, gradient: Tensor) -> Tensor:
+    """[samples] from [samples, positions, numbers]."""
+    return inner_products(gram_matrices(seen), gram_matrices(gradient))
+
+
+def instantiated(_module: nn.Module, seen: Tensor, gradient: Tensor) -> Tensor:
+    """[samples] from [samples, positions, numbers]."""
+    return row_norms(torch.bmm(seen.transpose(1, 2), gradient).flatten(1)).square()
+
+
+def equal_tokens(_module: nn.Module, tokens: Tensor, gradient: Tensor) -> Tensor:
+    """[samples] from [samples, positions] and [samples, positions, features]: the rows of equal tokens add up."""
+    are_equal = tokens.unsqueeze(2) == tokens.unsqueeze(1)
+    return inner_products(gram_matrices(gradient), are_equal)
+
+
+def gram_of_patches(module: nn.Conv2d, images: Tensor, gradient: Tensor) -> Tensor:
+    """[samples] from [samples, channels, height, width]."""
+    return gram(module, patches_of(module, images).transpose(1, 2), gradient.flatten(2).transpose(1, 2))
+
+
+def convolution_instantiated(module: nn.Conv2d, images: Tensor, gradient: Tensor) -> Tensor:
+    """[samples] from [samples, channels, height, width]."""
+    product = torch.bmm(patches_of(module, images), gradient.flatten(2).transpose(1, 2))
+    return row_norms(product.flatten(1)).square()
+
+
+def gram_of_pixels(module: nn.Conv2d, images: Tensor, gradient: Tensor) -> Tensor:
+    """[samples] from [samples, channels, height, width].
+
+    The inner product of two patches is the sum over the window of those of their pixels: the Gram matrix of the pixels
+    [height, width, height, width], shifted along both heights, or both widths, at once.
+    """
+    size, (above, beside) = images.shape[2:], padding_of(module)
+    grams = gram_matrices(images.flatten(2).transpose(1, 2)).unflatten(2, size).unflatten(1, size)
+    height, width = gradient.shape[2:]
+    grams = sum_of_shifted(grams, 1, module.kernel_size[0], above, height)
+    grams = sum_of_shifted(grams, 2, module.kernel_size[1], beside, width)
+    return inner_products(grams.flatten(3, 4).flatten(1, 2), gram_matrices(gradient.flatten(2).transpose(1, 2)))
+
+
+def sum_of_shifted(grams: Tensor, axis: int, window: int, padding: int, positions: int) -> Tensor:
+    """`grams` with `positions` instead of pixels along this axis and the one behind the next. Pixels outside the image
+    are zero."""
+    shape, pixels = list(grams.shape), grams.shape[axis]
+    shape[axis] = shape[axis + 2] = positions
+    total = grams.new_zeros(shape)
+    for offset in range(window):
+        first = max(0, padding - offset)
+        length = min(positions, pixels + padding - offset) - first
+        if length > 0:
+            to, shifted = first, first + offset - padding
+            total.narrow(axis, to, length).narrow(axis + 2, to, length).add_(
+                grams.narrow(axis, shifted, length).narrow(axis + 2, shifted, length)
+            )
+    return total
+
+
+def gram_matrices(rows: Tensor) -> Tensor:
+    """[samples, positions, positions] from [samples, positions, numbers], in float32 at least: their products cancel
+    each other, so bfloat16 would not do.
+
+    Source: docs.pytorch.org/docs/stable/generated/torch.bmm.html, for `out_dtype`, which is CUDA's only.
+    """
+    columns = rows.transpose(1, 2)
+    if rows.dtype != torch.bfloat16:
+        return torch.bmm(rows, columns)
+    if rows.is_cuda:
+        return torch.bmm(
+            rows, columns, out_dtype=torch.float32
+        )  # docs.pytorch.org/docs/stable/generated/torch.bmm.html
+    return torch.bmm(rows.float(), columns.float())
+
+
+def inner_products(grams: Tensor, others: Tensor) -> Tensor:
+    """[samples]. Overwrites the first."""
+    return grams.mul_(others).flatten(1).sum(1)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """[samples] from [samples, numbers], in float32 at least."""
+    return torch.linalg.vector_norm(rows, dim=1, dtype=wide(rows.dtype))
+
+
+def patches_of(module: nn.Conv2d, images: Tensor) -> Tensor:
+    """What the kernel sees at each position: [samples, channels * window, positions].
+
+    One kernel on a GPU, where F.unfold has one for each sample.
+    """
+    above, beside = padding_of(module)
+    (height, width), (down, right) = module.kernel_size, module.stride
+    padded = F.pad(images, (beside, beside, above, above))
+    windows = padded.unfold(2, height, down).unfold(3, width, right)  # [samples, channels, *positions, *window]
+    return windows.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
+
+
+def padding_of(module: nn.Conv2d) -> tuple[int, int]:
+    assert not isinstance(module.padding, str)  # require_known
+    above, beside = module.padding
+    return above, beside
+
+
+# Sums
+
+
+def bias_gradients(module: nn.Module, gradient: Tensor) -> Tensor:
+    """[batch, features], in float32 at least."""
+    if isinstance(module, nn.Conv2d):
+        return gradient.flatten(2).sum(2, dtype=wide(gradient.dtype))
+    if gradient.dim() == 2:
+        return gradient.to(wide(gradient.dtype))
+    return gradient.flatten(1, -2).sum(1, dtype=wide(gradient.dtype))
+
+
+def weight_sum(module: nn.Module, layer_input: Tensor, gradient: Tensor, factors: Tensor) -> Tensor:
+    """The sum over the samples of their weight gradients times their factors: one ordinary weight gradient."""
+    if isinstance(module, nn.Embedding):
+        scaled = times(factors, gradient)
+        total = torch.ops.aten.embedding_dense_backward(scaled, layer_input, module.num_embeddings, -1, False)
+        return total.to(module.weight.dtype)
+    layer_input = layer_input.to(gradient.dtype)
+    if layer_input.numel() < gradient.numel():
+        layer_input = times(factors, layer_input)
+    else:
+        gradient = times(factors, gradient)
+    if isinstance(module, nn.Linear):
+        total = gradient.flatten(0, -2).t() @ layer_input.flatten(0, -2)
+    else:
+        assert isinstance(module, nn.Conv2d)
+        total = conv2d_weight(
+            layer_input, module.weight.shape, gradient, module.stride, module.padding, module.dilation
+        )
+    assert isinstance(module.weight, Tensor)
+    return total.to(module.weight.dtype)
+
+
+def times(factors: Tensor, values: Tensor) -> Tensor:
+    """Each sample by its own factor, in the values' precision."""
+    return values * factors.to(values.dtype).view(-1, *(1 for _ in range(values.dim() - 1)))
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
