@@ -8,7 +8,8 @@ Formulations, each of them one jitted program:
     outer_product            one ordinary backward pass to every layer's output; each sample's weight gradient is then
                              the outer product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799;
                              Opacus' hooks do the same)
-    grouped                  the same pass; a convolution's weight gradients are then one grouped weight gradient
+    grouped                  the same pass; a convolution's weight gradients are then one grouped weight gradient, which
+                             is for GPUs: of XLA for a CPU it is by far the slowest
     ghost                    the same pass; norms without the gradients (ghost.py)
     chunked,                 vmap and outer_product over chunks of settings.chunk_size samples: less memory
     chunked_outer_product
