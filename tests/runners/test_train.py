@@ -178,6 +178,26 @@ def test_modes_of_several_devices_are_refused_on_one(mode: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_reference_that_the_device_has_no_memory_for_is_made_on_the_cpu(
+    framework: Framework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the check needs must not stand for what the program needs."""
+    program: Any = build(make_session(framework, "train"))
+    name = {"jax": "_reference", "torch": "reference_on"}[framework]
+    right, asked = getattr(program, name), []
+
+    def short_of_memory(where: Any) -> Any:
+        asked.append(where)
+        if len(asked) == 1:
+            raise {"jax": RuntimeError, "torch": torch.OutOfMemoryError}[framework]("RESOURCE_EXHAUSTED: out of memory")
+        return right(where)
+
+    monkeypatch.setattr(program, name, short_of_memory)
+    assert all(check.passed for check in program.check())
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_diverging_training_is_told_before_it_is_timed(framework: Framework) -> None:
     session = make_session(framework, "train", learning_rate=1e30)
     with pytest.raises(CheckFailed, match=r"the loss of epoch 1, step 2 of 2, is (nan|inf): training diverged"):

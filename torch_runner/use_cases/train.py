@@ -161,11 +161,14 @@ class Training(Trains):
         return {name: state[parameter]["momentum_buffer"] for name, parameter in self.model.named_parameters()}
 
     def reference(self) -> Course:
-        """In float64, operator by operator, on the device or where that has too little memory on the CPU."""
+        """In float64, operator by operator. Where the device has too little memory, on the CPU; not of several ranks,
+        which must do this together."""
         try:
             return self.reference_on(self.device)
         except torch.OutOfMemoryError:
-            return self.reference_on(torch.device("cpu"))
+            if not self.session.is_alone:
+                raise
+        return self.reference_on(torch.device("cpu"))
 
     def reference_on(self, device: torch.device) -> Course:
         """Every device takes its own part of the batch."""
