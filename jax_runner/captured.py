@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict
 from jax import numpy as jnp
@@ -29,6 +30,8 @@ class Problem(Protocol):
     graphdef: Any
     params: Params
     task: Task
+
+    def batch(self, rows: np.ndarray) -> tuple[jax.Array, jax.Array]: ...
 
 
 class Captured(NamedTuple):

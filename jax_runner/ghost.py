@@ -4,11 +4,12 @@ One forward pass and one backward pass to the layers' outputs give each layer's 
 (captured.py). From these come each sample's squared norm, layer by layer, in the cheapest of the forms of
 harness/work/ghost.py (mixed ghost clipping: Bu et al. 2022, arXiv 2205.10683). The clipped sum is then one ordinary
 weight gradient of each layer, whose samples are scaled by their clip factors (book-keeping: Bu et al. 2022, arXiv
-2210.00038). Nothing has a size of [batch, *weight].
+2210.00038). What has a size of
+[samples, *weight] is made for at most SLICE_BYTES at a time, in a layer whose form is `instantiated`, and dropped.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,11 +20,8 @@ from jax import numpy as jnp
 from harness.errors import Refused
 from harness.work.ghost import Form, Shape, choose, described
 from harness.work.use_cases.per_sample_gradients import Settings
-from jax_runner.captured import Captured, bias_gradients, capture_layers, kernel_gradient_of_sum
+from jax_runner.captured import Captured, Problem, bias_gradients, capture_layers, kernel_gradient_of_sum
 from jax_runner.weights import Params
-
-if TYPE_CHECKING:
-    from jax_runner.use_cases.per_sample_gradients import Problem
 
 Arrays = Any
 """A pytree: Params of gradients, or {"norms": [batch]}."""
@@ -36,7 +34,7 @@ SLICE_BYTES = {"cpu": 2**21, "gpu": 2**28}
 """Memory for what is made of some samples at a time: a CPU core's cache; on a GPU this only bounds the memory."""
 
 
-def ghost(problem: "Problem", output: str, settings: Settings) -> Function:
+def ghost(problem: Problem, output: str, settings: Settings) -> Function:
     """`norms` or `clipped_sum`; still to be jitted.
 
     Raises:
@@ -64,7 +62,7 @@ def ghost(problem: "Problem", output: str, settings: Settings) -> Function:
     return compute
 
 
-def choices(problem: "Problem") -> list[str]:
+def choices(problem: Problem) -> list[str]:
     """For the record: the form of each layer."""
     require_known_layers(problem.model)
     capture = capture_layers(problem, "ghost", (nnx.Conv, nnx.Linear, nnx.Embed))

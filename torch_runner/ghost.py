@@ -3,32 +3,27 @@
 One forward pass and one backward pass to the layers' outputs give each layer's input and its output's gradient. From
 these come each sample's squared norm, layer by layer, in the cheapest of the forms of harness/work/ghost.py (mixed
 ghost clipping: Bu et al. 2022, arXiv 2205.10683). The clipped sum is then one ordinary weight gradient of each layer,
-whose samples are scaled by their clip factors (book-keeping: Bu et al. 2022, arXiv 2210.00038). Nothing has a size of
-[batch, *weight].
+whose samples are scaled by their clip factors (book-keeping: Bu et al. 2022, arXiv 2210.00038). What has a size of
+[samples, *weight] is made for at most SLICE_BYTES at a time, in a layer whose form is `instantiated`, and dropped.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import grad
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from harness.errors import Refused
 from harness.work.ghost import Form, Shape, choose, described, slices
-
-if TYPE_CHECKING:
-    from torch_runner.use_cases.per_sample_gradients import Problem
+from torch_runner.captured import Problem, capture_layers
 
 Tensors = dict[str, Tensor]
 Function = Callable[[Tensor, Tensor], Tensors]
 """(inputs [batch, ...], targets [batch, ...]) -> tensors by name."""
-Differentiate = Callable[[Tensor, Tensor], tuple[Tensors, Tensors]]
-"""(inputs, targets) -> by layer, its input and the gradient of the summed loss by its output."""
 
 SLICE_BYTES = {"cpu": 2**21, "cuda": 2**28}
 """Memory for what is made of some samples at a time: a CPU core's cache; on a GPU this only bounds the memory."""
@@ -46,7 +41,7 @@ class Layer:
     slice_bytes: int
 
 
-def ghost(problem: "Problem", output: str, clip_norm: float, *, traced: bool) -> Function:
+def ghost(problem: Problem, output: str, clip_norm: float, *, traced: bool) -> Function:
     """`norms` or `clipped_sum`. Once for each problem: its model gets hooks.
 
     `traced`: for torch.compile, which takes no torch.autograd.grad.
@@ -56,10 +51,10 @@ def ghost(problem: "Problem", output: str, clip_norm: float, *, traced: bool) ->
     """
     limits = TRACED_SLICE_BYTES if traced else SLICE_BYTES
     layers = [replace(layer, slice_bytes=limits[problem.device.type]) for layer in layers_of(problem)]
-    differentiate = differentiate_outputs(problem, {layer.name: layer.module for layer in layers}, traced=traced)
+    capture = capture_layers(problem, {layer.name: layer.module for layer in layers}, traced=traced)
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:
-        seen, output_gradients = differentiate(inputs, targets)
+        seen, output_gradients = capture(inputs, targets)
         squares, biases = [], {}
         for layer in layers:
             layer_input, gradient = seen[layer.name], output_gradients[layer.name]
@@ -83,7 +78,7 @@ def ghost(problem: "Problem", output: str, clip_norm: float, *, traced: bool) ->
     return compute
 
 
-def choices(problem: "Problem") -> list[str]:
+def choices(problem: Problem) -> list[str]:
     """For the record: the form of each layer."""
     return described([(layer.name, layer.form) for layer in layers_of(problem)])
 
@@ -91,7 +86,7 @@ def choices(problem: "Problem") -> list[str]:
 # Layers
 
 
-def layers_of(problem: "Problem") -> list[Layer]:
+def layers_of(problem: Problem) -> list[Layer]:
     """All modules with parameters of their own, in the order of their use. Runs the model for one sample, for the
     shapes.
 
@@ -163,68 +158,6 @@ def form_of(module: nn.Module, layer_input: Tensor, output: Tensor) -> Form:
 
 def has_bias(module: nn.Module) -> bool:
     return getattr(module, "bias", None) is not None
-
-
-# The backward pass to the layers' outputs
-
-
-def differentiate_outputs(problem: "Problem", layers: dict[str, nn.Module], *, traced: bool) -> Differentiate:
-    """By hooks on the model's layers; the weights' own gradients are never computed.
-
-    `traced`: the gradient is that by a zero which is added to the layer's output, since torch.compile takes no
-    torch.autograd.grad.
-    """
-    model = problem.model
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    layer_inputs: Tensors = {}
-    outputs: Tensors = {}
-    zeros: Tensors = {}
-
-    def capture(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
-        def hook(_module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
-            layer_inputs[name] = arguments[0].detach()
-            if traced:
-                outputs[name] = output + zeros[name] if zeros else output
-            else:
-                outputs[name] = output if output.requires_grad else output.requires_grad_()
-            return outputs[name]
-
-        return hook
-
-    for name, module in layers.items():
-        module.register_forward_hook(capture(name))
-
-    def losses_of(inputs: Tensor, targets: Tensor) -> Tensor:
-        """[batch]"""
-        with torch.autocast(problem.device.type, torch.bfloat16, enabled=problem.bf16):
-            model_outputs = model(inputs)
-        return problem.task.losses(model_outputs, targets)
-
-    def forget() -> None:
-        for kept in (layer_inputs, outputs, zeros):
-            kept.clear()
-
-    def differentiate(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
-        losses = losses_of(inputs, targets)
-        of_layers = [outputs[name] for name in layers]
-        output_gradients = torch.autograd.grad(losses, of_layers, torch.ones_like(losses))
-        seen = dict(layer_inputs)
-        forget()
-        return seen, dict(zip(layers, output_gradients, strict=True))
-
-    def loss_and_inputs(added: Tensors, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensors]:
-        zeros.update(added)
-        return losses_of(inputs, targets).sum(), dict(layer_inputs)
-
-    def differentiate_traced(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
-        losses_of(inputs, targets)  # for the outputs' shapes; the compiler drops it
-        no_change = {name: torch.zeros_like(output) for name, output in outputs.items()}
-        output_gradients, seen = grad(loss_and_inputs, has_aux=True)(no_change, inputs, targets)
-        forget()
-        return seen, output_gradients
-
-    return differentiate_traced if traced else differentiate
 
 
 # Norms

@@ -1,0 +1,92 @@
+"""What a model's layers see in one forward and one backward pass: their inputs, and the gradients by their outputs.
+
+From these two a layer's weight gradient can be had sample by sample, or its norm without the gradient, or a weighted
+sum.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+
+from torch_runner.task import Task
+
+Tensors = dict[str, Tensor]
+Capture = Callable[[Tensor, Tensor], tuple[Tensors, Tensors]]
+"""(inputs [batch, ...], targets [batch, ...]) -> by layer, its input and the gradient of the summed losses by its
+output."""
+
+
+class Problem(Protocol):
+    """The model and its loss, as use case 3 has them."""
+
+    model: nn.Module
+    params: Tensors
+    device: torch.device
+    bf16: bool
+    task: Task
+
+    def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor]: ...
+    def apply(self, params: Tensors, inputs: Tensor) -> Tensor: ...
+
+
+def capture_layers(problem: Problem, layers: Mapping[str, nn.Module], *, traced: bool) -> Capture:
+    """By hooks on the model's layers; the weights' own gradients are never computed.
+
+    `traced`: the gradient is that by a zero which is added to the layer's output, since torch.compile takes no
+    torch.autograd.grad.
+    """
+    model = problem.model
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    layer_inputs: Tensors = {}
+    outputs: Tensors = {}
+    zeros: Tensors = {}
+
+    def capture(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
+        def hook(_module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
+            layer_inputs[name] = arguments[0].detach()
+            if traced:
+                outputs[name] = output + zeros[name] if zeros else output
+            else:
+                outputs[name] = output if output.requires_grad else output.requires_grad_()
+            return outputs[name]
+
+        return hook
+
+    for name, module in layers.items():
+        module.register_forward_hook(capture(name))
+
+    def losses_of(inputs: Tensor, targets: Tensor) -> Tensor:
+        """[batch]"""
+        with torch.autocast(problem.device.type, torch.bfloat16, enabled=problem.bf16):
+            model_outputs = model(inputs)
+        return problem.task.losses(model_outputs, targets)
+
+    def forget() -> None:
+        for kept in (layer_inputs, outputs, zeros):
+            kept.clear()
+
+    def differentiate(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
+        losses = losses_of(inputs, targets)
+        of_layers = [outputs[name] for name in layers]
+        output_gradients = torch.autograd.grad(losses, of_layers, torch.ones_like(losses))
+        seen = dict(layer_inputs)
+        forget()
+        return seen, dict(zip(layers, output_gradients, strict=True))
+
+    def loss_and_inputs(added: Tensors, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensors]:
+        zeros.update(added)
+        return losses_of(inputs, targets).sum(), dict(layer_inputs)
+
+    def differentiate_traced(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
+        losses_of(inputs, targets)  # for the outputs' shapes; the compiler drops it
+        no_change = {name: torch.zeros_like(output) for name, output in outputs.items()}
+        output_gradients, seen = grad(loss_and_inputs, has_aux=True)(no_change, inputs, targets)
+        forget()
+        return seen, output_gradients
+
+    return differentiate_traced if traced else differentiate
