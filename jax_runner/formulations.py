@@ -25,12 +25,12 @@ Axes = Sequence[int | None]
 """For each argument: PER_MODEL or FOR_ALL."""
 
 
-MAY_BE_TOGETHER = ("vmap", "side_by_side")
-"""Formulations that can take the gradient of the models' losses together. As the models do not depend on each other,
-the gradient of the losses' sum is each model's own. Of the gradient of a vmapped convolution XLA sees a grouped weight
-gradient (`batch_group_count`), which a GPU has from cuDNN; of a vmapped gradient, a forward convolution whose window is
-the whole output (`feature_group_count`), which it has not. On a CPU the former is the one that XLA is slow at, by a
-factor of ten and more."""
+TOGETHER = {"grad_of_vmap": "vmap", "grad_of_side_by_side": "side_by_side"}
+"""Formulations that take the gradient of all models' losses together, and their layouts. As the models do not depend on
+each other, the gradient of the losses' sum is each model's own. Of the gradient of a vmapped convolution XLA sees a
+grouped weight gradient (`batch_group_count`), which a GPU has from cuDNN; of a vmapped gradient, a forward convolution
+whose window is the whole output (`feature_group_count`), which it has not. On a CPU the former is the one that XLA is
+slow at, by a factor of ten and more."""
 
 
 def over_models(function: OfOneModel, formulation: str, axes: Axes, count: int) -> Callable[..., Arrays]:
@@ -114,7 +114,7 @@ def forward_and_pullback(
     as in `over_models`, the parameters first. Still to be jitted.
 
     Args:
-        together: see MAY_BE_TOGETHER.
+        together: see TOGETHER.
     """
 
     def of_one(params: Arrays, *batch: Arrays) -> Arrays:

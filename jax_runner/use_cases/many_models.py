@@ -5,9 +5,11 @@ that of one model: a step does N times as many samples. The batch lies on the de
 
 Formulations (formulations.py), for how the step of one model becomes that of N. Each is one jitted program for the
 whole step, state donated:
-    vmap            jax.vmap over stacked parameters; on a GPU the gradient is that of the losses' sum
+    vmap            jax.vmap over stacked parameters
     side_by_side    the same with the models' axis beside the channels in images and kernels, where a grouped
                     convolution has it; for models with convolutions
+    grad_of_vmap, grad_of_side_by_side
+                    the same, and the gradient is that of the losses' sum, which is each model's own
     unrolled        a Python loop over the models, unrolled inside the jit; each has its slice of stacked parameters
     map             jax.lax.map over stacked parameters: a loop in the program
 Of the phases, each is a jitted program of its own; what the step fuses across them and keeps in place, they do not.
@@ -45,8 +47,8 @@ from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, wi
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.formulations import (
     FOR_ALL,
-    MAY_BE_TOGETHER,
     PER_MODEL,
+    TOGETHER,
     Arrays,
     draw,
     forward_and_pullback,
@@ -86,7 +88,8 @@ class ManyModels(Program):
         variant = session.measurement.variant
         self.session = session
         self.problem = problem = Problem(session, model_dtypes(variant.precision))
-        self.formulation = session.mode.formulation
+        self.together = session.mode.formulation in TOGETHER
+        self.formulation = TOGETHER.get(session.mode.formulation, session.mode.formulation)
         if self.formulation == "side_by_side" and not problem.has_convolutions():
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
         self.samples_per_step = problem.count * variant.batch_size
@@ -96,7 +99,6 @@ class ManyModels(Program):
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)
         rate_axis = PER_MODEL if problem.separate_rates else FOR_ALL
         self.optimize_all = self.over_models(problem.optimize, (PER_MODEL, PER_MODEL, rate_axis))
-        self.together = self.formulation in MAY_BE_TOGETHER and session.device.on_gpu
         self.forward_all = forward_and_pullback(
             problem.loss,
             self.formulation,

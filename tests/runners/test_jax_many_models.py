@@ -1,4 +1,4 @@
-"""Use case 6 in JAX as a GPU has it, on a CPU: the gradient of the losses' sum is each model's own.
+"""Use case 6 in JAX: the gradient of the losses' sum is each model's own.
 
 test_many_models.py has every formulation against models trained alone.
 """
@@ -11,7 +11,6 @@ import pytest
 
 from harness.plan import Precision
 from harness.work.closeness import relative_error
-from jax_runner.device import Device
 from tests.made.sessions import build, make_session
 
 COUNT = 3
@@ -43,28 +42,20 @@ def program(mode: str, model: str, precision: Precision, batches: str = "differe
         ("side_by_side", "convnet", "same"),
     ],
 )
-def test_gradient_of_the_sum_is_each_models_own(
-    mode: str, model: str, batches: str, precision: Precision, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradient_of_the_sum_is_each_models_own(mode: str, model: str, batches: str, precision: Precision) -> None:
     """The phases and the whole step."""
     expected = program(mode, model, precision, batches).parity()
-    monkeypatch.setattr(Device, "on_gpu", True)
-    monkeypatch.setattr("jax_runner.device.start_libraries", lambda _: None)
-    together = program(mode, model, precision, batches)
-    assert together.together
-    actual = together.parity()
+    actual = program(f"grad_of_{mode}", model, precision, batches).parity()
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         assert relative_error({name: actual[name]}, {name: value}) < TOLERANCE[precision], name
 
 
 @pytest.mark.parametrize("mode", ["vmap", "side_by_side"])
-def test_xla_sees_grouped_weight_gradients(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xla_sees_grouped_weight_gradients(mode: str) -> None:
     """One for each of the four convolutions; forward, and by the images, they are grouped by features."""
     assert batch_groups(program(mode, "convnet", "fp32")) == []
-    monkeypatch.setattr(Device, "on_gpu", True)
-    monkeypatch.setattr("jax_runner.device.start_libraries", lambda _: None)
-    assert batch_groups(program(mode, "convnet", "fp32")) == [COUNT] * 4
+    assert batch_groups(program(f"grad_of_{mode}", "convnet", "fp32")) == [COUNT] * 4
 
 
 def batch_groups(of_models: Any) -> list[int]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.paths import REPOSITORY
-from harness.work.closeness import TOLERANCES
+from harness.work.closeness import TOLERANCES, WITH_BATCH_NORM
 
 torch = pytest.importorskip("torch")
 
@@ -59,7 +59,7 @@ def test_what_rounds_is_rounded() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(value) for value in list(case.values())[:4]))
 def test_tolerances_are_twice_what_rounding_does(case: dict[str, float]) -> None:
     """Of a batch of one only the largest: the samples of a batch have one median together."""
-    tolerance = TOLERANCES[case["precision"]]  # type: ignore[index]
+    tolerance = (WITH_BATCH_NORM if case["model"] == "resnet18" else TOLERANCES)[case["precision"]]  # type: ignore[index]
     assert 2 * case["median"] < tolerance.typical
     assert 2 * case["largest"] < tolerance.worst
 

@@ -214,10 +214,10 @@ def test_no_module_imports_itself_through_others() -> None:
 
 # The mirror: a reviewer of the runners' fairness reads `diff -r jax_runner torch_runner`.
 
-FRAMEWORKS_OWN_WAYS = ("compiler.py", "formulations.py", "several_devices.py")
-"""How a framework compiles, computes N models at once and meets other devices is what is compared here."""
+FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several_devices.py")
+"""How a framework compiles, lets a layer be watched, computes N models at once and meets other devices is what is
+compared here."""
 OF_ONE_SIDE = {
-    "jax_runner/captured.py": "PyTorch's modules have hooks for what they see",
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }
 """Files without a counterpart, and why."""

@@ -59,6 +59,8 @@ USE_CASE = UseCase(
         "jax": (
             *jax_modes("vmap"),
             *jax_modes("side_by_side"),
+            *jax_modes("grad_of_vmap"),
+            *jax_modes("grad_of_side_by_side"),
             *jax_modes("unrolled", is_loop=True),
             *jax_modes("map"),
         ),
