@@ -4,6 +4,7 @@ From these two a layer's weight gradient can be had sample by sample, or its nor
 sum.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import grad
+from torch.nn import functional as F
 
 from torch_runner.task import Task
 
@@ -90,3 +92,28 @@ def capture_layers(problem: Problem, layers: Mapping[str, nn.Module], *, traced:
         return seen, output_gradients
 
     return differentiate_traced if traced else differentiate
+
+
+def patches_of(module: nn.Conv2d, images: Tensor) -> Tensor:
+    """What the kernel sees at each position: [samples, channels * window, positions].
+
+    By strides and one copy: F.unfold starts a kernel for each image on CUDA (aten/src/ATen/native/cuda/Im2Col.cu). As
+    Opacus does it (opacus/utils/tensor_utils.py, unfold2d).
+    """
+    assert not isinstance(module.padding, str)
+    rows, columns = module.padding
+    images = F.pad(images, (columns, columns, rows, rows))
+    batch, channels, height, width = images.shape
+    of_batch, of_channel, of_row, of_column = images.stride()
+    window = [
+        (size - dilation * (kernel - 1) - 1) // stride + 1
+        for size, kernel, dilation, stride in zip(
+            (height, width), module.kernel_size, module.dilation, module.stride, strict=True
+        )
+    ]
+    steps = [
+        *(dilation * step for dilation, step in zip(module.dilation, (of_row, of_column), strict=True)),
+        *(stride * step for stride, step in zip(module.stride, (of_row, of_column), strict=True)),
+    ]
+    seen = images.as_strided((batch, channels, *module.kernel_size, *window), (of_batch, of_channel, *steps))
+    return seen.reshape(batch, -1, math.prod(window))

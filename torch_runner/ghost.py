@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from harness.errors import Refused
 from harness.work.ghost import Form, Shape, choose, described, slices
-from torch_runner.captured import Problem, capture_layers
+from torch_runner.captured import Problem, capture_layers, patches_of
 
 Tensors = dict[str, Tensor]
 Function = Callable[[Tensor, Tensor], Tensors]
@@ -266,9 +265,7 @@ def gram_matrices(rows: Tensor) -> Tensor:
     if rows.dtype != torch.bfloat16:
         return torch.bmm(rows, columns)
     if rows.is_cuda:
-        return torch.bmm(
-            rows, columns, out_dtype=torch.float32
-        )  # docs.pytorch.org/docs/stable/generated/torch.bmm.html
+        return torch.bmm(rows, columns, out_dtype=torch.float32)
     return torch.bmm(rows.float(), columns.float())
 
 
@@ -280,18 +277,6 @@ def inner_products(grams: Tensor, others: Tensor) -> Tensor:
 def row_norms(rows: Tensor) -> Tensor:
     """[samples] from [samples, numbers], in float32 at least."""
     return torch.linalg.vector_norm(rows, dim=1, dtype=wide(rows.dtype))
-
-
-def patches_of(module: nn.Conv2d, images: Tensor) -> Tensor:
-    """What the kernel sees at each position: [samples, channels * window, positions].
-
-    One kernel on a GPU, where F.unfold has one for each sample.
-    """
-    above, beside = padding_of(module)
-    (height, width), (down, right) = module.kernel_size, module.stride
-    padded = F.pad(images, (beside, beside, above, above))
-    windows = padded.unfold(2, height, down).unfold(3, width, right)  # [samples, channels, *positions, *window]
-    return windows.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
 
 
 def padding_of(module: nn.Conv2d) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from harness.work.use_cases.per_sample_gradients import USE_CASE
 from jax_runner.use_cases import per_sample_gradients as jax_use_case
 from tests.made.captures import allow_captures, only_trace
 from tests.made.sessions import build, make_session, measure, with_small_images
+from torch_runner.captured import patches_of
 from torch_runner.use_cases import per_sample_gradients as torch_use_case
 from torch_runner.weights import to_neutral
 
@@ -151,8 +152,7 @@ def test_patches_are_those_of_unfold(kernel: Any, stride: Any, padding: Any, dil
     expected_patches = F.unfold(images, kernel, dilation, padding, stride)
     for memory_format in (torch.contiguous_format, torch.channels_last):
         laid_out = images.contiguous(memory_format=memory_format)
-        patches = torch_use_case.extract_patches(layer, laid_out, expected_patches.shape[2])
-        assert torch.equal(patches, expected_patches)
+        assert torch.equal(patches_of(layer, laid_out), expected_patches)
 
 
 def test_outer_product_as_it_is_traced_is_the_loop() -> None:

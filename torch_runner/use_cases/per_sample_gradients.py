@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional as F
 
 from harness.errors import Refused
 from harness.measure.clock import COLD_CALLS
@@ -44,6 +43,7 @@ from harness.work.use_cases.per_sample_gradients import (
     check_gradients,
     parity_names,
 )
+from torch_runner.captured import capture_layers, patches_of
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.ghost import choices, ghost
@@ -294,66 +294,21 @@ def outer_product(problem: Problem, *, traced: bool) -> Function:
     a[i]^T for a dense layer, and the same with a's patches (im2col) summed over positions for a convolution. The
     weights' own gradients are never computed, which an ordinary backward pass would.
 
-    `traced`: for torch.compile, which takes no torch.autograd.grad. There d is the gradient by a zero that is added to
-    the layer's output, as in JAX.
+    `traced`: for torch.compile (captured.py).
     """
-    model = problem.model
-    layers = {name: module for name, module in model.named_modules() if not list(module.children())}
+    layers = {name: module for name, module in problem.model.named_modules() if not list(module.children())}
     for name, module in layers.items():
         if not isinstance(module, nn.Conv2d | nn.Linear):
             raise Refused(
                 f"the formulation outer_product knows Conv2d and Linear, not {type(module).__name__} ({name})"
             )
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    layer_inputs: Tensors = {}
-    outputs: Tensors = {}
-    zeros: Tensors = {}
-
-    def capture(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
-        def hook(_module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
-            layer_inputs[name] = arguments[0].detach()
-            if traced:
-                outputs[name] = output + zeros[name] if zeros else output
-            else:
-                outputs[name] = output if output.requires_grad else output.requires_grad_()
-            return outputs[name]
-
-        return hook
-
-    for name, module in layers.items():
-        module.register_forward_hook(capture(name))
-
-    def losses_of(inputs: Tensor, targets: Tensor) -> Tensor:
-        """[batch]"""
-        with torch.autocast(problem.device.type, torch.bfloat16, enabled=problem.bf16):
-            model_outputs = model(inputs)
-        return problem.task.losses(model_outputs, targets)
-
-    def differentiate(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
-        """By layer, its input and its output's gradient."""
-        losses = losses_of(inputs, targets)
-        of_layers = [outputs[name] for name in layers]
-        output_gradients = torch.autograd.grad(losses, of_layers, torch.ones_like(losses))
-        return dict(layer_inputs), dict(zip(layers, output_gradients, strict=True))
-
-    def loss_and_inputs(added: Tensors, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensors]:
-        zeros.update(added)
-        return losses_of(inputs, targets).sum(), dict(layer_inputs)
-
-    def differentiate_traced(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
-        losses_of(inputs, targets)  # for the outputs' shapes; the compiler drops it
-        no_change = {name: torch.zeros_like(output) for name, output in outputs.items()}
-        output_gradients, seen = grad(loss_and_inputs, has_aux=True)(no_change, inputs, targets)
-        return seen, output_gradients
+    capture = capture_layers(problem, layers, traced=traced)
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:
-        seen, output_gradients = (differentiate_traced if traced else differentiate)(inputs, targets)
+        seen, output_gradients = capture(inputs, targets)
         gradients: Tensors = {}
         for name, module in layers.items():
             gradients |= layer_gradients(name, module, seen[name], output_gradients[name])
-        for kept in (layer_inputs, outputs, zeros):
-            kept.clear()
         return gradients
 
     return compute
@@ -385,31 +340,6 @@ def convolution_gradients(module: nn.Conv2d, layer_input: Tensor, output_gradien
     weight = layer_input.new_empty(batch_size, features, patch_size)
     for first in range(0, batch_size, slice_size):
         rows = slice(first, first + slice_size)
-        patches = extract_patches(module, layer_input[rows], positions)
+        patches = patches_of(module, layer_input[rows])
         torch.bmm(output_gradient[rows], patches.transpose(1, 2), out=weight[rows])
     return weight.view(-1, *module.weight.shape)
-
-
-def extract_patches(module: nn.Conv2d, images: Tensor, positions: int) -> Tensor:
-    """What the kernel sees at each position, [batch, channels * kernel height * kernel width, positions].
-
-    By strides and one copy: F.unfold starts a kernel for each image on CUDA (aten/src/ATen/native/cuda/Im2Col.cu). As
-    Opacus does it (opacus/utils/tensor_utils.py, unfold2d).
-    """
-    assert not isinstance(module.padding, str)
-    rows, columns = module.padding
-    images = F.pad(images, (columns, columns, rows, rows))
-    batch, channels, height, width = images.shape
-    of_batch, of_channel, of_row, of_column = images.stride()
-    window = [
-        (size - dilation * (kernel - 1) - 1) // stride + 1
-        for size, kernel, dilation, stride in zip(
-            (height, width), module.kernel_size, module.dilation, module.stride, strict=True
-        )
-    ]
-    steps = [
-        *(dilation * step for dilation, step in zip(module.dilation, (of_row, of_column), strict=True)),
-        *(stride * step for stride, step in zip(module.stride, (of_row, of_column), strict=True)),
-    ]
-    seen = images.as_strided((batch, channels, *module.kernel_size, *window), (of_batch, of_channel, *steps))
-    return seen.reshape(batch, -1, positions)
