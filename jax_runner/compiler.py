@@ -33,6 +33,8 @@ TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
 class HasGpu(Protocol):
     """Of jax_runner/device.py::Device, which imports this module."""
 
+    tries_algorithms: bool
+
     @property
     def on_gpu(self) -> bool: ...
 
@@ -66,6 +68,8 @@ def compiler_options(mode: Mode, device: HasGpu) -> Options:
         # Independent models become parallel branches of one graph. A graph is one without it too.
         concurrent: Options = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
         options |= concurrent if why_not_known(tuple(concurrent.items())) is None else {}
+    if device.on_gpu and not device.tries_algorithms:
+        options["xla_gpu_autotune_level"] = 0
     return options
 
 

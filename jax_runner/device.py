@@ -41,6 +41,7 @@ class Device:
     """Implements harness.measure.program.Device."""
 
     def __init__(self) -> None:
+        self.tries_algorithms = True
         self._world_size = 1
         self._has_joined = False
         self._compilations = Compilations()
@@ -140,6 +141,9 @@ class Device:
                 f"project with [cuda13] or [cuda12]; `python -c 'import jax; jax.devices()'` says more. To measure on "
                 f"the CPU on purpose, set JAX_PLATFORMS=cpu"
             )
+
+    def try_no_algorithms(self) -> None:
+        self.tries_algorithms = False
 
     def describe(self) -> dict[str, Any]:
         description: dict[str, Any] = {

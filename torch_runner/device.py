@@ -109,6 +109,10 @@ class Device:
         if self.on_gpu:
             load_libraries(self.device)
 
+    def try_no_algorithms(self) -> None:
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
+
     def describe(self) -> dict[str, Any]:
         description: dict[str, Any] = {
             "name": "torch",

@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -39,6 +40,7 @@ from harness.job.slurm_step import (
     step_command,
 )
 from harness.measure.channel import ChildTask, Event, Listener
+from harness.measure.gpu import open_gpu
 from harness.measure.world import ALONE, World
 from harness.paths import REPOSITORY
 from harness.plan import Cell, Framework, Measurement
@@ -55,6 +57,7 @@ STEP_END_TIMEOUT_S = 90.0
 """The same for srun, which waits for KillWait of slurm.conf, 30 s by default, before it says that a task is left."""
 CLEAN_UP_S = 10.0
 """A job that is preempted has little time."""
+BESIDE_THE_POOL_BYTES = 1.5 * 2**30
 JOB_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """By these a scheduler or a user ends a job. What they mean is the job's to decide; it kills its ranks."""
 
@@ -361,11 +364,24 @@ def child_environment() -> dict[str, str]:
     """
     defaults = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # CUDA's index is then NVML's on a node with different cards
+        "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # queues of the GPU; with CUDA's own 8, more streams wait for each other
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # take memory as it is needed, as PyTorch does
     }
     if "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:
-        defaults["XLA_CLIENT_MEM_FRACTION"] = "0.95"
+        defaults["XLA_CLIENT_MEM_FRACTION"] = memory_fraction(gpu_memory_bytes())
     return defaults | {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+
+
+@cache
+def gpu_memory_bytes() -> int | None:
+    """Of the first GPU that is shown to this job; None where there is none."""
+    return open_gpu().describe().get("memory_total_bytes")
+
+
+def memory_fraction(total_bytes: int | None) -> str:
+    """What XLA's pool may take. Libraries, kernels and NCCL take theirs beside it: 1.5 GiB is enough for them."""
+    beside = 0.0 if total_bytes is None else BESIDE_THE_POOL_BYTES / total_bytes
+    return f"{min(0.95, 1 - beside):.2f}"
 
 
 def _tail(log: Path) -> str:

@@ -41,6 +41,8 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
         if world.device_count > 1:
             device.join(world)
         device.set_up(measurement.variant.precision)
+        if task.parity:
+            device.try_no_algorithms()
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables, "code": code}
         channel.environment(environment)
         session = make_session(measurement, device, Path(task.data_dir), world)

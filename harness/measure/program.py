@@ -111,6 +111,10 @@ class Device(Protocol):
     def set_up(self, precision: str) -> None:
         """Choose the device, set the precision of matrix products and convolutions. Raises Refused."""
 
+    def try_no_algorithms(self) -> None:
+        """For the parity gate, which is about mathematics: no library tries its algorithms from now on, so that each
+        process takes the same ones."""
+
     def describe(self) -> dict[str, Any]: ...
     def wait(self, outputs: Any) -> None: ...
     def is_finite(self, outputs: Any) -> bool:

@@ -37,6 +37,7 @@ CACHE_FOLDERS = {
     "TRITON_CACHE_DIR": "triton",
     "CUDA_CACHE_PATH": "cuda",
     "JAX_COMPILATION_CACHE_DIR": "jax",
+    "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
 }
 """Of compilers, new for each measurement. So their names say nothing, and are not recorded."""
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)

@@ -18,6 +18,7 @@ from harness.errors import CheckFailed
 from harness.measure.program import Session
 from harness.measure.world import World
 from tests.made.sessions import build, make_session, measure, with_small_images
+from tests.made.wrong_kernels import one_tap_left_out
 
 Numbers = dict[str, np.ndarray]
 
@@ -34,8 +35,8 @@ def main(framework: Any, world_json: str, folder: str) -> None:
 
 
 def do(framework: Any, task: dict[str, Any], **of_session: Any) -> Numbers:
-    """Everything in float64."""
-    session = make_session(framework, **of_session, **task["session"], precision="fp64")
+    """In float64, unless the task says otherwise."""
+    session = make_session(framework, **of_session, **{"precision": "fp64"} | task["session"])
     return FUNCTIONS[task["what"]](with_small_images(session))
 
 
@@ -55,6 +56,16 @@ def check_of_the_control(session: Session[Any]) -> Numbers:
         build(session, joined=False).check()
     except CheckFailed as error:
         return {"failed": np.array(str(error))}
+    return {"failed": np.array("")}
+
+
+def check_with_a_missing_tap(session: Session[Any]) -> Numbers:
+    """The same of a step whose convolutions leave out one tap of their kernels."""
+    with one_tap_left_out(session.measurement.framework):
+        try:
+            build(session).check()
+        except CheckFailed as error:
+            return {"failed": np.array(str(error))}
     return {"failed": np.array("")}
 
 
@@ -127,7 +138,15 @@ def whole(session: Session[Any]) -> Numbers:
 
 FUNCTIONS: dict[str, Callable[[Session[Any]], Numbers]] = {
     function.__name__: function
-    for function in (parity, parity_apart, check_of_the_control, collectives, agreements, whole)
+    for function in (
+        parity,
+        parity_apart,
+        check_of_the_control,
+        check_with_a_missing_tap,
+        collectives,
+        agreements,
+        whole,
+    )
 }
 
 

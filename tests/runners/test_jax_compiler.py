@@ -29,10 +29,12 @@ TUNED = {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_cudnn_gemm_fusion_le
 
 class WithGpu:
     on_gpu = True
+    tries_algorithms = True
 
 
 class OnCpu:
     on_gpu = False
+    tries_algorithms = True
 
 
 @pytest.mark.parametrize(
@@ -115,6 +117,16 @@ def test_programs_are_compiled_with_them(
     assert witness["command_buffers"] is None
     assert "XLA does not tell" in witness["command_buffers_absent"]
     assert program.witness() is witness
+
+
+def test_nothing_is_tried_in_the_parity_gate() -> None:
+    device = WithGpu()
+    device.tries_algorithms = False
+    plain = Mode(name="jit", formulation="step")
+    assert compiler_options(plain, device) == {"xla_gpu_autotune_level": 0}
+    device = OnCpu()  # type: ignore[assignment]
+    device.tries_algorithms = False
+    assert compiler_options(plain, device) == {}
 
 
 # XLA's dump

@@ -63,6 +63,7 @@ def tasks_of(framework: str) -> Tasks:
         "train-whole": train("whole", batch_size=64),
         "train-whole_step": train("parity", execution_mode={"jax": "scan", "torch": "compiled"}[framework]),
         "unchecked": train("check_of_the_control"),
+        "missing_tap": train("check_with_a_missing_tap", benchmark="mnist", model="cnn", precision="fp32"),
         "batch_norm": train("parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4),
         "agreements": train("agreements"),
     }
@@ -192,6 +193,12 @@ def test_control_moves_no_gradients(found: Found, framework: str) -> None:
 def test_check_finds_gradients_that_are_not_averaged(found: Found, framework: str) -> None:
     for rank in found(framework, "unchecked"):
         assert "gradients of the step against float64" in str(rank["failed"])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_check_finds_a_wrong_kernel(found: Found, framework: str) -> None:
+    for rank in found(framework, "missing_tap"):
+        assert "The result is wrong, so it is not timed" in str(rank["failed"])
 
 
 def test_gradients_averaged_by_one_vector(found: Found) -> None:

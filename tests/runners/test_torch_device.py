@@ -1,5 +1,9 @@
 """What torch_runner/device.py makes of errors, precisions and GPUs, without one. test_jax_device.py mirrors it."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +11,8 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from harness.errors import ProjectError, Refused
 from harness.measure.world import World
-from torch_runner.device import ON_CPU, Device, model_dtype
+from harness.paths import REPOSITORY
+from torch_runner.device import ON_CPU, Device, choose_arithmetic, free_bytes_of_graphs, model_dtype
 
 
 def compiler_error(inner: Exception) -> BackendCompilerFailed:
@@ -129,3 +134,71 @@ def test_memory_of_a_cpu_is_absent() -> None:
     assert memory.allocator_peak_bytes is None
     assert memory.absent == ON_CPU
     assert memory.devices == []
+
+
+def test_out_of_memory_inside_a_capture_is_known_behind_the_error_of_its_end() -> None:
+    """As torch.cuda.graph has it: its end fails too, while the first error is still being handled."""
+
+    def capture(cause: Exception) -> Exception:
+        try:
+            try:
+                raise cause
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
+        except RuntimeError as error:
+            return error
+
+    assert Device().is_out_of_memory(capture(torch.OutOfMemoryError("CUDA out of memory")))
+    assert not Device().is_out_of_memory(capture(ValueError("another mistake")))
+
+
+@pytest.mark.parametrize(("precision", "said", "matmul"), [("fp32", "ieee", "highest"), ("tf32", "tf32", "high")])
+def test_inductors_convolutions_hear_of_the_precision_too(precision: str, said: str, matmul: str) -> None:
+    choose_arithmetic(tf32=precision == "tf32")
+    description = Device().describe()
+    assert (description["matmul_precision"], description["cudnn_allow_tf32"]) == (matmul, precision == "tf32")
+    assert set(description["fp32_precision"].values()) == {said}
+    assert (description["cudnn_benchmark"], description["cudnn_benchmark_limit"]) == (True, 0)
+    choose_arithmetic(tf32=False)
+
+
+def test_default_sets_nothing_and_says_what_it_found() -> None:
+    """In a process of its own, as this one has set everything."""
+    code = """
+import json
+from torch_runner.device import Device
+device = Device()
+before = device.describe()
+device.set_up("default")
+print(json.dumps([before, device.describe()]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    before, after = json.loads(done.stdout)
+    assert before == after
+    assert (after["cudnn_allow_tf32"], after["cudnn_benchmark"]) == (True, False)
+
+
+def test_a_gpu_that_pytorch_does_not_see_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_runner.device.visible_gpu_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ProjectError, match="this machine has a GPU, and PyTorch .* does not see it"):
+        Device().set_up("fp32")
+
+
+def test_no_algorithms_are_tried_in_the_parity_gate() -> None:
+    device = Device()
+    device.set_up("fp32")
+    device.try_no_algorithms()
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (False, True)
+    torch.backends.cudnn.deterministic = False
+    device.set_up("fp32")
+
+
+def test_what_cuda_graphs_keep_and_no_tensor_holds_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = [
+        {"segment_pool_id": (0, 0), "total_size": 100, "allocated_size": 10},
+        {"segment_pool_id": (0, 1), "total_size": 50, "allocated_size": 20},
+        {"segment_pool_id": (1, 0), "total_size": 7, "allocated_size": 7},
+    ]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    assert free_bytes_of_graphs() == 30

@@ -53,7 +53,7 @@ from torch_runner.task import in_float64, make_task, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
 PLAIN_CONVOLUTIONS = ("batch", "outer_product", "chunked_outer_product", "ghost")
-PATCH_BYTES = {"cpu": 2**24, "cuda": 2**30}
+PATCH_BYTES = {"cpu": 2**24, "cuda": 2**28}
 """Memory for the patches of outer_product. On a CPU a larger piece would come from the system anew, page by page, in
 every step (glibc's M_MMAP_THRESHOLD); on a GPU this only bounds the memory."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.job.children import child_environment
+from harness.job.children import child_environment, memory_fraction
 from harness.job.main import cache_variables
 
 OLD, NEW = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
@@ -22,6 +22,14 @@ def test_jax_may_use_almost_all_memory_and_takes_it_as_needed() -> None:
     assert environment[NEW] == "0.95"
     assert environment["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert OLD not in environment
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "fraction"), [(None, "0.95"), (80, "0.95"), (11, "0.86"), (10, "0.85"), (24, "0.94")]
+)
+def test_libraries_have_room_beside_the_pool(total_gib: int | None, fraction: str) -> None:
+    """1 - 1.5 / 11 is 0.864."""
+    assert memory_fraction(None if total_gib is None else total_gib * 2**30) == fraction
 
 
 def test_the_users_fraction_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,8 @@ class Device:
 
     def wait(self, outputs: Any) -> None: ...
 
+    def try_no_algorithms(self) -> None: ...
+
     def is_finite(self, outputs: Any) -> bool:
         return True
 
