@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
 from harness.errors import ProjectError, Refused
-from harness.measure.gpu import visible_gpu_count
+from harness.measure.gpu import usable_gpu_count, visible_gpu_count
 from harness.measure.world import World
 from harness.results.record import Memory
 from jax_runner.compiler import Compilations
@@ -114,7 +114,7 @@ class Device:
             ProjectError: JAX cannot use the GPU that is there.
         """
         insist_on_cuda()
-        if visible_gpu_count() and uses_cuda() and not self._has_joined:
+        if usable_gpu_count() and uses_cuda() and not self._has_joined:
             # Or JAX would open every GPU of a workstation. Relative to CUDA_VISIBLE_DEVICES.
             jax.config.update("jax_cuda_visible_devices", "0")
         self._require_its_gpu()
@@ -134,7 +134,7 @@ class Device:
             found = self.on_gpu
         except RuntimeError as error:
             raise ProjectError(f"JAX cannot start its backend; the log above may say why: {error}") from error
-        count, platforms = visible_gpu_count(), jax.config.jax_platforms  # type: ignore[attr-defined]
+        count, platforms = usable_gpu_count(), jax.config.jax_platforms  # type: ignore[attr-defined]
         if count and not found and names_cuda(platforms):
             raise ProjectError(
                 f"{count} GPU(s) are visible, and JAX sees none: its plugin for CUDA is missing or broken. Install the "
@@ -223,7 +223,7 @@ def insist_on_cuda() -> None:
     """Where there is a GPU and a plugin for it, a plugin that fails must raise: unless it is told which platforms to
     use, JAX logs that and goes on with the CPU (jax/_src/xla_bridge.py, `discover_pjrt_plugins` and `backends`). Comes
     before anything touches a device."""
-    if visible_gpu_count() and uses_cuda() and not jax.config.jax_platforms:  # type: ignore[attr-defined]
+    if usable_gpu_count() and uses_cuda() and not jax.config.jax_platforms:  # type: ignore[attr-defined]
         jax.config.update("jax_platforms", "cuda,cpu")
 
 

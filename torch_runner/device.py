@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 from torch.utils._pytree import tree_leaves
 
 from harness.errors import ProjectError, Refused
-from harness.measure.gpu import visible_gpu_count
+from harness.measure.gpu import usable_gpu_count
 from harness.measure.world import World
 from harness.results.record import Memory
 from torch_runner.compiler import Compilations
@@ -198,7 +198,7 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
 
 def require_cuda() -> None:
     """Raises ProjectError where CUDA shows a GPU and PyTorch does not see it: nothing is measured on a CPU instead."""
-    if torch.version.cuda and visible_gpu_count() and not torch.cuda.is_available():
+    if torch.version.cuda and usable_gpu_count() and not torch.cuda.is_available():
         raise ProjectError(
             f"this machine has a GPU, and PyTorch {torch.__version__} for CUDA {torch.version.cuda} does not see it: "
             f"most often the driver is too old for it. Try: python -c 'import torch; torch.cuda.init()'"

@@ -431,6 +431,16 @@ def visible_gpu_count() -> int | None:
     if visible is not None:
         names = list(itertools.takewhile(lambda name: name not in HIDDEN, map(str.strip, visible.split(","))))
         return min(1, len(names)) if any(name.startswith("MIG-") for name in names) else len(names)
+    return _count_of_nvml()
+
+
+def usable_gpu_count() -> int:
+    """The same, and none where the driver has no GPU at all: a scheduler's variable alone makes none."""
+    return (visible_gpu_count() or 0) if _count_of_nvml() else 0
+
+
+def _count_of_nvml() -> int | None:
+    """None where it cannot be asked."""
     try:
         import pynvml as nvml
     except ImportError:

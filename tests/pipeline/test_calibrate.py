@@ -57,7 +57,7 @@ def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(co
         assert (plan.data, plan.quick, plan.force) == ("sample", False, False)
     other = replace(MNIST, benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",), quick=True, force=True)
     (plan,) = plans(config, other, batch_size=32)
-    assert plan.variants[0].key == "cnn-b32-fp32-norms-eager-unslowed_a"
+    assert plan.variants[0].key == "cnn-b32-fp32-norms-vmap_eager-unslowed_a"
     assert "epochs" not in plan.settings
     assert (plan.quick, plan.force, plan.protocol.max_blocks) == (True, True, 6)
 

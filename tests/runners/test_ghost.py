@@ -20,6 +20,7 @@ from harness.work.ghost import Cost, Form, Shape, choose, costs, slices
 from harness.work.use_cases.per_sample_gradients import Settings
 from jax_runner import ghost as of_jax
 from jax_runner.captured import Captured
+from tests.made.captures import only_trace
 from tests.made.sessions import build, make_session, with_small_images
 from torch_runner import ghost as of_torch
 from torch_runner.task import ImageClassification
@@ -85,7 +86,10 @@ def test_jax_is_the_loop(benchmark: str, output: str) -> None:
 @pytest.mark.parametrize(
     ("framework", "mode", "benchmark"), [("torch", "ghost_compiled", "text"), ("jax", "ghost", "text")]
 )
-def test_mode_is_the_loop_and_says_how(framework: Framework, mode: str, benchmark: str) -> None:
+def test_mode_is_the_loop_and_says_how(
+    framework: Framework, mode: str, benchmark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_trace(monkeypatch)
     model, clip_norm = MODELS[benchmark]
     session = make_session(
         framework,

@@ -68,6 +68,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A machine with two GPUs and JAX's plugin for them; what JAX is told is not carried out, but kept here."""
     told: dict[str, Any] = {}
     monkeypatch.setattr(module, "visible_gpu_count", lambda: 2)
+    monkeypatch.setattr(module, "usable_gpu_count", lambda: 2)
     monkeypatch.setattr(module, "entry_points", lambda **_: [EntryPoint("cuda13", "", "")])
     monkeypatch.setattr(type(jax.config), "update", lambda _, name, value: told.__setitem__(name, value))
     monkeypatch.setattr(Device, "on_gpu", True)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
 import optax
 import pytest
 
@@ -77,15 +76,3 @@ def test_a_scan_that_repeats_a_batch_is_caught(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module.Training, "optimizer_step", wrong)
     with pytest.raises(CheckFailed, match="of 2 scanned steps against float64"):
         build(session("scan")).check()
-
-
-def test_a_reference_without_room_is_no_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That would settle the measurement, and the program itself may have room."""
-    program: Any = build(session("jit"))
-
-    def too_large(*_: Any) -> None:
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-
-    monkeypatch.setattr(program, "_reference", too_large)
-    with pytest.raises(CheckFailed, match="reference in float64 needs more memory than there is"):
-        program.check()

@@ -179,7 +179,7 @@ print(json.dumps([before, device.describe()]))
 
 
 def test_a_gpu_that_pytorch_does_not_see_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_runner.device.visible_gpu_count", lambda: 1)
+    monkeypatch.setattr("torch_runner.device.usable_gpu_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ProjectError, match="this machine has a GPU, and PyTorch .* does not see it"):
         Device().set_up("fp32")

@@ -196,19 +196,19 @@ def test_an_allocation_of_another_size_is_told_at_once(slurm: Cluster, repositor
 # The whole way of a user, with both frameworks.
 
 
-@pytest.mark.parametrize(("nodes", "use_case"), [(1, 4), (2, 2)])
-def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path, nodes: int, use_case: int) -> None:
+def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path) -> None:
+    """Use case 4 on two nodes. Use case 2, on one machine: tests/whole/test_two_devices_from_main.py."""
     pytest.importorskip("jax")
     pytest.importorskip("torch")
-    copy_for_two_devices(tmp_path, nodes=nodes)
-    done = run_main(tmp_path, "--use_case", str(use_case), "--no-baseline")
+    copy_for_two_devices(tmp_path, nodes=2)
+    done = run_main(tmp_path, "--use_case", "4", "--no-baseline")
     records = require_all_good(tmp_path, done)
     assert len(records) == 2
     for record in records:
-        assert record.measurement.cell.nodes == nodes
+        assert record.measurement.cell.nodes == 2
         assert record.environment["scheduler"] == "slurm"
         assert len(record.ranks) == 2
-        assert len({rank.node for rank in record.ranks}) == nodes
+        assert len({rank.node for rank in record.ranks}) == 2
         assert all(rank.block_times_s for rank in record.ranks)
     assert "on 2 x CPU" in done.stdout
     assert "No scaling efficiency" in done.stdout

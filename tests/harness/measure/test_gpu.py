@@ -21,6 +21,8 @@ from harness.measure.gpu import (
     held_back_s,
     open_gpu,
     open_gpus,
+    usable_gpu_count,
+    visible_gpu_count,
 )
 
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -527,3 +529,12 @@ def test_this_machines_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert description["memory_total_bytes"] > 2**30
     power = (gpu.state() or {}).get("power_watts")
     assert power is None or (isinstance(power, int | float) and 1 < power < 3000)
+
+
+def test_a_variable_alone_makes_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm sets one for whatever gres.conf names."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr("harness.measure.gpu._count_of_nvml", lambda: None)
+    assert (visible_gpu_count(), usable_gpu_count()) == (2, 0)
+    monkeypatch.setattr("harness.measure.gpu._count_of_nvml", lambda: 4)
+    assert usable_gpu_count() == 2

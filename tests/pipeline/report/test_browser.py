@@ -86,7 +86,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def many_models() -> list[Record]:
-    timed = of("torch", "loop", 1, 1000, details={"phases": {"forward": [0.01, 0.02], "backward": [0.03, 0.05]}})
+    timed = of("torch", "loop_eager", 1, 1000, details={"phases": {"forward": [0.01, 0.02], "backward": [0.03, 0.05]}})
     found = [with_memory(one) for one in (*sweep()[1:], timed)]
     quick = [one.measurement.model_copy(update={"quick": True}) for one in found]
     return [one.model_copy(update={"measurement": m}) for one, m in zip(found, quick, strict=True)]
