@@ -151,4 +151,4 @@ def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:
     """Of `any/jax_cifar10_3`, the name of a plan or pair: `slurm_scripts/jax_cifar10_3.sh`. For a named GPU:
     `slurm_scripts/a100/jax_cifar10_3.sh`."""
     gpu, _, script = name.partition("/")
-    return (folder if gpu == "any" else folder / gpu) / f"{script}.sh"
+    return folder / (f"{script}.sh" if gpu == "any" else f"{name}.sh")

@@ -109,11 +109,13 @@ def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository
             arguments += ["--quick"]
         if plan.force:
             arguments += ["--force"]
-        if config_path.absolute() != repository / "experiments.yaml":
-            arguments += ["--config", str(config_path.absolute())]
-    if results.absolute() != repository / "results":
-        arguments += ["--results", str(results.absolute())]
-    return arguments
+        arguments += _unless_default("--config", config_path, repository / "experiments.yaml")
+    return arguments + _unless_default("--results", results, repository / "results")
+
+
+@cache  # the same for thousands of scripts
+def _unless_default(flag: str, path: Path, default: Path) -> list[str]:
+    return [] if path.absolute() == default else [flag, str(path.absolute())]
 
 
 def plan_path(plan: JobPlan, repository: Path) -> Path:
@@ -166,7 +168,8 @@ def write_scripts(
             texts[pair.name] = render_pair_script(
                 pair, config, results=results, repository=repository, templates=templates
             )
-    scripts = {name: script_path(name, repository / "slurm_scripts") for name in texts}
+    folder_of_scripts = repository / "slurm_scripts"
+    scripts = {name: script_path(name, folder_of_scripts) for name in texts}
     try:
         by_hand_logs(results).mkdir(parents=True, exist_ok=True)
         for folder in {path.parent for path in scripts.values()}:
