@@ -2,9 +2,10 @@
 
 import re
 import tempfile
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ import jax.monitoring
 import jaxlib.version
 
 from harness.errors import CheckFailed, Refused
+from harness.measure.program import Session
 from harness.work.declared import Mode
 
 Options = dict[str, str | int | bool]
@@ -184,3 +186,24 @@ def outside_of_graphs(lines: Sequence[str]) -> Counter[str]:
         graph_indent = indent if thunk["kind"] == "kCommandBuffer" else None
         counts[thunk["kind"]] += 1
     return counts
+
+
+class OneProgram(ABC):
+    """What every use case's program shares: its step is one program of XLA."""
+
+    session: Session[Any]
+
+    @abstractmethod
+    def lowered(self) -> jax.stages.Lowered:
+        """The step, to be compiled once more."""
+
+    def step_peak_bytes(self) -> int | None:
+        return step_peak_bytes(self.lowered().compile()) if self.session.device.on_gpu else None
+
+    def witness(self) -> dict[str, Any]:
+        return self.graphs
+
+    @cached_property
+    def graphs(self) -> dict[str, Any]:
+        """Asked for once: it takes a compilation."""
+        return witness_of_graphs(self.lowered(), self.session.mode) if self.session.device.on_gpu else {}

@@ -31,7 +31,7 @@ from harness.files import way_out, write_atomically
 from harness.measure.gpu import Gpu, NoGpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
-from harness.results.environment import code_digests, describe_environment
+from harness.results.environment import CACHE_FOLDERS, code_digests, describe_environment
 from harness.results.record import read_record
 from harness.work.declared import use_case_names
 
@@ -62,13 +62,6 @@ MODES: dict[int, dict[str, list[str]]] = {
 OPTIONS: dict[int, dict[str, list[Any]]] = {3: {"output": ["full"]}, 6: {"models": [8]}}
 """What experiments.yaml has, cut down to what can be measured in a few minutes: both frameworks, and of PyTorch the
 modes that no machine without a GPU can run."""
-CACHES = {
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "CUDA_CACHE_PATH": "cuda",
-    "JAX_COMPILATION_CACHE_DIR": "jax",
-}
-"""Of the tests: what was compiled in one go need not be in the next. Measurements have their own, which are empty."""
 
 NAMES_A_FAILURE = re.compile(r"(FAILED|ERROR) |[\w. ]{1,30}  problem  |Traceback|\w*Error: ")
 """pytest's lines, the doctor's, and Python's."""
@@ -226,7 +219,8 @@ def _test(results: Results, config: Config, framework: Framework, path: str, cho
     command: tuple[str, ...] = (own.python, *pytest)
     if own.setup:
         command = ("bash", "-c", "\n".join([*own.setup, 'exec "$@"']), "bash", *command)
-    caches = {variable: str(results.root / "caches" / folder) for variable, folder in CACHES.items()}
+    # What was compiled in one go need not be in the next. Measurements have their own, which are empty.
+    caches = {variable: str(results.root / "caches" / folder) for variable, folder in CACHE_FOLDERS.items()}
     return Step(
         name="",
         what="",

@@ -16,7 +16,6 @@ Of the phases, each is a jitted program of its own; what the step fuses across t
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -43,7 +42,7 @@ from harness.work.use_cases.many_models import (
     learning_rates,
     model_seed,
 )
-from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, witness_of_graphs
+from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.formulations import (
     FOR_ALL,
@@ -81,7 +80,7 @@ def build(session: Session[Device], *, joined: bool = True) -> "ManyModels":
     return ManyModels(session)
 
 
-class ManyModels(Program):
+class ManyModels(OneProgram, Program):
     """See harness/measure/program.py."""
 
     def __init__(self, session: Session[Device]) -> None:
@@ -175,17 +174,6 @@ class ManyModels(Program):
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute_step.lower(self.models, self.rates, self.inputs, self.targets)
         return lowered
-
-    def step_peak_bytes(self) -> int | None:
-        return step_peak_bytes(self.lowered().compile()) if self.session.device.on_gpu else None
-
-    def witness(self) -> dict[str, Any]:
-        return self.graphs
-
-    @cached_property
-    def graphs(self) -> dict[str, Any]:
-        """Asked for once: it takes a compilation."""
-        return witness_of_graphs(self.lowered(), self.session.mode) if self.session.device.on_gpu else {}
 
     def parity(self) -> Neutral:
         """Outputs, losses and gradients of the first step, and what five steps add to the weights; a first axis of

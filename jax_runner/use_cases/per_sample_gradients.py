@@ -19,7 +19,6 @@ moves between devices; sums are all-reduced (several_devices.py).
 """
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -45,7 +44,7 @@ from jax_runner.captured import (
     kernel_gradients_by_group,
     kernel_gradients_by_outer_product,
 )
-from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, witness_of_graphs
+from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.ghost import choices, ghost
 from jax_runner.models import make_model
@@ -82,7 +81,7 @@ def build(session: Session[Device], *, joined: bool = True) -> "PerSampleGradien
     return PerSampleGradients(session, joined=joined)
 
 
-class PerSampleGradients(Program):
+class PerSampleGradients(OneProgram, Program):
     """See harness/measure/program.py."""
 
     def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
@@ -152,17 +151,6 @@ class PerSampleGradients(Program):
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params, *self.batch)
         return lowered
-
-    def step_peak_bytes(self) -> int | None:
-        return step_peak_bytes(self.lowered().compile()) if self.session.device.on_gpu else None
-
-    def witness(self) -> dict[str, Any]:
-        return self.graphs
-
-    @cached_property
-    def graphs(self) -> dict[str, Any]:
-        """Asked for once: it takes a compilation."""
-        return witness_of_graphs(self.lowered(), self.session.mode) if self.session.device.on_gpu else {}
 
     def parity(self) -> Neutral:
         """Outputs of the model and mean loss of the batch, and the output of the step, of all devices together."""

@@ -43,7 +43,7 @@ from harness.work.use_cases.train import (
     require_finite,
 )
 from harness.work.weights import batch_order, initial_weight
-from jax_runner.compiler import details_of_compiler, jitted, step_peak_bytes, witness_of_graphs
+from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.models import make_model
 from jax_runner.several_devices import (
@@ -95,7 +95,7 @@ def build(session: Session[Device], *, joined: bool = True) -> "Training":
     return Training(session, joined=joined)
 
 
-class Training(Trains):
+class Training(OneProgram, Trains):
     """See harness/measure/program.py."""
 
     def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
@@ -223,17 +223,6 @@ class Training(Trains):
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.current, self.data)
         return lowered
-
-    def step_peak_bytes(self) -> int | None:
-        return step_peak_bytes(self.lowered().compile()) if self.session.device.on_gpu else None
-
-    def witness(self) -> dict[str, Any]:
-        return self.graphs
-
-    @cached_property
-    def graphs(self) -> dict[str, Any]:
-        """Asked for once: it takes a compilation."""
-        return witness_of_graphs(self.lowered(), self.session.mode) if self.session.device.on_gpu else {}
 
     def reset(self) -> None:
         self.current = self.initial_state()
