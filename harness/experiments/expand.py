@@ -10,8 +10,9 @@ from harness.errors import ConfigError
 from harness.experiments.model import Config
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, JobPlan, Pair, Scalar, Variant
 from harness.suggest import valid_names
+from harness.work.declared import benchmark as declared_benchmark
+from harness.work.declared import benchmark_names, use_case_names
 from harness.work.declared import use_case as declared_use_case
-from harness.work.declared import use_case_names
 
 Choice = TypeVar("Choice", str, int)
 
@@ -42,7 +43,6 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks)
     use_cases = _chosen("--use_case", selection.use_cases, config.use_cases, config.matrix.use_cases)
     frameworks = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS)
-    protocol = config.protocol(quick=selection.quick)
 
     # The same for every GPU, and there may be thousands of variants.
     @cache
@@ -53,8 +53,8 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
                 cell=config.cell(gpus[0], benchmark, use_case),
                 variants=expand_variants(config, framework, benchmark, use_case, quick=selection.quick),
                 settings=config.settings(benchmark, use_case, quick=selection.quick),
-                sizes=config.sizes(benchmark),
-                protocol=protocol,
+                sizes=config.sizes(benchmark, quick=selection.quick),
+                protocol=config.protocol(use_case, quick=selection.quick),
                 wandb=config.wandb,
                 data=selection.data,
                 data_dir=config.data_dir,
@@ -133,12 +133,16 @@ def expand_variants(
     use_case = config.use_case(number, quick=quick)
     options = _combinations(use_case.options)
     excluded = [partial for partial in use_case.exclude if partial.concerns(framework, benchmark)]
-    combinations = itertools.product(
-        config.benchmarks[benchmark].models,
-        options,
-        use_case.batch_sizes,
-        use_case.precisions,
-        use_case.execution_modes[framework],
+    combinations = (
+        combination
+        for model in config.models(benchmark, quick=quick)
+        for combination in itertools.product(
+            [model],
+            options,
+            config.batch_sizes(benchmark, model, number, quick=quick),
+            use_case.precisions,
+            use_case.execution_modes[framework],
+        )
     )
     variants = (
         Variant(
@@ -153,20 +157,22 @@ def expand_variants(
     return tuple(
         variant
         for variant in variants
-        if makes_sense(use_case.name, framework, variant) and not any(partial.matches(variant) for partial in excluded)
+        if makes_sense(use_case.name, framework, benchmark, variant)
+        and not any(partial.matches(variant) for partial in excluded)
     )
 
 
-def makes_sense(use_case_name: str, framework: Framework, variant: Variant) -> bool:
-    """Whether its execution mode can do what its options ask for. Of names that are not declared nothing is said here:
-    the check of experiments.yaml, which tells of them, expands too."""
-    if use_case_name not in use_case_names():
+def makes_sense(use_case_name: str, framework: Framework, benchmark_name: str, variant: Variant) -> bool:
+    """Whether its execution mode makes sense for its model and can do what its options ask for. Of names that are not
+    declared nothing is said here: the check of experiments.yaml, which tells of them, expands too."""
+    if use_case_name not in use_case_names() or benchmark_name not in benchmark_names():
         return True
     use_case = declared_use_case(use_case_name)
     modes = [mode for mode in use_case.modes[framework] if mode.name == variant.execution_mode]
-    if not modes or use_case.options.model_fields.keys() - variant.options.keys():
+    models = [model for model in declared_benchmark(benchmark_name).models if model.name == variant.model]
+    if not modes or not models or use_case.options.model_fields.keys() - variant.options.keys():
         return True
-    return use_case.goes_with(modes[0], variant.options)
+    return use_case.goes_with(modes[0], models[0], variant.options)
 
 
 def _combinations(axes: dict[str, tuple[str | int | float | bool, ...]]) -> list[dict[str, Scalar]]:

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from harness.experiments.words import UNION_TAGS
 from harness.paths import REPOSITORY
 from harness.plan import (
     Cell,
@@ -166,12 +167,21 @@ class MatrixConfig(Frozen):
     exclude: tuple[PartialCell, ...] = ()
 
 
+BatchSizes = Annotated[
+    Annotated[Some[Count], Tag(UNION_TAGS[0])] | Annotated[dict[str, Some[Count]], Tag(UNION_TAGS[1])],
+    Discriminator(lambda value: UNION_TAGS[isinstance(value, dict)]),
+]
+"""Of all models, or by the name of a model."""
+
+
 class BenchmarkConfig(Frozen):
     models: Some[str]
     sizes: dict[str, Setting] = {}
     """Of its models and inputs, where it has any to choose; what is absent has its default."""
+    batch_sizes: dict[str, BatchSizes] = {}
+    """By the name of a use case (`train`): instead of the use case's own."""
     settings: dict[str, dict[str, Setting]] = {}
-    """By the name of a use case (`train`): what differs from the use case's own settings."""
+    """By the name of a use case: what differs from the use case's own settings."""
 
 
 class UseCaseConfig(Frozen):
@@ -190,6 +200,8 @@ class UseCaseConfig(Frozen):
     execution_modes: dict[Framework, Some[str]]
     options: dict[str, Some[Setting]] = {}
     settings: dict[str, Setting] = {}
+    measurement: dict[str, Setting] = {}
+    """What differs from `measurement`."""
     exclude: tuple[PartialVariant, ...] = ()
 
 
@@ -203,9 +215,19 @@ class QuickUseCase(Frozen):
     settings: dict[str, Setting] = {}
 
 
+class QuickBenchmark(Frozen):
+    """What a smoke run replaces in a benchmark; what is absent stays."""
+
+    models: Some[str] | None = None
+    sizes: dict[str, Setting] = {}
+    batch_sizes: dict[str, BatchSizes] = {}
+    """By the name of a use case."""
+
+
 class QuickConfig(Frozen):
     measurement: dict[str, Setting] = {}
-    """Overrides of `measurement`."""
+    """Overrides of `measurement`, also of a use case's."""
+    benchmarks: dict[str, QuickBenchmark] = {}
     use_cases: dict[int, QuickUseCase] = {}
 
 
@@ -254,15 +276,33 @@ class Config(Frozen):
         of_quick = self.quick.use_cases.get(number, QuickUseCase()).settings if quick else {}
         return {**use_case.settings, **self.benchmarks[benchmark].settings.get(use_case.name, {}), **of_quick}
 
-    def sizes(self, name: str) -> dict[str, Scalar]:
+    def models(self, benchmark: str, *, quick: bool) -> tuple[str, ...]:
+        return (self._quick_benchmark(benchmark, quick=quick).models) or self.benchmarks[benchmark].models
+
+    def batch_sizes(self, benchmark: str, model: str, number: int, *, quick: bool) -> tuple[int, ...]:
+        """The more special wins: --quick's of the benchmark, then --quick's of the use case, then the benchmark's, then
+        the use case's."""
+        use_case, of_quick = self.use_cases[number], self.quick.use_cases.get(number) if quick else None
+        given = (
+            _of_model(self._quick_benchmark(benchmark, quick=quick).batch_sizes.get(use_case.name), model),
+            of_quick.batch_sizes if of_quick else None,
+            _of_model(self.benchmarks[benchmark].batch_sizes.get(use_case.name), model),
+        )
+        return next((sizes for sizes in given if sizes), use_case.batch_sizes)
+
+    def sizes(self, name: str, *, quick: bool) -> dict[str, Scalar]:
         """All of the benchmark's, given or by default."""
-        given = self.benchmarks[name].sizes
+        given = self.benchmarks[name].sizes | self._quick_benchmark(name, quick=quick).sizes
         return declared_benchmark(name).sizes.model_validate(given, strict=True).model_dump(mode="json")
 
-    def protocol(self, *, quick: bool) -> MeasurementSettings:
-        if not quick:
-            return self.measurement
-        merged = {**self.measurement.model_dump(), **self.quick.measurement}
+    def _quick_benchmark(self, name: str, *, quick: bool) -> QuickBenchmark:
+        """What --quick replaces in it; nothing in a full run."""
+        return self.quick.benchmarks.get(name, QuickBenchmark()) if quick else QuickBenchmark()
+
+    def protocol(self, number: int, *, quick: bool) -> MeasurementSettings:
+        """The more special wins: --quick, then the use case."""
+        of_quick = self.quick.measurement if quick else {}
+        merged = {**self.measurement.model_dump(), **self.use_cases[number].measurement, **of_quick}
         return MeasurementSettings.model_validate(merged, strict=True)
 
     def cell(self, gpu: str, benchmark: str, number: int) -> Cell:
@@ -278,3 +318,7 @@ class Config(Frozen):
 
     def is_excluded(self, gpu: str, benchmark: str, use_case: int) -> bool:
         return any(partial.matches(gpu, benchmark, use_case) for partial in self.matrix.exclude)
+
+
+def _of_model(sizes: BatchSizes | None, model: str) -> tuple[int, ...] | None:
+    return sizes.get(model) if isinstance(sizes, dict) else sizes

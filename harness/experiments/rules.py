@@ -4,13 +4,13 @@
 measure is declared in harness/work/.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from harness.experiments.expand import expand_variants
-from harness.experiments.model import Config, QuickUseCase, UseCaseConfig
+from harness.experiments.model import BatchSizes, Config, QuickBenchmark, QuickUseCase, UseCaseConfig
 from harness.experiments.source import Keys, Problem, Source
 from harness.experiments.words import field_problem, field_words, shape_problems
 from harness.plan import FRAMEWORKS, Frozen, MeasurementSettings
@@ -25,13 +25,15 @@ def check(config: Config, source: Source) -> Problems:
     yield from _check_benchmarks(config, source)
     for number, given in config.use_cases.items():
         yield from _check_use_case(number, given, config, source)
+    for name, of_quick in config.quick.benchmarks.items():
+        yield from _check_quick_benchmark(name, of_quick, config, source)
     for number, quick in config.quick.use_cases.items():
         keys: Keys = ("quick", "use_cases", number)
         if number in config.use_cases:
             yield from _check_axes(keys, quick, config.use_cases[number], source)
         else:
             yield source.problem(keys, f"not one of use_cases; {valid_names(number, config.use_cases)}", at_key=True)
-    yield from _check_quick_measurement(config, source)
+    yield from _check_measurement(config, source)
     yield from _check_cells(config, source)
 
 
@@ -70,6 +72,7 @@ def _check_benchmarks(config: Config, source: Source) -> Problems:
             models = [model.name for model in declared.models]
             yield from _known((*keys, "models"), given.models, models, source, f"harness/work/benchmarks/{name}.py")
             yield from _check_fields((*keys, "sizes"), given.sizes, declared.sizes, f"a size of {name}", source)
+            yield from _check_batch_sizes(keys, given.batch_sizes, given.models, config, source)
         for use_case_name, settings in given.settings.items():
             inner: Keys = (*keys, "settings", use_case_name)
             if use_case_name not in names_of_use_cases:
@@ -77,6 +80,42 @@ def _check_benchmarks(config: Config, source: Source) -> Problems:
                 yield source.problem(inner, rule, at_key=True)
             else:
                 yield from _check_settings(inner, settings, use_case_name, source)
+
+
+def _check_quick_benchmark(name: str, quick: QuickBenchmark, config: Config, source: Source) -> Problems:
+    keys: Keys = ("quick", "benchmarks", name)
+    if name not in config.benchmarks:
+        yield source.problem(keys, f"not one of benchmarks; {valid_names(name, config.benchmarks)}", at_key=True)
+        return
+    yield from _known((*keys, "models"), quick.models, config.benchmarks[name].models, source, f"benchmarks.{name}")
+    if declared := _benchmark(name):
+        yield from _check_fields((*keys, "sizes"), quick.sizes, declared.sizes, f"a size of {name}", source)
+    yield from _check_batch_sizes(keys, quick.batch_sizes, config.benchmarks[name].models, config, source)
+
+
+def _check_batch_sizes(
+    keys: Keys, given: Mapping[str, BatchSizes], models: Sequence[str], config: Config, source: Source
+) -> Problems:
+    """Of a benchmark, or of its part under `quick`: use case, perhaps model, and sizes that its devices can split."""
+    names = {of_number.name for of_number in config.use_cases.values()}
+    for name, sizes in given.items():
+        inner: Keys = (*keys, "batch_sizes", name)
+        if name not in names:
+            rule = f"not the name of a use case; {valid_names(name, sorted(names))}"
+            yield source.problem(inner, rule, at_key=True)
+            continue
+        of_places: dict[Keys, tuple[int, ...]] = {inner: sizes} if isinstance(sizes, tuple) else {}
+        for model, of_model in sizes.items() if isinstance(sizes, dict) else ():
+            of_places[*inner, model] = of_model
+            if model not in models:
+                rule = f"not one of its models; {valid_names(model, models)}"
+                yield source.problem((*inner, model), rule, at_key=True)
+        for place, of_model in of_places.items():
+            for number, of_number in config.use_cases.items():
+                wrong = [index for index, size in enumerate(of_model) if size % of_number.devices]
+                if of_number.name == name and wrong:
+                    rule = f"must be divisible by devices of use case {number} ({of_number.devices})"
+                    yield source.problem((*place, wrong[0]), rule)
 
 
 def _check_use_case(number: int, given: UseCaseConfig, config: Config, source: Source) -> Problems:
@@ -152,7 +191,7 @@ def _check_exclude(number: int, given: UseCaseConfig, config: Config, source: So
         named: list[tuple[str, Iterable[object] | None, Iterable[object]]] = [
             ("benchmark", partial.benchmark, config.benchmarks),
             ("model", partial.model, models),
-            ("batch_size", partial.batch_size, given.batch_sizes + quick.batch_sizes),
+            ("batch_size", partial.batch_size, _all_batch_sizes(number, config)),
             ("precision", partial.precision, given.precisions + quick.precisions),
             ("execution_mode", partial.execution_mode, [mode for some in modes for mode in some]),
         ]
@@ -168,11 +207,23 @@ def _check_exclude(number: int, given: UseCaseConfig, config: Config, source: So
                 yield from _known(inner, values, axis, source)
 
 
+def _all_batch_sizes(number: int, config: Config) -> list[int]:
+    return [
+        size
+        for quick in (False, True)
+        for benchmark in config.benchmarks
+        for model in config.models(benchmark, quick=quick)
+        for size in config.batch_sizes(benchmark, model, number, quick=quick)
+    ]
+
+
 def _check_settings_complete(
     number: int, given: UseCaseConfig, benchmarks: list[str], config: Config, source: Source
 ) -> Problems:
     declared = _use_case(given.name)
     for setting, field in declared.settings.model_fields.items() if declared else ():
+        if not field.is_required():
+            continue
         lacking = [name for name in benchmarks if setting not in config.settings(name, number, quick=False)]
         if lacking:
             yield source.problem(
@@ -202,12 +253,15 @@ def _check_variants(number: int, given: UseCaseConfig, benchmark_name: str, conf
                     yield source.problem((*keys, "name"), rule)
 
 
-def _check_quick_measurement(config: Config, source: Source) -> Problems:
-    """The shape of `quick.measurement` is that of `measurement`, but nothing needs to be there."""
-    try:
-        config.protocol(quick=True)
-    except ValidationError as error:
-        yield from shape_problems(error, MeasurementSettings, source, above=("quick", "measurement"))
+def _check_measurement(config: Config, source: Source) -> Problems:
+    """The shape of `quick.measurement` and of a use case's is that of `measurement`, but nothing needs to be there."""
+    parts: list[tuple[Keys, dict[str, Any]]] = [(("quick", "measurement"), config.quick.measurement)]
+    parts += [(("use_cases", number, "measurement"), given.measurement) for number, given in config.use_cases.items()]
+    for keys, given in parts:
+        try:
+            MeasurementSettings.model_validate(given, strict=True)
+        except ValidationError as error:
+            yield from shape_problems(error, MeasurementSettings, source, above=keys)
 
 
 def _known(

@@ -14,6 +14,8 @@ from harness.suggest import valid_names
 
 Model = TypeVar("Model", bound=BaseModel)
 ONE_VALUE = "must be one plain value: text, a number, true or false"
+UNION_TAGS = ("of all models", "by model")
+"""Which of two shapes a value has; pydantic puts them into the places that it reports."""
 RULES = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
@@ -56,7 +58,7 @@ def shape_problems(
     errors = error.errors()
     wrong_keys = {details["loc"][:-1] for details in errors if details["loc"][-1:] == ("[key]",)}
     for details in errors:
-        keys = (*above, *details["loc"])
+        keys = (*above, *(key for key in details["loc"] if key not in UNION_TAGS))
         if details["loc"][:-1] in wrong_keys and details["loc"][-1] != "[key]":
             continue  # what stands under a wrong name is not judged
         if details["type"] == "too_short" and source.at(_standing(keys, source)):

@@ -67,11 +67,13 @@ QUANTITIES: dict[str, Quantity] = {
 }
 """In the order of the comparison: what comes first can cause what follows, and not the other way round."""
 
-GATE_SETTINGS: dict[str, float] = {"chunk_size": 5, "learning_rate": 1e-4, "weight_decay": 1.0}
+GATE_SETTINGS: dict[str, Scalar] = {"chunk_size": 5, "learning_rate": 1e-4, "weight_decay": 1.0}
 """Instead of the variant's, unless that is zero. Chunks must be smaller than the batch, and leave a rest. At a learning
 rate for training, five steps of a deep network with BatchNorm drift apart by rounding alone (by 30 % of the updates of
 one ResNet-18 layer at 0.02, seen on a CPU); at this one they stay with their gradients. A weight decay for training is
 so small that its absence would not show after five steps."""
+GATE_SIZES: dict[str, int] = {"image_size": 64}
+"""At most. Rounding grows with the size of the sums, and mistakes do not: small images show the same ones."""
 
 
 class Judgement(Frozen):
@@ -156,12 +158,24 @@ def gate_measurement(measurement: Measurement) -> Measurement:
     batch_size = -(-PARITY_BATCH_SIZE // devices) * devices
     variant = measurement.variant.model_copy(update={"batch_size": batch_size, "precision": "fp32"})
     return measurement.model_copy(
-        update={"variant": variant, "replicate": 0, "settings": gate_settings(measurement.settings)}
+        update={
+            "variant": variant,
+            "replicate": 0,
+            "settings": gate_settings(measurement.settings),
+            "sizes": gate_sizes(measurement.sizes),
+        }
     )
 
 
 def gate_settings(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: GATE_SETTINGS.get(name, value) if value else value for name, value in settings.items()}
+
+
+def gate_sizes(sizes: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {
+        name: min(value, GATE_SIZES[name]) if isinstance(value, int) and name in GATE_SIZES else value
+        for name, value in sizes.items()
+    }
 
 
 def condense(numbers: Numbers) -> tuple[dict[str, NDArray[np.float64]], dict[str, tuple[int, ...]]]:

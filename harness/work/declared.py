@@ -94,12 +94,29 @@ def jax_modes(formulation: str, name: str = "", *, is_loop: bool = False) -> tup
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchNorm:
+    """Of all such layers of a model, as PyTorch counts them."""
+
+    epsilon: float = 1e-5
+    """Added to the variance."""
+    momentum: float = 0.1
+    """The weight of a batch in the running statistics; Flax's is one less this."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """One model of a benchmark."""
 
     name: str
-    has_batch_norm: bool = False
-    """Then the samples of a batch depend on each other, and not all of the state is weights."""
+    batch_norm: BatchNorm | None = None
+    """With it the samples of a batch depend on each other, and not all of the state is weights."""
+    has_depthwise: bool = False
+    """Convolutions with a group for each channel, which a framework may write down in more than one way."""
+    has_attention: bool = False
+
+    @property
+    def has_batch_norm(self) -> bool:
+        return self.batch_norm is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +163,12 @@ class UseCase:
     options: type[Frozen] = Nothing
     """Its own axes: each field is one, with the values that it may take."""
     settings: type[Frozen] = Nothing
-    """What it is told besides: epochs, learning rates, ... Every field must be given."""
+    """What it is told besides: epochs, learning rates, ... A field without a default must be given."""
     refuses: Callable[[Benchmark, Model], str | None] = field(default=lambda _benchmark, _model: None)
     """Why it makes no sense with this model of this benchmark; None where it does."""
-    goes_with: Callable[[Mode, Mapping[str, Any]], bool] = field(default=lambda _mode, _options: True)
-    """Whether a mode can do what these options ask for at all. What cannot be is no variant, and needs no `exclude`."""
+    goes_with: Callable[[Mode, Model, Mapping[str, Any]], bool] = field(default=lambda _mode, _model, _options: True)
+    """Whether a mode makes sense for this model and can do what these options ask for. What cannot be is no variant,
+    and needs no `exclude`."""
     one_device: bool = False
     """It splits no work among devices: each of several would do all of it."""
 

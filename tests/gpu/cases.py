@@ -72,17 +72,24 @@ def left_out(case: Case) -> str | None:
 
 def models_of(case: Case) -> Iterator[tuple[str, str]]:
     """Benchmark and model, for as long as the runner refuses them."""
-    for data, model in MODELS:
+    declared_use_case, options = use_case(case.use_case), options_of(case)
+    for data, name in MODELS:
         declared = benchmark(data)
-        if use_case(case.use_case).refuses(declared, declared.model(model)) is None:
-            yield data, model
+        model = declared.model(name)
+        makes_sense = declared_use_case.goes_with(case.declared, model, options)
+        if makes_sense and declared_use_case.refuses(declared, model) is None:
+            yield data, name
 
 
 def options_of(case: Case) -> dict[str, Any]:
     """The first that the mode can do; three models at once."""
     declared = use_case(case.use_case)
+    models = [benchmark(data).model(name) for data, name in MODELS]
     return next(
-        options for options in _combinations(declared.options) if declared.goes_with(case.declared, options)
+        options
+        for model in models
+        for options in _combinations(declared.options)
+        if declared.goes_with(case.declared, model, options)
     ) | ({"models": MODELS_AT_ONCE} if "models" in declared.options.model_fields else {})
 
 

@@ -14,6 +14,7 @@ from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import Cell, Framework, Frozen, Measurement, MeasurementSettings, Precision, Variant
 from harness.results.record import Result
+from harness.work.declared import Model
 from harness.work.declared import use_case as declared_use_case
 
 NUMBERS = {"train": 1, "per_sample_gradients": 3, "many_models": 6}
@@ -32,6 +33,7 @@ SMALL_SIZES = {
     "classes": 3,
 }
 """Of `synthetic`."""
+PLAIN_MODEL = Model(name="plain")
 PROTOCOL = MeasurementSettings(
     replicates=1,
     seed=3,
@@ -94,7 +96,7 @@ def plain_mode(framework: Framework, use_case: str, options: dict[str, Any] | No
     """The first declared execution mode that goes with these options."""
     declared = declared_use_case(use_case)
     all_options = made_up(declared.options) | (options or {})
-    return next(mode.name for mode in declared.modes[framework] if declared.goes_with(mode, all_options))
+    return next(mode.name for mode in declared.modes[framework] if declared.goes_with(mode, PLAIN_MODEL, all_options))
 
 
 def build(session: Session[Any], *, joined: bool = True) -> Program:

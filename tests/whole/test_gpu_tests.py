@@ -9,7 +9,7 @@ import pytest
 
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
-from harness.work.declared import use_case, use_case_names
+from harness.work.declared import benchmark, use_case, use_case_names
 from tests.gpu import cases, group
 from tests.gpu.cases import ALL, Case, all_cases, left_out, models_of, options_of
 
@@ -38,8 +38,11 @@ def test_every_declared_mode_is_a_case_in_each_precision() -> None:
     found = [(case.framework, case.use_case, case.mode, case.precision) for case in all_cases()]
     assert set(found) == declared and len(found) == len(declared) > 30
     for case in all_cases():
-        assert list(models_of(case)), case
-        assert use_case(case.use_case).goes_with(case.declared, options_of(case)), case
+        models = list(models_of(case))
+        assert models, case
+        for name, model in models:
+            declared_model = benchmark(name).model(model)
+            assert use_case(case.use_case).goes_with(case.declared, declared_model, options_of(case)), case
 
 
 def test_only_autotuning_is_left_out_and_never_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

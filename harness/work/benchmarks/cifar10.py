@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.errors import DataError
 from harness.work.datasets import Dataset, DataSource, Original, ensure_originals, labelled_images
-from harness.work.declared import Benchmark, Model
+from harness.work.declared import BatchNorm, Benchmark, Model
 from harness.work.tasks import IMAGE_CLASSIFICATION
 
 SAMPLE_SEED = 20261121
@@ -98,7 +98,7 @@ def _moved(patterns: NDArray[np.int16], classes: NDArray[np.int64], draw: np.ran
 BENCHMARK = Benchmark(
     name="cifar10",
     task=IMAGE_CLASSIFICATION,
-    models=(Model(name="cnn"), Model(name="resnet18", has_batch_norm=True)),
+    models=(Model(name="cnn"), Model(name="resnet18", batch_norm=BatchNorm())),
     data=DataSource(
         benchmark="cifar10",
         read=_read_cifar10,

@@ -57,7 +57,7 @@ def refuses(benchmark: Benchmark, model: Model) -> str | None:
     return None
 
 
-def goes_with(mode: Mode, options: Mapping[str, Any]) -> bool:
+def goes_with(mode: Mode, _model: Model, options: Mapping[str, Any]) -> bool:
     """The gradient of the batch has no per-sample gradients, and `batch` computes nothing else; ghost norms never have
     the gradients themselves."""
     output = options["output"]

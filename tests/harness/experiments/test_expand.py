@@ -65,6 +65,61 @@ def test_quick_replaces_axes(config: Config) -> None:
     assert {variant.precision for variant in pair.jobs[0].variants} == {"fp32", "bf16"}
 
 
+def test_batch_sizes_of_benchmark_and_model_and_quick(tmp_path: Path) -> None:
+    text = MINIMAL.replace(
+        "  mnist: {models: [cnn]}",
+        "  mnist: {models: [cnn], batch_sizes: {train: [2, 4], per_sample_gradients: {cnn: [3]}}}",
+    )
+    text += "quick: {benchmarks: {mnist: {batch_sizes: {train: {cnn: [1]}}}}, use_cases: {3: {batch_sizes: [8]}}}\n"
+    config = config_of(text, tmp_path)
+    sizes = {
+        (benchmark, number, quick): config.batch_sizes(benchmark, "cnn", number, quick=quick)
+        for benchmark in ("mnist", "cifar10")
+        for number in (1, 3)
+        for quick in (False, True)
+    }
+    assert sizes == {
+        ("mnist", 1, False): (2, 4),
+        ("mnist", 1, True): (1,),
+        ("mnist", 3, False): (3,),
+        ("mnist", 3, True): (8,),
+        ("cifar10", 1, False): (64,),
+        ("cifar10", 1, True): (64,),
+        ("cifar10", 3, False): (16, 32),
+        ("cifar10", 3, True): (8,),
+    }
+    (pair,) = expand(config, Selection(use_cases=(3,), frameworks=("torch",)))
+    assert {variant.batch_size for variant in pair.jobs[0].variants} == {3}
+
+
+def test_quick_replaces_a_benchmarks_models_and_sizes(tmp_path: Path) -> None:
+    config = config_of(MINIMAL + "quick: {benchmarks: {cifar10: {models: [cnn]}}}\n", tmp_path)
+    full, short = (
+        {variant.model for variant in expand(config, selection)[0].jobs[0].variants}
+        for selection in (Selection(benchmarks=("cifar10",), use_cases=(1,), quick=quick) for quick in (False, True))
+    )
+    assert full == {"cnn", "resnet18"}
+    assert short == {"cnn"}
+
+
+def test_a_use_cases_own_protocol(tmp_path: Path) -> None:
+    own = "    name: train\n    measurement: {latency_calls: 1000, max_time_s: 9.0}\n"
+    config = config_of(
+        MINIMAL.replace("    name: train\n", own) + "quick: {measurement: {max_time_s: 1.0}}\n", tmp_path
+    )
+    found = {
+        (number, quick): (
+            config.protocol(number, quick=quick).latency_calls,
+            config.protocol(number, quick=quick).max_time_s,
+        )
+        for number in (1, 3)
+        for quick in (False, True)
+    }
+    assert found == {(1, False): (1000, 9.0), (1, True): (1000, 1.0), (3, False): (200, 30.0), (3, True): (200, 1.0)}
+    (pair,) = expand(config, Selection(frameworks=("jax",)))
+    assert pair.jobs[0].protocol.latency_calls == 1000
+
+
 def test_excluded_cells(tmp_path: Path) -> None:
     exclude = "  use_cases: [1]\n  exclude: [{gpu: any, benchmark: [mnist]}, {use_case: 3}]\n"
     config = config_of(MINIMAL.replace("  use_cases: [1]\n", exclude), tmp_path)

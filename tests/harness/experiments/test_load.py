@@ -70,9 +70,9 @@ def test_settings_the_more_special_wins(tmp_path: Path) -> None:
 
 def test_quick_replaces_the_protocol(tmp_path: Path) -> None:
     config = config_of(MINIMAL + "measurement: {seed: 4}\nquick: {measurement: {replicates: 1}}\n", tmp_path)
-    assert config.protocol(quick=False).replicates == 3
-    assert config.protocol(quick=True).replicates == 1
-    assert config.protocol(quick=True).seed == 4
+    assert config.protocol(1, quick=False).replicates == 3
+    assert config.protocol(1, quick=True).replicates == 1
+    assert config.protocol(1, quick=True).seed == 4
 
 
 # What is replaced in MINIMAL -> by what, and below it the one line that must come back.
@@ -106,6 +106,19 @@ sbatch_options, max_parallel_jobs, frameworks; did you mean time_limit_minutes?
 21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, default; did you mean fp32?
 ? epochs: 2 -> epochs: [2]
 23:24: use_cases.1.settings.epochs: [2]: must be one plain value: text, a number, true or false
+?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {trane: [4]}}
+15:40: benchmarks.mnist.batch_sizes.trane: not the name of a use case; valid: per_sample_gradients, train; did you mean
+train?
+?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {train: {resnet18: [4]}}}
+15:48: benchmarks.mnist.batch_sizes.train.resnet18: not one of its models; valid: cnn
+?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {train: [0]}}
+15:48: benchmarks.mnist.batch_sizes.train[0]: 0: must be at least 1
+?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {train: {cnn: 4}}}
+15:53: benchmarks.mnist.batch_sizes.train.cnn: 4: must be a list, such as [a, b]
+?     name: train\n ->     name: train\n    measurement: {latency_call: 5}\n
+20:19: use_cases.1.measurement.latency_call: unknown key; valid: replicates, seed, warmup_s, warmup_min_calls,
+block_min_s, min_blocks, max_blocks, target_noise, max_time_s, latency_calls, latency_max_time_s, energy_window_s,
+idle_s, timeout_s; did you mean latency_calls?
 ? clip_norm: 1.0 -> clip_norm: 1e999
 30:42: use_cases.3.settings.clip_norm: 1e999: too large for a number
 ? project: trial -> project: my trial
@@ -254,7 +267,7 @@ def with_synthetic(*change: str) -> str:
 
 def test_sizes_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
     config = config_of(with_synthetic(), tmp_path)
-    assert config.sizes("synthetic") == {
+    assert config.sizes("synthetic", quick=False) == {
         "in_features": 6,
         "hidden_features": 512,
         "out_features": 512,
@@ -263,7 +276,7 @@ def test_sizes_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
         "hidden_channels": 32,
         "classes": 4,
     }
-    assert config.sizes("mnist") == {}
+    assert config.sizes("mnist", quick=False) == {}
 
 
 @pytest.mark.parametrize(
