@@ -194,12 +194,11 @@ def _replace_all(files: Iterable[tuple[Path, str]]) -> None:
 def _replace(path: Path, text: str) -> None:
     """A new file under the old name: bash reads a script while it runs it, so one in use is never changed."""
     try:
-        old = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
         _write(path, text)
         return
-    if old == text:
-        return
+    except FileExistsError:
+        if path.read_text(encoding="utf-8") == text:
+            return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         _write(temporary, text)
@@ -210,9 +209,10 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    if text.startswith("#!"):
-        path.chmod(0o755)
+    """Raises FileExistsError. A script may be executed from its first moment on."""
+    mode = 0o755 if text.startswith("#!") else 0o644
+    with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(text)
 
 
 @cache
