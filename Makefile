@@ -32,10 +32,10 @@ demo: env  ## a small run of both frameworks on this machine, with a live table 
 	    --executor local --wait --results results/demo
 
 test: env  ## run the tests
-	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-fast: env  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
-	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	    -m "not slow and not slurm and not browser and not latex and not gpu"
 
 gpu-check: env  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send

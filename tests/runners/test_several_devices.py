@@ -21,6 +21,7 @@ import pytest
 from harness.errors import Refused
 from harness.measure.world import World
 from harness.paths import REPOSITORY
+from harness.results.parity import QUANTITIES, quantity_of
 from harness.work.closeness import relative_error
 from tests.made.patience import patience
 from tests.made.sessions import build, make_session
@@ -63,8 +64,10 @@ def tasks_of(framework: str) -> Tasks:
         "train-whole": train("whole", batch_size=64),
         "train-whole_step": train("parity", execution_mode={"jax": "scan", "torch": "compiled"}[framework]),
         "unchecked": train("check_of_the_control"),
-        "missing_tap": train("check_with_a_missing_tap", benchmark="mnist", model="cnn", precision="fp32"),
-        "batch_norm": train("parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4),
+        "missing_tap": train("check_with_a_missing_tap", benchmark="mnist", model="cnn", batch_size=2, precision="fp32"),
+        "batch_norm": train(
+            "parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4, precision="fp32", batch_size=16
+        ),
         "agreements": train("agreements"),
     }
     for name, mode, output in per_sample_tasks(framework):
@@ -157,6 +160,14 @@ def require_same(actual: Numbers, expected: Numbers) -> None:
         assert relative_error({name: actual[name]}, {name: value}) < TOLERANCE, name
 
 
+def require_alike(actual: Numbers, expected: Numbers) -> None:
+    """In fp32, as the parity gate judges it: 20 layers of convolution and BatchNorm take JAX long in float64."""
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        tolerance = QUANTITIES[quantity_of(name)].tolerance
+        assert relative_error({name: actual[name]}, {name: value}) < tolerance, name
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_two_devices_train_as_one(found: Found, framework: str) -> None:
     """The same outputs, gradients, losses and updates from the same global batches; both ranks end with the same
@@ -219,7 +230,7 @@ def test_batch_norm_is_local_on_both_sides(found: Found) -> None:
     """The ranks' running statistics differ, each from its own part of the batch, and agree between the sides."""
     ours, theirs = (found(framework, "batch_norm") for framework in FRAMEWORKS)
     for jax_rank, torch_rank in zip(ours, theirs, strict=True):
-        require_same(jax_rank, torch_rank)
+        require_alike(jax_rank, torch_rank)
     for first, second in (ours, theirs):
         assert sum(name.startswith("statistics/") for name in first) == 40  # mean and variance of 20 layers
         for name in first:
@@ -292,7 +303,8 @@ def require_checked(numbers: Numbers, output: str) -> None:
 @pytest.mark.parametrize("name", ["train", "full-plain", "clipped_sum-plain", "batch_norm"])
 def test_one_process_computes_what_two_do(found: Found, one_process: Callable[[str], Numbers], name: str) -> None:
     """Of BatchNorm, the statistics are those of the first device."""
-    require_same(one_process(name), found("jax", name)[0])
+    require = require_alike if name == "batch_norm" else require_same
+    require(one_process(name), found("jax", name)[0])
 
 
 def test_collectives_of_one_process(one_process: Callable[[str], Numbers]) -> None:
