@@ -23,7 +23,7 @@ SLOW = (
 )
 """They need a framework or Slurm, or run whole jobs. `make test-fast` is the rest."""
 
-# Two files of tests run at a time (make test), and threads that wait for a core cost PyTorch more than they bring.
+# Several files of tests run at a time (make test), and threads that wait for a core cost PyTorch more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
