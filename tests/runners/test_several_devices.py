@@ -64,7 +64,9 @@ def tasks_of(framework: str) -> Tasks:
         "train-whole": train("whole", batch_size=64),
         "train-whole_step": train("parity", execution_mode={"jax": "scan", "torch": "compiled"}[framework]),
         "unchecked": train("check_of_the_control"),
-        "missing_tap": train("check_with_a_missing_tap", benchmark="mnist", model="cnn", batch_size=2, precision="fp32"),
+        "missing_tap": train(
+            "check_with_a_missing_tap", benchmark="mnist", model="cnn", batch_size=2, precision="fp32"
+        ),
         "batch_norm": train(
             "parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4, precision="fp32", batch_size=16
         ),
