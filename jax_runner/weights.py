@@ -13,6 +13,7 @@ A model's FLATTENED gives, for each dense layer behind a flattened image, that i
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
 
-from harness.work.weights import initial_weight
+from harness.work.weights import WeightOf, initial_weight
 
 Params = dict[str | int, Any]
 """Arrays by the names of the model's attributes, nested as these are. Plain dicts: an nnx.State would be taken apart in
@@ -43,13 +44,18 @@ NEUTRAL_NAMES = {
 
 
 def load_initial_weights(model: nnx.Module, seed: int) -> None:
+    """Those that training begins with."""
+    load_weights(model, partial(initial_weight, seed))
+
+
+def load_weights(model: nnx.Module, weight_of: WeightOf) -> None:
     """Overwrite all parameters and running statistics."""
     state, flattened = nnx.state(model), flattened_of(model)
     drawn = {}
     for path, variable in nnx.to_flat_state(state):
         name = neutral_name(path)
         shape = to_neutral_layout(path, np.empty(variable.shape, np.float32), flattened).shape
-        value = from_neutral_layout(path, initial_weight(seed, name, shape), flattened)
+        value = from_neutral_layout(path, weight_of(name, shape), flattened)
         drawn[path] = variable.replace(jax.numpy.asarray(value, variable.dtype))
     nnx.update(model, nnx.from_flat_state(drawn))
 

@@ -1,25 +1,31 @@
 """Between PyTorch's parameters and the neutral layout of harness/work/weights.py, which is PyTorch's own."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from harness.work.weights import initial_weight
+from harness.work.weights import WeightOf, initial_weight
 
 Neutral = dict[str, NDArray[np.float64]]
 
 
 def load_initial_weights(model: nn.Module, seed: int) -> None:
+    """Those that training begins with."""
+    load_weights(model, partial(initial_weight, seed))
+
+
+def load_weights(model: nn.Module, weight_of: WeightOf) -> None:
     """Overwrite all parameters and buffers in place, so that compiled code and optimizers keep pointing at them."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if name.endswith("num_batches_tracked"):
                 tensor.zero_()
             else:
-                tensor.copy_(torch.from_numpy(initial_weight(seed, name, tuple(tensor.shape))))
+                tensor.copy_(torch.from_numpy(weight_of(name, tuple(tensor.shape))))
 
 
 def to_neutral(tensors: Mapping[str, torch.Tensor]) -> Neutral:

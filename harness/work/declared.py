@@ -113,6 +113,10 @@ class Model:
     has_depthwise: bool = False
     """Convolutions with a group for each channel, which a framework may write down in more than one way."""
     has_attention: bool = False
+    parameter_count: int | None = None
+    """With the benchmark's default sizes."""
+    multiply_adds: int | None = None
+    """Of one sample's way through convolutions, dense layers and attention, with the benchmark's default sizes."""
 
     @property
     def has_batch_norm(self) -> bool:

@@ -7,10 +7,13 @@ converts.
 
 import math
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+WeightOf = Callable[[str, tuple[int, ...]], NDArray[np.float32]]
+"""(neutral name, neutral shape) -> the values of a parameter or of a running statistic."""
 RUNNING_STATISTICS = ("running_mean", "running_var")
 
 
