@@ -218,6 +218,7 @@ FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several
 """How a framework compiles, lets a layer be watched, computes N models at once and meets other devices is what is
 compared here."""
 OF_ONE_SIDE = {
+    "jax_runner/layers.py": "torchvision's models bring theirs",
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }
 """Files without a counterpart, and why."""
