@@ -84,12 +84,9 @@ def avg_pool(images: jax.Array, window: Window) -> jax.Array:
 
 def shifted(images: jax.Array, window: Window, stride: int) -> Iterator[tuple[tuple[int, int], jax.Array]]:
     """For each place in the window, row by row: the place, and all pixels that are there for some window."""
-    height, width = (
-        stride * ((size - extent) // stride) for size, extent in zip(images.shape[1:3], window, strict=True)
-    )
+    height, width = ((size - extent) // stride for size, extent in zip(images.shape[1:3], window, strict=True))
     for row in range(window[0]):
         for column in range(window[1]):
-            yield (
-                (row, column),
-                images[:, row : row + height + 1 : stride, column : column + width + 1 : stride],
-            )
+            rows = slice(row, row + stride * height + 1, stride)
+            columns = slice(column, column + stride * width + 1, stride)
+            yield (row, column), images[:, rows, columns]

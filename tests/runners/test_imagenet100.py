@@ -23,13 +23,18 @@ from torchvision.models.mobilenetv3 import InvertedResidualConfig
 from torchvision.models.resnet import Bottleneck
 from torchvision.ops import StochasticDepth
 
+from harness.errors import Refused
+from harness.measure.program import Program
+from harness.plan import Framework
 from harness.work.benchmarks.imagenet100 import BENCHMARK, CLASSES, Sizes
+from harness.work.declared import use_case
 from harness.work.weights import initial_weight
 from jax_runner.device import FLOAT64, model_dtypes
 from jax_runner.layers import use_taps
 from jax_runner.models import imagenet100 as jax_models
 from jax_runner.models import without_values
 from jax_runner.weights import arrays_of, load_weights, neutral_name, parameter_count, to_neutral, to_neutral_layout
+from tests.made.sessions import build, make_session
 from torch_runner import weights as torch_weights
 from torch_runner.models import imagenet100 as torch_models
 
@@ -430,3 +435,94 @@ def test_planted_fault_is_caught(name: str, fault: str) -> None:
     assert excess(name, found) > 100, found
     if fault.startswith(("momentum", "biased")):  # nothing else shows it
         assert max(error for kind, error in found.items() if kind != "statistics") < 1e-6
+
+
+# Half precision
+
+
+def test_residuals_are_in_half_precision_on_both_sides() -> None:
+    """Under autocast as with Flax's dtype, and only there."""
+    seen = []
+    model = reduced_vit_of_torch()
+    torch_weights.load_weights(model, random_weight)
+    for block in model.encoder.layers:
+        block.register_forward_hook(lambda _block, inputs, output: seen.extend([inputs[0].dtype, output.dtype]))
+    images = as_torch(IMAGES).float()
+    exact = model(images).detach().numpy()
+    assert set(seen) == {torch.float32}
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        theirs = model(images).detach().float().numpy()
+    assert set(seen) == {torch.bfloat16}
+
+    dtypes = model_dtypes("bf16")
+    ours = without_values(lambda: jax_models.VisionTransformer(dtypes, SIZES.image_size, **VIT), jnp.float32)
+    load_weights(ours, random_weight)
+    tokens = jnp.zeros((1, 17, VIT["features"]), jnp.bfloat16)
+    assert ours.encoder.layers["encoder_layer_0"](tokens).dtype == jnp.bfloat16
+    found = np.asarray(jax.jit(ours)(jnp.asarray(IMAGES, jnp.float32)), np.float32)
+    # A bf16 number has 8 bits, so each rounding is up to 2e-3; both sides' roundings add up to about the same.
+    error_of_jax, error_of_torch = relative(found, exact), relative(theirs, exact)
+    assert 1e-3 < error_of_jax < 2 * error_of_torch < 5e-2
+    assert error_of_torch < 2 * error_of_jax
+
+
+# Other use cases
+
+
+@pytest.fixture
+def reduced_vit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_jax(_name: str, sizes: Sizes, dtypes: dict[str, Any]) -> nnx.Module:
+        return jax_models.VisionTransformer(dtypes, sizes.image_size, **VIT)
+
+    monkeypatch.setattr(jax_models, "make_model", in_jax)
+    monkeypatch.setattr(torch_models, "make_model", lambda *_: reduced_vit_of_torch())
+
+
+def per_sample_program(framework: Framework, mode: str, output: str) -> Program:
+    session = make_session(
+        framework,
+        "per_sample_gradients",
+        benchmark="imagenet100",
+        model="vit_b_16",
+        batch_size=3,
+        precision="fp64",
+        execution_mode=mode,
+        options={"output": output},
+        sizes={"image_size": SIZES.image_size},
+    )
+    return build(session)
+
+
+@pytest.mark.usefixtures("reduced_vit")
+def test_per_sample_gradients_of_vit() -> None:
+    """By both frameworks' vmap, in float64."""
+    ours = per_sample_program("jax", "vmap", "full").parity()
+    theirs = per_sample_program("torch", "vmap_eager", "full").parity()
+    assert ours.keys() == theirs.keys()
+    whole = np.sqrt(sum((value**2).sum() for key, value in theirs.items() if "/" in key))
+    for key, value in theirs.items():
+        assert relative(ours[key], value, 1e-3 * whole if "/" in key else 0.0) < TOLERANCE, key
+    assert sum("/" in key for key in theirs) == len(list(reduced_vit_of_torch().parameters()))
+
+
+@pytest.mark.usefixtures("reduced_vit")
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [
+        ("jax", "outer_product"),
+        ("jax", "grouped"),
+        ("jax", "ghost"),
+        ("torch", "outer_product_eager"),
+        ("torch", "ghost_eager"),
+    ],
+)
+def test_what_knows_no_attention_refuses_vit(framework: Framework, mode: str) -> None:
+    with pytest.raises(Refused, match="knows"):
+        per_sample_program(framework, mode, "norms")
+
+
+@pytest.mark.parametrize("name", ["per_sample_gradients", "many_models"])
+def test_models_with_batch_norm_are_refused(name: str) -> None:
+    refused = {model.name for model in BENCHMARK.models if use_case(name).refuses(BENCHMARK, model)}
+    assert refused == {"resnet50", "mobilenet_v3_small", "efficientnet_b0"}
