@@ -54,12 +54,17 @@ class Classification:
 class ImageClassification(Classification):
     """uint8 images [batch, height, width, channels]."""
 
-    def __init__(self, mean: Any, std: Any) -> None:
-        self.mean, self.std = mean, std
+    def __init__(self, mean: Any, std: Any, image_size: int | None = None) -> None:
+        """`image_size`: height and width of what the model sees, the centre; None for all of an image."""
+        self.mean, self.std, self.image_size = mean, std, image_size
 
     def inputs(self, batch: Batch) -> jax.Array:
+        images = batch["images"]
+        return self.normalised(images if self.image_size is None else centre_of(images, self.image_size))
+
+    def normalised(self, images: jax.Array) -> jax.Array:
         """Of mean 0 and standard deviation 1 in each channel."""
-        return (batch["images"].astype(self.mean.dtype) / 255 - self.mean) / self.std
+        return (images.astype(self.mean.dtype) / 255 - self.mean) / self.std
 
 
 class GeneratedClassification(Classification):
@@ -96,12 +101,21 @@ def make_task(session: Session[Any], dtype: Any) -> Task:
     """`dtype`: of the inputs."""
     name, constants = session.benchmark.task.name, session.dataset.constants
     if name == "image_classification":
-        return ImageClassification(constants["mean"].astype(dtype), constants["std"].astype(dtype))
+        sizes = session.benchmark.sizes.model_validate(session.measurement.sizes)
+        mean, std = constants["mean"].astype(dtype), constants["std"].astype(dtype)
+        return ImageClassification(mean, std, getattr(sizes, "image_size", None))
     if name == "next_token":
         return NextToken()
     if name == "generated_classification":
         return GeneratedClassification()
     raise ConfigError(f"{session.benchmark.name}: jax_runner/task.py has no task {name}")
+
+
+def centre_of(images: jax.Array, size: int) -> jax.Array:
+    """[..., height, width, channels] to [..., size, size, channels]."""
+    height, width = images.shape[-3:-1]
+    top, left = (height - size) // 2, (width - size) // 2
+    return images[..., top : top + size, left : left + size, :]
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

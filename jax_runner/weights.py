@@ -9,6 +9,9 @@
 
     embed.weight  [tokens, features]        embed.embedding  [tokens, features]
 
+    in_proj_weight [3 * width, width]       in_proj_weight [width, 3 * width]
+    in_proj_bias, class_token, pos_embedding                 the same
+
 A model's FLATTENED gives, for each dense layer behind a flattened image, that image's (channels, height, width).
 """
 
@@ -40,7 +43,12 @@ NEUTRAL_NAMES = {
     "bias": "bias",
     "mean": "running_mean",
     "var": "running_var",
+    "in_proj_weight": "in_proj_weight",
+    "in_proj_bias": "in_proj_bias",
+    "class_token": "class_token",
+    "pos_embedding": "pos_embedding",
 }
+TRANSPOSED = ("kernel", "in_proj_weight")
 
 
 def load_initial_weights(model: nnx.Module, seed: int) -> None:
@@ -49,7 +57,7 @@ def load_initial_weights(model: nnx.Module, seed: int) -> None:
 
 
 def load_weights(model: nnx.Module, weight_of: WeightOf) -> None:
-    """Overwrite all parameters and running statistics."""
+    """Make all parameters and running statistics, or overwrite them."""
     state, flattened = nnx.state(model), flattened_of(model)
     drawn = {}
     for path, variable in nnx.to_flat_state(state):
@@ -88,7 +96,7 @@ def neutral_name(path: Path) -> str:
 
 def to_neutral_layout(path: Path, value: NDArray[Any], flattened: Flattened, leading_axes: int = 0) -> NDArray[Any]:
     own_axes = value.ndim - leading_axes
-    if path[-1] != "kernel":
+    if path[-1] not in TRANSPOSED:
         return value
     lead = tuple(range(leading_axes))
     if own_axes == 4:
@@ -104,7 +112,7 @@ def to_neutral_layout(path: Path, value: NDArray[Any], flattened: Flattened, lea
 
 
 def from_neutral_layout(path: Path, value: NDArray[Any], flattened: Flattened) -> NDArray[Any]:
-    if path[-1] != "kernel":
+    if path[-1] not in TRANSPOSED:
         return value
     if value.ndim == 4:
         return value.transpose(2, 3, 1, 0)

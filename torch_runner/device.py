@@ -88,6 +88,8 @@ class Device:
     def set_up(self, precision: str) -> None:
         """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is autocast
         over fp32 weights; default sets nothing, which is TF32 in convolutions only, and no trial of cuDNN's algorithms.
+        In all of them attention is computed as in training, also where there is nothing to train: its other path takes
+        part in no compilation.
 
         Source: docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32 (TF32) on Ampere (and later) devices".
 
@@ -104,6 +106,7 @@ class Device:
             raise Refused(
                 f"precision {precision} needs compute capability 8.0, which {torch.cuda.get_device_name()} lacks"
             )
+        torch.backends.mha.set_fastpath_enabled(False)
         if precision != "default":
             choose_arithmetic(tf32=precision == "tf32")
         if self.on_gpu:
@@ -124,6 +127,7 @@ class Device:
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "cudnn_benchmark_limit": torch.backends.cudnn.benchmark_limit,
             "fp32_precision": fp32_precisions(),
+            "mha_fastpath": torch.backends.mha.get_fastpath_enabled(),
         }
         if self.on_gpu:
             properties = torch.cuda.get_device_properties(self.device)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from harness.errors import Refused
 from harness.work.declared import Mode
 from torch_runner.compiler import in_mode
+from torch_runner.models import for_vmap
 from torch_runner.task import Task
 
 Batches = Any
@@ -214,7 +215,8 @@ class VmappedModels:
 
     def outputs(self, inputs: Tensor) -> Tensor:
         in_dims = (0, None if self.shared else 0)
-        return vmap(lambda own, x: functional_call(self.model, own, (x,)), in_dims)(self.parameters, inputs)
+        vmapped = vmap(lambda own, x: functional_call(self.model, own, (x,)), in_dims)
+        return for_vmap(vmapped, self.model)(self.parameters, inputs)
 
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return mean_losses(self.task, self.outputs(inputs), targets, self.shared)

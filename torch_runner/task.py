@@ -65,15 +65,20 @@ class ImageClassification(Classification):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: Tensor, std: Tensor) -> None:
+    def __init__(self, mean: Tensor, std: Tensor, image_size: int | None = None) -> None:
+        """`image_size`: height and width of what the model sees, the centre; None for all of an image."""
         super().__init__()
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
+        self.image_size = image_size
 
     def inputs(self, batch: Batch) -> Tensor:
+        images = batch["images"]
+        return self.normalised(images if self.image_size is None else centre_of(images, self.image_size))
+
+    def normalised(self, images: Tensor) -> Tensor:
         """Of mean 0 and standard deviation 1 in each channel, with the strides of channels_last."""
-        normalised = (batch["images"].to(self.mean.dtype) / 255 - self.mean) / self.std
-        return normalised.movedim(-1, -3)
+        return ((images.to(self.mean.dtype) / 255 - self.mean) / self.std).movedim(-1, -3)
 
 
 class GeneratedClassification(Classification):
@@ -114,12 +119,20 @@ def make_task(session: Session[Any], dtype: torch.dtype) -> Task:
     name, constants = session.benchmark.task.name, session.dataset.constants
     if name == "image_classification":
         mean, std = (torch.from_numpy(constants[name]).to(dtype) for name in ("mean", "std"))
-        return ImageClassification(mean, std)
+        sizes = session.benchmark.sizes.model_validate(session.measurement.sizes)
+        return ImageClassification(mean, std, getattr(sizes, "image_size", None))
     if name == "next_token":
         return NextToken()
     if name == "generated_classification":
         return GeneratedClassification(dtype)
     raise ConfigError(f"{session.benchmark.name}: torch_runner/task.py has no task {name}")
+
+
+def centre_of(images: Tensor, size: int) -> Tensor:
+    """[..., height, width, channels] to [..., size, size, channels]."""
+    height, width = images.shape[-3:-1]
+    top, left = (height - size) // 2, (width - size) // 2
+    return images[..., top : top + size, left : left + size, :]
 
 
 def to_device(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:

@@ -15,24 +15,40 @@ from numpy.typing import NDArray
 WeightOf = Callable[[str, tuple[int, ...]], NDArray[np.float32]]
 """(neutral name, neutral shape) -> the values of a parameter or of a running statistic."""
 RUNNING_STATISTICS = ("running_mean", "running_var")
+KERNELS = ("weight", "in_proj_weight")
+EMBEDDINGS = ("class_token", "pos_embedding")
+
+RESIDUAL_SCALE = 0.2
+"""Of the last BatchNorm in each of ResNet-50's blocks, `bn3`. With ones, each of 16 blocks adds as much as it is given,
+and rounding grows through them until five steps of fp32 agree with nothing, not with their own float64; with zeros
+(Goyal et al. 2017, arXiv 1706.02677, 5.1) the gradients inside the blocks are zero, and no mistake there would show."""
+EMBEDDING_STD = 0.02
+"""Of class token and positions (Dosovitskiy et al. 2021; torchvision/models/vision_transformer.py)."""
 
 
 def initial_weight(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Kaiming uniform for kernels (He et al. 2015, fan in, gain of ReLU), ones for BatchNorm's scale, zeros for biases.
+    """Kaiming uniform for kernels (He et al. 2015, fan in, gain of ReLU), also those of attention's queries, keys and
+    values; zeros for biases; ones for the scales of normalisation, but RESIDUAL_SCALE for those of `bn3`; N(0,
+    EMBEDDING_STD) for class token and positions.
 
     Kernels: U(-b, b) with b = sqrt(6 / fan_in), fan_in = product of all dimensions but the first.
+
+    Raises:
+        ValueError: a parameter of another kind.
     """
     kind = name.rpartition(".")[2]
-    if kind in ("bias", "running_mean"):
+    if kind in ("bias", "in_proj_bias", "running_mean"):
         return np.zeros(shape, np.float32)
     if kind == "running_var" or (kind == "weight" and len(shape) == 1):
-        return np.ones(shape, np.float32)
-    if kind != "weight":
-        raise ValueError(
-            f"parameter {name!r}: no rule to draw it; known: weight, bias, {', '.join(RUNNING_STATISTICS)}"
-        )
-    bound = math.sqrt(6 / math.prod(shape[1:]))
+        scale = RESIDUAL_SCALE if name.endswith("bn3.weight") else 1.0
+        return np.full(shape, scale, np.float32)
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if kind in EMBEDDINGS:
+        return (EMBEDDING_STD * generator.standard_normal(shape)).astype(np.float32)
+    if kind not in KERNELS:
+        known = ("bias", "in_proj_bias", *KERNELS, *EMBEDDINGS, *RUNNING_STATISTICS)
+        raise ValueError(f"parameter {name!r}: no rule to draw it; known: {', '.join(known)}")
+    bound = math.sqrt(6 / math.prod(shape[1:]))
     return generator.uniform(-bound, bound, shape).astype(np.float32)
 
 

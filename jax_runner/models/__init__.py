@@ -1,6 +1,7 @@
-"""The models of each benchmark, a file for each: `make_model(name, sizes, dtypes)`; weights are overwritten later."""
+"""The models of each benchmark, a file for each: `make_model(name, sizes, dtypes)`; weights come later."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,11 +11,21 @@ from harness.measure.program import Session
 
 
 def make_model(session: Session[Any], dtypes: dict[str, Any]) -> nnx.Module:
-    """The variant's model. `dtypes`: see jax_runner/device.py::model_dtypes."""
+    """The variant's model, without values yet. `dtypes`: see jax_runner/device.py::model_dtypes."""
     measurement, benchmark = session.measurement, session.benchmark
     module = importlib.import_module(f"jax_runner.models.{benchmark.name}")
     sizes = benchmark.sizes.model_validate(measurement.sizes)
-    model: nnx.Module = module.make_model(measurement.variant.model, sizes, dtypes)
-    # BatchNorm makes its own in float32, whatever it is told.
-    nnx.update(model, jax.tree.map(lambda leaf: leaf.astype(dtypes["param_dtype"]), nnx.state(model)))
-    return model
+    return without_values(lambda: module.make_model(measurement.variant.model, sizes, dtypes), dtypes["param_dtype"])
+
+
+def without_values(build: Callable[[], nnx.Module], dtype: Any) -> nnx.Module:
+    """A model whose variables have shapes and this dtype, and whose arrays `load_weights` makes. Flax's own initial
+    values would each be a program to compile: 20 s and more for a network of 50 layers."""
+
+    def in_one_dtype() -> nnx.Module:
+        model = build()
+        # BatchNorm makes its own in float32, whatever it is told.
+        nnx.update(model, jax.tree.map(lambda leaf: leaf.astype(dtype), nnx.state(model)))
+        return model
+
+    return nnx.eval_shape(in_one_dtype)

@@ -6,6 +6,9 @@ from typing import Any
 import jax
 from flax import nnx
 
+from harness.work.benchmarks.cifar10 import BENCHMARK
+from harness.work.declared import BatchNorm
+from jax_runner.layers import Layers, Sequential
 from jax_runner.models.pooling import avg_pool
 
 WIDTHS = (3, 32, 32, 64, 64, 128, 128, 256, 10)
@@ -40,64 +43,16 @@ class Cnn(nnx.Module):
         return hidden.mean((1, 2))
 
 
-class BatchNorm(nnx.BatchNorm):
-    """torch.nn.BatchNorm2d's mathematics: the running variance is the unbiased one, statistics stay in float32.
-
-    Source: torch/nn/modules/batchnorm.py; flax/nnx/nn/normalization.py keeps the biased one.
-    """
-
-    def __init__(self, features: int, rngs: nnx.Rngs) -> None:
-        super().__init__(features, momentum=0.9, epsilon=1e-5, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
-        kept_var = self.momentum * self.var[...]
-        normalised = super().__call__(x)
-        if not self.use_running_average:
-            count = x.size // x.shape[-1]
-            self.var[...] = kept_var + (self.var[...] - kept_var) * (count / (count - 1))
-        return normalised.astype(x.dtype)
-
-
-def conv(
-    channels_in: int, channels_out: int, size: int, stride: int, rngs: nnx.Rngs, dtypes: dict[str, Any]
-) -> nnx.Conv:
-    return nnx.Conv(
-        channels_in,
-        channels_out,
-        (size, size),
-        strides=stride,
-        padding=size // 2,
-        use_bias=False,
-        rngs=rngs,
-        **dtypes,
-    )
-
-
-class Downsample(nnx.Module):
-    """1 x 1 convolution and BatchNorm on the shortcut; named as torchvision names them, 0 and 1."""
-
-    def __init__(
-        self, channels_in: int, channels_out: int, stride: int, rngs: nnx.Rngs, dtypes: dict[str, Any]
-    ) -> None:
-        setattr(self, "0", conv(channels_in, channels_out, 1, stride, rngs, dtypes))
-        setattr(self, "1", BatchNorm(channels_out, rngs))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return getattr(self, "1")(getattr(self, "0")(x))
-
-
 class BasicBlock(nnx.Module):
     """torchvision.models.resnet.BasicBlock."""
 
-    def __init__(
-        self, channels_in: int, channels_out: int, stride: int, rngs: nnx.Rngs, dtypes: dict[str, Any]
-    ) -> None:
-        self.conv1 = conv(channels_in, channels_out, 3, stride, rngs, dtypes)
-        self.bn1 = BatchNorm(channels_out, rngs)
-        self.conv2 = conv(channels_out, channels_out, 3, 1, rngs, dtypes)
-        self.bn2 = BatchNorm(channels_out, rngs)
+    def __init__(self, channels_in: int, channels_out: int, stride: int, layers: Layers) -> None:
+        self.conv1 = layers.conv(channels_in, channels_out, 3, stride)
+        self.bn1 = layers.batch_norm(channels_out)
+        self.conv2 = layers.conv(channels_out, channels_out, 3)
+        self.bn2 = layers.batch_norm(channels_out)
         changes_shape = stride != 1 or channels_in != channels_out
-        self.downsample = Downsample(channels_in, channels_out, stride, rngs, dtypes) if changes_shape else None
+        self.downsample = layers.conv_norm(channels_in, channels_out, 1, stride) if changes_shape else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         hidden = nnx.relu(self.bn1(self.conv1(x)))
@@ -110,29 +65,26 @@ class ResNet18(nnx.Module):
     """torchvision's ResNet-18 with the stem that CIFAR-10 asks for: 3 x 3, stride 1, no max pooling (He et al. 2015,
     4.2)."""
 
-    def __init__(self, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
-        self.conv1 = conv(3, 64, 3, 1, rngs, dtypes)
-        self.bn1 = BatchNorm(64, rngs)
+    def __init__(self, dtypes: dict[str, Any], batch_norm: BatchNorm) -> None:
+        layers = Layers(dtypes, batch_norm)
+        self.conv1 = layers.conv(3, 64, 3)
+        self.bn1 = layers.batch_norm(64)
         channels_in = 64
         for number, channels_out in enumerate((64, 128, 256, 512), start=1):
             stride = 1 if number == 1 else 2
-            blocks = [
-                BasicBlock(channels_in, channels_out, stride, rngs, dtypes),
-                BasicBlock(channels_out, channels_out, 1, rngs, dtypes),
-            ]
-            setattr(self, f"layer{number}", nnx.List(blocks))
+            first = BasicBlock(channels_in, channels_out, stride, layers)
+            setattr(self, f"layer{number}", Sequential(first, BasicBlock(channels_out, channels_out, 1, layers)))
             channels_in = channels_out
-        self.fc = nnx.Linear(512, 10, rngs=rngs, **dtypes)
+        self.fc = layers.linear(512, 10)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Normalised images [batch, 32, 32, 3] to logits [batch, 10]."""
         hidden = nnx.relu(self.bn1(self.conv1(images)))
         for number in range(1, 5):
-            for block in getattr(self, f"layer{number}"):
-                hidden = block(hidden)
+            hidden = getattr(self, f"layer{number}")(hidden)
         return self.fc(hidden.mean((1, 2)))
 
 
 def make_model(name: str, _sizes: Any, dtypes: dict[str, Any]) -> nnx.Module:
-    return {"cnn": Cnn, "resnet18": ResNet18}[name](dtypes)
+    batch_norm = BENCHMARK.model(name).batch_norm
+    return ResNet18(dtypes, batch_norm) if batch_norm else Cnn(dtypes)

@@ -42,6 +42,29 @@ def test_max_pool(window: tuple[int, int], dtype: str) -> None:
         np.testing.assert_array_equal(np.asarray(ours, np.float64), theirs)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(2, 8, 8, 3), (2, 9, 7, 3)])
+def test_max_pool_of_resnet_bit_by_bit(shape: tuple[int, ...], dtype: str) -> None:
+    """3 x 3, stride 2, padding 1, behind a ReLU: zeros are in most windows, and a pixel is the maximum of up to four,
+    whose gradients are added in PyTorch's order."""
+    images = np.maximum(DRAW.standard_normal(shape), 0).astype(dtype)
+    of_torch = F.max_pool2d(torch.tensor(images.transpose(0, 3, 1, 2)), 3, 2, 1).numpy().transpose(0, 2, 3, 1)
+    gradient = DRAW.standard_normal(of_torch.shape).astype(dtype)
+    theirs = gradient_of_torch(lambda leaf: F.max_pool2d(leaf, 3, 2, 1), images, gradient)
+    with jax.enable_x64(True):
+        compute = jax.jit(pooled_with_gradient)
+        maxima, ours = compute(images, gradient)
+        assert maxima.dtype == ours.dtype == dtype
+        np.testing.assert_array_equal(maxima, of_torch)
+        np.testing.assert_array_equal(ours, theirs)
+        assert "scatter" not in compute.lower(images, gradient).as_text()
+
+
+def pooled_with_gradient(images: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    maxima, pullback = jax.vjp(lambda images: max_pool(images, (3, 3), stride=2, padding=1), images)
+    return maxima, pullback(gradient)[0]
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 def test_avg_pool(window: tuple[int, int]) -> None:
     """Sides that no window divides leave a rest."""

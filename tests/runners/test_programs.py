@@ -24,12 +24,17 @@ PARAMETERS = {
     ("cifar10", "cnn"): 605_226,
     ("cifar10", "resnet18"): 11_173_962,
     ("text", "mlp"): 256 * 32 + (8 * 32 * 128 + 128) + (128 * 256 + 256),
+    ("imagenet100", "resnet50"): 23_712_932,
+    ("imagenet100", "vit_b_16"): 85_875_556,
+    ("imagenet100", "mobilenet_v3_small"): 1_620_356,
+    ("imagenet100", "efficientnet_b0"): 4_135_648,
     ("synthetic", "linear"): 6 * 5 + 5,
     ("synthetic", "conv2d"): 2 * 4 * 9 + 4,
     ("synthetic", "mlp"): (6 * 7 + 7) + 2 * (7 * 7 + 7) + (7 * 5 + 5),
     ("synthetic", "convnet"): (2 * 4 * 9 + 4) + 2 * (4 * 4 * 9 + 4) + (4 * 3 * 9 + 3),
 }
-"""By hand; of `synthetic`, with other sizes than the default."""
+"""By hand; of `synthetic`, with other sizes than the default; of `imagenet100` torchvision's own count
+(`num_params` in its table of weights), with 100 outputs for 1,000."""
 
 MISSING = ("needs an NVIDIA GPU", "is for nodes with several", "is for several devices")
 """How a mode is refused for what this machine lacks."""

@@ -79,6 +79,22 @@ def test_images_are_normalised_channel_by_channel(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_images_are_cut_to_what_the_benchmark_says(framework: Any) -> None:
+    """The centre 32 x 32 of 36 x 39: 2 rows are left out above, 3 columns on the left, with and without further axes
+    before. The mean and standard deviation are ImageNet's, 0.485 and 0.229 of red."""
+    session = make_session(framework, "train", benchmark="imagenet100", precision="fp64", sizes={"image_size": 32})
+    module, dtype = importlib.import_module(f"{framework}_runner.task"), {"jax": "float64", "torch": torch.float64}
+    task = module.make_task(session, dtype[framework])
+    images = DRAW.integers(0, 256, (3, 2, 36, 39, 3), np.uint8)
+    for batch in (images, images[0]):
+        found = task.inputs({"images": {"jax": jax.numpy.asarray, "torch": torch.from_numpy}[framework](batch)})
+        found = np.asarray(found if framework == "jax" else found.movedim(-3, -1))
+        cut = batch[..., 2:34, 3:35, :]
+        assert found.shape == cut.shape
+        np.testing.assert_allclose(found[..., 0], (cut[..., 0] / 255 - np.float32(0.485)) / np.float32(0.229))
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_drawn_inputs_are_taken_as_they_are(framework: str) -> None:
     """Given as channels x height x width; of many models there may be one more axis in front."""
     task = InNumpy(framework, "generated_classification")

@@ -218,6 +218,7 @@ FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several
 """How a framework compiles, lets a layer be watched, computes N models at once and meets other devices is what is
 compared here."""
 OF_ONE_SIDE = {
+    "jax_runner/layers.py": "torchvision's models bring theirs",
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }
 """Files without a counterpart, and why."""
@@ -225,6 +226,7 @@ WITHOUT_COUNTERPART = {
     "jax_runner/device.py: FLOAT64": "PyTorch's float64 is a type; JAX has to be told to keep it",
     "jax_runner/device.py: model_dtypes": "Flax's layers take two types, PyTorch's modules one: model_dtype",
     "torch_runner/device.py: model_dtype": "see model_dtypes",
+    "torch_runner/models/__init__.py: for_vmap": "JAX's attention is written out, and vmap knows it",
     "torch_runner/task.py: to_device": "JAX takes numpy's arrays",
     "jax_runner/weights.py: Params": "PyTorch's parameters are the module's own, in the neutral layout",
     "jax_runner/weights.py: Path": "see Params",

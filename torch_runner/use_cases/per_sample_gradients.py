@@ -47,7 +47,7 @@ from torch_runner.captured import capture_layers, patches_of
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.ghost import choices, ghost
-from torch_runner.models import make_model
+from torch_runner.models import for_vmap, make_model
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.task import in_float64, make_task, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
@@ -208,7 +208,7 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
     elif mode.formulation == "loop":
         per_sample = loop_over_samples(problem)
     else:
-        vmapped = vmap(grad(problem.sample_loss), in_dims=(None, 0, 0))
+        vmapped = for_vmap(vmap(grad(problem.sample_loss), in_dims=(None, 0, 0)), problem.model)
         per_sample = lambda inputs, targets: vmapped(problem.params, inputs, targets)  # noqa: E731
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:

@@ -9,8 +9,9 @@ from harness.work.weights import batch_order, initial_weight
 
 
 @pytest.mark.parametrize(("shape", "fan_in"), [((16, 1, 8, 8), 64), ((32, 16, 4, 4), 256), ((10, 32), 32)])
-def test_kernels_are_kaiming_uniform(shape: tuple[int, ...], fan_in: int) -> None:
-    weight = initial_weight(0, "conv1.weight", shape)
+@pytest.mark.parametrize("kind", ["weight", "in_proj_weight"])
+def test_kernels_are_kaiming_uniform(kind: str, shape: tuple[int, ...], fan_in: int) -> None:
+    weight = initial_weight(0, f"conv1.{kind}", shape)
     bound = math.sqrt(6 / fan_in)  # 0.30619 for a fan-in of 64
     assert weight.shape == shape
     assert weight.dtype == np.float32
@@ -29,13 +30,27 @@ def test_a_weight_by_hand() -> None:
     np.testing.assert_array_equal(initial_weight(7, "fc2.weight", (2, 3)), expected)
 
 
-def test_other_parameters_are_zeros_and_ones() -> None:
+@pytest.mark.parametrize(("name", "shape"), [("class_token", (1, 1, 768)), ("encoder.pos_embedding", (1, 17, 64))])
+def test_embeddings_are_small_and_normal(name: str, shape: tuple[int, ...]) -> None:
+    weight = initial_weight(0, name, shape)
+    assert (weight.shape, weight.dtype) == (shape, np.float32)
+    # The estimate of a standard deviation from n values errs by a share of about sqrt(1 / 2n). Five of these.
+    assert weight.std() == pytest.approx(0.02, rel=5 * math.sqrt(1 / (2 * weight.size)))
+    assert np.abs(weight).max() > 0.02 * math.sqrt(3)  # where a uniform one would end
+
+
+def test_other_parameters_are_constant() -> None:
     for name, value in {
         "conv1.bias": 0,
         "bn1.bias": 0,
         "bn1.weight": 1,
         "bn1.running_mean": 0,
         "bn1.running_var": 1,
+        "attention.in_proj_bias": 0,
+        "layer1.0.bn2.weight": 1,
+        "layer1.0.bn3.weight": 0.2,
+        "layer1.0.bn3.bias": 0,
+        "layer1.0.bn3.running_var": 1,
     }.items():
         np.testing.assert_array_equal(initial_weight(0, name, (64,)), np.full((64,), value, np.float32))
 
@@ -48,7 +63,7 @@ def test_same_seed_name_and_shape_give_the_same_weight() -> None:
 
 
 def test_unknown_parameter_is_refused() -> None:
-    with pytest.raises(ValueError, match="'attention.query'.*known: weight, bias"):
+    with pytest.raises(ValueError, match="'attention.query'.*known: bias, in_proj_bias, weight, .*running_var"):
         initial_weight(0, "attention.query", (4, 4))
 
 

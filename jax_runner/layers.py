@@ -1,0 +1,217 @@
+"""Layers that several models share, as PyTorch and torchvision define them, and other ways to compute the same ones.
+
+Depthwise convolutions and attention can be written down in more than one way. `use_taps` and `use_cudnn_attention`
+change it for all of a model's layers; the choice is part of the model's graphdef.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from flax import nnx
+from jax import numpy as jnp
+
+from harness.errors import Refused
+from harness.work import declared
+
+Function = Callable[[jax.Array], jax.Array]
+Attention = Callable[[jax.Array, jax.Array, jax.Array, Any], jax.Array]
+"""(queries, keys, values, precision) -> outputs; each array [batch, tokens, heads, features]."""
+
+
+class BatchNorm(nnx.BatchNorm):
+    """torch.nn.BatchNorm2d's mathematics: the running variance is the unbiased one, statistics stay in float32.
+
+    Source: torch/nn/modules/batchnorm.py; flax/nnx/nn/normalization.py keeps the biased one.
+    """
+
+    def __init__(self, features: int, constants: declared.BatchNorm, rngs: nnx.Rngs) -> None:
+        super().__init__(features, momentum=1 - constants.momentum, epsilon=constants.epsilon, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
+        kept_var = self.momentum * self.var[...]
+        normalised = super().__call__(x)
+        if not self.use_running_average:
+            count = x.size // x.shape[-1]
+            self.var[...] = kept_var + (self.var[...] - kept_var) * (count / (count - 1))
+        return normalised.astype(x.dtype)
+
+
+class Sequential(nnx.Module):
+    """torch.nn.Sequential with its names: 0, 1, ... Functions have a number, too; None only takes one, as a dropout
+    does that is off."""
+
+    def __init__(self, *layers: Function | None) -> None:
+        for number, layer in enumerate(layers):
+            if layer is not None:
+                setattr(self, str(number), layer)
+        self.count = len(layers)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for number in range(self.count):
+            if hasattr(self, str(number)):
+                x = getattr(self, str(number))(x)
+        return x
+
+
+class SelfAttention(nnx.Module):
+    """torch.nn.MultiheadAttention of a sequence with itself, with its names. The kernel of queries, keys and values is
+    stored as [features, 3 * features].
+
+    In bf16 the products are of bf16 and the softmax is in float32, as in PyTorch's kernels.
+    """
+
+    def __init__(self, features: int, heads: int, rngs: nnx.Rngs, dtypes: dict[str, Any]) -> None:
+        self.in_proj_weight = nnx.Param(jnp.zeros((features, 3 * features), dtypes["param_dtype"]))
+        self.in_proj_bias = nnx.Param(jnp.zeros((3 * features,), dtypes["param_dtype"]))
+        self.out_proj = nnx.Linear(features, features, rngs=rngs, **dtypes)
+        self.heads = heads
+        self.dtype = dtypes["dtype"]
+        self.precision = dtypes.get("precision")
+        self.attend: Attention = attention
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, features] to the same."""
+        batch, tokens, features = x.shape
+        weight, bias = self.in_proj_weight[...].astype(self.dtype), self.in_proj_bias[...].astype(self.dtype)
+        projected = jnp.dot(x.astype(self.dtype), weight, precision=self.precision) + bias
+        by_head = projected.reshape(batch, tokens, 3, self.heads, features // self.heads)
+        attended = self.attend(by_head[:, :, 0], by_head[:, :, 1], by_head[:, :, 2], self.precision)
+        return self.out_proj(attended.reshape(batch, tokens, features))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Makes the layers of one model, of its dtypes and with its constants of BatchNorm."""
+
+    dtypes: dict[str, Any]
+    """See jax_runner/device.py::model_dtypes. BatchNorm gets none, and returns what it is given."""
+    constants: declared.BatchNorm | None = None
+    rngs: nnx.Rngs = field(default_factory=lambda: nnx.Rngs(0))
+    """Every value is overwritten by load_initial_weights."""
+
+    def conv(
+        self, channels_in: int, channels_out: int, size: int, stride: int = 1, groups: int = 1, *, bias: bool = False
+    ) -> nnx.Conv:
+        """Padded by numbers, and the same on all sides: `SAME` is not symmetric with a stride."""
+        return nnx.Conv(
+            channels_in,
+            channels_out,
+            (size, size),
+            strides=stride,
+            padding=size // 2,
+            feature_group_count=groups,
+            use_bias=bias,
+            rngs=self.rngs,
+            **self.dtypes,
+        )
+
+    def batch_norm(self, features: int) -> BatchNorm:
+        assert self.constants is not None
+        return BatchNorm(features, self.constants, self.rngs)
+
+    def conv_norm(
+        self,
+        channels_in: int,
+        channels_out: int,
+        size: int,
+        stride: int = 1,
+        activation: Function | None = None,
+        groups: int = 1,
+    ) -> Sequential:
+        """torchvision.ops.Conv2dNormActivation."""
+        convolution = self.conv(channels_in, channels_out, size, stride, groups)
+        return Sequential(convolution, self.batch_norm(channels_out), activation)
+
+    def linear(self, features_in: int, features_out: int) -> nnx.Linear:
+        return nnx.Linear(features_in, features_out, rngs=self.rngs, **self.dtypes)
+
+    def layer_norm(self, features: int, epsilon: float) -> nnx.LayerNorm:
+        """Statistics in float32 at least."""
+        dtypes = {name: dtype for name, dtype in self.dtypes.items() if name != "precision"}
+        return nnx.LayerNorm(features, epsilon=epsilon, rngs=self.rngs, **dtypes)
+
+    def self_attention(self, features: int, heads: int) -> SelfAttention:
+        return SelfAttention(features, heads, self.rngs, self.dtypes)
+
+    def zeros(self, *shape: int) -> nnx.Param[jax.Array]:
+        """A parameter of the model itself."""
+        return nnx.Param(jnp.zeros(shape, self.dtypes["param_dtype"]))
+
+
+# Depthwise convolutions
+
+
+def use_taps(model: nnx.Module) -> None:
+    """Every depthwise convolution of the model becomes a sum of shifted products, from now on; see `taps`."""
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, nnx.Conv) and 1 < module.feature_group_count == module.in_features:
+            module.conv_general_dilated = taps
+
+
+def taps(
+    images: jax.Array,
+    kernel: jax.Array,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    **_conventions: Any,
+) -> jax.Array:
+    """A depthwise convolution without one: for each place in the window, the pixels there times the kernel's weight
+    there, added up. XLA makes one loop of it, where a grouped convolution on a CPU is a slow kernel.
+
+    Sums are in float32 at least, as a convolution's are.
+
+    Args:
+        images: [batch, height, width, channels].
+        kernel: [window height, window width, 1, channels].
+        strides: by height and width.
+        padding: zeros before and after, by height and width.
+    """
+    wide = jnp.promote_types(images.dtype, jnp.float32)
+    padded = jnp.pad(images, ((0, 0), *padding, (0, 0)))
+    batch, *sides, channels = padded.shape
+    down, right = strides
+    height, width = (
+        (side - extent) // stride for side, extent, stride in zip(sides, kernel.shape[:2], strides, strict=True)
+    )
+    total: Any = 0
+    for row in range(kernel.shape[0]):
+        for column in range(kernel.shape[1]):
+            end = (batch, row + down * height + 1, column + right * width + 1, channels)
+            pixels = jax.lax.slice(padded, (0, row, column, 0), end, (1, down, right, 1))
+            total += pixels.astype(wide) * kernel[row, column, 0].astype(wide)
+    return jnp.asarray(total, images.dtype)
+
+
+# Attention
+
+
+def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, precision: Any) -> jax.Array:
+    """softmax(Q K^T / sqrt(features)) V, written out. The softmax is in float32 at least; jax.nn.dot_product_attention
+    would make it float32 in double precision, too."""
+    wide = jnp.promote_types(queries.dtype, jnp.float32)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, precision=precision, preferred_element_type=wide)
+    weights = jax.nn.softmax(scores / jnp.sqrt(jnp.asarray(queries.shape[-1], wide)), axis=-1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(values.dtype), values, precision=precision)
+
+
+def cudnn_attention(queries: jax.Array, keys: jax.Array, values: jax.Array, _precision: Any) -> jax.Array:
+    """The same as one kernel of cuDNN, which never has the scores in memory."""
+    return jax.nn.dot_product_attention(queries, keys, values, implementation="cudnn")
+
+
+def use_cudnn_attention(model: nnx.Module) -> None:
+    """Every attention of the model is cuDNN's, from now on.
+
+    Raises:
+        Refused: there is no GPU, or the model does not compute in half precision, which is all that this kernel does.
+    """
+    if jax.default_backend() != "gpu":
+        raise Refused("cuDNN's attention needs an NVIDIA GPU; JAX sees none here")
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, SelfAttention):
+            if module.dtype not in (jnp.bfloat16, jnp.float16):
+                name = jnp.dtype(module.dtype).name
+                raise Refused(f"cuDNN's attention is for bf16 and fp16, and this model computes in {name}")
+            module.attend = cudnn_attention

@@ -1,0 +1,144 @@
+"""jax_runner/layers.py: other ways to compute a layer give what the plain one gives."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from jax import numpy as jnp
+
+from harness.errors import Refused
+from harness.work.declared import BatchNorm
+from jax_runner.device import FLOAT64, model_dtypes
+from jax_runner.layers import Layers, Sequential, attention, cudnn_attention, taps, use_cudnn_attention, use_taps
+from jax_runner.models import without_values
+from jax_runner.models.imagenet100 import MobileNetV3, VisionTransformer
+from jax_runner.weights import arrays_of, load_initial_weights
+
+DRAW = np.random.default_rng(0)
+
+
+def jitted_with_gradients(layer: nnx.Module) -> Callable[[Any, Any], Any]:
+    graphdef = nnx.graphdef(layer)
+
+    @jax.jit
+    def compute(params: Any, images: jax.Array) -> Any:
+        def loss(params: Any, images: jax.Array) -> Any:
+            outputs = nnx.merge(graphdef, params)(images)
+            return (jnp.sin(outputs)).sum(), outputs
+
+        return jax.grad(loss, (0, 1), has_aux=True)(params, images)
+
+    return compute
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-14), ("fp32", 1e-6), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+def test_taps_are_the_grouped_convolution(window: int, stride: int, precision: Any, tolerance: float) -> None:
+    """Outputs, and the gradients of kernel, bias and images; sides that a stride does not divide."""
+    with jax.enable_x64(precision == "fp64"):
+        dtypes = model_dtypes(precision)
+        layer = without_values(lambda: Layers(dtypes).conv(6, 6, window, stride, 6, bias=True), dtypes["param_dtype"])
+        load_initial_weights(layer, 1)
+        images = jnp.asarray(DRAW.standard_normal((2, 9, 8, 6)), dtypes["dtype"])
+        plain = jitted_with_gradients(layer)(arrays_of(layer), images)
+        use_taps(layer)
+        shifted = jitted_with_gradients(layer)(arrays_of(layer), images)
+        for ours, theirs in zip(jax.tree.leaves(shifted), jax.tree.leaves(plain), strict=True):
+            assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+            ours, theirs = (np.asarray(value, np.float64) for value in (ours, theirs))
+            assert np.linalg.norm(ours - theirs) <= tolerance * np.linalg.norm(theirs)
+
+
+def test_taps_by_hand() -> None:
+    """A window of 3 over a ramp of 4 pixels, one row, two channels of which the second counts its neighbours."""
+    images = jnp.asarray([[[[1.0, 1], [2, 1], [3, 1], [4, 1]]]])
+    kernel = jnp.asarray([[[[1.0, 1]], [[10, 1]], [[100, 1]]]])  # left, own, right
+    found = taps(images, kernel, (1, 1), ((0, 0), (1, 1)))
+    np.testing.assert_array_equal(found[0, 0], [[210, 2], [321, 3], [432, 3], [43, 2]])
+    np.testing.assert_array_equal(taps(images, kernel, (1, 2), ((0, 0), (1, 1)))[0, 0], [[210, 2], [432, 3]])
+
+
+def small_mobile_net(dtypes: dict[str, Any]) -> nnx.Module:
+    rows = ((8, 3, 16, 8, True, nnx.relu, 1), (8, 5, 24, 16, False, nnx.relu, 2))
+    model = without_values(lambda: MobileNetV3(dtypes, BatchNorm(), 4, rows, 8), dtypes["param_dtype"])
+    load_initial_weights(model, 1)
+    return nnx.view(model, use_running_average=True)
+
+
+def group_counts(graphdef: Any, arrays: Any) -> list[int]:
+    """Of each convolution in the program, in order."""
+    images = jnp.zeros((1, 32, 32, 3))
+    traced = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(arrays, images)
+    convolutions = [eqn for eqn in traced.eqns if eqn.primitive.name == "conv_general_dilated"]
+    return [eqn.params["feature_group_count"] for eqn in convolutions]
+
+
+def test_choice_of_taps_stays_with_the_model() -> None:
+    """Through a view, a split and a merge; only depthwise convolutions change."""
+    model = small_mobile_net(model_dtypes("fp32"))
+    before = group_counts(nnx.graphdef(model), arrays_of(model))
+    # Stem; expansion, depthwise, two of squeeze and excitation, projection; the same without these; the last.
+    assert before == [1, 1, 16, 1, 1, 1, 1, 24, 1, 1]
+    use_taps(model)
+    without_depthwise = [groups for groups in before if groups == 1]
+    assert group_counts(nnx.graphdef(model), arrays_of(model)) == without_depthwise
+    copied = nnx.merge(*nnx.split(nnx.view(model, use_running_average=False)))
+    assert group_counts(*nnx.split(nnx.view(copied, use_running_average=True))) == without_depthwise
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-14), ("bfloat16", 1e-2)])
+def test_attention_is_pytorchs(dtype: str, tolerance: float) -> None:
+    """Against scaled_dot_product_attention in double precision, of the same numbers."""
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(DRAW.standard_normal((2, 5, 3, 8)), dtype) for _ in range(3)]
+        ours = attention(*arrays, None)
+        assert ours.dtype == dtype
+        by_head = [torch.tensor(np.asarray(array, np.float64)).transpose(1, 2) for array in arrays]
+        theirs = torch.nn.functional.scaled_dot_product_attention(*by_head).transpose(1, 2).numpy()
+        assert np.linalg.norm(np.asarray(ours, np.float64) - theirs) <= tolerance * np.linalg.norm(theirs)
+
+
+def small_vit(dtypes: dict[str, Any]) -> nnx.Module:
+    return without_values(lambda: VisionTransformer(dtypes, 32, 4, 2, 16, 2, 32), dtypes["param_dtype"])
+
+
+def test_cudnn_attention_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    with pytest.raises(Refused, match="needs an NVIDIA GPU"):
+        use_cudnn_attention(small_vit(model_dtypes("bf16")))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.raises(Refused, match="for bf16 and fp16, and this model computes in float32"):
+        use_cudnn_attention(small_vit(model_dtypes("fp32")))
+
+
+def test_choice_of_cudnn_attention_stays_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    model = small_vit(model_dtypes("bf16"))
+    use_cudnn_attention(model)
+    load_initial_weights(model, 1)
+    copied = nnx.merge(*nnx.split(model))
+    assert [layer.self_attention.attend for layer in copied.encoder.layers.values()] == [cudnn_attention] * 2
+
+
+def test_cudnn_attention_is_the_same_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU by JAX's other implementation of the same function."""
+    of_jax = jax.nn.dot_product_attention
+    monkeypatch.setattr(
+        jax.nn, "dot_product_attention", lambda *arrays, implementation: of_jax(*arrays, implementation="xla")
+    )
+    arrays = [jnp.asarray(DRAW.standard_normal((2, 5, 3, 8)), jnp.float32) for _ in range(3)]
+    np.testing.assert_allclose(cudnn_attention(*arrays, None), attention(*arrays, None), atol=1e-6)
+
+
+def test_sequential_has_numbers_for_functions_and_gaps() -> None:
+    with jax.enable_x64(True):
+        layers = Layers(FLOAT64)
+        model = Sequential(layers.linear(2, 3), nnx.relu, None, layers.linear(3, 2))
+        first, last = getattr(model, "0"), getattr(model, "3")
+        x = jnp.asarray([[1.0, -2.0]])
+        np.testing.assert_array_equal(model(x), last(jnp.maximum(first(x), 0)))
+        assert {path[0] for path, _ in nnx.to_flat_state(nnx.state(model))} == {"0", "3"}
