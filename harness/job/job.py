@@ -206,7 +206,9 @@ class Job:
                 measurement=measurement,
                 outcome=report.outcome,
                 reason=report.reason,
-                flags=quality_flags(result, environment, measurement.protocol.target_noise) if result else {},
+                flags=quality_flags(result, environment, protocol.target_noise, protocol.latency_calls)
+                if result
+                else {},
                 job=self.folder.name,
                 data=self.data,
                 started_at=started_at,

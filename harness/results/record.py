@@ -127,6 +127,21 @@ class EpochPoint(Measured):
     """The task's metric over the test set (harness/work/tasks.py), such as accuracy."""
 
 
+class Evaluation(Measured):
+    """What a program that infers says of the test set, or of its beginning, after it was timed."""
+
+    shape: list[int]
+    """[samples, ...] of the predictions."""
+    predictions: str
+    """The class with the largest output, of each: little-endian 16-bit numbers in base64
+    (harness/results/predictions.py)."""
+    sha256: str
+    """Of their bytes."""
+    test_metric: float | None = None
+    """The task's metric over these samples."""
+    test_metric_absent: str | None = None
+
+
 class Check(Frozen):
     """A numerical check that ran before the clock: relative L2 error against a reference."""
 
@@ -165,6 +180,8 @@ class Result(Measured):
     epochs: list[EpochPoint] = []
     time_to_target_s: float | None = None
     """Training time (evaluation excluded) until test accuracy first reached settings["target_metric"]."""
+    evaluation: Evaluation | None = None
+    """None where nothing is predicted, or there is no test set."""
     checks: list[Check] = []
     parameter_count: int | None = None
     details: dict[str, Any] = {}

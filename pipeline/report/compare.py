@@ -437,8 +437,9 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
         for name, value in numbers.items():
             values[name].append(value)
         # Today's rules over yesterday's samples; what only the job could see was recorded.
+        protocol = record.measurement.protocol
         flags = (
-            quality_flags(record.result, record.environment, record.measurement.protocol.target_noise)
+            quality_flags(record.result, record.environment, protocol.target_noise, protocol.latency_calls)
             | record.flags
             | flags
         )

@@ -180,7 +180,7 @@ def session_of(
         data="sample",
         quick=True,
     )
-    task = Task(name="text", arrays=("tokens",), samples="lines", metric=metric)
+    task = Task(name="text", arrays=("tokens",), model_inputs=("tokens",), samples="lines", metric=metric)
     return Session(
         measurement=measurement,
         benchmark=Benchmark(name="text", task=task, models=(), data=None),
