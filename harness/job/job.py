@@ -188,6 +188,7 @@ class Job:
     def _measure(self, measurement: Measurement) -> Record:
         """Leave a record, whatever becomes of the measurement's processes."""
         path = self.results.new_record(measurement)
+        protocol = measurement.protocol
         started_at = _now()
         self.environment["load_average"] = load_average()
         self.tracker.begin(measurement, self.environment)

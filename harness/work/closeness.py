@@ -51,8 +51,7 @@ OUTPUTS: dict[Precision, Tolerance] = {
 """Of outputs in evaluation, from drawn weights: of all together, and of each sample's less the mean over samples, where
 what all samples share hides no error. Rounding was seen to do at most 1.2e-6 and 2.3e-5 in fp32, 2.0e-3 and 1.2e-2 in
 imitated tf32, 2.7e-2 and 1.7e-1 in bf16: on a CPU, of both models of cifar10 and of all of imagenet100 at 64 x 64,
-EfficientNet being the worst, whose outputs differ least between images. No product is as wrong as that: see
-tests/runners/test_wrong_kernels.py."""
+EfficientNet being the worst, whose outputs differ least between images."""
 LOSSES: dict[Precision, float] = {"fp64": 1e-9, "fp32": 4e-4, "tf32": 4e-3, "bf16": 1.5e-2, "default": 4e-3}
 """Relative, of mean losses of a batch, in which rounding averages out."""
 SMALL = 1e-2

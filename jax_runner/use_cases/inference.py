@@ -15,6 +15,7 @@ Formulations:
 How each is run is in jax_runner/compiler.py.
 """
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,15 @@ from numpy.typing import NDArray
 from harness.measure.program import Answers, Infers, Session
 from harness.results.record import Check
 from harness.work.folding import folded
-from harness.work.use_cases.inference import HOST_BATCHES, Options, Requests, Settings, check_outputs, no_score, weights_of
+from harness.work.use_cases.inference import (
+    HOST_BATCHES,
+    Options,
+    Requests,
+    Settings,
+    check_outputs,
+    no_score,
+    weights_of,
+)
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
@@ -85,14 +94,10 @@ class Inference(OneProgram, Infers):
         session = self.session
         model = make_model(session, dtypes)
         self.parameter_count = parameter_count(model)
-        if session.mode.formulation == "taps":
-            from jax_runner.layers import use_taps
-
-            use_taps(model)
-        if session.mode.formulation == "cudnn_attention":
-            from jax_runner.layers import use_cudnn_attention
-
-            use_cudnn_attention(model)
+        if session.mode.formulation != "forward":
+            layers = importlib.import_module("jax_runner.layers")
+            switch = {"taps": "use_taps", "cudnn_attention": "use_cudnn_attention"}[session.mode.formulation]
+            getattr(layers, switch)(model)
         weight_of, batch_norm = self.weight_of, session.model.batch_norm
         if batch_norm and self.options.batch_norm == "folded":
             weight_of = folded(weight_of, without_batch_norm(model), batch_norm.epsilon)

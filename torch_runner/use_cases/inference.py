@@ -29,7 +29,15 @@ from harness.errors import Refused
 from harness.measure.program import Answers, Infers, Session
 from harness.results.record import Check
 from harness.work.folding import folded
-from harness.work.use_cases.inference import HOST_BATCHES, Options, Requests, Settings, check_outputs, no_score, weights_of
+from harness.work.use_cases.inference import (
+    HOST_BATCHES,
+    Options,
+    Requests,
+    Settings,
+    check_outputs,
+    no_score,
+    weights_of,
+)
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.folding import without_batch_norm
@@ -69,7 +77,7 @@ class Inference(Infers):
         self.memory_format = torch.contiguous_format if mode.layout == "nchw" else torch.channels_last
         dtype = model_dtype(precision)
         model = self.make_model(dtype)
-        model.to(self.device, memory_format=self.memory_format)
+        model.to(self.device).to(memory_format=self.memory_format)
         self.prepare = Prepare(make_task(session, dtype), stored_dtype(precision), self.memory_format).to(self.device)
         self.outputs_of: nn.Module = nn.Sequential(self.prepare, model) if self.on_host else model
         self.outputs_of = in_mode(self.outputs_of, mode, self.device)

@@ -26,7 +26,7 @@ Rows = NDArray[np.int64]
 """Places of samples."""
 
 HOST_BATCHES = 8
-"""In rotation where inputs come from the host, so that none is in a cache of the processor because of the call before."""
+"""In rotation where inputs come from the host, so that a call does not find its batch where the last one left it."""
 CHECKED_BATCHES = 2
 """A CUDA graph that reads anything but its input gives the same answer twice."""
 DISTINCT_SAMPLES = 4
