@@ -153,7 +153,7 @@ class Inference(Infers):
             pinned = self.session.device.on_gpu
             self.on_the_host = [{name: t.pin_memory() if pinned else t for name, t in b.items()} for b in placed]
             self.next_batch = 0
-            self.inputs = self.inputs or {name: t.to(self.device) for name, t in placed[0].items()}
+            self.inputs = self.inputs or {name: t.to(self.device, copy=True) for name, t in placed[0].items()}
             return
         (batch,) = placed
         inputs = self.prepare({name: tensor.to(self.device) for name, tensor in batch.items()})
