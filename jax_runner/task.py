@@ -70,10 +70,12 @@ class ImageClassification(Classification):
 class GeneratedClassification(Classification):
     """Inputs that are drawn: features, or channels x height x width."""
 
+    def __init__(self, *, are_images: bool) -> None:
+        self.are_images = are_images
+
     def inputs(self, batch: Batch) -> jax.Array:
         inputs = batch["inputs"]
-        is_image = inputs.ndim - batch["labels"].ndim == 3
-        return jnp.moveaxis(inputs, -3, -1) if is_image else inputs
+        return jnp.moveaxis(inputs, -3, -1) if self.are_images else inputs
 
 
 class NextToken:
@@ -107,7 +109,7 @@ def make_task(session: Session[Any], dtype: Any) -> Task:
     if name == "next_token":
         return NextToken()
     if name == "generated_classification":
-        return GeneratedClassification()
+        return GeneratedClassification(are_images=len(drawn_shape(session)) == 3)
     raise ConfigError(f"{session.benchmark.name}: jax_runner/task.py has no task {name}")
 
 
@@ -116,6 +118,13 @@ def centre_of(images: jax.Array, size: int) -> jax.Array:
     height, width = images.shape[-3:-1]
     top, left = (height - size) // 2, (width - size) // 2
     return images[..., top : top + size, left : left + size, :]
+
+
+def drawn_shape(session: Session[Any]) -> tuple[int, ...]:
+    """Of one sample: features, or channels x height x width."""
+    measurement, benchmark = session.measurement, session.benchmark
+    assert benchmark.drawn
+    return benchmark.drawn.shape(measurement.variant.model, benchmark.sizes.model_validate(measurement.sizes))
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

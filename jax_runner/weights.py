@@ -68,6 +68,16 @@ def load_weights(model: nnx.Module, weight_of: WeightOf) -> None:
     nnx.update(model, nnx.from_flat_state(drawn))
 
 
+def store_as(model: nnx.Module, dtype: Any) -> None:
+    """Round all weights to `dtype`, but those and the statistics of BatchNorm, which computes in float32."""
+    kept = {path for path, module in nnx.iter_modules(model) if isinstance(module, nnx.BatchNorm)}
+    rounded = {
+        path: variable if path[:-1] in kept else variable.replace(variable[...].astype(dtype))
+        for path, variable in nnx.to_flat_state(nnx.state(model))
+    }
+    nnx.update(model, nnx.from_flat_state(rounded))
+
+
 def flattened_of(model: nnx.Module) -> Flattened:
     """Empty where no dense layer is behind a flattened image."""
     flattened: Flattened = getattr(model, "FLATTENED", {})

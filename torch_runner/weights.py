@@ -28,6 +28,14 @@ def load_weights(model: nn.Module, weight_of: WeightOf) -> None:
                 tensor.copy_(torch.from_numpy(weight_of(name, tuple(tensor.shape))))
 
 
+def store_as(model: nn.Module, dtype: torch.dtype) -> None:
+    """Round all weights to `dtype`, but those and the statistics of BatchNorm, which computes in float32."""
+    for module in model.modules():
+        if not isinstance(module, nn.BatchNorm2d):
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.to(dtype)
+
+
 def to_neutral(tensors: Mapping[str, torch.Tensor]) -> Neutral:
     """Parameters or gradients by neutral name, with or without axes before the parameter's own (samples, models)."""
     return {name: tensor.detach().cpu().double().numpy() for name, tensor in tensors.items()}

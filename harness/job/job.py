@@ -188,6 +188,7 @@ class Job:
     def _measure(self, measurement: Measurement) -> Record:
         """Leave a record, whatever becomes of the measurement's processes."""
         path = self.results.new_record(measurement)
+        protocol = measurement.protocol
         started_at = _now()
         self.environment["load_average"] = load_average()
         self.tracker.begin(measurement, self.environment)
@@ -206,7 +207,9 @@ class Job:
                 measurement=measurement,
                 outcome=report.outcome,
                 reason=report.reason,
-                flags=quality_flags(result, environment, measurement.protocol.target_noise) if result else {},
+                flags=quality_flags(result, environment, protocol.target_noise, protocol.latency_calls)
+                if result
+                else {},
                 job=self.folder.name,
                 data=self.data,
                 started_at=started_at,

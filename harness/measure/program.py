@@ -6,7 +6,7 @@ Each `<framework>_runner/use_cases/<name>.py` has one `build(session, joined=Tru
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from harness.results.parity import Numbers
 from harness.results.record import Check, Memory
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase
+from harness.work.weights import WeightOf
 
 Phase = tuple[str, Callable[[], Any]]
 """A part of a step, by name: a function that starts its work and returns its outputs."""
@@ -89,6 +90,25 @@ class Trains(Program, Protocol):
         """Mean loss and mean score over the test set (harness/work/tasks.py)."""
 
 
+class Answers(NamedTuple):
+    """What a model says of the test set, or of its beginning."""
+
+    labels: NDArray[np.integer[Any]]
+    """[samples, ...]: the class whose output is largest, of each thing that a sample asks for."""
+    mean_score: float | None
+    """Over these samples (harness/work/tasks.py)."""
+    no_score: str | None = None
+    """Why there is none."""
+
+
+@runtime_checkable
+class Infers(Program, Protocol):
+    """A program that gives a model's outputs, so that they can be kept beside the times."""
+
+    def answers(self) -> Answers | None:
+        """By the step that was timed; None without a test set."""
+
+
 class Device(Protocol):
     """What each runner's device.py offers to the harness, under the same names.
 
@@ -149,6 +169,8 @@ class Session(Generic[D]):
     dataset: Dataset
     device: D
     world: World = ALONE
+    pretrained: WeightOf | None = None
+    """The model's own, where the settings ask for them."""
 
     @property
     def mode(self) -> Mode:

@@ -1,7 +1,7 @@
 """Drives any Program through the measurement: the one caller of both runners (docs/measurement.md has the protocol).
 
-Cold calls, check, steady state, training to the end, phases, and on several devices the control without communication,
-in this order. Nothing here knows a framework, a task or a use case.
+Cold calls, check, steady state, training to the end or predictions of the test set, phases, and on several devices the
+control without communication, in this order. Nothing here knows a framework, a task or a use case.
 """
 
 import gc
@@ -13,10 +13,11 @@ from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.measure.channel import Channel
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
-from harness.measure.program import Build, Phase, Program, Session, Trains
+from harness.measure.program import Build, Infers, Phase, Program, Session, Trains
 from harness.measure.slowdown import PlantedSlowdown
+from harness.results.predictions import evaluation_of
 from harness.results.quantities import summary_numbers
-from harness.results.record import EpochPoint, Memory, Result
+from harness.results.record import EpochPoint, Evaluation, Memory, Result
 from harness.results.statistics import sample_summary
 from harness.work.use_cases.train import Settings as TrainSettings
 from harness.work.use_cases.train import require_finite, require_finite_evaluation, time_to_target_s
@@ -56,6 +57,7 @@ class Measuring:
         self._require_finite(program)
         witness = program.witness()
         epochs = self._train(program) if isinstance(program, Trains) else []
+        evaluation = self._evaluate(program) if isinstance(program, Infers) else None
         result = Result(
             compile_time_s=clock.compile_time_s(cold_call_times_s, steady.warm_call_s),
             cold_call_times_s=cold_call_times_s,
@@ -69,6 +71,7 @@ class Measuring:
             held_back=steady.held_back,
             epochs=epochs,
             time_to_target_s=self._time_to_target_s(epochs),
+            evaluation=evaluation,
             checks=checks,
             parameter_count=program.parameter_count,
             details=program.details | ({"witness": witness} if witness else {}),
@@ -137,6 +140,16 @@ class Measuring:
             )
             self._tell_epoch(points[-1], epochs)
         return points
+
+    def _evaluate(self, program: Infers) -> Evaluation | None:
+        """What the timed step predicts, outside the clock."""
+        self._channel.progress("test set", 0, 1)
+        answers = program.answers()
+        if answers is None:
+            return None
+        metric = self._session.benchmark.task.metric
+        value = None if answers.mean_score is None else metric.value(answers.mean_score)
+        return evaluation_of(answers.labels, value, answers.no_score)
 
     def _tell_epoch(self, point: EpochPoint, epochs: int) -> None:
         self._channel.progress("train", point.epoch, epochs)

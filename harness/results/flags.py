@@ -49,11 +49,14 @@ HARMLESS_CLOCK_REASONS = frozenset({"gpu_idle", "applications_clocks_setting"})
 """Waiting between two blocks, or clocks that an administrator has set: neither slows a block by surprise."""
 
 
-def quality_flags(result: Result, environment: Mapping[str, Any], target_noise: float) -> dict[str, str]:
+def quality_flags(
+    result: Result, environment: Mapping[str, Any], target_noise: float, latency_calls: int = 0
+) -> dict[str, str]:
     """Name to sentence; empty if the record is clean.
 
     Args:
         target_noise: the protocol's; blocks that ended without reaching it ran out of time or number.
+        latency_calls: the protocol's, of which there may be fewer for the same reason.
     """
     flags = _restart_flags(environment)
     if result.recompiles:
@@ -61,7 +64,7 @@ def quality_flags(result: Result, environment: Mapping[str, Any], target_noise: 
     if result.blocks is not None:
         flags |= _block_flags(result.blocks, target_noise)
     if result.latency is not None:
-        flags |= _latency_flags(result.latency)
+        flags |= _latency_flags(result.latency, latency_calls)
     flags |= _throttle_flags(result)
     flags |= _gpu_flags(result.gpu_states, environment)
     flags |= _version_flags(environment)
@@ -98,12 +101,19 @@ def _block_flags(blocks: Blocks, target_noise: float) -> dict[str, str]:
     return flags
 
 
-def _latency_flags(latency: Latency) -> dict[str, str]:
-    """Only of what has a 95th percentile; see latency_p95_s."""
-    calls, needed = len(latency.call_times_s), calls_needed(0.95)
-    if calls >= needed or latency.steps_per_call > 1:
+def _latency_flags(latency: Latency, wanted: int) -> dict[str, str]:
+    """Only of what has a 95th percentile, see latency_p95_s; of the 99th only where as many calls were wanted as it
+    needs."""
+    if latency.steps_per_call > 1:
         return {}
-    return {"too_few_latency_calls": f"{calls} latency calls: the 95th percentile needs at least {needed}"}
+    calls, flags = len(latency.call_times_s), {}
+    if calls < (needed := calls_needed(0.95)):
+        flags["too_few_latency_calls"] = f"{calls} latency calls: the 95th percentile needs at least {needed}"
+    if calls < (needed := calls_needed(0.99)) <= wanted:
+        flags["too_few_calls_for_p99"] = (
+            f"{calls} latency calls of {wanted}, then time ran out: the 99th percentile needs at least {needed}"
+        )
+    return flags
 
 
 def _throttle_flags(result: Result) -> dict[str, str]:

@@ -17,6 +17,7 @@ from harness.results.statistics import (
     latency_mean_s,
     latency_p50_s,
     latency_p95_s,
+    latency_p99_s,
     median,
     net_energy_per_sample,
     numbers_read,
@@ -122,6 +123,13 @@ def _of_last_epoch(of_point: Callable[[EpochPoint], float]) -> Derive:
     return lambda result: of_point(result.epochs[-1]) if result.epochs else None
 
 
+def _test_metric(result: Result) -> float | None:
+    """Of what was trained, after its last epoch; of what infers, as it is."""
+    if result.evaluation is not None:
+        return result.evaluation.test_metric
+    return result.epochs[-1].test_metric if result.epochs else None
+
+
 def _memory(field: str, words: str, chart: str = "") -> Quantity:
     def derive(result: Result) -> float | None:
         value: int | None = getattr(result.memory, field)
@@ -165,6 +173,10 @@ WARM = Absence(
     reason=lambda _, result: result.compile_time_warm_absent,
     on_terminal=True,
 )
+QUALITY = Absence(
+    words="Quality on the test set",
+    reason=lambda _, result: result.evaluation.test_metric_absent if result.evaluation else None,
+)
 COMMUNICATION = Absence(words="Communication", reason=lambda _, result: result.blocks_alone_absent, on_terminal=True)
 MEMORY = Absence(words="Memory", reason=lambda _, result: result.memory.absent)
 ENERGY = Absence(words="Energy", reason=lambda _, result: result.energy.absent)
@@ -187,6 +199,7 @@ QUANTITIES = (
     Quantity(
         "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES, short="step\np95 ms", chart="p95_ms"
     ),
+    Quantity("step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), PAGE),
     Quantity("step_time_mean_s", "step mean", MS, _of_latency(latency_mean_s)),
     Quantity(
         "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, TABLES,
@@ -211,8 +224,8 @@ QUANTITIES = (
         PAGE, absent=ENERGY, chart="net_mj",
     ),
     Quantity(
-        "test_metric", "{metric.words}", None, _of_last_epoch(lambda point: point.test_metric), TABLES,
-        short="test\n{metric.name}", is_metric=True,
+        "test_metric", "{metric.words}", None, _test_metric, TABLES,
+        absent=QUALITY, short="test\n{metric.name}", is_metric=True,
     ),
     Quantity("test_loss", "test loss", None, _of_last_epoch(lambda point: point.test_loss)),
     Quantity(

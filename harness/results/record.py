@@ -7,12 +7,14 @@ History of the schema:
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's
 """
 
+import base64
+import hashlib
 import json
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import RecordError
 from harness.files import way_out, write_atomically
@@ -127,6 +129,28 @@ class EpochPoint(Measured):
     """The task's metric over the test set (harness/work/tasks.py), such as accuracy."""
 
 
+class Evaluation(Measured):
+    """What a program that infers says of the test set, or of its beginning, after it was timed."""
+
+    shape: list[int]
+    """[samples, ...] of the predictions."""
+    predictions: str
+    """The class with the largest output, of each: little-endian 16-bit numbers in base64
+    (harness/results/predictions.py)."""
+    sha256: str
+    """Of their bytes."""
+    test_metric: float | None = None
+    """The task's metric over these samples."""
+    test_metric_absent: str | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "Evaluation":
+        content = base64.b64decode(self.predictions, validate=True)
+        if len(content) != 2 * math.prod(self.shape) or hashlib.sha256(content).hexdigest() != self.sha256:
+            raise ValueError("the predictions are not those of their shape and SHA-256")
+        return self
+
+
 class Check(Frozen):
     """A numerical check that ran before the clock: relative L2 error against a reference."""
 
@@ -165,6 +189,8 @@ class Result(Measured):
     epochs: list[EpochPoint] = []
     time_to_target_s: float | None = None
     """Training time (evaluation excluded) until test accuracy first reached settings["target_metric"]."""
+    evaluation: Evaluation | None = None
+    """None where nothing is predicted, or there is no test set."""
     checks: list[Check] = []
     parameter_count: int | None = None
     details: dict[str, Any] = {}

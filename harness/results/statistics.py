@@ -152,12 +152,22 @@ def latency_p95_s(latency: Latency) -> float | None:
     return percentile(latency.call_times_s, 0.95) if latency.steps_per_call == 1 else None
 
 
+def latency_p99_s(latency: Latency) -> float | None:
+    """Their 99th percentile. None as above, and where there are fewer calls than `calls_needed` has: the largest of so
+    few says little about it."""
+    calls = len(latency.call_times_s)
+    if latency.steps_per_call > 1 or calls < calls_needed(0.99):
+        return None
+    return percentile(latency.call_times_s, 0.99)
+
+
 def latency_mean_s(latency: Latency) -> float:
     return math.fsum(latency.call_times_s) / len(latency.call_times_s) / latency.steps_per_call
 
 
 def calls_needed(share: float, confidence: float = 0.95) -> int:
-    """Fewest samples that can bound the `share` percentile from above: 72 for the 95th percentile at 95 %.
+    """Fewest samples that can bound the `share` percentile from above: 72 for the 95th percentile at 95 %,
+    368 for the 99th.
 
     The smallest n with share**n <= (1 - confidence) / 2: with fewer, even the largest sample lies below that
     percentile too often. The same order statistics as median_interval.

@@ -30,6 +30,8 @@ class Task(Frozen):
     name: str
     arrays: tuple[str, ...]
     """Names of the arrays of a data set; their first axis counts samples."""
+    model_inputs: tuple[str, ...]
+    """Those of the arrays that a model is given; it is judged by the others."""
     samples: str
     """What the samples are called, as in `60,000 images to train on`."""
     metric: Metric
@@ -38,12 +40,28 @@ class Task(Frozen):
 ACCURACY = Metric(name="accuracy", words="test accuracy", higher_is_better=True, format="percent")
 PERPLEXITY = Metric(name="perplexity", words="test perplexity", higher_is_better=False, format="number", of_mean="exp")
 
-IMAGE_CLASSIFICATION = Task(name="image_classification", arrays=("images", "labels"), samples="images", metric=ACCURACY)
+IMAGE_CLASSIFICATION = Task(
+    name="image_classification",
+    arrays=("images", "labels"),
+    model_inputs=("images",),
+    samples="images",
+    metric=ACCURACY,
+)
 """images: uint8 [samples, height, width, channels]; labels: int32 [samples], from 0."""
 GENERATED_CLASSIFICATION = Task(
-    name="generated_classification", arrays=("inputs", "labels"), samples="samples", metric=ACCURACY
+    name="generated_classification",
+    arrays=("inputs", "labels"),
+    model_inputs=("inputs",),
+    samples="samples",
+    metric=ACCURACY,
 )
 """inputs: float32 [samples, features] or [samples, channels, height, width]; labels as above."""
 
-NEXT_TOKEN = Task(name="next_token", arrays=("tokens",), samples="windows of text", metric=PERPLEXITY)
+NEXT_TOKEN = Task(
+    name="next_token",
+    arrays=("tokens",),
+    model_inputs=("tokens",),
+    samples="windows of text",
+    metric=PERPLEXITY,
+)
 """tokens: int32 [samples, positions + 1]; each is to be predicted from those before it in its sample."""

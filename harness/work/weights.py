@@ -8,11 +8,12 @@ converts.
 import math
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-WeightOf = Callable[[str, tuple[int, ...]], NDArray[np.float32]]
+WeightOf = Callable[[str, tuple[int, ...]], NDArray[np.floating[Any]]]
 """(neutral name, neutral shape) -> the values of a parameter or of a running statistic."""
 RUNNING_STATISTICS = ("running_mean", "running_var")
 KERNELS = ("weight", "in_proj_weight")
@@ -50,6 +51,21 @@ def initial_weight(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
         raise ValueError(f"parameter {name!r}: no rule to draw it; known: {', '.join(known)}")
     bound = math.sqrt(6 / math.prod(shape[1:]))
     return generator.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def inference_weight(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Initial weights in which nothing is constant: running statistics, scales and biases are drawn too, or whoever
+    leaves one out would not be seen.
+
+    What `initial_weight` fills with zeros is N(0, 0.1); what it fills with another number c is U(0.5 c, 1.5 c).
+    """
+    initial = initial_weight(seed, name, shape)
+    constant = initial.flat[0]
+    if not np.all(initial == constant):
+        return initial
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode()), 1])
+    drawn = constant * generator.uniform(0.5, 1.5, shape) if constant else 0.1 * generator.standard_normal(shape)
+    return drawn.astype(np.float32)
 
 
 def batch_order(seed: int, sample_count: int, batch_size: int, epochs: int) -> NDArray[np.int32]:

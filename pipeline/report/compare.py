@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, Scalar, Variant
 from harness.results.flags import quality_flags
 from harness.results.parity import Judgement
+from harness.results.predictions import agreement_in_words
 from harness.results.quantities import THROUGHPUT, summary_numbers
-from harness.results.record import SETTLED, Record
+from harness.results.record import SETTLED, Evaluation, Record
 from harness.results.statistics import (
     REPLICATES_FOR_AN_INTERVAL,
     SAME_WITHIN,
@@ -128,6 +129,8 @@ class Comparison:
     """None where the gate has not passed the pair, or no replicate is common to both."""
     conditions: tuple[Condition, ...]
     """What was equal on both sides, replicate by replicate, and what was not."""
+    predictions: str | None = None
+    """How many predictions on the test set are the same, where both sides made any."""
 
     @property
     def why_no_ratio(self) -> str | None:
@@ -437,8 +440,9 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
         for name, value in numbers.items():
             values[name].append(value)
         # Today's rules over yesterday's samples; what only the job could see was recorded.
+        protocol = record.measurement.protocol
         flags = (
-            quality_flags(record.result, record.environment, record.measurement.protocol.target_noise)
+            quality_flags(record.result, record.environment, protocol.target_noise, protocol.latency_calls)
             | record.flags
             | flags
         )
@@ -512,7 +516,15 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         judgement=judgement,
         estimate=estimate,
         conditions=conditions(pairs),
+        predictions=agreement_in_words(*(_evaluations(side, common) for side in (of_jax, of_torch))),
     )
+
+
+def _evaluations(records: Mapping[int, Record], replicates: Sequence[int]) -> list[Evaluation]:
+    """Of these replicates; empty where one has none."""
+    results = [records[replicate].result for replicate in replicates]
+    found = [result.evaluation for result in results if result is not None and result.evaluation is not None]
+    return found if len(found) == len(replicates) else []
 
 
 def _judgement(judgements: Sequence[Judgement]) -> Judgement:

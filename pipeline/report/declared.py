@@ -11,6 +11,7 @@ from harness.work.tasks import Metric, Task
 UNKNOWN_TASK = Task(
     name="unknown",
     arrays=(),
+    model_inputs=(),
     samples="samples",
     metric=Metric(name="metric", words="test metric", higher_is_better=True, format="number"),
 )

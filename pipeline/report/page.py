@@ -13,6 +13,7 @@ from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.record import Record
+from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report import calibrations, wording
 from pipeline.report.calibrations import CalibratedDevices
@@ -139,6 +140,7 @@ def page_html(
         "frameworks": FRAMEWORKS,
         "verdicts": VERDICTS,
         "statistics": STATISTICS,
+        "calls_for_p99": calls_needed(0.99),
     }
     return environment.get_template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),

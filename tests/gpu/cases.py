@@ -20,8 +20,11 @@ MODELS = (
     ("synthetic", "mlp"),
     ("synthetic", "linear"),
     ("text", "mlp"),
+    ("imagenet100", "mobilenet_v3_small"),
+    ("imagenet100", "vit_b_16"),
 )
-"""Small, and those with convolutions first; a case takes the first that its use case and mode can do."""
+"""Small, and those with convolutions first; a case takes the first that its use case and mode can do. The last two have
+depthwise convolutions and attention."""
 BATCH_SIZE = 16
 """Two chunks of the chunked modes."""
 MODELS_AT_ONCE = 3
@@ -88,12 +91,12 @@ def options_of(case: Case) -> dict[str, Any]:
     return next(
         options
         for model in models
-        for options in _combinations(declared.options)
+        for options in combinations(declared.options)
         if declared.goes_with(case.declared, model, options)
     ) | ({"models": MODELS_AT_ONCE} if "models" in declared.options.model_fields else {})
 
 
-def _combinations(fields: type[Frozen]) -> Iterator[dict[str, Any]]:
+def combinations(fields: type[Frozen]) -> Iterator[dict[str, Any]]:
     first = made_up(fields)
     values = [get_args(fields.model_fields[name].annotation) or (value,) for name, value in first.items()]
     return (dict(zip(first, chosen, strict=True)) for chosen in itertools.product(*values))

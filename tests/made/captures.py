@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_runner import compiler
-from torch_runner.use_cases import many_models, per_sample_gradients, train
+from torch_runner.use_cases import inference, many_models, per_sample_gradients, train
 
 
 class GraphOnCpu:
@@ -46,7 +46,7 @@ def allow_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the modes that need a GPU; what Inductor does for a GPU alone is left out."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", GraphOnCpu)
     monkeypatch.setattr(compiler, "require_ability", lambda *_: None)
-    for module in (train, per_sample_gradients, many_models):
+    for module in (train, per_sample_gradients, inference, many_models):
         monkeypatch.setattr(module, "captured", captured_on_cpu)
 
 

@@ -14,10 +14,10 @@ from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import Cell, Framework, Frozen, Measurement, MeasurementSettings, Precision, Variant
 from harness.results.record import Result
-from harness.work.declared import Model
+from harness.work.declared import BatchNorm, Model
 from harness.work.declared import use_case as declared_use_case
 
-NUMBERS = {"train": 1, "per_sample_gradients": 3, "many_models": 6}
+NUMBERS = {"train": 1, "per_sample_gradients": 3, "inference": 5, "many_models": 6}
 SETTINGS: dict[str, dict[str, Any]] = {
     "train": {"epochs": 1, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "target_metric": 0.5},
     "per_sample_gradients": {"chunk_size": 8, "clip_norm": 1.0},
@@ -33,7 +33,9 @@ SMALL_SIZES = {
     "classes": 3,
 }
 """Of `synthetic`."""
-PLAIN_MODEL = Model(name="plain")
+SMALL_IMAGES = {"image_size": 64}
+"""Of `imagenet100`."""
+PLAIN_MODEL = Model(name="plain", batch_norm=BatchNorm())
 PROTOCOL = MeasurementSettings(
     replicates=1,
     seed=3,
@@ -82,7 +84,7 @@ def make_session(
         ),
         replicate=0,
         settings=made_up(declared.settings) | SETTINGS.get(use_case, {}) | settings,
-        sizes=sizes or (SMALL_SIZES if benchmark == "synthetic" else {}),
+        sizes=sizes or {"synthetic": SMALL_SIZES, "imagenet100": SMALL_IMAGES}.get(benchmark, {}),
         protocol=protocol,
         data="sample",
         quick=True,

@@ -3,6 +3,7 @@
 A new use case, mode, benchmark or model is here as soon as it is declared.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from harness.measure.program import Program, Trains
 from harness.plan import Framework
 from harness.work.declared import Mode, benchmark, benchmark_names, use_case, use_case_names
 from harness.work.weights import RUNNING_STATISTICS, initial_weight
+from tests.gpu.cases import combinations
 from tests.made.sessions import PROTOCOL, build, make_session
 
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
@@ -51,8 +53,8 @@ def declared_modes() -> Iterator[Any]:
 def test_every_declared_mode_is_built(framework: Framework, name: str, mode: Mode) -> None:
     """Of some model that the use case takes, a program for one device; else the mode is refused for what this machine
     lacks."""
-    smallest_first = sorted(MODELS, key=lambda names: PARAMETERS.get(names, 0))
-    for data, model in (names for names in smallest_first if takes(name, *names)):
+    smallest_first = sorted(MODELS, key=lambda names: PARAMETERS.get(names, math.inf))
+    for data, model in (names for names in smallest_first if takes(name, mode, *names)):
         session = make_session(framework, name, benchmark=data, model=model, execution_mode=mode.name)
         try:
             program = build(session)
@@ -69,9 +71,11 @@ def test_every_declared_mode_is_built(framework: Framework, name: str, mode: Mod
     pytest.fail("no model can be built")
 
 
-def takes(name: str, data: str, model: str) -> bool:
-    declared = benchmark(data)
-    return use_case(name).refuses(declared, declared.model(model)) is None
+def takes(name: str, mode: Mode, data: str, model: str) -> bool:
+    """With some options."""
+    declared, of_model = use_case(name), benchmark(data).model(model)
+    can_be = any(declared.goes_with(mode, of_model, options) for options in combinations(declared.options))
+    return can_be and declared.refuses(benchmark(data), of_model) is None
 
 
 @pytest.mark.parametrize("name", use_case_names())

@@ -31,6 +31,11 @@ CASES = [
             ("torch", "outer_product_eager", "full"),
         ]
     ),
+    *(
+        (framework, "inference", mode, {"inputs": inputs})
+        for framework, mode in [("jax", "jit"), ("torch", "eager"), ("torch", "eager_graph"), ("torch", "eager_nchw")]
+        for inputs in ("on_device", "on_host")
+    ),
     ("jax", "many_models", "vmap", {"models": 3}),
     ("jax", "many_models", "unrolled", {"models": 3}),
     ("torch", "many_models", "loop_eager", {"models": 3}),

@@ -57,18 +57,18 @@ def test_recipe_has_all_of_its_blocks() -> None:
         "torch_runner/models/fashion_mnist.py",
         "jax_runner/models/fashion_mnist.py",
         "experiments.yaml, under benchmarks",
-        "harness/work/use_cases/inference.py",
-        "torch_runner/use_cases/inference.py",
-        "jax_runner/use_cases/inference.py",
+        "harness/work/use_cases/evaluate.py",
+        "torch_runner/use_cases/evaluate.py",
+        "jax_runner/use_cases/evaluate.py",
         "experiments.yaml, under use_cases",
         "experiments.yaml, under matrix.exclude",
     ]
 
 
 def test_recipe_adds_a_benchmark_and_a_use_case(extended: Path) -> None:
-    output = run(extended, "main.py", "--dry-run", "--benchmark", "fashion_mnist", "--use_case", "5", "--use_case", "3")
+    output = run(extended, "main.py", "--dry-run", "--benchmark", "fashion_mnist", "--use_case", "7", "--use_case", "3")
     # Three replicates, of one variant in JAX and two in PyTorch.
-    assert "any/pair_fashion_mnist_5: 3 + 6 measurements (jax, torch in turn)" in output
+    assert "any/pair_fashion_mnist_7: 3 + 6 measurements (jax, torch in turn)" in output
     assert (extended / "slurm_scripts" / "jax_fashion_mnist_3.sh").exists()
 
 
@@ -80,15 +80,15 @@ def test_recipe_measures(extended: Path, framework: str) -> None:
     output = run(
         extended,
         f"{framework}_runner/run.py",
-        *("--benchmark", "fashion_mnist", "--use_case", "5", "--data", "sample", "--quick"),
+        *("--benchmark", "fashion_mnist", "--use_case", "7", "--data", "sample", "--quick"),
         *("--config", str(eager_only), "--results", str(extended / "results")),
     )
     assert "1 measured, 0 had a record, 0 failed" in output
-    (record,) = (extended / "results" / "records" / "any" / "fashion_mnist_5" / framework).glob("*.json")
+    (record,) = (extended / "results" / "records" / "any" / "fashion_mnist_7" / framework).glob("*.json")
     result = json.loads(record.read_text())["result"]
     # conv1 3*3*1*32 + 32, conv2 3*3*32*64 + 64, fc 3136*10 + 10
     assert result["parameter_count"] == 320 + 18_496 + 31_370
-    assert result["blocks"]["samples_per_step"] == 256
+    assert result["blocks"]["samples_per_step"] == 4 * 128
 
 
 def test_recipe_passes_the_parity_gate(extended: Path) -> None:
@@ -99,7 +99,7 @@ def test_recipe_passes_the_parity_gate(extended: Path) -> None:
 
     results = Results(root=extended / "results")
     ours, theirs = (
-        read_record(next((results.records() / "any" / "fashion_mnist_5" / framework).glob("*.json")))
+        read_record(next((results.records() / "any" / "fashion_mnist_7" / framework).glob("*.json")))
         for framework in ("jax", "torch")
     )
     judgement = ParityGate(results).judge(ours, theirs)

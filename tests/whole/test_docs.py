@@ -26,7 +26,7 @@ FIGURE = re.compile(
 )
 MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchmarks")
 """First parts of paths that a run makes, or that mean both runners' folders."""
-OF_THE_RECIPE = ("fashion_mnist", "inference")
+OF_THE_RECIPE = ("fashion_mnist", "evaluate")
 
 
 def page_id(page: Path) -> str:

@@ -1,27 +1,51 @@
-"""Use case 5: the outputs of a batch, on one GPU. What both frameworks share."""
+"""Use case 5: the outputs of a batch, on one GPU. What both frameworks share.
 
-from collections.abc import Mapping
+Numbers only, no framework. The check's batches repeat a few distinct samples up to the measured batch size, so that the
+very program that is timed is checked, and a float64 reference of the distinct samples is enough.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from harness.plan import Frozen
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import DataError
+from harness.plan import Frozen, Precision, Scalar
+from harness.results.record import Check
+from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_items, relative_error
+from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.use_cases.many_models import drawn_batch
+from harness.work.weights import WeightOf, inference_weight
+
+Weights = Literal["drawn", "pretrained"]
+Rows = NDArray[np.int64]
+"""Places of samples."""
+
+HOST_BATCHES = 8
+"""In rotation where inputs come from the host, so that a call does not find its batch where the last one left it."""
+CHECKED_BATCHES = 2
+"""A CUDA graph that reads anything but its input gives the same answer twice."""
+DISTINCT_SAMPLES = 4
+"""In each of the check's batches."""
+PREDICTED_SAMPLES = 5_000
+"""Of the test set, at most, for the predictions that a record keeps."""
 
 
 class Options(Frozen):
     batch_norm: Literal["folded", "kept"]
     """Multiplied into the convolution before it, as every deployment does; or a layer of its own, as it was trained."""
     inputs: Literal["on_device", "on_host"]
-    """Normalised and there before the call; or uint8 in pinned memory of the host, whose transfer is part of the call,
-    as is that of the outputs back."""
+    """Normalised and there before the call, and the outputs stay there; or raw (images as uint8) in the host's memory,
+    pinned where there is a GPU, and the call ends when the outputs are in the host's memory."""
 
 
 class Settings(Frozen):
-    weights: Literal["drawn", "pretrained"] = "drawn"
+    weights: Weights = "drawn"
     """Drawn from the seed, or those that torchvision publishes for ImageNet (`main.py data` brings them)."""
-
-
-def refuses(benchmark: Benchmark, _model: Model) -> str | None:
-    return None
 
 
 def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
@@ -36,7 +60,6 @@ USE_CASE = UseCase(
     name="inference",
     options=Options,
     settings=Settings,
-    refuses=refuses,
     goes_with=goes_with,
     one_device=True,
     modes={
@@ -47,3 +70,113 @@ USE_CASE = UseCase(
         ),
     },
 )
+
+
+def weights_of(settings: Settings, seed: int, pretrained: WeightOf | None) -> WeightOf:
+    """Of the model with BatchNorm.
+
+    Args:
+        pretrained: the model's, where they were asked for and are there.
+
+    Raises:
+        DataError: they were asked for and are not there.
+    """
+    if settings.weights == "drawn":
+        return partial(inference_weight, seed)
+    if pretrained is None:
+        raise DataError("there are no pretrained weights of this model; settings.weights: drawn measures without them")
+    return pretrained
+
+
+def no_score(settings: Settings) -> str | None:
+    """Why predictions have no quality; None where they have."""
+    return "the weights are drawn" if settings.weights == "drawn" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """What a model is asked: samples of the test set, or drawn ones where the benchmark has no data."""
+
+    benchmark: Benchmark
+    dataset: Dataset
+    model: str
+    sizes: Mapping[str, Scalar]
+    seed: int
+    batch_size: int
+
+    def samples(self, rows: Rows) -> dict[str, NDArray[Any]]:
+        """The arrays that the model is given, [len(rows), ...]; from the start of the test set again behind its end.
+        Of images that are larger than what the model sees, the centre."""
+        if drawn := self.benchmark.drawn:
+            sizes = self.benchmark.sizes.model_validate(self.sizes)
+            shape, classes = drawn.shape(self.model, sizes), drawn.classes(self.model, sizes)
+            batch = drawn_batch(self.seed, (int(rows.max()) + 1,), shape, classes)
+        else:
+            batch, rows = dict(self.dataset.test), rows % self.dataset.test_count
+        arrays = {name: np.asarray(batch[name][rows]) for name in self.benchmark.task.model_inputs}
+        size = self.sizes.get("image_size")
+        if "images" in arrays and isinstance(size, int):
+            arrays["images"] = centre(arrays["images"], size)
+        return arrays
+
+    def timed(self, count: int) -> list[dict[str, NDArray[Any]]]:
+        """`count` batches of samples that differ, as far as there are enough of them."""
+        rows = np.arange(count * self.batch_size).reshape(count, self.batch_size)
+        return [self.samples(of_batch) for of_batch in rows]
+
+    def checked(self) -> list[dict[str, NDArray[Any]]]:
+        """The batches of the check, each of a few samples over and over."""
+        return [self.samples(rows) for rows in checked_rows(self.batch_size)]
+
+    def distinct(self) -> dict[str, NDArray[Any]]:
+        """The samples of the check, each once."""
+        return self.samples(np.arange(CHECKED_BATCHES * distinct_samples(self.batch_size)))
+
+    def predicted(self) -> Iterator[tuple[Rows, dict[str, NDArray[Any]]]]:
+        """Batches over the test set, or its beginning: (places of the samples that count, arrays of a whole batch).
+        The last is filled up from its start."""
+        count = min(PREDICTED_SAMPLES, self.dataset.test_count)
+        for first in range(0, count, self.batch_size):
+            rows = first + np.arange(self.batch_size)
+            yield rows[rows < count], self.samples(np.where(rows < count, rows, rows - first))
+
+
+def centre(images: NDArray[Any], size: int) -> NDArray[Any]:
+    """[samples, height, width, channels] to [samples, size, size, channels], contiguous; as they are where they are no
+    larger."""
+    top, left = (max(0, (extent - size) // 2) for extent in images.shape[1:3])
+    return np.ascontiguousarray(images[:, top : top + size, left : left + size])
+
+
+def distinct_samples(batch_size: int) -> int:
+    return min(DISTINCT_SAMPLES, batch_size)
+
+
+def checked_rows(batch_size: int) -> list[Rows]:
+    """Places of the samples of each of the check's batches, [batch]; no sample is in two of them."""
+    distinct = distinct_samples(batch_size)
+    return [index * distinct + np.arange(batch_size) % distinct for index in range(CHECKED_BATCHES)]
+
+
+def check_outputs(
+    actual: Sequence[NDArray[np.float64]], reference: NDArray[np.float64], precision: Precision
+) -> list[Check]:
+    """The program that will be timed against the model with BatchNorm, operator by operator in float64.
+
+    The outputs of all samples together, and each sample's less their mean over all samples: what all outputs have in
+    common can be much larger than what tells one sample from another.
+
+    Args:
+        actual: of each of the check's batches, [batch, ...].
+        reference: of the distinct samples, [samples, ...].
+
+    Raises:
+        CheckFailed: they differ; the variant is then recorded as failed and never timed.
+    """
+    expected = reference[np.concatenate(checked_rows(len(actual[0])))]
+    found = np.concatenate(actual)
+    tolerance = OUTPUTS[precision]
+    against = f"outputs of {CHECKED_BATCHES} batches against float64"
+    whole = check_error(against, relative_error({"": found}, {"": expected}), tolerance.typical)
+    centred = errors_of_items({"": found - found.mean(0)}, {"": expected - expected.mean(0)})
+    return [whole, check_worst(f"{against}, less their mean", centred, "sample", tolerance.worst)]

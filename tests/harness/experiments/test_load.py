@@ -156,8 +156,8 @@ target_metric; did you mean momentum?
 23:5: use_cases.1.settings.target_metric: is missing for mnist, cifar10; give a number of at least 0 here or at
 benchmarks.mnist.settings.train.target_metric
 ?     name: train\n ->     name: trian\n
-19:11: use_cases.1.name: trian: no such use case in harness/work/use_cases/; valid: many_models, per_sample_gradients,
-train; did you mean train?
+19:11: use_cases.1.name: trian: no such use case in harness/work/use_cases/; valid: inference, many_models,
+per_sample_gradients, train; did you mean train?
 ?   mnist: {models: [cnn]}\n ->   mnist: {models: [cnn], sizes: {classes: 3}}\n
 15:34: benchmarks.mnist.sizes.classes: not a size of mnist; there is none to choose from
 ?   mnist: {models: [cnn]}\n ->   mnist: {models: [cnn], settings: {trains: {epochs: 3}}}\n

@@ -16,10 +16,11 @@ from harness.measure import clock as clock_module
 from harness.measure import process, slowdown
 from harness.measure.channel import ChildTask
 from harness.measure.gpu import NoGpu
-from harness.measure.program import Phase, Program, Session, Trains
+from harness.measure.program import Answers, Infers, Phase, Program, Session, Trains
 from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import CONDITIONS, Cell, Measurement, MeasurementSettings, Variant
+from harness.results.predictions import predictions_of
 from harness.results.record import Check, HeldBack, Memory, Result
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, use_case
@@ -166,6 +167,18 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     return lab
 
 
+class Answering(Work):
+    """Implements Infers."""
+
+    def __init__(self, lab: Lab, found: Answers | None) -> None:
+        super().__init__(lab)
+        self.found = found
+
+    def answers(self) -> Answers | None:
+        self.lab.note("answers")
+        return self.found
+
+
 def session_of(
     lab: Lab, *, metric: Metric = ACCURACY, target: float = 0.5, world: World = ALONE, **of_variant: Any
 ) -> Session[Any]:
@@ -180,7 +193,7 @@ def session_of(
         data="sample",
         quick=True,
     )
-    task = Task(name="text", arrays=("tokens",), samples="lines", metric=metric)
+    task = Task(name="text", arrays=("tokens",), model_inputs=("tokens",), samples="lines", metric=metric)
     return Session(
         measurement=measurement,
         benchmark=Benchmark(name="text", task=task, models=(), data=None),
@@ -201,7 +214,23 @@ def everything(lab: Lab, program: Program, **of_session: Any) -> Result:
 
 def test_the_made_up_programs_are_programs(lab: Lab) -> None:
     assert isinstance(Work(lab), Program) and not isinstance(Work(lab), Trains)
-    assert isinstance(Training(lab, []), Trains)
+    assert isinstance(Training(lab, []), Trains) and not isinstance(Training(lab, []), Infers)
+    assert isinstance(Answering(lab, None), Infers) and not isinstance(Answering(lab, None), Trains)
+
+
+def test_predictions_are_made_after_the_clock_and_have_the_metric_of_the_task(lab: Lab) -> None:
+    program = Answering(lab, Answers(np.array([3, 1, 2]), mean_score=math.log(2), no_score=None))
+    evaluation = everything(lab, program, metric=PERPLEXITY).evaluation
+    assert evaluation and evaluation.test_metric == pytest.approx(2.0) and evaluation.test_metric_absent is None
+    np.testing.assert_array_equal(predictions_of(evaluation), [3, 1, 2])
+    diary = [what for what, _ in lab.diary]
+    assert diary.index("end timing") < diary.index("is finite") < diary.index("answers")
+
+
+def test_predictions_may_have_no_quality_or_not_be_there(lab: Lab) -> None:
+    drawn = everything(lab, Answering(lab, Answers(np.array([3]), None, "the weights are drawn"))).evaluation
+    assert drawn and (drawn.test_metric, drawn.test_metric_absent) == (None, "the weights are drawn")
+    assert everything(lab, Answering(lab, None)).evaluation is None
 
 
 def test_the_order_of_a_measurement(lab: Lab) -> None:

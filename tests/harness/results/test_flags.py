@@ -63,6 +63,29 @@ def test_few_latency_calls() -> None:
     assert flags == {"too_few_latency_calls": "71 latency calls: the 95th percentile needs at least 72"}
 
 
+@pytest.mark.parametrize(
+    ("calls", "steps_per_call", "wanted", "flags"),
+    [
+        (367, 1, 1000, ["too_few_calls_for_p99"]),
+        (367, 1, 368, ["too_few_calls_for_p99"]),
+        (368, 1, 1000, []),
+        (200, 1, 200, []),  # nobody wanted a p99
+        (367, 4, 1000, []),  # nor is there one of several steps
+        (3, 1, 1000, ["too_few_latency_calls", "too_few_calls_for_p99"]),
+    ],
+)
+def test_few_calls_where_many_were_wanted(calls: int, steps_per_call: int, wanted: int, flags: list[str]) -> None:
+    result = Result(latency=Latency(steps_per_call=steps_per_call, call_times_s=[0.1] * calls))
+    found = quality_flags(result, {}, LOOSE, latency_calls=wanted)
+    assert list(found) == flags
+    if calls == 367 and flags and wanted == 1000:
+        assert found == {
+            "too_few_calls_for_p99": (
+                "367 latency calls of 1000, then time ran out: the 99th percentile needs at least 368"
+            )
+        }
+
+
 def test_short_energy_window() -> None:
     assert list(quality_flags(Result(energy=Energy(gross_joules=900.0, window_s=3.0)), {}, LOOSE)) == [
         "energy_window_short"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
 
+import numpy as np
 import pynvml
 import pytest
 
@@ -15,8 +16,9 @@ from harness.measure import gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import WandbSettings
 from harness.results import quantities
+from harness.results.predictions import evaluation_of
 from harness.results.quantities import BY_NAME, QUANTITIES, of_gpu, summary_numbers
-from harness.results.record import Energy, GpuState, HeldBack, Latency, Memory, Record, Result
+from harness.results.record import Energy, EpochPoint, GpuState, HeldBack, Latency, Memory, Record, Result
 from harness.work.tasks import ACCURACY, PERPLEXITY
 from pipeline.report.compare import sections
 from pipeline.report.numbers_table import PART_OF_DOCS, numbers_table
@@ -51,6 +53,19 @@ def test_the_numbers_of_a_record() -> None:
         "gpu_held_back_by_power_share": 0.2,
         "gpu_held_back_by_heat_share": 0.1,
     }
+
+
+def test_quality_is_that_of_the_last_epoch_or_of_the_evaluation() -> None:
+    point = {"train_time_s": 1.0, "train_loss": 0.5, "test_loss": 0.25}
+    epochs = [EpochPoint(epoch=number, test_metric=metric, **point) for number, metric in ((1, 0.5), (2, 0.75))]
+    assert summary_numbers(Result(epochs=epochs))["test_metric"] == 0.75
+    labels = np.array([1, 2])
+    assert summary_numbers(Result(evaluation=evaluation_of(labels, 0.875, None)))["test_metric"] == 0.875
+    drawn = Result(evaluation=evaluation_of(labels, None, "the weights are drawn"))
+    assert "test_metric" not in summary_numbers(drawn)
+    absent = BY_NAME["test_metric"].absent
+    assert absent and absent.reason(record("jax", "jit"), drawn) == "the weights are drawn"
+    assert absent.reason(record("jax", "jit"), Result(epochs=epochs)) is None
 
 
 def test_names_are_unique_and_what_the_terminal_shows_has_a_short_title() -> None:

@@ -20,6 +20,7 @@ from harness.results.statistics import (
     latency_mean_s,
     latency_p50_s,
     latency_p95_s,
+    latency_p99_s,
     median,
     median_interval,
     net_energy_per_sample,
@@ -144,6 +145,16 @@ def test_throughput_counts_the_steps_inside_a_call() -> None:
 def test_throughput_is_the_median_over_blocks() -> None:
     # Rates of 20 samples over 0.1, 0.2 and 4 s: 200, 100, 5. One block that stalled does not count.
     assert throughput_samples_per_s(blocks([0.1, 4.0, 0.2])) == pytest.approx(100)
+
+
+def test_the_99th_percentile_needs_368_calls() -> None:
+    """0.99**367 is 2.5006 %, so the largest of 367 is below the percentile more often than in 2.5 % of all cases. Of
+    1 to 368 s it is at position 367 * 0.99 = 363.33, where the 364th and the 365th are neighbours."""
+    times_s = [float(count) for count in range(1, 369)]
+    assert latency_p99_s(Latency(steps_per_call=1, call_times_s=times_s)) == pytest.approx(364.33)
+    assert latency_p99_s(Latency(steps_per_call=1, call_times_s=times_s[:-1])) is None
+    assert latency_p99_s(Latency(steps_per_call=2, call_times_s=times_s)) is None
+    assert calls_needed(0.99) == 368 and 0.99**368 < 0.025 < 0.99**367
 
 
 def test_latency_is_per_step() -> None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from harness.work.weights import batch_order, initial_weight
+from harness.work.weights import batch_order, inference_weight, initial_weight
 
 
 @pytest.mark.parametrize(("shape", "fan_in"), [((16, 1, 8, 8), 64), ((32, 16, 4, 4), 256), ((10, 32), 32)])
@@ -91,3 +91,27 @@ def test_order_follows_the_seed() -> None:
 def test_batch_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"batch size 65 is larger than the training set \(64 samples\)"):
         batch_order(seed=0, sample_count=64, batch_size=65, epochs=1)
+
+
+def test_nothing_is_constant_in_weights_for_inference() -> None:
+    for name, low, high in [
+        ("bn1.weight", 0.5, 1.5),
+        ("bn1.running_var", 0.5, 1.5),
+        ("bn1.bias", -0.5, 0.5),
+        ("bn1.running_mean", -0.5, 0.5),
+        ("conv1.bias", -0.5, 0.5),
+    ]:
+        value = inference_weight(0, name, (512,))
+        assert value.dtype == np.float32 and low < value.min() and value.max() < high
+        assert len(np.unique(value)) > 500
+        middle, spread = (1, 1 / math.sqrt(12)) if low > 0 else (0, 0.1)
+        assert value.mean() == pytest.approx(middle, abs=5 * spread / math.sqrt(512))
+        assert value.std() == pytest.approx(spread, rel=0.2)
+    np.testing.assert_array_equal(inference_weight(7, "fc2.weight", (2, 3)), initial_weight(7, "fc2.weight", (2, 3)))
+
+
+def test_weights_for_inference_differ_by_name_and_seed() -> None:
+    first = inference_weight(0, "bn1.bias", (8,))
+    for other in (inference_weight(1, "bn1.bias", (8,)), inference_weight(0, "bn2.bias", (8,))):
+        assert not np.any(first == other)
+    np.testing.assert_array_equal(first, inference_weight(0, "bn1.bias", (8,)))

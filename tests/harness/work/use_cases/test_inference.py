@@ -1,0 +1,179 @@
+"""What both frameworks are asked in use case 5, and how their answers are checked."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from harness.errors import CheckFailed, DataError
+from harness.work import datasets
+from harness.work.closeness import OUTPUTS
+from harness.work.datasets import NO_DATA, Dataset
+from harness.work.declared import benchmark, use_case
+from harness.work.use_cases.inference import (
+    DISTINCT_SAMPLES,
+    PREDICTED_SAMPLES,
+    Requests,
+    Settings,
+    centre,
+    check_outputs,
+    checked_rows,
+    no_score,
+    weights_of,
+)
+
+
+def requests_of(count: int, batch_size: int, image_size: int | None = None, pixels: int = 4) -> Requests:
+    """Image i of the test set is full of i."""
+    images = np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None, None], (count, pixels, pixels, 3))
+    return Requests(
+        benchmark=benchmark("mnist"),
+        dataset=Dataset(train={}, test={"images": images, "labels": np.zeros(count, np.int32)}, constants={}),
+        model="cnn",
+        sizes={} if image_size is None else {"image_size": image_size},
+        seed=0,
+        batch_size=batch_size,
+    )
+
+
+def of_images(batch: dict[str, NDArray[np.uint8]]) -> list[int]:
+    return batch["images"][:, 0, 0, 0].tolist()
+
+
+def test_batches_go_through_the_test_set_and_begin_again() -> None:
+    requests = requests_of(5, batch_size=3)
+    assert [of_images(batch) for batch in requests.timed(3)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
+    assert all(batch.keys() == {"images"} for batch in requests.timed(1)), "a model is not given the labels"
+
+
+def test_the_checks_batches_share_no_sample_and_repeat_few() -> None:
+    assert DISTINCT_SAMPLES == 4
+    assert [rows.tolist() for rows in checked_rows(6)] == [[0, 1, 2, 3, 0, 1], [4, 5, 6, 7, 4, 5]]
+    assert [rows.tolist() for rows in checked_rows(1)] == [[0], [1]]
+    requests = requests_of(9, batch_size=6)
+    assert [of_images(batch) for batch in requests.checked()] == [[0, 1, 2, 3, 0, 1], [4, 5, 6, 7, 4, 5]]
+    assert of_images(requests.distinct()) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert of_images(requests_of(9, batch_size=1).distinct()) == [0, 1]
+
+
+def test_every_test_sample_is_predicted_once_in_whole_batches() -> None:
+    predicted = [(rows.tolist(), of_images(batch)) for rows, batch in requests_of(5, batch_size=3).predicted()]
+    assert predicted == [([0, 1, 2], [0, 1, 2]), ([3, 4], [3, 4, 2])]
+    ((rows, batch),) = requests_of(2, batch_size=5).predicted()
+    assert (rows.tolist(), of_images(batch)) == ([0, 1], [0, 1, 0, 1, 0])
+
+
+def test_no_more_are_predicted_than_a_record_keeps() -> None:
+    images = np.zeros((PREDICTED_SAMPLES + 5, 1, 1, 1), np.uint8)
+    requests = requests_of(1, batch_size=1_000)
+    large = Dataset(train={}, test={"images": images}, constants={})
+    asked = Requests(**{**requests.__dict__, "dataset": large})
+    assert sum(len(rows) for rows, _ in asked.predicted()) == PREDICTED_SAMPLES
+
+
+def test_the_centre_of_larger_images() -> None:
+    image = np.arange(6 * 7).reshape(1, 6, 7, 1)
+    found = centre(image, 4)
+    np.testing.assert_array_equal(found, image[:, 1:5, 1:5])
+    assert found.flags.c_contiguous
+    np.testing.assert_array_equal(centre(image, 8), image)
+    assert requests_of(2, 1, image_size=2).timed(1)[0]["images"].shape == (1, 2, 2, 3)
+
+
+def test_drawn_inputs_do_not_depend_on_how_many_are_asked_for() -> None:
+    synthetic = benchmark("synthetic")
+    sizes = synthetic.sizes().model_dump()
+    requests = Requests(benchmark=synthetic, dataset=NO_DATA, model="convnet", sizes=sizes, seed=3, batch_size=2)
+    first, second = requests.timed(2)
+    assert first["inputs"].shape == (2, 3, 32, 32) and first.keys() == {"inputs"}
+    np.testing.assert_array_equal(requests.distinct()["inputs"], np.concatenate([first["inputs"], second["inputs"]]))
+    assert np.unique(first["inputs"][:, 0, 0, 0]).size == 2
+
+
+def test_tokens_come_with_the_one_to_predict() -> None:
+    text = benchmark("text")
+    dataset = datasets.load(text.data, "sample", None)  # type: ignore[arg-type]
+    requests = Requests(benchmark=text, dataset=dataset, model="mlp", sizes={}, seed=0, batch_size=2)
+    np.testing.assert_array_equal(requests.timed(1)[0]["tokens"], dataset.test["tokens"][:2])
+
+
+# The check. Outputs of 8 samples share a large part, 100, and differ by about 1.
+
+DRAW = np.random.RandomState(0)
+REFERENCE = 100 + DRAW.standard_normal((8, 10))
+RIGHT = [REFERENCE[rows] for rows in checked_rows(6)]
+
+
+def test_right_outputs_pass_with_both_errors() -> None:
+    checks = check_outputs(RIGHT, REFERENCE, "fp32")
+    assert [check.error for check in checks] == [0.0, 0.0]
+    assert [check.tolerance for check in checks] == [5e-5, 1e-3]
+
+
+def test_the_error_of_all_outputs_by_hand() -> None:
+    """All a tenth of a per cent too large; the mean over samples grows with them."""
+    whole, centred = check_outputs([outputs * 1.001 for outputs in RIGHT], REFERENCE, "tf32")
+    assert whole.error == pytest.approx(1e-3)
+    assert centred.error == pytest.approx(1e-3)
+
+
+def test_an_error_in_what_tells_samples_apart_is_found() -> None:
+    """Hidden in the outputs as they are: 0.2 % of them, and all of their differences."""
+    flat = [np.full_like(outputs, 100.0) for outputs in RIGHT]
+    assert np.linalg.norm(flat[0] - RIGHT[0]) / np.linalg.norm(RIGHT[0]) < OUTPUTS["bf16"].typical
+    with pytest.raises(CheckFailed, match="less their mean, worst sample"):
+        check_outputs(flat, REFERENCE, "bf16")
+
+
+def test_one_wrong_sample_is_found_and_named() -> None:
+    second = RIGHT[1].copy()
+    second[3] = RIGHT[1][2]
+    with pytest.raises(CheckFailed, match="worst sample, which is number 9"):
+        check_outputs([RIGHT[0], second], REFERENCE, "bf16")
+
+
+@pytest.mark.parametrize("batch_size", [1, 6])
+def test_the_first_answer_given_again_is_found(batch_size: int) -> None:
+    """As a CUDA graph gives it that does not read its input."""
+    first, second = (REFERENCE[rows] for rows in checked_rows(batch_size))
+    reference = REFERENCE[:2] if batch_size == 1 else REFERENCE
+    check_outputs([first, second], reference, "bf16")
+    with pytest.raises(CheckFailed, match="less their mean, worst sample"):
+        check_outputs([first, first], reference, "bf16")
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_what_is_no_number_does_not_pass(wrong: float) -> None:
+    outputs = [RIGHT[0], np.where(np.arange(10) == 4, wrong, RIGHT[1])]
+    with pytest.raises(CheckFailed):
+        check_outputs(outputs, REFERENCE, "bf16")
+
+
+# Weights and modes.
+
+
+def test_weights_are_drawn_or_those_that_are_there() -> None:
+    def trained(_name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        return np.full(shape, 5, np.float32)
+
+    pretrained = Settings(weights="pretrained")
+    assert weights_of(pretrained, 0, trained)("bn1.bias", (2,)).tolist() == [5, 5]
+    drawn = weights_of(Settings(), 0, trained)("bn1.bias", (2,))
+    assert not np.any(drawn == 5) and no_score(Settings()) == "the weights are drawn"
+    assert no_score(pretrained) is None
+    with pytest.raises(DataError, match="there are no pretrained weights of this model"):
+        weights_of(pretrained, 0, None)
+
+
+def modes_of(model: str, batch_norm: str, data: str = "imagenet100") -> set[str]:
+    """Formulations in JAX that make sense for it."""
+    declared, options = use_case("inference"), {"batch_norm": batch_norm, "inputs": "on_device"}
+    of_model = benchmark(data).model(model)
+    return {mode.formulation for mode in declared.modes["jax"] if declared.goes_with(mode, of_model, options)}
+
+
+def test_modes_go_with_models_that_have_what_they_change() -> None:
+    assert modes_of("resnet50", "folded") == modes_of("resnet50", "kept") == {"forward"}
+    assert modes_of("mobilenet_v3_small", "folded") == {"forward", "taps"}
+    assert modes_of("vit_b_16", "folded") == {"forward", "cudnn_attention"}
+    assert modes_of("vit_b_16", "kept") == set()
+    assert modes_of("cnn", "kept", "mnist") == set()

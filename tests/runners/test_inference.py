@@ -1,0 +1,273 @@
+"""Use case 5 in both frameworks: what a model gives, however its BatchNorm, its inputs and its calls are arranged."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+import torch
+from jax import numpy as jnp
+from numpy.typing import NDArray
+
+from harness.errors import CheckFailed, DataError, Refused
+from harness.measure.program import Session
+from harness.plan import FRAMEWORKS, Framework
+from harness.work.folding import folded
+from harness.work.use_cases.inference import HOST_BATCHES
+from harness.work.weights import inference_weight
+from jax_runner.use_cases import inference as jax_inference
+from tests.made.captures import allow_captures, only_trace
+from tests.made.sessions import build, make_session, measure, with_small_images
+from torch_runner.folding import without_batch_norm
+from torch_runner.use_cases import inference as torch_inference
+from torch_runner.weights import load_weights
+
+RUNNERS = {"jax": jax_inference, "torch": torch_inference}
+HOST = {"inputs": "on_host"}
+KEPT = {"batch_norm": "kept"}
+RESNET = {"benchmark": "cifar10", "model": "resnet18"}
+every_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
+
+
+def session_of(framework: Framework, **arguments: Any) -> Session[Any]:
+    return with_small_images(make_session(framework, "inference", **arguments))
+
+
+def answers_of(program: Any) -> list[NDArray[np.float64]]:
+    """To both of the check's batches, [batch, ...]."""
+    found = (program.answer_to(batch) for batch in program.requests.checked())
+    return [np.asarray(outputs, np.float64).copy() for outputs in found]
+
+
+@cache
+def answers_in_float64(framework: Framework, data: str, model: str, batch_norm: str, inputs: str) -> Any:
+    options = {"batch_norm": batch_norm, "inputs": inputs}
+    return answers_of(build(session_of(framework, benchmark=data, model=model, precision="fp64", options=options)))
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "batch_norm", "inputs"),
+    [
+        ("mnist", "cnn", "folded", "on_device"),
+        ("mnist", "cnn", "folded", "on_host"),
+        ("text", "mlp", "folded", "on_host"),
+        ("synthetic", "convnet", "folded", "on_host"),
+        ("synthetic", "mlp", "folded", "on_device"),
+        ("cifar10", "resnet18", "folded", "on_host"),
+        ("cifar10", "resnet18", "kept", "on_device"),
+    ],
+)
+def test_both_frameworks_give_the_same_outputs(data: str, model: str, batch_norm: str, inputs: str) -> None:
+    of_torch = answers_in_float64("torch", data, model, batch_norm, inputs)
+    of_jax = answers_in_float64("jax", data, model, batch_norm, inputs)
+    for ours, theirs in zip(of_jax, of_torch, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max())
+    assert np.abs(of_jax[0] - of_jax[1]).max() > 1e-3 * np.abs(of_jax[0]).max(), "both batches look the same"
+
+
+@every_framework
+def test_folding_changes_nothing(framework: Framework) -> None:
+    """Nor does it matter where the inputs come from."""
+    of_folded = answers_in_float64(framework, "cifar10", "resnet18", "folded", "on_host")
+    of_kept = answers_in_float64(framework, "cifar10", "resnet18", "kept", "on_device")
+    for ours, theirs in zip(of_folded, of_kept, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(("name", "epsilon", "layers"), [("mobilenet_v3_small", 1e-3, 34), ("resnet50", 1e-5, 53)])
+def test_torchvisions_models_fold(name: str, epsilon: float, layers: int) -> None:
+    """All of their BatchNorms, by their names."""
+    from torchvision import models
+
+    weight_of = partial(inference_weight, 0)
+    images = torch.from_numpy(np.random.RandomState(0).standard_normal((2, 3, 32, 32)))
+    kept, without = (getattr(models, name)(num_classes=10).double().eval() for _ in range(2))
+    load_weights(kept, weight_of)
+    names = without_batch_norm(without)
+    load_weights(without, folded(weight_of, names, epsilon))
+    assert len(names) == layers and not [m for m in without.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    with torch.no_grad():
+        torch.testing.assert_close(without(images), kept(images), rtol=1e-9, atol=1e-9)
+
+
+@every_framework
+def test_parameters_are_counted_as_the_model_has_them(framework: Framework) -> None:
+    assert build(session_of(framework, **RESNET)).parameter_count == 11_173_962
+
+
+@every_framework
+def test_an_epsilon_that_is_not_the_models_is_caught(framework: Framework) -> None:
+    def with_other_epsilon(weight_of: Any, names: Any, _epsilon: float) -> Any:
+        return folded(weight_of, names, 1e-3)
+
+    with mock.patch.object(RUNNERS[framework], "folded", with_other_epsilon):
+        program = build(session_of(framework, **RESNET))
+    with pytest.raises(CheckFailed, match="outputs of 2 batches against float64: relative error"):
+        program.check()
+
+
+# How PyTorch runs a call.
+
+
+@pytest.mark.parametrize("options", [{}, HOST], ids=["on_device", "on_host"])
+@pytest.mark.parametrize("mode", ["eager_nchw", "eager_graph", "compiled", "compiled_graph", "max_autotune_graph"])
+def test_modes_of_pytorch_give_what_eager_gives(
+    mode: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_trace(monkeypatch)
+    allow_captures(monkeypatch)
+    program = build(make_session("torch", "inference", execution_mode=mode, options=options))
+    expected = answers_of(build(make_session("torch", "inference", execution_mode="eager")))
+    for ours, theirs in zip(answers_of(program), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    program.settle()
+    witness = program.witness()
+    assert witness["cuda_graph_replays"] == (1 if mode.endswith("graph") else 0)
+    assert bool(witness["compiled_graphs"]) == (not mode.startswith("eager"))
+
+
+@pytest.mark.parametrize("options", [{}, HOST], ids=["on_device", "on_host"])
+def test_a_graph_that_does_not_read_its_input_is_caught(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def captured_with_its_input(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        kept: list[torch.Tensor] = []
+
+        def call() -> torch.Tensor:
+            if not kept:
+                kept.append(step().clone())
+            return kept[0]
+
+        return call
+
+    allow_captures(monkeypatch)
+    monkeypatch.setattr(torch_inference, "captured", captured_with_its_input)
+    program = build(make_session("torch", "inference", execution_mode="eager_graph", options=options))
+    with pytest.raises(CheckFailed):
+        program.check()
+
+
+def test_strides_are_those_of_the_mode() -> None:
+    def is_nhwc(mode: str) -> list[bool]:
+        program: Any = build(make_session("torch", "inference", **RESNET, execution_mode=mode))
+        tensors = [program.inputs, next(program.outputs_of.layer1.parameters())]
+        return [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors]
+
+    assert is_nhwc("eager") == [True, True]
+    assert is_nhwc("eager_nchw") == [False, False]
+
+
+def test_a_layout_of_images_is_refused_where_there_are_none() -> None:
+    with pytest.raises(Refused, match="execution mode eager_nchw is for models with convolutions"):
+        build(make_session("torch", "inference", benchmark="text", model="mlp", execution_mode="eager_nchw"))
+
+
+# From and to the host.
+
+
+@every_framework
+def test_batches_from_the_host_come_in_turn(framework: Framework) -> None:
+    program: Any = build(make_session(framework, "inference", options=HOST))
+    assert program.details == {"host_memory": "not pinned: without a GPU there is nothing to copy to"}
+
+    def next_outputs() -> NDArray[np.float64]:
+        outputs = program.step()
+        of_call = program.answer if framework == "torch" else outputs[1]
+        return np.asarray(of_call).copy()
+
+    of_calls = [next_outputs() for _ in range(HOST_BATCHES + 1)]
+    np.testing.assert_array_equal(of_calls[0], of_calls[-1])
+    assert len({outputs.tobytes() for outputs in of_calls}) == HOST_BATCHES
+    expected = program.answer_to(program.requests.timed(2)[1])
+    np.testing.assert_array_equal(of_calls[1], np.asarray(expected))
+
+
+@every_framework
+def test_only_what_the_model_is_given_is_copied(framework: Framework) -> None:
+    program: Any = build(make_session(framework, "inference", options=HOST))
+    for batch in program.on_the_host:
+        assert {name: (value.shape, str(value.dtype)[-5:]) for name, value in batch.items()} == {
+            "images": ((8, 28, 28, 1), "uint8")
+        }
+
+
+# bf16, which a CPU can do, though no measurement on a CPU does.
+
+
+def in_bf16(session: Session[Any]) -> Session[Any]:
+    variant = session.measurement.variant.model_copy(update={"precision": "bf16"})
+    return replace(session, measurement=session.measurement.model_copy(update={"variant": variant}))
+
+
+@every_framework
+@pytest.mark.parametrize("options", [{}, KEPT | HOST], ids=["folded", "kept"])
+def test_bf16_is_stored_and_near_enough(framework: Framework, options: dict[str, str]) -> None:
+    program: Any = build(in_bf16(session_of(framework, **RESNET, options=options)))
+    assert all(check.error > 1e-4 for check in program.check()), "this is not bf16"
+    if framework == "torch":
+        stored = {name: value.dtype for name, value in program.outputs_of.state_dict().items()}
+        bf16, fp32 = torch.bfloat16, torch.float32
+    else:
+        leaves = jax.tree_util.tree_leaves_with_path(program.weights)
+        stored = {jax.tree_util.keystr(path): value.dtype for path, value in leaves}
+        bf16, fp32 = jnp.bfloat16, jnp.float32
+    stored = {name: dtype for name, dtype in stored.items() if not name.endswith(("tracked", ".mean", ".std"))}
+    # 20 convolutions and the dense layer, whose bias is there in any case; 20 BatchNorms of four tensors each.
+    assert list(stored.values()).count(bf16) == (20 + 20 + 2 if options == {} else 20 + 2)
+    assert list(stored.values()).count(fp32) == (0 if options == {} else 20 * 4)
+
+
+# After the clock.
+
+
+@every_framework
+@pytest.mark.parametrize("batch_size", [8, 300], ids=["several_batches", "more_than_there_are"])
+def test_predictions_are_those_of_the_model(framework: Framework, batch_size: int) -> None:
+    """As numbers of the reference: it gives the outputs of any samples, here of the whole test set."""
+    session = replace(
+        make_session(framework, "inference", batch_size=batch_size, weights="pretrained"),
+        pretrained=partial(inference_weight, 5),
+    )
+    program: Any = build(session)
+    labels, score, why_not = program.answers()
+    everything = program.requests.samples(np.arange(session.dataset.test_count))
+    with mock.patch.object(type(program.requests), "distinct", lambda _: everything):
+        expected = program.reference().argmax(-1)
+    np.testing.assert_array_equal(labels, expected)
+    assert len(labels) == 261 and len(np.unique(expected)) > 1
+    assert score == pytest.approx(np.mean(expected == session.dataset.test["labels"])) and why_not is None
+    first, again = (np.asarray(program.answer_to(program.requests.timed(1)[0])) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+
+
+@every_framework
+def test_pretrained_weights_that_are_not_there(framework: Framework) -> None:
+    with pytest.raises(DataError, match="there are no pretrained weights of this model"):
+        build(make_session(framework, "inference", weights="pretrained"))
+
+
+@every_framework
+@pytest.mark.parametrize("data", ["text", "synthetic"])
+def test_a_measurement_from_end_to_end(framework: Framework, data: str) -> None:
+    """Of drawn weights there are predictions and no quality; of drawn inputs not even these."""
+    result = measure(make_session(framework, "inference", benchmark=data, model="mlp", options=HOST))
+    assert result.blocks and result.blocks.samples_per_step == 8
+    assert len(result.checks) == 2 and all(check.passed for check in result.checks)
+    assert result.recompiles == 0
+    if data == "synthetic":
+        assert result.evaluation is None
+        return
+    assert result.evaluation and result.evaluation.shape == [40, 64]
+    assert result.evaluation.test_metric is None
+    assert result.evaluation.test_metric_absent == "the weights are drawn"
+
+
+def test_jax_keeps_weights_out_of_the_program() -> None:
+    """Or they would be constants in it, and a compiler would fold them for minutes."""
+    program: Any = build(make_session("jax", "inference"))
+    arguments = jax.tree.leaves(program.lowered().in_avals)
+    assert sum(argument.size for argument in arguments) == 26_010 + 1 + 8 * 28 * 28
