@@ -17,6 +17,7 @@ from harness.results.parity import Numbers
 from harness.results.record import Check, Memory
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase
+from harness.work.weights import WeightOf
 
 Phase = tuple[str, Callable[[], Any]]
 """A part of a step, by name: a function that starts its work and returns its outputs."""
@@ -149,6 +150,8 @@ class Session(Generic[D]):
     dataset: Dataset
     device: D
     world: World = ALONE
+    pretrained: WeightOf | None = None
+    """Where the setting `weights` asks for them."""
 
     @property
     def mode(self) -> Mode:
