@@ -106,7 +106,6 @@ def fetch_weights(benchmark: str, model: str, data_dir: Path) -> WeightsManifest
     from torchvision import models
 
     weights = models.get_weight(published.weights)
-    loaded = models.get_model(model)
     original = files.originals / Path(weights.url).name
     _require_right_hash(original)
     try:
@@ -114,7 +113,8 @@ def fetch_weights(benchmark: str, model: str, data_dir: Path) -> WeightsManifest
         with network_timeout(NETWORK_TIMEOUT_S):
             # From the file, if it is there; else it is downloaded beside it, checked, and renamed.
             state = weights.get_state_dict(model_dir=str(files.originals), check_hash=True, weights_only=True)
-        loaded.load_state_dict(state)
+        loaded = models.get_model(model)
+        loaded.load_state_dict(state)  # which knows how parameters were called in older files
     except (OSError, HTTPException, RuntimeError, KeyError, EOFError, pickle.UnpicklingError) as error:
         if original.exists():
             raise DataError(f"{original}: cannot be read ({error}). Remove it, and try again.") from error
@@ -182,11 +182,7 @@ def verify_weights(benchmark: str, model: str, data_dir: Path) -> WeightsIdentit
 def verified_content(files: WeightsFiles) -> WeightsManifest:
     """Raises DataError where the weights are missing or damaged."""
     manifest = _read_manifest(files)
-    arrays = _open(files)
-    try:
-        found = content_sha256(arrays)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{files.arrays}: truncated or corrupt ({error}). {files.way_out}") from error
+    found = content_sha256(_read(files))
     if found != manifest.sha256:
         raise DataError(
             f"{files.arrays}: its content has the SHA-256 {found}, but {files.manifest.name} says {manifest.sha256}: "
@@ -196,27 +192,22 @@ def verified_content(files: WeightsFiles) -> WeightsManifest:
 
 
 def pretrained_weights(benchmark: str, model: str, data_dir: Path) -> WeightOf:
-    """(name, shape) -> values, read from the file when they are asked for. Not verified: the job did that.
+    """(name, shape) -> a copy of the values. Not verified: the job did that.
 
     Raises:
-        DataError: they are missing or not readable. Then what is returned raises it for a name that they do not have
-            or a shape that it does not have, and Refused for images of another size than they were trained on.
+        DataError: they are missing or not readable. What is returned raises it for a name that they do not have or
+            another shape, and Refused for images of another size than they were trained on.
     """
     classes, published = _declared(benchmark, model)
     files = WeightsFiles(data_dir=data_dir, benchmark=benchmark, model=model)
     _read_manifest(files)
-    arrays = _open(files)
+    arrays = _read(files)
     rows = np.array(classes.indices)
 
     def weight_of(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        try:
-            values = arrays[name]
-        except KeyError as error:
-            raise DataError(f"{files.arrays}: {model} has no {name} there. {files.way_out}") from error
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(f"{files.arrays}: truncated or corrupt ({error}). {files.way_out}") from error
-        if name.rpartition(".")[0] == published.classifier:
-            values = values[rows]
+        if name not in arrays:
+            raise DataError(f"{files.arrays}: {model} has no {name} there. {files.way_out}")
+        values = arrays[name][rows] if name.rpartition(".")[0] == published.classifier else arrays[name].copy()
         if values.shape == shape:
             return values
         if name.endswith(OF_IMAGE_SIZE):
@@ -277,12 +268,11 @@ def _read_manifest(files: WeightsFiles) -> WeightsManifest:
     return manifest
 
 
-def _open(files: WeightsFiles) -> Mapping[str, NDArray[np.float32]]:
-    """Reads an array when it is asked for."""
+def _read(files: WeightsFiles) -> dict[str, NDArray[np.float32]]:
     try:
-        arrays: Mapping[str, NDArray[np.float32]] = np.load(files.arrays, allow_pickle=False)
+        with files.arrays.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
     except FileNotFoundError as error:
         raise DataError(f"{files.arrays}: not there. {files.way_out}") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{files.arrays}: truncated or corrupt ({error}). {files.way_out}") from error
-    return arrays
