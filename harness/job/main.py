@@ -64,7 +64,7 @@ def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
             folder=folder,
             results=results,
             data=identity,
-            weights=_verified_weights(plan),
+            weights=verified_weights(plan),
             replicate=_checked_replicate(plan, parsed.replicate),
             pairing=describe_pairing(parsed.position, parsed.pair, is_submitted=parsed.job_folder is not None),
         )
@@ -74,7 +74,7 @@ def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
         return EXIT_USAGE
 
 
-def _verified_weights(plan: JobPlan) -> dict[str, WeightsIdentity]:
+def verified_weights(plan: JobPlan) -> dict[str, WeightsIdentity]:
     """By model; none where they are drawn. Raises DataError."""
     if plan.settings.get("weights") != "pretrained":
         return {}
