@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 BLOCK_BYTES = 2**26
 """Of an array's content, in C order; the last block may be shorter."""
-GATHERED_AT_ONCE_BYTES = 2**28
+GATHERED_AT_ONCE_BYTES = 2**24
+"""Of a mapped array. The system brings in more of the file around each row, often several times as much."""
 
 Advance = Callable[[int], object]
 """Is told after each piece of work how many bytes it was."""
