@@ -26,7 +26,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "status": "show all jobs: state, progress, time left, node, and why one failed",
     "report": "compare JAX with PyTorch in all records: tables, a page, CSV, LaTeX, figures",
-    "data": "download and verify the data sets; jobs never download",
+    "data": "bring and verify the data sets and pretrained weights; jobs never download",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "cancel": "end this project's jobs, by their ids",
     "gpu-check": "try all that needs a GPU, in ten minutes at most: doctor, tests, a short pair of each kind",
@@ -229,10 +229,31 @@ def report_command(arguments: argparse.Namespace) -> int:
     return command.report_command(Results(root=(arguments.results or default).absolute()), options)
 
 
+DATA_DESCRIPTION = f"""\
+{COMMANDS["data"]}.
+
+ImageNet has to be brought by hand, as its terms are yours to accept; `--benchmark imagenet100` says how. The weights
+are torchvision's. What is needed on the disk is said before anything is written. An interrupted run leaves nothing that
+could be taken for whole.
+
+exit status: 0, 1 where something could not be had or is damaged
+"""
+
+
 def data_parser() -> Parser:
-    parser = Parser("main.py data", COMMANDS["data"])
+    parser = Parser("main.py data", DATA_DESCRIPTION)
     parser.add_argument(
         "--benchmark", action="append", metavar="NAME", help="only the data of this benchmark; repeatable"
+    )
+    parser.two_spellings(
+        "--images_per_class",
+        type=image_count,
+        metavar="N",
+        help="imagenet100: only N images of each class to train on; this is a data set of its own",
+    )
+    parser.two_spellings("--no-weights", action="store_true", help="bring no pretrained weights")
+    parser.add_argument(
+        "--verify", action="store_true", help="bring nothing: read all that is here, and compare it with its checksums"
     )
     add_config_flag(parser)
     return parser
@@ -240,9 +261,16 @@ def data_parser() -> Parser:
 
 def data_command(arguments: argparse.Namespace) -> int:
     from harness.experiments.load import load_config
-    from pipeline.data import fetch_command
+    from pipeline.data import fetch_command, verify_command
 
-    return fetch_command(load_config(arguments.config), tuple(arguments.benchmark or ()))
+    config, benchmarks = load_config(arguments.config), tuple(arguments.benchmark or ())
+    if arguments.verify:
+        return verify_command(config, benchmarks)
+    if arguments.images_per_class and not benchmarks:
+        data_parser().error("--images_per_class: of which benchmark? Name it with --benchmark")
+    return fetch_command(
+        config, benchmarks, images_per_class=arguments.images_per_class, weights=not arguments.no_weights
+    )
 
 
 def doctor_parser() -> Parser:
@@ -415,6 +443,12 @@ def add_results_flag(parser: Parser) -> None:
 def use_case_number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text}: use cases are called by their number, such as 3")
+    return int(text)
+
+
+def image_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a number of images, such as 100")
     return int(text)
 
 

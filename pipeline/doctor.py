@@ -486,8 +486,23 @@ def examine_data(name: str, data_dir: Path) -> Finding:
     except DataError as error:
         is_missing = not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
         return Finding(name=title, verdict="warning" if is_missing else "problem", found=str(error))
-    counts = f"{dataset.train_count:,} + {dataset.test_count:,} {declared.task.samples}"
-    return Finding(name=title, verdict="ok", found=f"{counts}, verified, in {data_dir}")
+    counts = f"{dataset.train_count:,} + {dataset.test_count:,} {declared.task.samples}, verified, in {data_dir}"
+    models = [model.name for model in declared.models if model.published]
+    problems = [problem for model in models if (problem := _problem_of_weights(name, model, data_dir))]
+    if problems:
+        found = f"{counts}; pretrained weights of {len(models) - len(problems)} of {len(models)} models"
+        return Finding(name=title, verdict="warning", found=found, way_out="\n".join(problems))
+    return Finding(name=title, verdict="ok", found=f"{counts}; with pretrained weights" if models else counts)
+
+
+def _problem_of_weights(name: str, model: str, data_dir: Path) -> str | None:
+    from harness.work.pretrained import verify_weights
+
+    try:
+        verify_weights(name, model, data_dir)
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def examine_results(results: Results) -> Finding:

@@ -44,6 +44,11 @@ def measure(selection: Selection, flags: JobFlags, *, baseline: bool) -> int:
             print(f"{pair.cell.name}: measured too, for the scaling efficiency (not with --no-baseline)")
         pairs = alone + pairs
 
+    for pair in pairs:
+        asked = config.settings(pair.cell.benchmark, pair.cell.use_case, quick=selection.quick)
+        if any(plan.settings.get("weights") != asked.get("weights") for plan in pair.jobs):
+            print(f"{pair.cell.name}: weights are drawn, not pretrained: the sample has no classes of ImageNet")
+
     def compare(results: Results) -> None:
         from pipeline.report.command import print_summary
 

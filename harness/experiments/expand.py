@@ -52,7 +52,9 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
                 framework=framework,
                 cell=config.cell(gpus[0], benchmark, use_case),
                 variants=expand_variants(config, framework, benchmark, use_case, quick=selection.quick),
-                settings=config.settings(benchmark, use_case, quick=selection.quick),
+                settings=with_possible_weights(
+                    config.settings(benchmark, use_case, quick=selection.quick), selection.data
+                ),
                 sizes=config.sizes(benchmark, quick=selection.quick),
                 protocol=config.protocol(use_case, quick=selection.quick),
                 wandb=config.wandb,
@@ -76,6 +78,12 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     if not pairs:
         raise ConfigError("nothing to measure: matrix.exclude in experiments.yaml removes every cell asked for")
     return pairs
+
+
+def with_possible_weights(settings: dict[str, Scalar], data: DataKind) -> dict[str, Scalar]:
+    """The sample's classes are none of ImageNet's, so pretrained weights have no outputs for them: they are drawn."""
+    is_pretrained = settings.get("weights") == "pretrained"
+    return settings | {"weights": "drawn"} if data == "sample" and is_pretrained else settings
 
 
 def _require_enough_gpus(config: Config, cell: Cell) -> None:

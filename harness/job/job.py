@@ -7,7 +7,7 @@ SIGUSR2 the measurement at hand is given up, and everything recorded stays.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,14 @@ from harness.plan import JobPlan, Measurement
 from harness.results.environment import describe_environment, load_average
 from harness.results.flags import quality_flags
 from harness.results.quantities import summary_numbers
-from harness.results.record import DataIdentity, Record, find_settled_record, read_record, write_record
+from harness.results.record import (
+    DataIdentity,
+    Record,
+    WeightsIdentity,
+    find_settled_record,
+    read_record,
+    write_record,
+)
 
 EXIT_FAILED = 1
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
@@ -50,10 +57,14 @@ class Job:
         folder: JobFolder,
         results: Results,
         data: DataIdentity | None,
+        weights: Mapping[str, WeightsIdentity],
         replicate: int | None,
         pairing: dict[str, str | int | None],
     ) -> None:
-        """`replicate`: the only one to measure; the progress is that of the whole plan all the same.
+        """
+        Args:
+            weights: pretrained ones, by model.
+            replicate: the only one to measure; the progress is that of the whole plan all the same.
 
         Raises:
             ConfigError: the ranks of the plan's cell cannot be started from here.
@@ -62,6 +73,7 @@ class Job:
         self.folder = folder
         self.results = results
         self.data = data
+        self.weights = weights
         self.environment = describe_environment() | {"pairing": pairing}
         measurements = list(plan.measurements())
         self.measurements = [each for each in measurements if replicate in (None, each.replicate)]
@@ -212,6 +224,7 @@ class Job:
                 else {},
                 job=self.folder.name,
                 data=self.data,
+                weights=self.weights.get(measurement.variant.model),
                 started_at=started_at,
                 ended_at=_now(),
                 environment=environment | {"wandb_url": self.tracker.url},

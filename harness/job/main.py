@@ -26,8 +26,10 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Framework, JobPlan
 from harness.plan_file import read_plan, write_plan
 from harness.results.environment import CACHE_FOLDERS, describe_slurm
+from harness.results.record import WeightsIdentity
 from harness.work import datasets
 from harness.work.declared import benchmark
+from harness.work.pretrained import verify_weights
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EXIT_USAGE = 2
@@ -62,6 +64,7 @@ def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
             folder=folder,
             results=results,
             data=identity,
+            weights=verified_weights(plan),
             replicate=_checked_replicate(plan, parsed.replicate),
             pairing=describe_pairing(parsed.position, parsed.pair, is_submitted=parsed.job_folder is not None),
         )
@@ -69,6 +72,14 @@ def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
+
+
+def verified_weights(plan: JobPlan) -> dict[str, WeightsIdentity]:
+    """By model; none where they are drawn. Raises DataError."""
+    if plan.settings.get("weights") != "pretrained":
+        return {}
+    models = dict.fromkeys(variant.model for variant in plan.variants)
+    return {model: verify_weights(plan.cell.benchmark, model, Path(plan.data_dir)) for model in models}
 
 
 def _run_rank(framework: Framework, place: str) -> int:

@@ -27,6 +27,7 @@ from harness.results.parity_file import write_parity
 from harness.results.record import Outcome, Result, in_words
 from harness.work import datasets
 from harness.work.declared import benchmark, use_case
+from harness.work.pretrained import pretrained_weights
 
 
 def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
@@ -69,6 +70,7 @@ def make_session(
 ) -> Session[D]:
     """For whoever wants to build a program. The device must have been set up."""
     declared = benchmark(measurement.cell.benchmark)
+    is_pretrained = measurement.settings.get("weights") == "pretrained"
     return Session(
         measurement=measurement,
         benchmark=declared,
@@ -76,6 +78,7 @@ def make_session(
         dataset=datasets.load(declared.data, measurement.data, data_dir),
         device=device,
         world=world,
+        pretrained=pretrained_weights(declared.name, measurement.variant.model, data_dir) if is_pretrained else None,
     )
 
 

@@ -229,6 +229,16 @@ class DataIdentity(Frozen):
     """Of the arrays' content; None where the inputs are drawn on the device."""
 
 
+class WeightsIdentity(Frozen):
+    """Which pretrained weights a measurement began with."""
+
+    source: str
+    sha256: str
+    """Of names, shapes and values of the whole model."""
+    top1_of_1000_percent: float
+    """As it is published, among ImageNet's 1,000 classes."""
+
+
 class Record(Frozen):
     schema_version: int = SCHEMA_VERSION
     measurement_id: str
@@ -241,6 +251,8 @@ class Record(Frozen):
     job: str | None = None
     """Name of the folder of the job that made it."""
     data: DataIdentity | None = None
+    weights: WeightsIdentity | None = None
+    """None where they are drawn from the seed."""
     started_at: str
     ended_at: str
     """ISO 8601, UTC."""

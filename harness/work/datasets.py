@@ -1,16 +1,18 @@
 """Data sets as named arrays, the same for both frameworks: fetch() brings them on a login node, jobs load() them.
 
-Jobs never download. A real data set is a folder with one .npy file for each array and a manifest with the checksum of
-all of them. It is verified once per job, by the parent; the measurements' processes map it into memory. The sample
-needs neither file nor network.
+Jobs never download. A real data set is a folder with one .npy file for each array and a manifest with the checksums of
+their blocks. It is verified once per job, by the parent; the measurements' processes map it into memory. It may be
+larger than memory: neither fetch() nor verify() holds more of it than a piece. The sample needs neither file nor
+network.
 """
 
 import hashlib
 import json
-import os
-import secrets
+import random
+import shutil
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,17 +21,31 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from harness.errors import DataError
 from harness.files import write_atomically
-from harness.plan import DataKind
-from harness.results.record import DataIdentity
+from harness.plan import DataKind, Frozen
+from harness.results.record import DataIdentity, in_words
+from harness.work.array_files import (
+    BLOCK_BYTES,
+    Advance,
+    Pieces,
+    block_digests,
+    first_changed_block,
+    open_array,
+    write_pieces,
+)
 
 NETWORK_TIMEOUT_S = 30.0
 """Compute nodes often drop packets instead of refusing them; without a limit a download waits forever."""
-MANIFEST_VERSION = 2
+MANIFEST_VERSION = 3
 PARTS = ("train", "test", "constants")
-HASHED_AT_ONCE_BYTES = 2**26
+VERIFIED_WHOLE_BYTES = 2**31
+"""Of a larger array, a job verifies some blocks only; `main.py data --verify` verifies all."""
+VERIFIED_BLOCKS = 8
+LEFT_BEHIND_AFTER_S = 600.0
+"""A temporary file that nobody has written to for so long is that of a process that was killed."""
 
 Arrays = Mapping[str, NDArray[Any]]
 """By name. The first axis of all arrays of a part counts its samples; they may be mapped from a file."""
@@ -58,16 +74,70 @@ NO_DATA = Dataset(train={}, test={}, constants={})
 
 
 @dataclass(frozen=True, kw_only=True)
+class Incoming:
+    """A data set that is larger than memory, on its way to the disk: as `Dataset`, with arrays in pieces among the
+    others."""
+
+    train: Mapping[str, NDArray[Any] | Pieces]
+    test: Mapping[str, NDArray[Any] | Pieces]
+    constants: Arrays
+    classes_sha256: str
+    """Of the names of its classes, in the order of the labels."""
+    made_of: str
+    """A digest that is another one where the originals, or what is kept of them, are others. Known before they are
+    read."""
+    conclude: Callable[[], str]
+    """Called when all arrays are written, and before they count: what the data set is, as `DataSource.source`. Raises
+    DataError where an original turned out to be damaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataSource:
     """Where the data of a benchmark comes from."""
 
     benchmark: str
-    read: Callable[[Path], Dataset]
+    read: Callable[[Path], Dataset | Incoming]
     """From the folder with the original files; downloads those that are missing there."""
     source: str
     sample: Callable[[], Dataset]
     """Small, deterministic, in the real shapes and types."""
     sample_source: str
+    needs_torchvision: bool = True
+    """To read or download."""
+    by_hand: bool = False
+    """Nobody but the user may bring the originals."""
+    read_part: Callable[[Path, int], Dataset | Incoming] | None = None
+    """As `read`, with so many images of each class to train on. It is another data set, and says so."""
+
+
+class ArrayFile(Frozen):
+    """What the manifest says of one array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    blocks: tuple[str, ...]
+    """The SHA-256 of each block of BLOCK_BYTES."""
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+class Manifest(Frozen):
+    """What lies in a data set's folder. Written when all of it is there.
+
+    Versions: 1 and 2 had one checksum of everything.
+    """
+
+    version: int
+    benchmark: str
+    source: str
+    sha256: str
+    """Of `arrays`, so of their content."""
+    classes_sha256: str | None
+    made_of: str | None
+    arrays: dict[str, ArrayFile]
+    """By `part.name`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +184,17 @@ def load(source: DataSource | None, kind: DataKind, data_dir: Path) -> Dataset:
     return _map_files(DataFiles(data_dir=data_dir, benchmark=source.benchmark))[0]
 
 
-def verify(source: DataSource | None, kind: DataKind, data_dir: Path) -> DataIdentity | None:
-    """Read all of the data once and compare it with its checksum. None where there is no data.
+def _nobody(_bytes: int) -> None:
+    return
+
+
+def verify(
+    source: DataSource | None, kind: DataKind, data_dir: Path, *, everything: bool = False, advance: Advance = _nobody
+) -> DataIdentity | None:
+    """Read the data once and compare it with its checksums. None where there is no data.
+
+    Args:
+        everything: else, of an array larger than VERIFIED_WHOLE_BYTES, only some blocks, drawn anew each time.
 
     Raises:
         DataError: as `load`, or the content is not what the manifest says.
@@ -126,25 +205,73 @@ def verify(source: DataSource | None, kind: DataKind, data_dir: Path) -> DataIde
         return DataIdentity(source=source.sample_source, kind=kind, sha256=content_sha256(source.sample()))
     files = DataFiles(data_dir=data_dir, benchmark=source.benchmark)
     dataset, manifest = _map_files(files)
-    found, expected = content_sha256(dataset), manifest["sha256"]
-    if found != expected:
-        raise DataError(
-            f"{files.folder}: its content has the SHA-256 {found}, but {files.manifest.name} says "
-            f"{expected}: one of them was changed. {files.way_out}"
-        )
-    return DataIdentity(source=manifest["source"], kind=kind, sha256=expected)
+    for part, name, array in _all_arrays(dataset):
+        digests, path = manifest.arrays[f"{part}.{name}"].blocks, files.array(part, name)
+        numbers: Sequence[int] = range(len(digests))
+        if array.nbytes > VERIFIED_WHOLE_BYTES and not everything:
+            numbers = random.sample(numbers, min(VERIFIED_BLOCKS, len(digests)))
+        try:
+            changed = first_changed_block(array, path, digests, numbers, advance)
+        except (OSError, EOFError) as error:
+            raise DataError(f"{path}: cannot be read ({error}). {files.way_out}") from error
+        if changed is not None:
+            raise DataError(
+                f"{path}: the SHA-256 of its block {changed} (of {len(digests)}, each of {BLOCK_BYTES:,} bytes) is not "
+                f"what {files.manifest.name} says: one of them was changed. {files.way_out}"
+            )
+    return DataIdentity(source=manifest.source, kind=kind, sha256=manifest.sha256)
 
 
-def fetch(source: DataSource, data_dir: Path) -> Dataset:
+def fetch(
+    source: DataSource,
+    data_dir: Path,
+    *,
+    images_per_class: int | None = None,
+    tell: Callable[[str, int], object] = lambda _sentence, _bytes: None,
+    advance: Advance = _nobody,
+) -> Dataset:
     """Bring the real data set: download what is missing, verify, write the arrays and then their manifest.
 
-    Original files that lie in the folder already are verified and used, so no network is needed then. The
-    result is read back by load(), so what it returns is what jobs will get.
+    Original files that lie in the folder already are verified and used, so no network is needed then. The files come to
+    their places when all are written, so an interrupted run leaves the data set as it was, or none. What is larger than
+    memory and is there already, of these very originals, is verified and not made again.
+
+    Args:
+        images_per_class: only a part of the training set, where the source can do that.
+        tell: hears what will be done, and how many bytes of work that is, before `advance` hears of its progress.
 
     Raises:
-        DataError: no network (says how to do it by hand); a corrupt original; a full disk.
+        DataError: no network (says how to do it by hand); missing or corrupt originals; a full disk.
     """
     files = DataFiles(data_dir=data_dir, benchmark=source.benchmark)
+    if source.needs_torchvision:
+        require_torchvision()
+    found = source.read(files.originals) if images_per_class is None else _read_part(source, files, images_per_class)
+    nbytes = sum(array.nbytes for _, _, array in _all_arrays(found))
+    if isinstance(found, Incoming) and _is_made_of(found.made_of, files):
+        tell(f"is there already: verifying {nbytes / 1e9:.1f} GB in {files.folder}", nbytes)
+        try:
+            verify(source, "real", data_dir, everything=True, advance=advance)
+            return load(source, "real", data_dir)
+        except DataError as error:
+            tell(f"makes it anew: {error}", 0)
+    try:
+        files.folder.mkdir(parents=True, exist_ok=True)
+        _remove_left_behind(files.folder)
+        _require_room(files.folder, nbytes)
+        counts = " and ".join(f"{next(iter(getattr(found, part).values())).shape[0]:,} to {part}" for part in PARTS[:2])
+        tell(f"writing {counts}, {nbytes / 1e9:.3g} GB, to {files.folder}", nbytes)
+        _write(found, source, files, advance)
+    except OSError as error:
+        raise DataError(
+            f"{files.folder}: cannot be written: {error.strerror or error}. "
+            f"Free space, or name another folder as data_dir in experiments.yaml."
+        ) from error
+    return load(source, "real", data_dir)
+
+
+def require_torchvision() -> None:
+    """Raises DataError where it cannot be imported."""
     try:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError) as error:  # RuntimeError where it does not fit the installed torch
@@ -152,17 +279,14 @@ def fetch(source: DataSource, data_dir: Path) -> Dataset:
             f"fetching needs torchvision, and it does not import: {error}. "
             f"Install both from one source: pip install torch torchvision"
         ) from error
-    dataset = source.read(files.originals)
-    try:
-        for part, name, array in _all_arrays(dataset):
-            _write_array(array, files.array(part, name))
-        _write_manifest(dataset, source.source, files)
-    except OSError as error:
+
+
+def _read_part(source: DataSource, files: DataFiles, images_per_class: int) -> Dataset | Incoming:
+    if source.read_part is None:
         raise DataError(
-            f"{files.folder}: cannot be written: {error.strerror or error}. "
-            f"Free space, or name another folder as data_dir in experiments.yaml."
-        ) from error
-    return load(source, "real", data_dir)
+            f"--images_per_class {images_per_class}: {source.benchmark} is fetched as a whole; leave it out"
+        )
+    return source.read_part(files.originals, images_per_class)
 
 
 def count_of(arrays: Arrays) -> int:
@@ -174,13 +298,20 @@ def count_of(arrays: Arrays) -> int:
 
 
 def content_sha256(dataset: Dataset) -> str:
-    """Over part, name, type, shape and bytes of each array, not over the files; reads a piece at a time."""
+    """Over part, name, type, shape and bytes of each array, not over the files."""
+    return _sha256_of({f"{part}.{name}": _described(array) for part, name, array in _all_arrays(dataset)})
+
+
+def _described(array: NDArray[Any]) -> ArrayFile:
+    return ArrayFile(shape=array.shape, dtype=array.dtype.str, blocks=block_digests(array))
+
+
+def _sha256_of(arrays: Mapping[str, ArrayFile]) -> str:
+    """Over part, name, type, shape, and the digests of the blocks."""
     digest = hashlib.sha256()
-    for part, name, array in _all_arrays(dataset):
-        digest.update(f"{part}.{name} {array.dtype.str} {array.shape}".encode())
-        rows = max(1, HASHED_AT_ONCE_BYTES // max(1, array[:1].nbytes))
-        for first in range(0, len(array), rows):
-            digest.update(np.ascontiguousarray(array[first : first + rows]).data)
+    for key, array in sorted(arrays.items()):
+        digest.update(f"{key} {array.dtype} {array.shape}\n".encode())
+        digest.update("".join(f"{block}\n" for block in array.blocks).encode())
     return digest.hexdigest()
 
 
@@ -216,75 +347,107 @@ def channel_statistics(images: NDArray[np.uint8]) -> dict[str, NDArray[np.float3
     return {"mean": np.array(means, np.float32), "std": np.array(stds, np.float32)}
 
 
-def _all_arrays(dataset: Dataset) -> Iterator[tuple[str, str, NDArray[Any]]]:
+def _all_arrays(dataset: Dataset | Incoming) -> Iterator[tuple[str, str, Any]]:
     """Part, name and array, in an order that does not depend on how they were made."""
     for part in PARTS:
         for name, array in sorted(getattr(dataset, part).items()):
             yield part, name, array
 
 
-def _map_files(files: DataFiles) -> tuple[Dataset, dict[str, Any]]:
+def _map_files(files: DataFiles) -> tuple[Dataset, Manifest]:
     """The arrays, mapped, and the manifest."""
     manifest = read_manifest(files)
     parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in PARTS}
-    for key, shape in manifest["shapes"].items():
+    for key, described in manifest.arrays.items():
         part, _, name = key.partition(".")
         path = files.array(part, name)
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = open_array(path)
         except FileNotFoundError as error:
             raise DataError(f"{path}: the data set is not complete. {files.way_out}") from error
         except (OSError, ValueError, EOFError, struct.error) as error:
             raise DataError(f"{path}: truncated or corrupt ({error}). {files.way_out}") from error
-        if part not in parts or list(array.shape) != shape:
+        if (array.shape, array.dtype.str) != (described.shape, described.dtype):
             raise DataError(
-                f"{path}: has the shape {list(array.shape)}, {files.manifest.name} says {shape}. {files.way_out}"
+                f"{path}: is {array.dtype.str} of the shape {list(array.shape)}, {files.manifest.name} says "
+                f"{described.dtype} of {list(described.shape)}. {files.way_out}"
             )
         parts[part][name] = array
     return Dataset(**parts), manifest
 
 
-def read_manifest(files: DataFiles) -> dict[str, Any]:
-    """Raises DataError where there is none, or none that this code reads."""
+def read_manifest(files: DataFiles) -> Manifest:
+    """Raises DataError where there is none, or none that this code reads, or one that was changed."""
     try:
-        manifest = json.loads(files.manifest.read_text())
+        content = json.loads(files.manifest.read_text())
     except FileNotFoundError as error:
         raise DataError(f"{files.manifest}: the data set {files.benchmark} is not here. {files.way_out}") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{files.manifest}: not a manifest ({error}). {files.way_out}") from error
-    wanted = {"version": int, "source": str, "sha256": str, "shapes": dict}
-    if not isinstance(manifest, dict) or not all(isinstance(manifest.get(key), kind) for key, kind in wanted.items()):
-        raise DataError(f"{files.manifest}: not a manifest: it must have {', '.join(wanted)}. {files.way_out}")
-    if manifest["version"] != MANIFEST_VERSION:
-        raise DataError(
-            f"{files.manifest}: version {manifest['version']}; this code reads {MANIFEST_VERSION}. {files.way_out}"
-        )
+    version = content.get("version") if isinstance(content, dict) else None
+    if version is not None and version != MANIFEST_VERSION:
+        raise DataError(f"{files.manifest}: version {version}; this code reads {MANIFEST_VERSION}. {files.way_out}")
+    try:
+        manifest = Manifest.model_validate(content)
+    except ValidationError as error:
+        raise DataError(f"{files.manifest}: not a manifest: {in_words(error)}. {files.way_out}") from error
+    misfits = [
+        key
+        for key, array in manifest.arrays.items()
+        if key.partition(".")[0] not in PARTS or len(array.blocks) != -(-array.nbytes // BLOCK_BYTES)
+    ]
+    if misfits or _sha256_of(manifest.arrays) != manifest.sha256:
+        raise DataError(f"{files.manifest}: was changed: its checksums do not fit each other. {files.way_out}")
     return manifest
 
 
-def _write_array(array: NDArray[Any], path: Path) -> None:
-    """Written beside its place, synced and renamed, as harness/files.py does it with what fits into memory."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+def _is_made_of(made_of: str, files: DataFiles) -> bool:
     try:
-        with temporary.open("xb") as file:
-            np.save(file, array)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        return read_manifest(files).made_of == made_of
+    except DataError:
+        return False
+
+
+def _require_room(folder: Path, nbytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < nbytes:
+        raise DataError(
+            f"{folder}: {nbytes / 1e9:.1f} GB are needed there, and {free / 1e9:.1f} GB are free. Free space, name "
+            f"another folder as data_dir in experiments.yaml, or take a part (python main.py data --help)."
+        )
+
+
+def _remove_left_behind(folder: Path) -> None:
+    for path in folder.glob(".*.tmp"):
+        if time.time() - path.stat().st_mtime > LEFT_BEHIND_AFTER_S:
+            path.unlink(missing_ok=True)
+
+
+def _write(found: Dataset | Incoming, source: DataSource, files: DataFiles, advance: Advance) -> None:
+    """All arrays beside their places; then there, and at last the manifest."""
+    temporaries: dict[Path, Path] = {}
+    described: dict[str, ArrayFile] = {}
+    try:
+        for part, name, array in _all_arrays(found):
+            path = files.array(part, name)
+            temporaries[path], blocks = write_pieces(array, path, advance)
+            described[f"{part}.{name}"] = ArrayFile(shape=array.shape, dtype=array.dtype.str, blocks=blocks)
+        manifest = Manifest(
+            version=MANIFEST_VERSION,
+            benchmark=files.benchmark,
+            source=found.conclude() if isinstance(found, Incoming) else source.source,
+            sha256=_sha256_of(described),
+            classes_sha256=found.classes_sha256 if isinstance(found, Incoming) else None,
+            made_of=found.made_of if isinstance(found, Incoming) else None,
+            arrays=described,
+        )
+        files.manifest.unlink(missing_ok=True)
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+        write_atomically(files.manifest, json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n", replace=True)
     finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_manifest(dataset: Dataset, source: str, files: DataFiles) -> None:
-    manifest = {
-        "version": MANIFEST_VERSION,
-        "benchmark": files.benchmark,
-        "source": source,
-        "sha256": content_sha256(dataset),
-        "shapes": {f"{part}.{name}": list(array.shape) for part, name, array in _all_arrays(dataset)},
-    }
-    write_atomically(files.manifest, json.dumps(manifest, indent=1) + "\n", replace=True)
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
 
 
 # The originals, with torchvision's downloader, mirrors and checksums.
@@ -323,7 +486,7 @@ def _download_problem(original: Original, folder: Path) -> str | None:
     reasons = []
     for url in original.urls:
         try:
-            with _network_timeout(NETWORK_TIMEOUT_S):
+            with network_timeout(NETWORK_TIMEOUT_S):
                 download_url(url, root=folder, filename=original.name, md5=original.md5)
         except (OSError, RuntimeError) as error:  # RuntimeError is torchvision's word for a wrong checksum
             reasons.append(f"  {url}: {error}")
@@ -333,7 +496,7 @@ def _download_problem(original: Original, folder: Path) -> str | None:
 
 
 @contextmanager
-def _network_timeout(seconds: float) -> Iterator[None]:
+def network_timeout(seconds: float) -> Iterator[None]:
     """For every socket opened within; torchvision has no setting for it."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)

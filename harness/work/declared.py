@@ -16,6 +16,7 @@ from harness.errors import ConfigError
 from harness.plan import Framework, Frozen
 from harness.suggest import valid_names
 from harness.work.datasets import DataSource
+from harness.work.imagenet_classes import ClassList
 from harness.work.tasks import Task
 
 RunAs = Literal["eager", "compiled", "max_autotune"]
@@ -104,6 +105,16 @@ class BatchNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Published:
+    """Weights of torchvision, trained on all classes of ImageNet."""
+
+    weights: str
+    """As torchvision calls them."""
+    classifier: str
+    """The layer with a row of weights for each class."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """One model of a benchmark."""
 
@@ -115,6 +126,8 @@ class Model:
     has_attention: bool = False
     parameter_count: int | None = None
     """With the benchmark's default sizes."""
+    published: Published | None = None
+    """Weights that torchvision has for it, under the same name."""
     multiply_adds: int | None = None
     """Of one sample's way through convolutions, dense layers and attention, with the benchmark's default sizes."""
 
@@ -146,6 +159,8 @@ class Benchmark:
     """None where the inputs are drawn."""
     drawn: Drawn | None = None
     """What is drawn where there is no data."""
+    classes: ClassList | None = None
+    """Where they are some of ImageNet's."""
     sizes: type[Frozen] = Nothing
     """Sizes of the models and inputs that experiments.yaml may choose (`benchmarks.<name>.sizes`)."""
 

@@ -41,6 +41,23 @@ use_cases:
       - {execution_mode: loop, batch_size: 32}
 """
 
+PRETRAINED = (
+    MINIMAL.replace(
+        "  cifar10: {models",
+        "  imagenet100: {models: [vit_b_16], settings: {inference: {weights: pretrained}}}\n  cifar10: {models",
+    )
+    + """\
+  5:
+    name: inference
+    batch_sizes: [1]
+    precisions: [fp32]
+    execution_modes: {jax: [jit], torch: [eager]}
+    options: {batch_norm: [folded], inputs: [on_device]}
+    settings: {weights: drawn}
+"""
+)
+"""With inference on ImageNet-100, by pretrained weights."""
+
 
 def changed(old: str, new: str) -> str:
     """MINIMAL with one piece replaced; the piece must be there, and once."""

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from harness.work.datasets import DataFiles
+from harness.work.declared import benchmark
 
 
 def write_idx(path: Path, values: NDArray[np.uint8]) -> str:
@@ -79,3 +80,19 @@ def put_cifar10(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def md5_of(path: Path) -> str:
     return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def put_weights(data_dir: Path, model: str, state: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state as torchvision publishes it, under a name with its checksum; torchvision takes it for the real one."""
+    import torch
+    from torchvision import models
+
+    published = benchmark("imagenet100").model(model).published
+    assert published
+    folder = data_dir / "originals" / "weights"
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(state, folder / "saved")
+    sha256 = hashlib.sha256((folder / "saved").read_bytes()).hexdigest()
+    path = (folder / "saved").rename(folder / f"{model}-{sha256[:8]}.pth")
+    monkeypatch.setattr(models.get_weight(published.weights).value, "url", f"http://127.0.0.1:9/{path.name}")
+    return path

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness.errors import DataError
 from harness.plan import Frozen
-from harness.work.datasets import Dataset, DataSource
-from harness.work.declared import BatchNorm, Benchmark, Model
+from harness.work.datasets import Dataset, DataSource, Incoming
+from harness.work.declared import BatchNorm, Benchmark, Model, Published
+from harness.work.image_folder import read_image_folder
+from harness.work.imagenet_classes import CMC
 from harness.work.tasks import IMAGE_CLASSIFICATION
 
 STORED_SIZE = 256
@@ -28,8 +29,15 @@ class Sizes(Frozen):
     """Height and width of what a model sees: whole patches of vit_b_16."""
 
 
-def _read_imagenet100(_originals: Path) -> Dataset:
-    raise DataError("imagenet100: its reader is not written yet; measure on the sample: --data sample")
+def _constants() -> dict[str, NDArray[np.float32]]:
+    return {"mean": np.array(MEAN, np.float32), "std": np.array(STD, np.float32)}
+
+
+def _read_imagenet100(originals: Path, images_per_class: int | None = None) -> Incoming:
+    """An ImageNet folder, or a link to one."""
+    return read_image_folder(
+        originals, CMC, size=STORED_SIZE, constants=_constants(), images_per_class=images_per_class
+    )
 
 
 def _sample_imagenet100() -> Dataset:
@@ -52,7 +60,7 @@ def as_dataset(images: NDArray[np.uint8], labels: NDArray[np.int32], train_count
     return Dataset(
         train={"images": images[:train_count], "labels": labels[:train_count]},
         test={"images": images[train_count:], "labels": labels[train_count:]},
-        constants={"mean": np.array(MEAN, np.float32), "std": np.array(STD, np.float32)},
+        constants=_constants(),
     )
 
 
@@ -62,18 +70,21 @@ BENCHMARK = Benchmark(
     models=(
         Model(
             name="resnet50",
+            published=Published(weights="ResNet50_Weights.IMAGENET1K_V1", classifier="fc"),
             batch_norm=BatchNorm(),
             parameter_count=23_712_932,
             multiply_adds=4_087_341_056,
         ),
         Model(
             name="vit_b_16",
+            published=Published(weights="ViT_B_16_Weights.IMAGENET1K_V1", classifier="heads.head"),
             has_attention=True,
             parameter_count=85_875_556,
             multiply_adds=17_563_137_024,
         ),
         Model(
             name="mobilenet_v3_small",
+            published=Published(weights="MobileNet_V3_Small_Weights.IMAGENET1K_V1", classifier="classifier.3"),
             batch_norm=BatchNorm(epsilon=1e-3, momentum=0.01),
             has_depthwise=True,
             parameter_count=1_620_356,
@@ -81,6 +92,7 @@ BENCHMARK = Benchmark(
         ),
         Model(
             name="efficientnet_b0",
+            published=Published(weights="EfficientNet_B0_Weights.IMAGENET1K_V1", classifier="classifier.1"),
             batch_norm=BatchNorm(),
             has_depthwise=True,
             parameter_count=4_135_648,
@@ -93,6 +105,10 @@ BENCHMARK = Benchmark(
         source="ImageNet (ILSVRC2012), the 100 classes of CMC's list",
         sample=_sample_imagenet100,
         sample_source="generated class-dependent images of 256 x 256",
+        needs_torchvision=False,
+        by_hand=True,
+        read_part=_read_imagenet100,
     ),
+    classes=CMC,
     sizes=Sizes,
 )

@@ -41,5 +41,6 @@ BENCHMARK = Benchmark(
         source="Constitution of the United States (1787)",
         sample=_read,
         sample_source="Constitution of the United States (1787)",
+        needs_torchvision=False,
     ),
 )

@@ -8,7 +8,9 @@ from harness.errors import ConfigError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
 from harness.paths import script_path
-from tests.made.config_text import MINIMAL, config_of
+from harness.plan import DataKind, Scalar
+from main import main
+from tests.made.config_text import MINIMAL, PRETRAINED, config_of
 
 
 @pytest.fixture
@@ -249,3 +251,30 @@ def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path:
 def test_no_baseline_for_what_is_asked_for_or_needs_none(with_several: Config) -> None:
     assert keys_of_baselines(with_several, Selection(use_cases=(3, 4))) == {}
     assert keys_of_baselines(with_several, Selection(use_cases=(1,))) == {}
+
+
+# Pretrained weights
+
+
+def test_the_sample_has_no_classes_of_imagenet_so_weights_are_drawn(tmp_path: Path) -> None:
+    config = config_of(PRETRAINED, tmp_path)
+
+    def weights(benchmark: str, data: DataKind) -> set[Scalar]:
+        (pair,) = expand(config, Selection(benchmarks=(benchmark,), use_cases=(5,), data=data))
+        return {measurement.settings["weights"] for job in pair.jobs for measurement in job.measurements()}
+
+    assert weights("imagenet100", "real") == {"pretrained"}
+    assert weights("imagenet100", "sample") == {"drawn"}
+    assert weights("cifar10", "real") == weights("cifar10", "sample") == {"drawn"}
+
+
+def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config_of(PRETRAINED, tmp_path)
+    flags = ["--config", str(tmp_path / "experiments.yaml"), "--results", str(tmp_path / "results"), "--dry-run"]
+    flags += ["--benchmark", "imagenet100", "--benchmark", "cifar10", "--use_case", "5"]
+    assert main([*flags, "--data", "sample"]) == 0
+    said = "any/imagenet100_5: weights are drawn, not pretrained: the sample has no classes of ImageNet\n"
+    output = capsys.readouterr().out
+    assert said in output and output.count("weights are drawn") == 1
+    assert main(flags) == 0
+    assert "weights are drawn" not in capsys.readouterr().out

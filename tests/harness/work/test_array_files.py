@@ -1,0 +1,92 @@
+"""Arrays on disk: the same file as numpy's, digests of blocks by hashlib, and every block that can be wrong."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from harness.work import array_files
+from harness.work.array_files import Pieces, block_digests, first_changed_block, gather, open_array, write_pieces
+
+VALUES = np.arange(7 * 5 * 3, dtype=np.int16).reshape(7, 5, 3)  # 210 bytes, 30 in a row
+IN_PIECES = Pieces(shape=VALUES.shape, dtype=VALUES.dtype, pieces=[VALUES[:1], VALUES[1:1], VALUES[1:6], VALUES[6:]])
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_files, "BLOCK_BYTES", 64)  # which is no whole number of rows
+
+
+def expected_digests(content: bytes) -> tuple[str, ...]:
+    return tuple(hashlib.sha256(content[first : first + 64]).hexdigest() for first in range(0, len(content), 64))
+
+
+@pytest.mark.parametrize("array", [VALUES, IN_PIECES, VALUES[:, ::2], VALUES[:0], np.arange(8.0)])
+def test_what_is_written_is_what_numpy_reads(array: NDArray[Any] | Pieces, tmp_path: Path) -> None:
+    values = VALUES if isinstance(array, Pieces) else array
+    advanced: list[int] = []
+    temporary, digests = write_pieces(array, tmp_path / "a.npy", advanced.append)
+    assert list(tmp_path.iterdir()) == [temporary] and temporary.name.startswith(".a.npy.")
+    np.testing.assert_array_equal(np.load(temporary), values)
+    assert digests == expected_digests(values.tobytes()) == block_digests(values)
+    assert sum(advanced) == values.nbytes == array.nbytes
+    if len(values):
+        assert open_array(temporary).dtype == values.dtype
+
+
+@pytest.mark.parametrize(
+    ("pieces", "complaint"),
+    [
+        ([VALUES[:6]], r"its pieces have 180 bytes, \(7, 5, 3\) takes 210"),
+        ([VALUES, VALUES[:1]], r"its pieces have 240 bytes"),
+        ([VALUES.astype(np.int32)], r"a piece of int32 \(7, 5, 3\) in int16 \(7, 5, 3\)"),
+        ([VALUES[:, :4]], r"a piece of int16 \(7, 4, 3\) in int16"),
+    ],
+)
+def test_pieces_of_another_array_are_refused_and_leave_nothing(
+    pieces: list[NDArray[Any]], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        write_pieces(Pieces(shape=VALUES.shape, dtype=VALUES.dtype, pieces=pieces), tmp_path / "a.npy", lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("byte", [0, 63, 64, 209])
+def test_one_changed_bit_changes_its_block_and_no_other(byte: int, tmp_path: Path) -> None:
+    path, digests = write_pieces(VALUES, tmp_path / "a.npy", lambda _: None)
+    whole = path.read_bytes()
+    array = open_array(path)
+    assert first_changed_block(array, path, digests, range(4), lambda _: None) is None
+    content = bytearray(whole)
+    content[array.offset + byte] ^= 1
+    path.write_bytes(bytes(content))
+    block = byte // 64
+    assert first_changed_block(array, path, digests, range(4), lambda _: None) == block
+    others = [number for number in range(4) if number != block]
+    advanced: list[int] = []
+    assert first_changed_block(array, path, digests, others, advanced.append) is None
+    assert sum(advanced) == 210 - (18 if block == 3 else 64)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_no_match(tmp_path: Path) -> None:
+    path, digests = write_pieces(VALUES, tmp_path / "a.npy", lambda _: None)
+    array = open_array(path)
+    with path.open("r+b") as file:
+        file.truncate(array.offset + 200)
+    with pytest.raises(EOFError, match="became shorter"):
+        first_changed_block(array, path, digests, range(4), lambda _: None)
+
+
+def test_rows_are_gathered_in_their_order_from_a_map_and_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_files, "GATHERED_AT_ONCE_BYTES", 70)  # two rows
+    path, _ = write_pieces(VALUES, tmp_path / "a.npy", lambda _: None)
+    rows = np.array([6, 0, 0, 3, 5])
+    for array in (VALUES, open_array(path), open_array(path)[:]):
+        gathered = gather(array, rows)
+        np.testing.assert_array_equal(gathered, VALUES[[6, 0, 0, 3, 5]])
+        assert type(gathered) is np.ndarray and gathered.flags.writeable

@@ -1,0 +1,533 @@
+"""Image folders: pixels as torchvision makes them, which images and classes are taken, and every way a folder can be
+wrong or a run can end."""
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from harness.errors import DataError
+from harness.paths import REPOSITORY
+from harness.work import array_files, datasets, image_folder
+from harness.work.benchmarks.imagenet100 import BENCHMARK
+from harness.work.datasets import DataFiles, Dataset, DataSource, fetch, load, read_manifest, verify
+from harness.work.image_folder import centre, read_image_folder
+from harness.work.imagenet_classes import CMC, ClassList
+from tests.made.image_folders import cut, make_old, put_images
+
+SIZE = 8
+NAMES = ("n3", "n1", "n2")
+THREE = ClassList(title="the list of three", names=NAMES, indices=(7, 5, 6), train_count=12, test_count=6)
+read = partial(read_image_folder, classes=THREE, size=SIZE, constants={"mean": np.zeros(3, np.float32)})
+SOURCE = DataSource(
+    benchmark="three",
+    read=read,
+    source="not said",
+    sample=lambda: datasets.NO_DATA,
+    sample_source="none",
+    needs_torchvision=False,
+    read_part=lambda folder, count: read(folder, images_per_class=count),
+)
+
+
+@pytest.fixture
+def originals(tmp_path: Path) -> Path:
+    """Four images in each class to train, two to test."""
+    folder = DataFiles(data_dir=tmp_path, benchmark="three").originals
+    put_images(folder, NAMES, train=4, val=2)
+    return folder
+
+
+def folder_in(data_dir: Path) -> Path:
+    return DataFiles(data_dir=data_dir, benchmark="three").folder
+
+
+def source_in(data_dir: Path) -> str:
+    identity = verify(SOURCE, "real", data_dir)
+    assert identity
+    return identity.source
+
+
+# The list of classes
+
+
+def test_the_list_is_cmcs() -> None:
+    assert (CMC.sha256, len(CMC.names)) == ("79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397", 100)
+
+
+def test_the_indices_are_places_among_the_thousand_names_in_their_order() -> None:
+    index_of = dict(zip(CMC.names, CMC.indices, strict=True))
+    ordered = [index_of[name] for name in sorted(CMC.names)]
+    assert ordered == sorted(set(CMC.indices)) and ordered[0] >= 0 and ordered[-1] < 1000
+    # bonnet, Chihuahua, tabby, laptop, gyromitra
+    known = {"n02869837": 452, "n02085620": 151, "n02123045": 281, "n03642806": 620, "n13037406": 993}
+    assert {name: index_of[name] for name in known} == known
+
+
+# Pixels
+
+
+def picture(mode: str, size: tuple[int, int]) -> Image.Image:
+    noise = np.random.RandomState(1).randint(0, 256, (size[1], size[0], 4), dtype=np.uint8)
+    return Image.fromarray(noise, "RGBA").convert("RGB").convert(mode)
+
+
+@pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("mode", "size", "is_enlarged"),
+    [
+        ("RGB", (500, 375), False),
+        ("RGB", (333, 500), False),
+        ("RGB", (257, 256), False),
+        ("RGB", (256, 301), False),
+        ("RGB", (160, 213), True),
+        ("RGB", (401, 90), True),
+        ("L", (300, 300), False),
+        ("CMYK", (300, 411), False),
+        ("RGBA", (300, 280), False),
+        ("P", (300, 280), False),
+    ],
+)
+def test_the_pixels_are_those_of_torchvisions_presets(mode: str, size: tuple[int, int], is_enlarged: bool) -> None:
+    from torchvision import transforms
+
+    image = picture(mode, size)
+    pixels, enlarged = centre(image, 256)
+    stored = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(256)])(image.convert("RGB"))
+    np.testing.assert_array_equal(pixels, np.asarray(stored))
+    assert (pixels.dtype, enlarged) == (np.uint8, is_enlarged)
+    evaluated = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])(image.convert("RGB"))
+    np.testing.assert_array_equal(pixels[16:240, 16:240], np.asarray(evaluated))
+
+
+# Which images, in which order
+
+
+def label_of(image: Any, originals: Path, part: str) -> int:
+    """The images have one colour each; JPEG keeps it almost."""
+    distance = {
+        path: np.abs(np.asarray(Image.open(path), np.int64)[0, 0] - image[0, 0]).sum()
+        for path in (originals / part).glob("*/*")
+    }
+    return NAMES.index(min(distance, key=lambda path: distance[path]).parent.name)
+
+
+def test_labels_are_places_in_the_list_and_the_images_are_shuffled(tmp_path: Path, originals: Path) -> None:
+    dataset = fetch(SOURCE, tmp_path)
+    assert (dataset.train_count, dataset.test_count) == (12, 6)
+    assert dataset.train["images"].shape == (12, SIZE, SIZE, 3)
+    for part, folder in ((dataset.train, "train"), (dataset.test, "val")):
+        labels = part["labels"].tolist()
+        assert labels == [label_of(image, originals, folder) for image in part["images"]]
+        assert labels != sorted(labels) and [labels.count(label) for label in range(3)] == [len(labels) // 3] * 3
+    order = np.random.RandomState(image_folder.SHUFFLE_SEED).permutation(12)
+    assert dataset.train["labels"].tolist() == [index // 4 for index in order]
+    assert (dataset.train["labels"].dtype, dataset.train["images"].dtype) == (np.int32, np.uint8)
+    assert source_in(tmp_path) == "ImageNet (ILSVRC2012), the 3 classes of the list of three"
+
+
+def test_several_processes_make_the_same_as_one(
+    tmp_path: Path, originals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut(originals / "train" / "n1" / "n1_2.JPEG")
+    alone = read(originals)
+    images = np.concatenate(list(alone.train["images"].pieces))  # type: ignore[union-attr]
+    monkeypatch.setattr(image_folder, "IMAGES_PER_PROCESS", 6)
+    monkeypatch.setattr(image_folder, "IMAGES_AT_ONCE", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    together = read(originals)
+    np.testing.assert_array_equal(np.concatenate(list(together.train["images"].pieces)), images)  # type: ignore[union-attr]
+    for incoming in (alone, together):
+        with pytest.raises(DataError, match="1 of 18 images cannot be read"):
+            incoming.conclude()
+
+
+def test_files_that_are_no_images_are_passed_over(tmp_path: Path, originals: Path) -> None:
+    for name in ("n1.xml", "Thumbs.db", ".n1_9.JPEG"):
+        (originals / "train" / "n1" / name).write_text("no image")
+    assert fetch(SOURCE, tmp_path).train_count == 12
+
+
+def test_other_folders_beside_those_of_the_list_do_not_matter(tmp_path: Path, originals: Path) -> None:
+    put_images(originals, ("n9", "n0"))
+    (originals / "LOC_val_solution.csv").write_text("")
+    assert fetch(SOURCE, tmp_path).train_count == 12
+    assert source_in(tmp_path).endswith("the list of three")
+
+
+def test_a_folder_may_be_a_link(tmp_path: Path, originals: Path) -> None:
+    shutil.move(originals, tmp_path / "elsewhere")
+    originals.symlink_to(tmp_path / "elsewhere")
+    assert fetch(SOURCE, tmp_path).train_count == 12
+
+
+def test_as_many_other_classes_are_taken_and_named(tmp_path: Path, originals: Path) -> None:
+    for part in ("train", "val"):
+        (originals / part / "n2").rename(originals / part / "n8")
+    assert fetch(SOURCE, tmp_path).train_count == 12
+    digest = hashlib.sha256(b"n1\nn3\nn8\n").hexdigest()
+    expected = f"ImageNet (ILSVRC2012), the 3 classes of a list of their own (SHA-256 of the names {digest[:8]})"
+    assert source_in(tmp_path) == expected
+    assert read_manifest(DataFiles(data_dir=tmp_path, benchmark="three")).classes_sha256 == digest
+
+
+def test_a_part_is_the_first_images_by_name_and_another_data_set(tmp_path: Path, originals: Path) -> None:
+    whole = verify_after(fetch(SOURCE, tmp_path), tmp_path)
+    part = fetch(SOURCE, tmp_path, images_per_class=2)
+    assert (part.train_count, part.test_count) == (6, 6)
+    assert source_in(tmp_path) == (
+        "ImageNet (ILSVRC2012), the 3 classes of the list of three, 2 images of each class to train"
+    )
+    assert verify_after(part, tmp_path) != whole
+    for name in NAMES:
+        for number in (2, 3):
+            (originals / "train" / name / f"{name}_{number}.JPEG").unlink()
+    images = part.train["images"].copy()
+    np.testing.assert_array_equal(fetch(SOURCE, tmp_path, images_per_class=2).train["images"], images)
+
+
+def verify_after(_fetched: Dataset, data_dir: Path) -> str | None:
+    identity = verify(SOURCE, "real", data_dir)
+    assert identity
+    return identity.sha256
+
+
+def test_a_part_of_what_comes_as_a_whole_is_refused(tmp_path: Path) -> None:
+    source = replace(SOURCE, read_part=None)
+    with pytest.raises(DataError, match="--images_per_class 2: three is fetched as a whole"):
+        fetch(source, tmp_path, images_per_class=2)
+
+
+def test_missing_images_are_named_in_the_source(tmp_path: Path, originals: Path) -> None:
+    (originals / "train" / "n1" / "n1_0.JPEG").unlink()
+    assert fetch(SOURCE, tmp_path).train_count == 11
+    assert source_in(tmp_path).endswith("the list of three, 11 of 12 images to train, 6 of 6 images to test")
+
+
+def test_images_that_were_shrunk_before_are_named_in_the_source(tmp_path: Path) -> None:
+    put_images(DataFiles(data_dir=tmp_path, benchmark="three").originals, NAMES, train=4, val=2, size=(7, 9))
+    fetch(SOURCE, tmp_path)
+    assert source_in(tmp_path).endswith("the list of three, enlarged from fewer than 8 pixels")
+
+
+# Wrong folders
+
+
+def remove_class(originals: Path, part: str) -> None:
+    shutil.rmtree(originals / part / "n2")
+
+
+def flatten(originals: Path, part: str) -> None:
+    for path in list((originals / part).glob("*/*")):
+        path.rename(originals / part / path.name)
+    for name in NAMES:
+        (originals / part / name).rmdir()
+
+
+def empty_class(originals: Path, part: str) -> None:
+    for path in (originals / part / "n2").iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaints"),
+    [
+        (shutil.rmtree, ("has no folder train and no folder val", "ln -s /path/to/imagenet", "--data sample")),
+        (lambda folder: shutil.rmtree(folder / "train"), ("has no folder train. ImageNet is never downloaded",)),
+        (lambda folder: shutil.rmtree(folder / "val"), ("has no folder val. ImageNet is never downloaded",)),
+        (
+            lambda folder: remove_class(folder, "train"),
+            ("train: has 2 class folders, and of the 3 of the list of three 1 are missing:\n  n2\n",),
+        ),
+        (lambda folder: remove_class(folder, "val"), ("val: 1 of 3 class folders are missing:\n  n2",)),
+        (
+            lambda folder: (remove_class(folder, "train"), put_images(folder, ("n7", "n8"))),
+            ("train: has 4 class folders, and of the 3 of the list of three 1 are missing:\n  n2\n",),
+        ),
+        (
+            lambda folder: flatten(folder, "val"),
+            ("val: 3 of 3 class folders are missing:\n  n3\n  n1\n  n2", "valprep.sh"),
+        ),
+        (lambda folder: empty_class(folder, "val"), ("val: 1 of 3 class folders have no images:\n  n2: 0\n",)),
+    ],
+)
+def test_a_wrong_folder_is_said_with_the_way_out_and_nothing_is_written(
+    damage: Callable[[Path], object], complaints: tuple[str, ...], tmp_path: Path, originals: Path
+) -> None:
+    damage(originals)
+    with pytest.raises(DataError) as caught:
+        fetch(SOURCE, tmp_path)
+    assert str(caught.value).startswith(str(originals))
+    for complaint in complaints:
+        assert complaint in str(caught.value)
+    assert not folder_in(tmp_path).exists()
+
+
+def test_a_part_that_is_larger_than_a_class_is_refused(tmp_path: Path, originals: Path) -> None:
+    (originals / "train" / "n1" / "n1_3.JPEG").unlink()
+    with pytest.raises(DataError, match=r"1 of 3 class folders have fewer than 4 images:\n  n1: 3\n"):
+        fetch(SOURCE, tmp_path, images_per_class=4)
+
+
+def test_a_long_list_of_missing_classes_is_cut_short(tmp_path: Path) -> None:
+    put_images(tmp_path, NAMES)
+    with pytest.raises(DataError) as caught:
+        read_image_folder(tmp_path, CMC, size=SIZE, constants={})
+    assert "has 3 class folders, and of the 100 of CMC's list 100 are missing" in str(caught.value)
+    assert "\n".join(["", *(f"  {name}" for name in CMC.names[:10]), "  and 90 more", ""]) in str(caught.value)
+
+
+def test_damaged_images_are_all_named_and_the_data_set_stays_what_it_was(tmp_path: Path, originals: Path) -> None:
+    before = verify_after(fetch(SOURCE, tmp_path), tmp_path)
+    for path in sorted((originals / "train").glob("*/*"))[1:]:
+        cut(path)
+    shutil.copy(originals / "val" / "n2" / "n2_0.JPEG", originals / "train" / "n2" / "n2_4.JPEG")
+    (originals / "val" / "n1" / "n1_0.JPEG").write_text("not an image")
+    with pytest.raises(DataError) as caught:
+        fetch(SOURCE, tmp_path)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{originals}: 12 of 19 images cannot be read:"
+    assert len(lines) == 13 and lines[11] == "  and 2 more"
+    assert all(line.startswith(f"  {originals}/train/n") and "truncated" in line for line in lines[1:11])
+    assert lines[12].startswith("Replace or remove them, and run the same command again.")
+    assert verify_after(load(SOURCE, "real", tmp_path), tmp_path) == before
+    assert [path for path in folder_in(tmp_path).iterdir() if path.suffix == ".tmp"] == []
+
+
+# The disk, and runs that end early
+
+Usage = namedtuple("Usage", ["total", "used", "free"])
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_written(
+    tmp_path: Path, originals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = 18 * SIZE * SIZE * 3 + 18 * 4 + 3 * 4
+    heard: list[tuple[str, int]] = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(0, 0, needed - 1))
+    with pytest.raises(DataError, match=r"0\.0 GB are needed there, and 0\.0 GB are free\. Free space"):
+        fetch(SOURCE, tmp_path, tell=lambda *told: heard.append(told))
+    assert heard == [] and list(folder_in(tmp_path).iterdir()) == []
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(0, 0, needed))
+    advanced: list[int] = []
+    fetch(SOURCE, tmp_path, tell=lambda *told: heard.append(told), advance=advanced.append)
+    assert heard == [(f"writing 12 to train and 6 to test, 3.54e-06 GB, to {folder_in(tmp_path)}", needed)]
+    assert sum(advanced) == needed
+
+
+class InterruptedHere(Exception):
+    pass
+
+
+def interrupt(_bytes: int) -> None:
+    raise InterruptedHere
+
+
+def test_an_interrupted_run_leaves_what_was_there(tmp_path: Path, originals: Path) -> None:
+    with pytest.raises(InterruptedHere):
+        fetch(SOURCE, tmp_path, advance=interrupt)
+    assert list(folder_in(tmp_path).iterdir()) == []
+    with pytest.raises(DataError, match="the data set three is not here"):
+        load(SOURCE, "real", tmp_path)
+    before = verify_after(fetch(SOURCE, tmp_path), tmp_path)
+    with pytest.raises(InterruptedHere):
+        fetch(SOURCE, tmp_path, images_per_class=1, advance=interrupt)
+    assert verify_after(load(SOURCE, "real", tmp_path), tmp_path) == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.harness.work.test_image_folder import SOURCE
+from harness.work.datasets import fetch
+fetch(SOURCE, Path(sys.argv[1]), advance=lambda _: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_what_a_killed_run_leaves_is_never_taken_and_goes_away(tmp_path: Path, originals: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=REPOSITORY, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = folder_in(tmp_path).iterdir()
+    assert left.suffix == ".tmp"
+    with pytest.raises(DataError, match="the data set three is not here"):
+        load(SOURCE, "real", tmp_path)
+    fetch(SOURCE, tmp_path)
+    assert left.exists()  # perhaps somebody writes to it
+    make_old(left)
+    fetch(SOURCE, tmp_path, images_per_class=1)
+    assert not left.exists()
+
+
+def test_between_two_data_sets_there_is_none(tmp_path: Path, originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of arrays of two data sets none is made."""
+    fetch(SOURCE, tmp_path)
+
+    def fails(self: Path, target: Path) -> Path:
+        raise InterruptedHere
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(InterruptedHere):
+        fetch(SOURCE, tmp_path, images_per_class=1)
+    with pytest.raises(DataError, match="the data set three is not here"):
+        load(SOURCE, "real", tmp_path)
+
+
+# What is there already
+
+
+def test_what_is_there_is_verified_and_not_made_again(
+    tmp_path: Path, originals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(SOURCE, tmp_path)
+    heard: list[str] = []
+    decoded: list[int] = []
+
+    def counting(paths: Any, size: int, really: Callable[..., Any] = image_folder.decode) -> Any:
+        decoded.append(len(paths))
+        return really(paths, size)
+
+    monkeypatch.setattr(image_folder, "decode", counting)
+    fetch(SOURCE, tmp_path, tell=lambda sentence, _bytes: heard.append(sentence))
+    assert decoded == [] and heard[0].startswith("is there already: verifying 0.0 GB")
+    path = folder_in(tmp_path) / "train.images.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    fetch(SOURCE, tmp_path, tell=lambda sentence, _bytes: heard.append(sentence))
+    assert sum(decoded) == 18 and heard[2].startswith("makes it anew: ")
+    verify(SOURCE, "real", tmp_path)
+    (originals / "val" / "n1" / "n1_0.JPEG").rename(originals / "val" / "n1" / "n1_9.JPEG")
+    fetch(SOURCE, tmp_path)
+    assert sum(decoded) == 36
+
+
+# A large set is verified in part
+
+
+def test_of_a_large_array_a_job_verifies_some_blocks_and_the_command_all(
+    tmp_path: Path, originals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (array_files, datasets):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(datasets, "VERIFIED_WHOLE_BYTES", 1000)
+    fetch(SOURCE, tmp_path)  # images to train: 12 x 192 bytes, 36 blocks; to test: 18 blocks
+    blocks_of: dict[str, list[int]] = {}
+
+    def recording(array: Any, path: Path, digests: Any, numbers: Any, advance: Any) -> int | None:
+        blocks_of[path.name] = list(numbers)
+        return array_files.first_changed_block(array, path, digests, numbers, advance)
+
+    monkeypatch.setattr(datasets, "first_changed_block", recording)
+    drawn = set()
+    for _ in range(80):
+        verify(SOURCE, "real", tmp_path)
+        assert [len(blocks_of[f"{part}.images.npy"]) for part in ("train", "test")] == [8, 8]
+        assert blocks_of["train.labels.npy"] == [0]
+        drawn |= set(blocks_of["train.images.npy"])
+    assert drawn == set(range(36))  # each is left out 80 times with a probability of (28 / 36) ** 80 = 2e-9
+    path = folder_in(tmp_path) / "train.images.npy"
+    content = bytearray(path.read_bytes())
+    content[-(36 - 20) * 64] ^= 1
+    path.write_bytes(bytes(content))
+    for numbers, is_found in (([3, 20], True), ([19, 21], False)):
+        monkeypatch.setattr(random, "sample", lambda blocks, _count, chosen=numbers: sorted({*blocks} & {*chosen}))
+        if not is_found:
+            verify(SOURCE, "real", tmp_path)
+            continue
+        with pytest.raises(DataError, match=r"train\.images\.npy: the SHA-256 of its block 20 \(of 36"):
+            verify(SOURCE, "real", tmp_path)
+    with pytest.raises(DataError, match=r"its block 20 \(of 36"):
+        verify(SOURCE, "real", tmp_path, everything=True)
+
+
+# Memory
+
+BOUNDED = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+from harness.work import array_files, datasets
+from harness.work.array_files import Pieces, gather
+from tests.harness.work.test_image_folder import SOURCE
+
+MB, COUNT = 2**20, 256
+datasets.VERIFIED_WHOLE_BYTES = 2**40
+for module in (array_files, datasets):
+    module.BLOCK_BYTES = 8 * MB
+array_files.GATHERED_AT_ONCE_BYTES = 8 * MB
+images = Pieces(
+    shape=(COUNT, MB), dtype=np.dtype(np.uint8), pieces=(np.full((1, MB), number, np.uint8) for number in range(COUNT))
+)
+found = datasets.Incoming(
+    train={"images": images}, test={"images": np.zeros((1, MB), np.uint8)}, constants={},
+    classes_sha256="", made_of="", conclude=lambda: "made",
+)
+
+def peak():  # in MB; getrusage would begin with the peak of the process that started this one
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return int(line.split()[1]) // 1024
+
+source, folder = replace(SOURCE, read=lambda _: found), Path(sys.argv[1])
+peaks = [peak()]
+datasets.fetch(source, folder)
+peaks.append(peak())
+datasets.verify(source, "real", folder)
+peaks.append(peak())
+mapped = datasets.load(source, "real", folder).train["images"]
+order = np.random.RandomState(0).permutation(COUNT)
+for first in range(0, COUNT, 32):
+    rows = order[first : first + 32]
+    assert (gather(mapped, rows)[:, 5] == rows).all()
+peaks.append(peak())
+(mapped[:, ::4096].sum() if "read it all" in sys.argv else None)
+print(*peaks, peak())
+"""
+
+
+def test_a_large_set_is_written_verified_and_gathered_in_little_memory(tmp_path: Path) -> None:
+    """256 MB in blocks of 8 MB, 32 MB of rows at a time: a full copy, or a map that is held, would take 256 MB more."""
+
+    def peaks(*arguments: str) -> list[int]:
+        command = [sys.executable, "-c", BOUNDED, str(tmp_path), *arguments]
+        output = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+        before, *after = map(int, output.split())
+        return [one - before for one in after]
+
+    fetched, verified, gathered, _ = measured = peaks()
+    print(measured)
+    assert fetched < 60 and verified < 60 and gathered < 110
+    assert peaks("read it all")[-1] > 250  # so it would be seen
+
+
+# The benchmark itself
+
+
+def test_imagenet100_from_an_image_folder(tmp_path: Path) -> None:
+    source = BENCHMARK.data
+    assert source and source.by_hand and not source.needs_torchvision
+    put_images(DataFiles(data_dir=tmp_path, benchmark="imagenet100").originals, size=(300, 260))
+    dataset = fetch(source, tmp_path, images_per_class=2)
+    assert dataset.train["images"].shape == (200, 256, 256, 3) and dataset.test["images"].shape == (100, 256, 256, 3)
+    np.testing.assert_array_equal(dataset.constants["mean"], np.array([0.485, 0.456, 0.406], np.float32))
+    np.testing.assert_array_equal(dataset.constants["std"], np.array([0.229, 0.224, 0.225], np.float32))
+    assert sorted(dataset.train["labels"].tolist()) == sorted([*range(100), *range(100)])
+    assert len(set(dataset.train["labels"][:50].tolist())) > 25
+    identity = verify(source, "real", tmp_path)
+    assert identity and identity.source == (
+        "ImageNet (ILSVRC2012), the 100 classes of CMC's list, 2 images of each class to train, "
+        "100 of 5,000 images to test"
+    )

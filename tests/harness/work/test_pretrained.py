@@ -1,0 +1,258 @@
+"""Pretrained weights from files as torchvision publishes them: every value, the rows of the classes, every damage."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision import models
+
+from harness.errors import DataError, Refused
+from harness.results.record import WeightsIdentity
+from harness.work import pretrained
+from harness.work.benchmarks.imagenet100 import BENCHMARK
+from harness.work.datasets import DataFiles, fetch
+from harness.work.imagenet_classes import CMC
+from harness.work.pretrained import WeightsFiles, fetch_weights, pretrained_weights, verify_weights
+from tests.made.image_folders import put_images
+from tests.made.originals import put_weights
+
+MODEL = "mobilenet_v3_small"
+CLASSIFIER = "classifier.3"
+FETCH_AGAIN = "python main.py data --benchmark imagenet100"
+
+
+def files_in(data_dir: Path, model: str = MODEL) -> WeightsFiles:
+    return WeightsFiles(data_dir=data_dir, benchmark="imagenet100", model=model)
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, Any]:
+    """A state as torchvision saves it: random, also the running statistics."""
+    torch.manual_seed(3)
+    state = models.get_model(MODEL).state_dict()
+    return {name: torch.rand_like(value) if value.is_floating_point() else value for name, value in state.items()}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, published: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The weights are fetched."""
+    put_weights(tmp_path, MODEL, published, monkeypatch)
+    fetch_weights("imagenet100", MODEL, tmp_path)
+    return tmp_path
+
+
+# What is declared
+
+
+@pytest.mark.parametrize("model", [model.name for model in BENCHMARK.models])
+def test_what_is_declared_is_what_torchvision_has(model: str) -> None:
+    declared = BENCHMARK.model(model).published
+    assert declared
+    weights = models.get_weight(declared.weights)
+    assert weights in models.get_model_weights(model)
+    assert re.search(r"-[0-9a-f]{8}\.pth$", weights.url)  # by which a file is checked
+    assert 60 < weights.meta["_metrics"]["ImageNet-1K"]["acc@1"] < 100
+    with torch.device("meta"):
+        classifier = models.get_model(model).get_submodule(declared.classifier)
+    assert isinstance(classifier, torch.nn.Linear) and classifier.out_features == 1000
+
+
+# From the published file to both frameworks
+
+
+def test_every_value_arrives_and_of_the_classifier_the_rows_of_the_classes(
+    data_dir: Path, published: dict[str, Any]
+) -> None:
+    weight_of = pretrained_weights("imagenet100", MODEL, data_dir)
+    model = models.get_model(MODEL, num_classes=100)
+    for name, value in model.state_dict().items():
+        if name.endswith("num_batches_tracked"):
+            with pytest.raises(DataError, match=f"{MODEL} has no {name} there"):
+                weight_of(name, tuple(value.shape))
+            continue
+        expected = published[name].numpy()
+        if name.startswith(CLASSIFIER):
+            expected = np.stack([expected[index] for index in CMC.indices])
+        found = weight_of(name, tuple(value.shape))
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_manifest_says_what_they_are(data_dir: Path, published: dict[str, Any]) -> None:
+    original = next(files_in(data_dir).originals.iterdir())
+    names = [name for name in published if not name.endswith("num_batches_tracked")]
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        digest.update(f"{name} <f4 {tuple(published[name].shape)}\n".encode() + published[name].numpy().tobytes())
+    assert json.loads(files_in(data_dir).manifest.read_text()) == {
+        "version": 1,
+        "weights": "MobileNet_V3_Small_Weights.IMAGENET1K_V1",
+        "file": original.name,
+        "sha256": digest.hexdigest(),
+        "top1_of_1000_percent": 67.668,
+    }
+
+
+def test_what_is_here_and_whole_is_not_fetched_again(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = files_in(data_dir).arrays.stat().st_mtime_ns
+    next(files_in(data_dir).originals.iterdir()).unlink()
+    monkeypatch.setattr(pretrained, "require_torchvision", lambda: pytest.fail("it is needed to fetch only"))
+    assert fetch_weights("imagenet100", MODEL, data_dir).top1_of_1000_percent == 67.668
+    assert files_in(data_dir).arrays.stat().st_mtime_ns == made
+
+
+def test_damaged_weights_are_fetched_again(data_dir: Path) -> None:
+    flip(files_in(data_dir).arrays)
+    fetch_weights("imagenet100", MODEL, data_dir)
+    pretrained.verified_content(files_in(data_dir))
+
+
+def test_names_of_older_files_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of ViT-B/16 has `mlp.linear_1` where the model has `mlp.0`. Shown on a small one."""
+
+    def small(_name: str) -> torch.nn.Module:
+        return models.VisionTransformer(
+            image_size=32, patch_size=16, num_layers=1, num_heads=2, hidden_dim=8, mlp_dim=12, num_classes=1000
+        )
+
+    state = small("").state_dict()
+    monkeypatch.setattr(models, "get_model", small)
+    older = {re.sub(r"mlp\.([03])", lambda m: f"mlp.linear_{int(m[1]) // 3 + 1}", name): v for name, v in state.items()}
+    assert older.keys() != state.keys()
+    put_weights(tmp_path, "vit_b_16", older, monkeypatch)
+    fetch_weights("imagenet100", "vit_b_16", tmp_path)
+    weight_of = pretrained_weights("imagenet100", "vit_b_16", tmp_path)
+    name = "encoder.layers.encoder_layer_0.mlp.3.weight"
+    np.testing.assert_array_equal(weight_of(name, (8, 12)), state[name].numpy())
+    with pytest.raises(Refused, match=r"are for image_size 224: encoder.pos_embedding has the shape \(1, 5, 8\)"):
+        weight_of("encoder.pos_embedding", (1, 17, 8))
+
+
+# What a job verifies
+
+
+@pytest.fixture
+def with_images(data_dir: Path) -> Path:
+    """The data set is there, too."""
+    put_images(DataFiles(data_dir=data_dir, benchmark="imagenet100").originals, train=1, val=1)
+    assert BENCHMARK.data
+    fetch(BENCHMARK.data, data_dir)
+    return data_dir
+
+
+def test_a_job_verifies_them_and_knows_which_they_are(with_images: Path) -> None:
+    manifest = json.loads(files_in(with_images).manifest.read_text())
+    assert verify_weights("imagenet100", MODEL, with_images) == WeightsIdentity(
+        source="torchvision's MobileNet_V3_Small_Weights.IMAGENET1K_V1",
+        sha256=manifest["sha256"],
+        top1_of_1000_percent=67.668,
+    )
+    of_data = DataFiles(data_dir=with_images, benchmark="imagenet100").manifest
+    of_data.write_text(of_data.read_text().replace(CMC.sha256, "5e" * 32))
+    with pytest.raises(DataError, match="has other classes than those of CMC's list.*Measure with weights: drawn"):
+        verify_weights("imagenet100", MODEL, with_images)
+
+
+def flip(path: Path) -> None:
+    """A bit in the middle, which is of a large array."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def change_one_weight(files: WeightsFiles) -> None:
+    """The file is whole, and another."""
+    with np.load(files.arrays) as found:
+        arrays: dict[str, Any] = dict(found)
+    arrays["classifier.3.bias"][0] += 1
+    np.savez(files.arrays, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda files: flip(files.arrays), "truncated or corrupt"),
+        (lambda files: files.arrays.write_bytes(files.arrays.read_bytes()[:-100]), "truncated or corrupt"),
+        (lambda files: files.arrays.write_bytes(b""), "truncated or corrupt"),
+        (change_one_weight, "its content has the SHA-256"),
+        (lambda files: files.arrays.unlink(), "not there"),
+        (lambda files: files.manifest.unlink(), f"the weights of {MODEL} are not here"),
+        (lambda files: files.manifest.write_text("{}"), "not a manifest: version"),
+        (
+            lambda files: files.manifest.write_text(files.manifest.read_text().replace('"version": 1', '"version": 0')),
+            "version 0; this code reads 1",
+        ),
+    ],
+)
+def test_damaged_weights_are_found_and_the_way_out_named(
+    damage: Callable[[WeightsFiles], object], complaint: str, data_dir: Path
+) -> None:
+    damage(files_in(data_dir))
+    with pytest.raises(DataError) as caught:
+        verify_weights("imagenet100", MODEL, data_dir)
+    assert str(caught.value).startswith(str(data_dir / "weights" / MODEL))
+    assert complaint in str(caught.value) and FETCH_AGAIN in str(caught.value)
+
+
+def test_a_process_that_reads_a_damaged_file_says_so(data_dir: Path) -> None:
+    flip(files_in(data_dir).arrays)
+    with pytest.raises(DataError, match="truncated or corrupt"):
+        pretrained_weights("imagenet100", MODEL, data_dir)
+
+
+def test_who_changes_what_it_was_given_changes_nothing(data_dir: Path) -> None:
+    weight_of = pretrained_weights("imagenet100", MODEL, data_dir)
+    for name, shape in (("classifier.3.bias", (100,)), ("classifier.0.bias", (1024,))):
+        weight_of(name, shape)[:] = -1
+        assert (weight_of(name, shape) >= 0).all()
+
+
+def test_a_wrong_shape_is_said(data_dir: Path) -> None:
+    weight_of = pretrained_weights("imagenet100", MODEL, data_dir)
+    with pytest.raises(DataError, match=r"classifier.3.bias has the shape \(100,\), mobilenet_v3_small needs \(10,\)"):
+        weight_of("classifier.3.bias", (10,))
+
+
+def test_a_model_without_published_weights_has_none(tmp_path: Path) -> None:
+    for function in (fetch_weights, verify_weights, pretrained_weights):
+        with pytest.raises(DataError, match="cifar10: there are no pretrained weights of resnet18"):
+            function("cifar10", "resnet18", tmp_path)
+
+
+# Fetching that fails
+
+
+def test_without_a_network_the_file_and_its_place_are_named(
+    tmp_path: Path, published: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = put_weights(tmp_path, MODEL, published, monkeypatch)
+    original.unlink()
+    with pytest.raises(DataError) as caught:
+        fetch_weights("imagenet100", MODEL, tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f"{original} is missing, and it cannot be downloaded: http://127.0.0.1:9/{original.name}")
+    assert f"copy it to {tmp_path / 'originals' / 'weights'}/" in message and "weights: drawn" in message
+    assert not (tmp_path / "weights").exists()
+
+
+def test_a_file_that_is_not_what_its_name_says_is_refused(
+    tmp_path: Path, published: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(put_weights(tmp_path, MODEL, published, monkeypatch))
+    with pytest.raises(DataError, match=r"its SHA-256 begins with [0-9a-f]{8} and not, as its name says, with"):
+        fetch_weights("imagenet100", MODEL, tmp_path)
+
+
+@pytest.mark.parametrize("state", [{"features.0.0.weight": torch.ones(1)}, SimpleNamespace(no="weights")])
+def test_a_file_of_something_else_is_refused(state: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = put_weights(tmp_path, MODEL, state, monkeypatch)
+    with pytest.raises(DataError) as caught:
+        fetch_weights("imagenet100", MODEL, tmp_path)
+    assert str(caught.value).startswith(f"{original}: cannot be read (")
