@@ -36,7 +36,7 @@ def jitted_with_gradients(layer: nnx.Module) -> Callable[[Any, Any], Any]:
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-14), ("fp32", 1e-6), ("bf16", 2e-2)])
-@pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+@pytest.mark.parametrize(("window", "stride"), [(3, 2), (5, 1)])
 def test_taps_are_the_grouped_convolution(window: int, stride: int, precision: Any, tolerance: float) -> None:
     """Outputs, and the gradients of kernel, bias and images; sides that a stride does not divide."""
     with jax.enable_x64(precision == "fp64"):
