@@ -214,10 +214,12 @@ def test_measurement_page_has_the_thresholds() -> None:
     text = (DOCS / "measurement.md").read_text()
     of_samples = text.partition("### The check of per-sample gradients")[2]
     of_training = text.partition("## Use case 1: training")[2]
+    of_outputs = text.partition("### The check of outputs")[2]
     for precision, tolerance in closeness.TOLERANCES.items():
         assert tolerances_of(precision, of_samples) == [*tolerance]
         expected = [closeness.LOSSES[precision], *closeness.WITH_BATCH_NORM[precision]]
         assert tolerances_of(precision, of_training) == expected
+        assert tolerances_of(precision, of_outputs) == [*closeness.OUTPUTS[precision]]
     flags = dict(
         re.findall(r"^\| `(\w+)` \| (.+) \|$", text.partition("### Flags")[2].partition("\n## ")[0], re.MULTILINE)
     )
@@ -230,6 +232,7 @@ def test_measurement_page_has_the_thresholds() -> None:
     assert f"more than {known['DRIFT'] * 100:.0f} %" in flags["drift"]
     assert f"under {known['SHORT_BLOCK_S']} s" in flags["short_blocks"]
     assert f"under {known['calls_needed'](0.95)} calls" in flags["too_few_latency_calls"]
+    assert f"under {known['calls_needed'](0.99)} calls" in flags["too_few_calls_for_p99"]
     assert f"below {known['LOW_CLOCK_SHARE'] * 100:.0f} %" in flags["low_clocks"]
     assert f"under {known['ENERGY_WINDOW_MIN_S']:.0f} s" in flags["energy_window_short"]
     assert f"at least {known['HELD_BACK_SHARE'] * 100:.0f} %" in flags["throttled"]

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.paths import Results
 from harness.plan import CONDITIONS, FRAMEWORKS, Framework, JobPlan, MeasurementSettings, Variant, WandbSettings
 from harness.results.parity import Judgement
+from harness.results.predictions import evaluation_of
 from harness.results.record import DataIdentity, Energy, EpochPoint, Memory, RankResult, Record
 from harness.results.statistics import estimate_ratio
 from pipeline.report.command import ReportOptions, print_summary, report_command
@@ -72,6 +74,24 @@ def test_the_fastest_modes_are_compared_with_an_interval() -> None:
     assert row.modes[0].numbers["step_time_p50_s"] == pytest.approx(0.05)
     assert row.modes[0].numbers["compile_time_s"] == 2.5
     assert row.modes[0].flags == {}
+
+
+def test_a_pair_tells_how_many_predictions_are_the_same() -> None:
+    """Of the fastest modes; where one side has none, nothing is told."""
+
+    def predicting(framework: Framework, mode: str, throughput: float, labels: list[int]) -> Record:
+        made = record(framework, mode, throughput)
+        evaluation = evaluation_of(np.array(labels), None, "the weights are drawn")
+        assert made.result
+        return made.model_copy(update={"result": made.result.model_copy(update={"evaluation": evaluation})})
+
+    ours = predicting("jax", "jit", 5000, [1, 2, 3, 4])
+    theirs = [predicting("torch", "compiled", 4000, [1, 2, 3, 3]), predicting("torch", "eager", 3000, [1, 2, 3, 4])]
+    (comparison,) = [row.comparison for section in sections([ours, *theirs]) for row in section.rows]
+    sentence = "Of 4 predictions on the test set, of 4 classes, 75.00% are the same; 1 differ."
+    assert comparison and comparison.predictions == sentence
+    (without,) = [row.comparison for section in sections([ours, record("torch", "eager")]) for row in section.rows]
+    assert without and without.predictions is None
 
 
 def test_an_interval_that_holds_1_decides_nothing() -> None:
