@@ -10,7 +10,7 @@ from harness.errors import DataError
 from harness.plan import Frozen
 from harness.work.datasets import Dataset, DataSource
 from harness.work.declared import BatchNorm, Benchmark, Model
-from harness.work.tasks import IMAGE_CLASSIFICATION
+from harness.work.tasks import IMAGES_OF_MANY_CLASSES
 
 STORED_SIZE = 256
 """Height and width of the images as they are kept: the shorter side resized to it, its centre cut out."""
@@ -58,7 +58,7 @@ def as_dataset(images: NDArray[np.uint8], labels: NDArray[np.int32], train_count
 
 BENCHMARK = Benchmark(
     name="imagenet100",
-    task=IMAGE_CLASSIFICATION,
+    task=IMAGES_OF_MANY_CLASSES,
     models=(
         Model(
             name="resnet50",

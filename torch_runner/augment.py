@@ -1,0 +1,53 @@
+"""Random resized crops and flips on the device, in the step. harness/work/augmentation.py draws them.
+
+Bilinear, of the four pixels around a point and no more (no antialiasing), with half-pixel centres: what
+F.interpolate(mode="bilinear", align_corners=False) makes of the crop. Nothing is rounded back to whole colours.
+"""
+
+import torch
+from torch import Tensor
+
+from torch_runner.task import Batch
+
+
+def augmented(batch: Batch, size: int | None, dtype: torch.dtype) -> Batch:
+    """The images of a batch as its `crops` cut them; a batch without them as it is.
+
+    Args:
+        size: height and width of the crops afterwards; None for those of the images.
+        dtype: in which it is computed, and of the images afterwards; they stay from 0 to 255.
+    """
+    if "crops" not in batch:
+        return batch
+    rest = {name: array for name, array in batch.items() if name != "crops"}
+    images = batch["images"]
+    height, width = images.shape[1:3] if size is None else (size, size)
+    return rest | {"images": cut(images, batch["crops"].to(dtype), height, width)}
+
+
+def cut(images: Tensor, crops: Tensor, height: int, width: int) -> Tensor:
+    """[batch, rows, columns, channels] by crops [batch, CROP_FIELDS] to [batch, height, width, channels]."""
+    top, left, crop_height, crop_width, flipped = (crops[:, field, None] for field in range(5))
+    above, down = lines(top, crop_height, height)
+    before, right = lines(left, crop_width, width)
+    before, right = (torch.where(flipped > 0, line.flip(1), line) for line in (before, right))
+    below = (above + 1).clamp(max=images.shape[1] - 1)
+    behind = (before + 1).clamp(max=images.shape[2] - 1)
+    samples = torch.arange(len(images), device=images.device)[:, None, None]
+
+    def at(rows: Tensor, columns: Tensor) -> Tensor:
+        return images[samples, rows[:, :, None], columns[:, None, :]].to(crops.dtype)
+
+    down, right = down[:, :, None, None], right[:, None, :, None]
+    upper = at(above, before) * (1 - right) + at(above, behind) * right
+    lower = at(below, before) * (1 - right) + at(below, behind) * right
+    return upper * (1 - down) + lower * down
+
+
+def lines(first: Tensor, length: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`count` points on a side that begins at pixel `first`, [batch, 1]: the pixel before each, and the way from there
+    to the next one, from 0 to 1; both [batch, count]."""
+    centres = (torch.arange(count, dtype=first.dtype, device=first.device) + 0.5) / count
+    at = torch.minimum(torch.maximum(first + centres * length - 0.5, first), first + length - 1)
+    pixel = at.floor()
+    return pixel.long(), at - pixel
