@@ -18,7 +18,7 @@ CROP_FIELDS = 5
 
 def crops_of_steps(
     seed: int, order: NDArray[np.int32], steps_per_epoch: int, sample_count: int, height: int, width: int
-) -> NDArray[np.float32]:
+) -> NDArray[np.int32]:
     """Of the samples that each step sees: [steps, batch, CROP_FIELDS].
 
     A crop belongs to a sample and an epoch, so a larger batch has the same ones.
@@ -27,7 +27,7 @@ def crops_of_steps(
         order: [steps, batch], rows of the training set.
         height, width: of the images.
     """
-    of_steps = np.empty((*order.shape, CROP_FIELDS), np.float32)
+    of_steps = np.empty((*order.shape, CROP_FIELDS), np.int32)
     for epoch, first in enumerate(range(0, len(order), steps_per_epoch)):
         generator = np.random.default_rng([seed, zlib.crc32(b"augmentation"), epoch])
         rows = order[first : first + steps_per_epoch]
@@ -35,8 +35,8 @@ def crops_of_steps(
     return of_steps
 
 
-def draw_crops(generator: np.random.Generator, count: int, height: int, width: int) -> NDArray[np.float32]:
-    """[count, CROP_FIELDS], whole numbers. What fits into the image in none of TRIES tries is the largest centred crop
+def draw_crops(generator: np.random.Generator, count: int, height: int, width: int) -> NDArray[np.int32]:
+    """[count, CROP_FIELDS]. What fits into the image in none of TRIES tries is the largest centred crop
     of an allowed ratio.
 
     Source: torchvision.transforms.RandomResizedCrop.get_params, with a flip of half of the images
@@ -53,7 +53,7 @@ def draw_crops(generator: np.random.Generator, count: int, height: int, width: i
     down, right, turned = generator.uniform(0, 1, (3, count))
     top = np.where(some, np.floor(down * (height - crop_height + 1)), (height - centred_height) // 2)
     left = np.where(some, np.floor(right * (width - crop_width + 1)), (width - centred_width) // 2)
-    return np.stack([top, left, crop_height, crop_width, turned < 0.5], axis=1).astype(np.float32)
+    return np.stack([top, left, crop_height, crop_width, turned < 0.5], axis=1).astype(np.int32)
 
 
 def largest_crop(height: int, width: int) -> tuple[int, int]:

@@ -73,7 +73,8 @@ def steps_in_chunk(arrays: Arrays, order: NDArray[np.int32]) -> int:
 
 
 def sample_bytes(arrays: Arrays) -> int:
-    return sum(math.prod(array.shape[1:]) * array.itemsize for array in arrays.values())
+    sizes: list[int] = [array.itemsize * math.prod(array.shape[1:]) for array in arrays.values()]
+    return sum(sizes)
 
 
 def steps_in_call(steps_per_epoch: int, at_most: int) -> int:

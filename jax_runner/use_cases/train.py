@@ -91,7 +91,7 @@ class Data(NamedTuple):
     order: Any
     """int32 [steps, batch], of the whole training or of a chunk; of several devices, the batch is split"""
     crops: Any
-    """float32 [steps, batch, CROP_FIELDS] of the whole training, split as the order; None without augmentation"""
+    """int32 [steps, batch, CROP_FIELDS] of the whole training, split as the order; None without augmentation"""
 
 
 TrainStep = Callable[[TrainState, Data], tuple[TrainState, jax.Array]]

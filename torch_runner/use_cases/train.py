@@ -444,7 +444,7 @@ def place_order(own_order: NDArray[np.int32], device: torch.device) -> Tensor:
     return torch.from_numpy(own_order.astype(np.int64)).to(device)
 
 
-def place_crops(crops: NDArray[np.float32] | None, world: World, device: torch.device) -> Tensor | None:
+def place_crops(crops: NDArray[np.int32] | None, world: World, device: torch.device) -> Tensor | None:
     """Of this rank's part of each batch."""
     return None if crops is None else torch.from_numpy(crops[:, world.rows(crops.shape[1])].copy()).to(device)
 

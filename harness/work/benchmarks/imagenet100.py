@@ -1,4 +1,4 @@
-"""ImageNet-100: 100 classes of ImageNet (ILSVRC2012), with four models that everybody knows, as torchvision has them."""
+"""ImageNet-100: 100 classes of ImageNet (ILSVRC2012), with four models that everybody knows, as in torchvision."""
 
 from pathlib import Path
 

@@ -102,7 +102,7 @@ class Steps:
     """[steps, batch]: rows of the training set."""
     rates: NDArray[np.float32] | None
     """[steps]; None where all are `learning_rate`."""
-    crops: NDArray[np.float32] | None
+    crops: NDArray[np.int32] | None
     """[steps, batch, CROP_FIELDS] (harness/work/augmentation.py); None where images stay as they are."""
     learning_rate: float
 
