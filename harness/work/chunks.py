@@ -68,13 +68,12 @@ def steps_in_chunk(arrays: Arrays, order: NDArray[np.int32]) -> int:
     """
     if is_resident(arrays):
         return len(order)
-    step_bytes = sample_bytes(arrays) * order.shape[1]
-    return min(len(order), max(LEAST_STEPS, CHUNK_BYTES // step_bytes))
+    share: int = order.shape[1]
+    return min(len(order), max(LEAST_STEPS, CHUNK_BYTES // (share * sample_bytes(arrays))))
 
 
 def sample_bytes(arrays: Arrays) -> int:
-    sizes: list[int] = [array.itemsize * math.prod(array.shape[1:]) for array in arrays.values()]
-    return sum(sizes)
+    return sum(array.itemsize * math.prod(array.shape[1:]) for array in arrays.values())
 
 
 def steps_in_call(steps_per_epoch: int, at_most: int) -> int:

@@ -77,10 +77,20 @@ def parity_in_chunks(session: Session[Any]) -> Numbers:
         return parity(session)
 
 
-def whole_in_chunks(session: Session[Any]) -> Numbers:
-    """The same of a whole measurement."""
+def losses(session: Session[Any]) -> Numbers:
+    """Of the first 14 steps."""
+    program: Any = build(session)
+    kept: list[Any] = []
+    while len(kept) < 14:
+        loaded = program.load(len(kept))
+        kept += [program.kept(program.step()) for _ in range(min(loaded, 14 - len(kept)))]
+    return {"losses": session.device.mean_over_ranks(program.losses(kept))}
+
+
+def losses_in_chunks(session: Session[Any]) -> Numbers:
+    """Of two chunks and a part of the third."""
     with in_chunks(session):
-        return whole(session)
+        return losses(session)
 
 
 def in_chunks(session: Session[Any]) -> AbstractContextManager[Any]:
@@ -162,7 +172,8 @@ FUNCTIONS: dict[str, Callable[[Session[Any]], Numbers]] = {
         parity,
         parity_apart,
         parity_in_chunks,
-        whole_in_chunks,
+        losses,
+        losses_in_chunks,
         check_of_the_control,
         check_with_a_missing_tap,
         collectives,

@@ -74,7 +74,7 @@ def tasks_of(framework: str) -> Tasks:
         "missing_tap": train("check_with_a_missing_tap", benchmark="mnist", model="cnn", precision="fp32"),
         "batch_norm": train("parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4),
         "agreements": train("agreements"),
-        "train-whole_in_chunks": train("whole_in_chunks", batch_size=64),
+        "losses_in_chunks": train("losses_in_chunks"),
         "recipe": train("parity_in_chunks", benchmark="mnist", model="cnn", **RECIPE),
     }
     for name, mode, output in per_sample_tasks(framework):
@@ -101,7 +101,7 @@ def per_sample_tasks(framework: str) -> list[tuple[str, str, str]]:
 def tasks_of_one_process() -> Tasks:
     """JAX with both devices in one process."""
     names = ["train", "train-collectives", "train-whole", "batch_norm", "full-whole", "clipped_sum-whole"]
-    names += ["train-whole_in_chunks", "recipe"]
+    names += ["losses_in_chunks", "recipe"]
     names += [f"{output}-plain{suffix}" for output in ("full", "clipped_sum") for suffix in ("", "-collectives")]
     tasks = {name: tasks_of("jax")[name] for name in names}
     for task in tasks.values():
@@ -272,9 +272,12 @@ def test_whole_training(found: Found, framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_training_in_chunks(found: Found, framework: str) -> None:
-    """Each rank gets the samples of its own part of each batch."""
-    for rank in found(framework, "train-whole_in_chunks"):
-        require_same_course(rank, alone(framework, "train-whole"))
+    """Each rank gets the samples of its own part of each batch: as many losses as steps, those of one device with the
+    whole training set."""
+    expected = one_rank.do(framework, train("losses"))
+    assert len(set(expected["losses"])) == 14
+    for rank in found(framework, "losses_in_chunks"):
+        require_same(rank, expected)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -313,7 +316,9 @@ def require_checked(numbers: Numbers, output: str) -> None:
 # One process with both devices
 
 
-@pytest.mark.parametrize("name", ["train", "full-plain", "clipped_sum-plain", "batch_norm", "recipe"])
+@pytest.mark.parametrize(
+    "name", ["train", "full-plain", "clipped_sum-plain", "batch_norm", "recipe", "losses_in_chunks"]
+)
 def test_one_process_computes_what_two_do(found: Found, one_process: Callable[[str], Numbers], name: str) -> None:
     """Of BatchNorm, the statistics are those of the first device."""
     require_same(one_process(name), found("jax", name)[0])
@@ -330,7 +335,6 @@ def test_collectives_of_one_process(one_process: Callable[[str], Numbers]) -> No
 def test_whole_use_cases_in_one_process(one_process: Callable[[str], Numbers]) -> None:
     training = one_process("train-whole")
     require_same_course(training, alone("jax", "train-whole"))
-    require_same_course(one_process("train-whole_in_chunks"), alone("jax", "train-whole"))
     assert json.loads(str(training["details"])) == {
         "batch_norm": "local",
         "processes": 1,
