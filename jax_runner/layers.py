@@ -140,6 +140,14 @@ class Layers:
         return nnx.Param(jnp.zeros(shape, self.dtypes["param_dtype"]))
 
 
+def write_as(model: nnx.Module, formulation: str) -> None:
+    """Write the model's layers down as a mode's formulation has them; most formulations are not about layers. Raises
+    Refused."""
+    change = {"taps": use_taps, "cudnn_attention": use_cudnn_attention}.get(formulation)
+    if change:
+        change(model)
+
+
 # Depthwise convolutions
 
 

@@ -11,6 +11,7 @@ from jax import numpy as jnp
 
 from harness.errors import ConfigError
 from harness.measure.program import Session
+from harness.work.tasks import TOP_5, Metric
 
 Batch = Mapping[str, Any]
 """The task's arrays for some samples, by name; their first axes count the samples."""
@@ -28,15 +29,20 @@ class Task(Protocol):
     def losses(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
         """Of each sample, [batch]."""
 
-    def mean_loss(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
-        """Over the batch."""
+    def mean_loss(self, outputs: jax.Array, targets: jax.Array, label_smoothing: float = 0.0) -> jax.Array:
+        """Over the batch, with `label_smoothing` of a target given to all classes alike."""
 
     def scores(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
         """Of each sample, [batch]; the metric is made of their mean."""
 
+    def further_scores(self, outputs: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
+        """The same of the task's further metrics, by their names."""
+
 
 class Classification:
     """Outputs are logits [batch, classes], targets are labels [batch]."""
+
+    further_metrics: tuple[Metric, ...] = ()
 
     def targets(self, batch: Batch) -> jax.Array:
         return batch["labels"]
@@ -44,19 +50,27 @@ class Classification:
     def losses(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
         return cross_entropy(in_full_precision(outputs), targets)
 
-    def mean_loss(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
-        return self.losses(outputs, targets).mean()
+    def mean_loss(self, outputs: jax.Array, targets: jax.Array, label_smoothing: float = 0.0) -> jax.Array:
+        return cross_entropy(in_full_precision(outputs), targets, label_smoothing).mean()
 
     def scores(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
         return outputs.argmax(-1) == targets
+
+    def further_scores(self, outputs: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
+        if TOP_5 not in self.further_metrics:
+            return {}
+        of_labels = jnp.take_along_axis(outputs, targets[:, None], axis=-1)
+        return {TOP_5.name: (outputs > of_labels).sum(-1) < 5}
 
 
 class ImageClassification(Classification):
     """uint8 images [batch, height, width, channels]."""
 
-    def __init__(self, mean: Any, std: Any, image_size: int | None = None) -> None:
+    def __init__(self, mean: Any, std: Any, further_metrics: tuple[Metric, ...], image_size: int | None = None) -> None:
         """`image_size`: height and width of what the model sees, the centre; None for all of an image."""
-        self.mean, self.std, self.image_size = mean, std, image_size
+        self.mean, self.std = mean, std
+        self.further_metrics = further_metrics
+        self.image_size = image_size
 
     def inputs(self, batch: Batch) -> jax.Array:
         images = batch["images"]
@@ -91,21 +105,23 @@ class NextToken:
         """Of each sample the mean over its positions."""
         return cross_entropy(in_full_precision(outputs), targets).mean(-1)
 
-    def mean_loss(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
-        return self.losses(outputs, targets).mean()
+    def mean_loss(self, outputs: jax.Array, targets: jax.Array, label_smoothing: float = 0.0) -> jax.Array:
+        return cross_entropy(in_full_precision(outputs), targets, label_smoothing).mean()
 
     def scores(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
         """The perplexity is made of the mean loss."""
         return self.losses(outputs, targets)
+
+    def further_scores(self, outputs: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
+        return {}
 
 
 def make_task(session: Session[Any], dtype: Any) -> Task:
     """`dtype`: of the inputs."""
     name, constants = session.benchmark.task.name, session.dataset.constants
     if name == "image_classification":
-        sizes = session.benchmark.sizes.model_validate(session.measurement.sizes)
-        mean, std = constants["mean"].astype(dtype), constants["std"].astype(dtype)
-        return ImageClassification(mean, std, getattr(sizes, "image_size", None))
+        mean, std = (constants[name].astype(dtype) for name in ("mean", "std"))
+        return ImageClassification(mean, std, session.benchmark.task.further_metrics, session.image_size)
     if name == "next_token":
         return NextToken()
     if name == "generated_classification":
@@ -127,8 +143,9 @@ def drawn_shape(session: Session[Any]) -> tuple[int, ...]:
     return benchmark.drawn.shape(measurement.variant.model, benchmark.sizes.model_validate(measurement.sizes))
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Logits [..., classes] and labels [...] to losses [...].
+def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float = 0.0) -> jax.Array:
+    """Logits [..., classes] and labels [...] to losses [...]. With smoothing a, the target is a distribution: a over
+    all classes alike and 1 - a for the label, as PyTorch's F.cross_entropy has it.
 
     The label's logit is picked by comparing, not by indexing: the gradient of an indexed read is an array of zeros and
     a scatter, two kernels of a small step that XLA cannot fuse with the rest of it. On a CPU this is the slower one of
@@ -136,7 +153,10 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """
     logits -= jax.lax.stop_gradient(logits.max(-1, keepdims=True))
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
-    return jnp.log(jnp.exp(logits).sum(-1)) - jnp.where(is_label, logits, 0).sum(-1)
+    of_target = jnp.where(is_label, logits, 0).sum(-1)
+    if label_smoothing:
+        of_target = (1 - label_smoothing) * of_target + label_smoothing * logits.mean(-1)
+    return jnp.log(jnp.exp(logits).sum(-1)) - of_target
 
 
 def in_float64(inputs: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from harness.errors import ConfigError
 from harness.measure.program import Session
+from harness.work.tasks import TOP_5, Metric
 
 Batch = Mapping[str, Tensor]
 """The task's arrays for some samples, by name; their first axes count the samples."""
@@ -35,16 +36,22 @@ class Task(nn.Module, ABC):
         """Of each sample, [batch]."""
 
     @abstractmethod
-    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Over the batch."""
+    def mean_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        """Over the batch, with `label_smoothing` of a target given to all classes alike."""
 
     @abstractmethod
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Of each sample, [batch]; the metric is made of their mean."""
 
+    def further_scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """The same of the task's further metrics, by their names."""
+        return {}
+
 
 class Classification(Task):
     """Outputs are logits [batch, classes], targets are labels [batch]."""
+
+    further_metrics: tuple[Metric, ...] = ()
 
     def targets(self, batch: Batch) -> Tensor:
         return batch["labels"]
@@ -52,11 +59,17 @@ class Classification(Task):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(in_full_precision(outputs), targets, reduction="none")
 
-    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(in_full_precision(outputs), targets)
+    def mean_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        return F.cross_entropy(in_full_precision(outputs), targets, label_smoothing=label_smoothing)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs.argmax(-1) == targets
+
+    def further_scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        if TOP_5 not in self.further_metrics:
+            return {}
+        of_labels = outputs.gather(-1, targets[:, None])
+        return {TOP_5.name: (outputs > of_labels).sum(-1) < 5}
 
 
 class ImageClassification(Classification):
@@ -65,9 +78,12 @@ class ImageClassification(Classification):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: Tensor, std: Tensor, image_size: int | None = None) -> None:
+    def __init__(
+        self, mean: Tensor, std: Tensor, further_metrics: tuple[Metric, ...], image_size: int | None = None
+    ) -> None:
         """`image_size`: height and width of what the model sees, the centre; None for all of an image."""
         super().__init__()
+        self.further_metrics = further_metrics
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.image_size = image_size
@@ -106,8 +122,9 @@ class NextToken(Task):
         of_positions = F.cross_entropy(in_full_precision(outputs).flatten(0, 1), targets.flatten(), reduction="none")
         return of_positions.view_as(targets).mean(-1)
 
-    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(in_full_precision(outputs).flatten(0, 1), targets.flatten())
+    def mean_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        of_positions = in_full_precision(outputs).flatten(0, 1)
+        return F.cross_entropy(of_positions, targets.flatten(), label_smoothing=label_smoothing)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The perplexity is made of the mean loss."""
@@ -119,8 +136,7 @@ def make_task(session: Session[Any], dtype: torch.dtype) -> Task:
     name, constants = session.benchmark.task.name, session.dataset.constants
     if name == "image_classification":
         mean, std = (torch.from_numpy(constants[name]).to(dtype) for name in ("mean", "std"))
-        sizes = session.benchmark.sizes.model_validate(session.measurement.sizes)
-        return ImageClassification(mean, std, getattr(sizes, "image_size", None))
+        return ImageClassification(mean, std, session.benchmark.task.further_metrics, session.image_size)
     if name == "next_token":
         return NextToken()
     if name == "generated_classification":
@@ -136,8 +152,12 @@ def centre_of(images: Tensor, size: int) -> Tensor:
 
 
 def to_device(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
-    """32-bit integers become 64-bit ones, which PyTorch takes as labels and indices."""
-    placed = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+    """32-bit integers become 64-bit ones, which PyTorch takes as labels and indices. On the CPU, what can be written
+    to is not copied."""
+    placed = {
+        name: torch.as_tensor(array, device=device) if array.flags.writeable else torch.tensor(array, device=device)
+        for name, array in arrays.items()
+    }
     return {name: tensor.long() if tensor.dtype == torch.int32 else tensor for name, tensor in placed.items()}
 
 

@@ -72,6 +72,14 @@ def time_calls(program: Trains, wait: Wait, calls: int) -> tuple[float, list[Any
     return perf_counter() - start, kept
 
 
+def time_load(program: Trains, wait: Wait, first_step: int) -> tuple[int, float]:
+    """How many steps the samples are there for now, and the seconds until they were."""
+    start = perf_counter()
+    count = program.load(first_step)
+    wait(program.state())
+    return count, perf_counter() - start
+
+
 NO_COUNTER = "the GPU has no energy counter"
 
 

@@ -4,20 +4,22 @@ Each `<framework>_runner/use_cases/<name>.py` has one `build(session, joined=Tru
 (the measurement, the parity gate, the control without communication, the warm start, a bench) builds one and calls it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import DataError
 from harness.measure.world import ALONE, World
 from harness.plan import Measurement
 from harness.results.parity import Numbers
 from harness.results.record import Check, Memory
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase
-from harness.work.weights import WeightOf
+from harness.work.weights import WeightOf, initial_weight
 
 Phase = tuple[str, Callable[[], Any]]
 """A part of a step, by name: a function that starts its work and returns its outputs."""
@@ -73,9 +75,35 @@ class Program(Protocol):
         """What both frameworks must agree on (harness/results/parity.py), by the very step that is timed."""
 
 
+class TestMeans(NamedTuple):
+    """Over the test set (harness/work/tasks.py)."""
+
+    loss: float
+    """The mean, without what only training adds to a loss."""
+    score: float
+    """The mean."""
+    further_scores: dict[str, float] = {}
+    """The means of those of the task's further metrics, by their names."""
+
+    @classmethod
+    def of_sums(cls, sums: Sequence[tuple[Any, Any, Mapping[str, Any]]], count: int) -> "TestMeans":
+        """From each batch's sums over its samples; `count` is that of all samples."""
+        losses, scores, further = zip(*sums, strict=True)
+        means = {name: sum(float(of_batch[name]) for of_batch in further) / count for name in further[0]}
+        return cls(sum(map(float, losses)) / count, sum(map(float, scores)) / count, means)
+
+
 @runtime_checkable
 class Trains(Program, Protocol):
     """A program that trains one model, so that it can be trained to the end."""
+
+    is_resident: bool = True
+    """The whole training set lies on the device; else it comes in chunks, and the speed of a step is that of the first
+    one."""
+
+    def load(self, first_step: int) -> int:
+        """Bring the samples of the steps from this one on, counted from the initial weights, and say how many steps
+        can be made until the next `load`: whole calls. Never in a timed window."""
 
     def reset(self) -> None:
         """Initial weights, an optimizer that has seen nothing, and the first batch."""
@@ -86,8 +114,7 @@ class Trains(Program, Protocol):
     def losses(self, kept: list[Any]) -> NDArray[np.floating[Any]]:
         """Of all steps of these calls, [steps]; of several devices, those of this rank's part."""
 
-    def evaluate(self) -> tuple[float, float]:
-        """Mean loss and mean score over the test set (harness/work/tasks.py)."""
+    def evaluate(self) -> TestMeans: ...
 
 
 class Answers(NamedTuple):
@@ -170,7 +197,26 @@ class Session(Generic[D]):
     device: D
     world: World = ALONE
     pretrained: WeightOf | None = None
-    """The model's own, where the settings ask for them."""
+    """The weights that torchvision publishes, where the settings ask for them."""
+
+    def starting_weights(self, weights: str) -> WeightOf:
+        """Those that training begins with: `drawn` from the seed, or `pretrained`. Raises DataError."""
+        if weights == "drawn":
+            return partial(initial_weight, self.measurement.protocol.seed)
+        if self.pretrained is None:
+            raise DataError(
+                f"weights: pretrained: there are none for {self.measurement.variant.model} of {self.benchmark.name} "
+                f"({self.measurement.data} data). Choose weights: drawn in experiments.yaml, or fetch them where there "
+                f"is a network: python main.py data --benchmark {self.benchmark.name}"
+            )
+        return self.pretrained
+
+    @property
+    def image_size(self) -> int | None:
+        """Height and width of what a model sees; None where that is the images' own."""
+        sizes = self.benchmark.sizes.model_validate(self.measurement.sizes)
+        size: int | None = getattr(sizes, "image_size", None)
+        return size
 
     @property
     def mode(self) -> Mode:

@@ -7,7 +7,11 @@ control without communication, in this order. Nothing here knows a framework, a 
 import gc
 import resource
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness.errors import CheckFailed
 from harness.measure import clock
@@ -21,6 +25,15 @@ from harness.results.record import EpochPoint, Evaluation, Memory, Result
 from harness.results.statistics import sample_summary
 from harness.work.use_cases.train import Settings as TrainSettings
 from harness.work.use_cases.train import require_finite, require_finite_evaluation, time_to_target_s
+
+
+@dataclass(kw_only=True)
+class _Epoch:
+    """Times are the slowest rank's, losses this rank's own."""
+
+    train_time_s: float = 0.0
+    input_time_s: float = 0.0
+    losses: NDArray[np.floating[Any]] = field(default_factory=lambda: np.empty(0))
 
 
 class Measuring:
@@ -114,28 +127,29 @@ class Measuring:
 
     def _train(self, program: Trains) -> list[EpochPoint]:
         """From the initial weights through all epochs, evaluated after each, outside the clock."""
-        measurement, agree = self._session.measurement, self._session.agree
+        measurement = self._session.measurement
         epochs = TrainSettings.model_validate(measurement.settings).epochs
-        metric = self._session.benchmark.task.metric
+        task = self._session.benchmark.task
         steps = self._session.dataset.train_count // measurement.variant.batch_size
         points: list[EpochPoint] = []
         program.reset()
         for epoch in range(1, epochs + 1):
-            self._device.wait(program.state())
-            agree(epoch)  # evaluation ends earlier on one device than on another
-            own_time_s, kept = clock.time_calls(program, self._device.wait, steps // program.steps_per_call)
-            train_time_s = agree(own_time_s)
-            losses = self._device.mean_over_ranks(program.losses(kept))
+            window = self._epoch(program, (epoch - 1) * steps, steps)
+            losses = self._device.mean_over_ranks(window.losses)
             require_finite(losses, epoch)
-            test_loss, mean_score = program.evaluate()
-            require_finite_evaluation(test_loss, epoch, losses.size)
+            found = program.evaluate()
+            require_finite_evaluation(found.loss, epoch, losses.size)
             points.append(
                 EpochPoint(
                     epoch=epoch,
-                    train_time_s=train_time_s,
+                    train_time_s=window.train_time_s,
                     train_loss=float(losses.mean()),
-                    test_loss=test_loss,
-                    test_metric=metric.value(mean_score),
+                    test_loss=found.loss,
+                    test_metric=task.metric.value(found.score),
+                    further_metrics={
+                        metric.name: metric.value(found.further_scores[metric.name]) for metric in task.further_metrics
+                    },
+                    input_time_s=None if program.is_resident else window.input_time_s,
                 )
             )
             self._tell_epoch(points[-1], epochs)
@@ -151,6 +165,20 @@ class Measuring:
         value = None if answers.mean_score is None else metric.value(answers.mean_score)
         return evaluation_of(answers.labels, value, answers.no_score)
 
+    def _epoch(self, program: Trains, first_step: int, steps: int) -> "_Epoch":
+        """In one timed window, or one for each chunk of the training set that the device gets."""
+        agree, wait = self._session.agree, self._device.wait
+        epoch, done = _Epoch(), 0
+        while done < steps:
+            loaded, own_input_s = clock.time_load(program, wait, first_step + done)
+            epoch.input_time_s += agree(own_input_s)  # evaluation ends earlier on one device than on another
+            count = min(loaded, steps - done)
+            own_time_s, kept = clock.time_calls(program, wait, count // program.steps_per_call)
+            epoch.train_time_s += agree(own_time_s)
+            epoch.losses = np.concatenate([epoch.losses, program.losses(kept)])
+            done += count
+        return epoch
+
     def _tell_epoch(self, point: EpochPoint, epochs: int) -> None:
         self._channel.progress("train", point.epoch, epochs)
         self._channel.metrics(
@@ -160,6 +188,7 @@ class Measuring:
                 "train/time_s": point.train_time_s,
                 "test/loss": point.test_loss,
                 f"test/{self._session.benchmark.task.metric.name}": point.test_metric,
+                **{f"test/{name}": value for name, value in point.further_metrics.items()},
             }
         )
 

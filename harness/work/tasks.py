@@ -35,9 +35,13 @@ class Task(Frozen):
     samples: str
     """What the samples are called, as in `60,000 images to train on`."""
     metric: Metric
+    further_metrics: tuple[Metric, ...] = ()
+    """Recorded beside it after each epoch. Each runner's task.py has their scores, by these names."""
 
 
 ACCURACY = Metric(name="accuracy", words="test accuracy", higher_is_better=True, format="percent")
+TOP_5 = Metric(name="top_5_accuracy", words="test accuracy, top 5", higher_is_better=True, format="percent")
+"""Right where fewer than five classes have a larger logit than the label's."""
 PERPLEXITY = Metric(name="perplexity", words="test perplexity", higher_is_better=False, format="number", of_mean="exp")
 
 IMAGE_CLASSIFICATION = Task(
@@ -48,6 +52,8 @@ IMAGE_CLASSIFICATION = Task(
     metric=ACCURACY,
 )
 """images: uint8 [samples, height, width, channels]; labels: int32 [samples], from 0."""
+IMAGES_OF_MANY_CLASSES = IMAGE_CLASSIFICATION.model_copy(update={"further_metrics": (TOP_5,)})
+"""The same of 100 classes and more."""
 GENERATED_CLASSIFICATION = Task(
     name="generated_classification",
     arrays=("inputs", "labels"),

@@ -15,7 +15,6 @@ Formulations:
 How each is run is in jax_runner/compiler.py.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +39,7 @@ from harness.work.use_cases.inference import (
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
+from jax_runner.layers import write_as
 from jax_runner.models import make_model
 from jax_runner.task import Batch, make_task
 from jax_runner.weights import Neutral, Params, arrays_of, load_weights, parameter_count, store_as
@@ -94,10 +94,7 @@ class Inference(OneProgram, Infers):
         session = self.session
         model = make_model(session, dtypes)
         self.parameter_count = parameter_count(model)
-        if session.mode.formulation != "forward":
-            layers = importlib.import_module("jax_runner.layers")
-            switch = {"taps": "use_taps", "cudnn_attention": "use_cudnn_attention"}[session.mode.formulation]
-            getattr(layers, switch)(model)
+        write_as(model, session.mode.formulation)
         weight_of, batch_norm = self.weight_of, session.model.batch_norm
         if batch_norm and self.options.batch_norm == "folded":
             weight_of = folded(weight_of, without_batch_norm(model), batch_norm.epsilon)

@@ -1,11 +1,13 @@
 """Use cases 1 and 2: train a model on one GPU, or on several.
 
-The data set lies on the device; a step gathers its batch there, by an order that numpy drew from the seed, so both
-frameworks see the same batches.
+The data set lies on the device, or a chunk of it; a step gathers its batch there, by an order that numpy drew from the
+seed, so both frameworks see the same batches. A schedule of rates and the crops of an augmentation are arrays as well.
 
 Formulations:
     step    one jitted call per step, state donated
-    scan    one jitted call per epoch: lax.scan over its steps
+    scan    one jitted call per epoch: lax.scan over its steps. Of a training set in chunks, as many steps as divide an
+            epoch and fit into a chunk
+    taps    as step; depthwise convolutions are sums of shifted products
 
 Arrays are NHWC, which decides nothing: XLA lays out a convolution's images as it sees fit for the GPU and the dtype
 (before Hopper, NCHW for float32 and TF32), and transposes them where it must. `jit_nchw` and `jit_nhwc` force it. Nor
@@ -30,21 +32,27 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
-from harness.measure.program import Session, Trains
+from harness.errors import Refused
+from harness.measure.program import Session, TestMeans, Trains
 from harness.measure.world import World
 from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
+from harness.work.array_files import gather
+from harness.work.chunks import Chunks, is_resident, steps_in_call, steps_in_chunk
 from harness.work.use_cases.train import (
     CHECK_STEPS,
     Course,
     Settings,
     check_first_losses,
     check_training,
+    evaluation_batch,
     require_finite,
+    steps_of,
 )
-from harness.work.weights import batch_order, initial_weight
+from jax_runner.augment import augmented
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
+from jax_runner.layers import write_as
 from jax_runner.models import make_model
 from jax_runner.several_devices import (
     AXIS,
@@ -63,12 +71,10 @@ from jax_runner.weights import (
     Params,
     arrays_of,
     flattened_of,
-    load_initial_weights,
+    load_weights,
     parameter_count,
     to_neutral,
 )
-
-EVALUATION_BATCH = 1000
 
 
 class TrainState(NamedTuple):
@@ -82,9 +88,11 @@ class TrainState(NamedTuple):
 
 class Data(NamedTuple):
     arrays: Batch
-    """The training set."""
+    """The training set, or a chunk of it; of several devices, each then has its own samples."""
     order: Any
-    """int32 [steps, batch]; of several devices, the batch is split"""
+    """int32 [steps, batch], of the whole training or of a chunk; of several devices, the batch is split"""
+    crops: Any
+    """int32 [steps, batch, CROP_FIELDS] of the whole training, split as the order; None without augmentation"""
 
 
 TrainStep = Callable[[TrainState, Data], tuple[TrainState, jax.Array]]
@@ -106,22 +114,37 @@ class Training(OneProgram, Trains):
         self.world = session.world
         self.seed = measurement.protocol.seed
         self.communicates = joined and not session.is_alone
+        self.starting_weight = session.starting_weights(settings.weights)
         self.problem = Problem(session, model_dtypes(measurement.variant.precision))
         self.model = self.problem.model
+        batch_size = measurement.variant.batch_size
+        self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size)
+        self.order = self.steps.order
         self.optimizer = optax.chain(
             optax.add_decayed_weights(settings.weight_decay),
-            optax.sgd(settings.learning_rate, momentum=settings.momentum),
+            optax.sgd(rate_of(self.steps.rates, settings.learning_rate), momentum=settings.momentum),
         )
-        batch_size = measurement.variant.batch_size
-        self.order = batch_order(self.seed, session.dataset.train_count, batch_size, settings.epochs)
         self.samples_per_step = batch_size
-        self.steps_per_call = len(self.order) // settings.epochs if session.mode.formulation == "scan" else 1
+        own_order = self.order[:, self.world.rows(batch_size)]
+        loaded_steps = steps_in_chunk(session.dataset.train, own_order)
+        steps_per_epoch = len(self.order) // settings.epochs
+        is_scan = session.mode.formulation == "scan"
+        self.steps_per_call = steps_in_call(steps_per_epoch, loaded_steps) if is_scan else 1
+        self.is_resident = is_resident(session.dataset.train)
+        self.chunks = Chunks(
+            arrays=session.dataset.train,
+            order=own_order,
+            steps=loaded_steps // self.steps_per_call * self.steps_per_call,
+            devices=self.world.devices_per_rank,
+        )
+        self.chunk_there: int | None = None
+        require_several_steps(self)
         self.parameter_count = parameter_count(self.model)
         self.details = details_of_compiler(session.mode, session.device)
         if not session.is_alone:
             self.details |= {"batch_norm": "local", **details_of(session)}
         self.compute = make_train_step(self, self.steps_per_call)
-        self.data = place_data(Data(session.dataset.train, self.order), self.world)
+        self.data = self.first_data()
         self.current = self.initial_state()
 
     def step(self) -> tuple[TrainState, jax.Array]:
@@ -130,6 +153,26 @@ class Training(OneProgram, Trains):
 
     def state(self) -> tuple[TrainState, Data]:
         return self.current, self.data
+
+    def first_data(self) -> Data:
+        own = self.world.rows(self.samples_per_step)
+        crops = None if self.steps.crops is None else self.steps.crops[:, own]
+        if self.is_resident:
+            return place_data(Data(self.session.dataset.train, self.chunks.order, crops), self.world)
+        self.chunk_there = 0
+        return place_data(Data(self.chunks.gathered(0), self.chunks.slots, crops), self.world, chunked=True)
+
+    def load(self, first_step: int) -> int:
+        """The chunk before is let go first, so that the device holds one at a time."""
+        if self.is_resident:
+            return len(self.order) - first_step
+        number = self.chunks.number_of(first_step)
+        if number != self.chunk_there:
+            arrays = self.chunks.gathered(number)
+            self.data = self.data._replace(arrays={})
+            self.data = self.data._replace(arrays=place_arrays(arrays, self.world, SPLIT))
+            self.chunk_there = number
+        return self.chunks.steps_left(first_step)
 
     def check(self) -> list[Check]:
         """Raises CheckFailed unless the program that is timed does what plain training in float64 does. It is left as
@@ -168,7 +211,7 @@ class Training(OneProgram, Trains):
         return Course(
             losses=self.session.device.mean_over_ranks(self.losses(losses)),
             gradients=gradients,
-            updates={name: value - initial_weight(self.seed, name, value.shape) for name, value in weights.items()},
+            updates={name: value - self.starting_weight(name, value.shape) for name, value in weights.items()},
         )
 
     def reference(self) -> Course:
@@ -186,7 +229,7 @@ class Training(OneProgram, Trains):
 
     def _reference(self, problem: "Problem") -> Course:
         settings, device = self.settings, self.session.device
-        load_initial_weights(problem.model, self.seed)
+        load_weights(problem.model, self.starting_weight)
         params, statistics = arrays_of(problem.model, nnx.Param), arrays_of(problem.model, nnx.BatchStat)
         gradient = jax.jit(jax.value_and_grad(problem.loss, has_aux=True))
         vector, of_vector = ravel_pytree(params)
@@ -203,7 +246,7 @@ class Training(OneProgram, Trains):
             losses.append(mean[-1])
             momentum = settings.momentum * momentum + mean[:-1] + settings.weight_decay * weights
             first = momentum if step == 0 else first
-            weights = weights - settings.learning_rate * momentum
+            weights = weights - self.steps.rate(step) * momentum
         return Course(
             losses=np.array(losses),
             gradients=self.to_neutral(of_vector(jnp.asarray(first))),
@@ -212,10 +255,16 @@ class Training(OneProgram, Trains):
 
     def own_batches(self, step: int) -> list[Batch]:
         """Of one step: of each of this process's devices, on the host."""
-        rows = self.order[step % len(self.order), self.world.rows(self.samples_per_step)]
-        train = self.session.dataset.train
-        parts = np.split(rows, self.world.devices_per_rank)
-        return [{name: np.asarray(array[part]) for name, array in train.items()} for part in parts]
+        step, own = step % len(self.order), self.world.rows(self.samples_per_step)
+        rows = self.order[step, own]
+        batch = {name: gather(array, rows) for name, array in self.session.dataset.train.items()}
+        if self.steps.crops is not None:
+            batch["crops"] = self.steps.crops[step, own]
+        share = len(rows) // self.world.devices_per_rank
+        return [
+            {name: array[first : first + share] for name, array in batch.items()}
+            for first in range(0, len(rows), share)
+        ]
 
     def to_neutral(self, params: Params) -> Neutral:
         return to_neutral(params, flattened_of(self.model))
@@ -225,6 +274,7 @@ class Training(OneProgram, Trains):
         return lowered
 
     def reset(self) -> None:
+        self.load(0)
         self.current = self.initial_state()
 
     def kept(self, outputs: tuple[TrainState, jax.Array]) -> jax.Array:
@@ -235,17 +285,15 @@ class Training(OneProgram, Trains):
         of_calls = [np.atleast_1d(mean_of_own_devices(own_part(loss), self.world)) for loss in kept]
         return np.concatenate(of_calls)
 
-    def evaluate(self) -> tuple[float, float]:
+    def evaluate(self) -> TestMeans:
         """Every device does all of the test set."""
         test, state = self.session.dataset.test, self.own_state()
-        count = self.session.dataset.test_count
-        loss_sum = score_sum = 0.0
-        for first in range(0, count, EVALUATION_BATCH):
-            batch = {name: np.asarray(array[first : first + EVALUATION_BATCH]) for name, array in test.items()}
-            losses, scores = self.evaluate_batch(state, batch)
-            loss_sum += float(losses)
-            score_sum += float(scores)
-        return loss_sum / count, score_sum / count
+        at_once = evaluation_batch(test)
+        sums = []
+        for first in range(0, self.session.dataset.test_count, at_once):
+            batch = {name: np.asarray(array[first : first + at_once]) for name, array in test.items()}
+            sums.append(jax.device_get(self.evaluate_batch(state, batch)))
+        return TestMeans.of_sums(sums, self.session.dataset.test_count)
 
     def parity(self) -> Neutral:
         """Of the first batch: outputs, mean loss, gradient, running statistics. Of the steps: losses, what they have
@@ -259,7 +307,7 @@ class Training(OneProgram, Trains):
         state = self.own_state()
         numbers["losses_of_steps"] = self.session.device.mean_over_ranks(self.losses(kept))
         for name, value in self.to_neutral(state.params).items():
-            numbers[f"updates/{name}"] = value - initial_weight(self.seed, name, value.shape)
+            numbers[f"updates/{name}"] = value - self.starting_weight(name, value.shape)
         for name, value in self.to_neutral(state.batch_stats).items():
             numbers[f"statistics_after_steps/{name}"] = value
         return numbers
@@ -292,7 +340,7 @@ class Training(OneProgram, Trains):
     # What the step is made of: pure functions.
 
     def initial_state(self) -> TrainState:
-        load_initial_weights(self.model, self.seed)
+        load_weights(self.model, self.starting_weight)
         own = arrays_of(self.model, nnx.Param), arrays_of(self.model, nnx.BatchStat)
         params, batch_stats = jax.tree.map(jnp.copy, own)  # the step donates them
         state = TrainState(params, batch_stats, self.optimizer.init(params), jnp.zeros((), jnp.int32))
@@ -307,6 +355,8 @@ class Training(OneProgram, Trains):
         rows = data.order[state.step % len(data.order)]
         # The order has no row that is not there, and JAX need not look.
         batch = {name: array.at[rows].get(mode="promise_in_bounds") for name, array in data.arrays.items()}
+        if data.crops is not None:
+            batch["crops"] = data.crops[state.step % len(data.crops)]
         gradient = jax.value_and_grad(self.problem.loss, has_aux=True)
         (loss, batch_stats), grads = gradient(state.params, state.batch_stats, batch)
         if self.communicates:
@@ -316,14 +366,15 @@ class Training(OneProgram, Trains):
         return TrainState(params, batch_stats, opt_state, state.step + 1), loss
 
     @cached_property
-    def evaluate_batch(self) -> Callable[[TrainState, Batch], tuple[jax.Array, jax.Array]]:
+    def evaluate_batch(self) -> Callable[[TrainState, Batch], Any]:
         """Sums of the losses and of the scores, jitted."""
 
-        def sums(state: TrainState, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        def sums(state: TrainState, batch: Batch) -> Any:
             outputs, _ = self.problem.outputs(state.params, state.batch_stats, batch, training=False)
             task = self.problem.task
             targets = task.targets(batch)
-            return task.losses(outputs, targets).sum(), task.scores(outputs, targets).sum()
+            losses, scores = task.losses(outputs, targets), task.scores(outputs, targets)
+            return jax.tree.map(jnp.sum, (losses, scores, task.further_scores(outputs, targets)))
 
         return jax.jit(sums)
 
@@ -332,8 +383,12 @@ class Problem:
     """The model and its loss: pure functions."""
 
     def __init__(self, session: Session[Any], dtypes: dict[str, Any]) -> None:
-        self.task = make_task(session, dtypes["param_dtype"])
+        self.dtype = dtypes["param_dtype"]
+        self.image_size = session.image_size
+        self.label_smoothing = Settings.model_validate(session.measurement.settings).label_smoothing
+        self.task = make_task(session, self.dtype)
         self.model = make_model(session, dtypes)
+        write_as(self.model, session.mode.formulation)
         self.graphdefs = {
             training: nnx.graphdef(nnx.view(self.model, use_running_average=not training, raise_if_not_found=False))
             for training in (True, False)
@@ -341,13 +396,30 @@ class Problem:
 
     def outputs(self, params: Params, batch_stats: Params, batch: Batch, *, training: bool) -> tuple[jax.Array, Params]:
         model = nnx.merge(self.graphdefs[training], params, batch_stats, copy=True)  # it updates its own statistics
-        outputs = model(self.task.inputs(batch))
+        outputs = model(self.task.inputs(augmented(batch, self.image_size, self.dtype)))
         return outputs, arrays_of(model, nnx.BatchStat)
 
     def loss(self, params: Params, batch_stats: Params, batch: Batch) -> tuple[jax.Array, Params]:
         """The mean over the batch, and the new statistics."""
         outputs, batch_stats = self.outputs(params, batch_stats, batch, training=True)
-        return self.task.mean_loss(outputs, self.task.targets(batch)), batch_stats
+        return self.task.mean_loss(outputs, self.task.targets(batch), self.label_smoothing), batch_stats
+
+
+def rate_of(rates: NDArray[np.float32] | None, learning_rate: float) -> Any:
+    """What optax takes: one number, or a function of how many steps were made."""
+    if rates is None:
+        return learning_rate
+    return lambda steps_made: jnp.asarray(rates)[steps_made % len(rates)]
+
+
+def require_several_steps(training: Training) -> None:
+    """Raises Refused where a scan would be a single step."""
+    mode = training.session.mode
+    if mode.formulation == "scan" and not training.is_resident and training.steps_per_call == 1:
+        raise Refused(
+            f"execution mode {mode.name} needs an epoch of steps that 2 to {training.chunks.steps} divide, as many as "
+            f"a chunk of the training set holds; one step in a call is jit"
+        )
 
 
 def make_train_step(training: Training, steps_per_call: int) -> Any:
@@ -361,31 +433,45 @@ def make_train_step(training: Training, steps_per_call: int) -> Any:
             return training.optimizer_step(state, data)
         return jax.lax.scan(lambda carry, _: training.optimizer_step(carry, data), state, None, length=steps_per_call)
 
-    function = train_steps if training.session.is_alone else on_all_parts(train_steps)
+    function = train_steps if training.session.is_alone else on_all_parts(train_steps, data_specs(training.is_resident))
     return jitted(function, training.session.mode, training.session.device, donate_argnums=0)
 
 
 # The arrays' places, in the shape of the arrays.
 STATE_SPECS: Any = TrainState(params=REPLICATED, batch_stats=SPLIT, opt_state=REPLICATED, step=REPLICATED)  # type: ignore[arg-type]
-DATA_SPECS: Any = Data(arrays=REPLICATED, order=PartitionSpec(None, AXIS))  # type: ignore[arg-type]
+OF_BATCH = PartitionSpec(None, AXIS)
 
 
-def on_all_parts(train_steps: TrainStep) -> TrainStep:
+def data_specs(is_resident: bool) -> Any:
+    arrays: Any = REPLICATED if is_resident else SPLIT
+    return Data(arrays=arrays, order=OF_BATCH, crops=OF_BATCH)
+
+
+def on_all_parts(train_steps: TrainStep, of_data: Any) -> TrainStep:
     """Every device runs the steps on its own part of each batch."""
 
     def train_on_own_part(state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
         state, loss = train_steps(without_device_axis(state), data)
         return with_device_axis(state), loss[None]
 
-    return on_every_device(train_on_own_part, in_specs=(STATE_SPECS, DATA_SPECS), out_specs=(STATE_SPECS, SPLIT))
+    return on_every_device(train_on_own_part, in_specs=(STATE_SPECS, of_data), out_specs=(STATE_SPECS, SPLIT))
 
 
-def place_data(data: Data, world: World) -> Data:
-    """On the device; of several, each gets all samples and its own part of the order."""
+def place_data(own: Data, world: World, *, chunked: bool = False) -> Data:
+    """On the device; of several, each gets its own part of the order and of the crops, and all samples or, of a chunk,
+    its own ones. `own` has what this process's devices get."""
+    specs = data_specs(is_resident=not chunked)
+    rest = (own.order, own.crops)
     if world.device_count == 1:
-        return jax.device_put(Data({name: np.asarray(array) for name, array in data.arrays.items()}, data.order))
-    own = data._replace(order=data.order[:, world.rows(data.order.shape[1])])
-    return Data(*map(global_arrays, own, DATA_SPECS))
+        placed = jax.device_put(rest)
+    else:
+        placed = tuple(global_arrays(array, OF_BATCH) for array in rest)
+    return Data(place_arrays(own.arrays, world, specs.arrays), *placed)
+
+
+def place_arrays(arrays: Any, world: World, spec: PartitionSpec) -> Batch:
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    return jax.device_put(arrays) if world.device_count == 1 else global_arrays(arrays, spec)
 
 
 def spread_state(state: TrainState, world: World) -> TrainState:

@@ -122,7 +122,7 @@ def measure(session: Session[Any]) -> Result:
 
 
 def made_up(fields: type[Frozen]) -> dict[str, Any]:
-    """The first of the values that a field may take; 3 and 0.1 for numbers."""
+    """The first of the values that a field may take; 3 and 0.1 for numbers. What may be left out is."""
     numbers = {int: 3, float: 0.1}
-    types = {name: field.annotation for name, field in fields.model_fields.items()}
+    types = {name: field.annotation for name, field in fields.model_fields.items() if field.is_required()}
     return {name: numbers[kind] if kind in numbers else get_args(kind)[0] for name, kind in types.items()}

@@ -8,6 +8,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ import numpy as np
 from harness.errors import CheckFailed
 from harness.measure.program import Session
 from harness.measure.world import World
+from harness.work import chunks
 from tests.made.sessions import build, make_session, measure, with_small_images
 from tests.made.wrong_kernels import one_tap_left_out
 
@@ -67,6 +69,34 @@ def check_with_a_missing_tap(session: Session[Any]) -> Numbers:
         except CheckFailed as error:
             return {"failed": np.array(str(error))}
     return {"failed": np.array("")}
+
+
+def parity_in_chunks(session: Session[Any]) -> Numbers:
+    """What the gate compares, of a training set that comes to the devices in chunks of six steps."""
+    with in_chunks(session):
+        return parity(session)
+
+
+def losses(session: Session[Any]) -> Numbers:
+    """Of the first 14 steps."""
+    program: Any = build(session)
+    kept: list[Any] = []
+    while len(kept) < 14:
+        loaded = program.load(len(kept))
+        kept += [program.kept(program.step()) for _ in range(min(loaded, 14 - len(kept)))]
+    return {"losses": session.device.mean_over_ranks(program.losses(kept))}
+
+
+def losses_in_chunks(session: Session[Any]) -> Numbers:
+    """Of two chunks and a part of the third."""
+    with in_chunks(session):
+        return losses(session)
+
+
+def in_chunks(session: Session[Any]) -> AbstractContextManager[Any]:
+    own_batch = session.measurement.variant.batch_size // session.world.size
+    six_steps = 6 * own_batch * chunks.sample_bytes(session.dataset.train)
+    return mock.patch.object(chunks, "CHUNK_BYTES", six_steps)
 
 
 def collectives(session: Session[Any]) -> Numbers:
@@ -141,6 +171,9 @@ FUNCTIONS: dict[str, Callable[[Session[Any]], Numbers]] = {
     for function in (
         parity,
         parity_apart,
+        parity_in_chunks,
+        losses,
+        losses_in_chunks,
         check_of_the_control,
         check_with_a_missing_tap,
         collectives,

@@ -39,6 +39,14 @@ TOLERANCE = 1e-9
 CLIP_NORM = 80.0
 """Among the norms of the first samples, which are 11 to 148: some are clipped, some are not."""
 
+RECIPE = {
+    "schedule": "cosine",
+    "warmup_epochs": 0.01,
+    "label_smoothing": 0.1,
+    "augmentation": "crop_and_flip",
+}
+"""The warm-up is two steps long."""
+
 Task = dict[str, Any]
 Tasks = dict[str, Task]
 
@@ -71,6 +79,8 @@ def tasks_of(framework: str) -> Tasks:
             "parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4, precision="fp32", batch_size=16
         ),
         "agreements": train("agreements"),
+        "losses_in_chunks": train("losses_in_chunks"),
+        "recipe": train("parity_in_chunks", benchmark="mnist", model="cnn", **RECIPE),
     }
     for name, mode, output in per_sample_tasks(framework):
         tasks[name] = gradients("parity", mode, output)
@@ -96,6 +106,7 @@ def per_sample_tasks(framework: str) -> list[tuple[str, str, str]]:
 def tasks_of_one_process() -> Tasks:
     """JAX with both devices in one process."""
     names = ["train", "train-collectives", "train-whole", "batch_norm", "full-whole", "clipped_sum-whole"]
+    names += ["losses_in_chunks", "recipe"]
     names += [f"{output}-plain{suffix}" for output in ("full", "clipped_sum") for suffix in ("", "-collectives")]
     tasks = {name: tasks_of("jax")[name] for name in names}
     for task in tasks.values():
@@ -272,6 +283,22 @@ def test_whole_training(found: Found, framework: str) -> None:
         assert rank["samples_per_step"] == 64
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_training_in_chunks(found: Found, framework: str) -> None:
+    """Each rank gets the samples of its own part of each batch: as many losses as steps, those of one device with the
+    whole training set."""
+    expected = one_rank.do(framework, train("losses"))
+    assert len(set(expected["losses"])) == 14
+    for rank in found(framework, "losses_in_chunks"):
+        require_same(rank, expected)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_rates_and_crops_on_two_devices(found: Found, framework: str) -> None:
+    for rank in found(framework, "recipe"):
+        require_same(rank, alone("torch", "recipe"))
+
+
 def require_same_course(numbers: Numbers, expected: Numbers) -> None:
     """The control has its blocks."""
     np.testing.assert_allclose(numbers["train_loss"], expected["train_loss"], rtol=TOLERANCE)
@@ -302,7 +329,9 @@ def require_checked(numbers: Numbers, output: str) -> None:
 # One process with both devices
 
 
-@pytest.mark.parametrize("name", ["train", "full-plain", "clipped_sum-plain", "batch_norm"])
+@pytest.mark.parametrize(
+    "name", ["train", "full-plain", "clipped_sum-plain", "batch_norm", "recipe", "losses_in_chunks"]
+)
 def test_one_process_computes_what_two_do(found: Found, one_process: Callable[[str], Numbers], name: str) -> None:
     """Of BatchNorm, the statistics are those of the first device."""
     require = require_alike if name == "batch_norm" else require_same

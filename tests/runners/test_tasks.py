@@ -11,6 +11,7 @@ import torch
 
 from harness.work.datasets import Dataset
 from harness.work.declared import benchmark, benchmark_names
+from harness.work.tasks import IMAGES_OF_MANY_CLASSES
 from tests.made.sessions import make_session
 
 DRAW = np.random.default_rng(0)
@@ -31,15 +32,24 @@ class InNumpy:
         self.framework = framework
         session = make_session(framework, "train", benchmark=OF_TASKS[name], precision="fp64")
         constants = {"mean": MEAN.astype(np.float32), "std": STD.astype(np.float32)}
-        session = replace(session, dataset=Dataset(train={}, test={}, constants=constants))
+        of_many_classes = replace(session.benchmark, task=IMAGES_OF_MANY_CLASSES)
+        session = replace(
+            session,
+            benchmark=of_many_classes if name == "image_classification" else session.benchmark,
+            dataset=Dataset(train={}, test={}, constants=constants),
+        )
         dtype = {"jax": jax.numpy.float64, "torch": torch.float64}[framework]
         self.task = importlib.import_module(f"{framework}_runner.task").make_task(session, dtype)
 
     def of_batch(self, function: str, batch: dict[str, np.ndarray]) -> np.ndarray:
         return self.to_numpy(getattr(self.task, function)({name: self.placed(array) for name, array in batch.items()}))
 
-    def of_outputs(self, function: str, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        return self.to_numpy(getattr(self.task, function)(self.placed(outputs), self.placed(targets)))
+    def of_outputs(self, function: str, outputs: np.ndarray, targets: np.ndarray, *rest: float) -> np.ndarray:
+        return self.to_numpy(getattr(self.task, function)(self.placed(outputs), self.placed(targets), *rest))
+
+    def further(self, outputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+        found = self.task.further_scores(self.placed(outputs), self.placed(targets))
+        return {name: self.to_numpy(scores) for name, scores in found.items()}
 
     def placed(self, array: np.ndarray) -> Any:
         if self.framework == "jax":
@@ -69,6 +79,34 @@ def test_classification(framework: str, name: str) -> None:
     np.testing.assert_allclose(task.of_outputs("losses", LOGITS, LABELS), losses, rtol=1e-12)
     np.testing.assert_allclose(task.of_outputs("mean_loss", LOGITS, LABELS), np.mean(losses), rtol=1e-12)
     assert task.of_outputs("scores", LOGITS, LABELS).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+@pytest.mark.parametrize("name", ["image_classification", "next_token"])
+def test_smoothed_labels(framework: str, name: str) -> None:
+    """A quarter of each target is given to all classes alike, the label's own among them."""
+    if name == "next_token":
+        logits = LOGITS_OF_TOKENS
+        targets = np.array([[1, 0, 2], [2, 1, 0]], np.int32)
+    else:
+        logits, targets = LOGITS, LABELS
+    of_all = [
+        [cross_entropy(row, label) for label in range(logits.shape[-1])] for row in logits.reshape(-1, logits.shape[-1])
+    ]
+    losses = [0.75 * row[label] + 0.25 * np.mean(row) for row, label in zip(of_all, targets.ravel(), strict=True)]
+    found = InNumpy(framework, name).of_outputs("mean_loss", logits, targets, 0.25)
+    np.testing.assert_allclose(found, np.mean(losses), rtol=1e-12)
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_the_five_best_classes(framework: str) -> None:
+    """The label's logit is the fifth, the sixth, the first, and one of six that are equal: nothing is larger."""
+    logits = np.array([[5.0, 4, 3, 2, 1, 0], [5, 4, 3, 2, 1, 0], [0, 9, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
+    labels = np.array([4, 5, 1, 5], np.int32)
+    found = InNumpy(framework, "image_classification").further(logits, labels)
+    assert {name: scores.tolist() for name, scores in found.items()} == {"top_5_accuracy": [True, False, True, True]}
+    for name in ("generated_classification", "next_token"):
+        assert InNumpy(framework, name).further(logits, labels) == {}
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])

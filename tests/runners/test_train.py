@@ -59,7 +59,7 @@ def trained(framework: Framework, benchmark: str, model: str, mode: str = "") ->
     test = {name: array[:8] for name, array in session.dataset.test.items()}
     program: Any = build(replace(session, dataset=replace(session.dataset, test=test)))
     numbers = dict(program.parity())
-    loss, score = program.evaluate()
+    loss, score, _ = program.evaluate()
     return numbers | {"test loss": np.array(loss), "test score": np.array(score)}
 
 

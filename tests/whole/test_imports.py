@@ -236,7 +236,7 @@ WITHOUT_COUNTERPART = {
 
 ENTRIES = {
     "task.py": {"make_task", "in_full_precision"}
-    | {f"Task.{name}" for name in ("inputs", "targets", "losses", "mean_loss", "scores")},
+    | {f"Task.{name}" for name in ("inputs", "targets", "losses", "mean_loss", "scores", "further_scores")},
     "device.py": {f"Device.{name}" for name in ("join", "set_up", "memory", "wait", "agree")},
     "weights.py": {"load_initial_weights", "parameter_count"},
 }

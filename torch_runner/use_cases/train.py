@@ -1,7 +1,7 @@
 """Use cases 1 and 2: train a model on one GPU, or on several.
 
-The data set lies on the device; a step gathers its batch there, by an order that numpy drew from the seed, so both
-frameworks see the same batches.
+The data set lies on the device, or a chunk of it; a step gathers its batch there, by an order that numpy drew from the
+seed, so both frameworks see the same batches. A schedule of rates and the crops of an augmentation are arrays as well.
 
 Formulations:
     step       one optimizer step; on several devices DistributedDataParallel averages the gradients
@@ -32,20 +32,30 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.errors import Refused
-from harness.measure.program import Session, Trains
+from harness.measure.program import Session, TestMeans, Trains
 from harness.measure.world import World
 from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
-from harness.work.use_cases.train import CHECK_STEPS, Course, Settings, check_first_losses, check_training
-from harness.work.weights import RUNNING_STATISTICS, batch_order, initial_weight
+from harness.work.array_files import gather
+from harness.work.chunks import Arrays, Chunks, is_resident, steps_in_call, steps_in_chunk
+from harness.work.use_cases.train import (
+    CHECK_STEPS,
+    Course,
+    Settings,
+    check_first_losses,
+    check_training,
+    evaluation_batch,
+    steps_of,
+)
+from harness.work.weights import RUNNING_STATISTICS
+from torch_runner.augment import augmented
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.models import make_model
 from torch_runner.several_devices import average_gradients, with_averaged_gradients
 from torch_runner.task import Batch, make_task, to_device
-from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
+from torch_runner.weights import Neutral, load_weights, parameter_count, to_neutral
 
-EVALUATION_BATCH = 1000
 STEPS_PER_GRAPH = 16
 """At most, of the formulation epoch. A replay costs some 10 us, which 16 steps make small; a graph of a whole epoch
 would have tens of thousands of kernels."""
@@ -61,34 +71,51 @@ class Training(Trains):
     def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
         """`joined`: average the gradients over the devices, where there are several."""
         measurement = session.measurement
-        settings = Settings.model_validate(measurement.settings)
+        self.settings = settings = Settings.model_validate(measurement.settings)
         self.session = session
         self.world = session.world
         self.device = session.device.device
         self.seed = measurement.protocol.seed
         self.communicates = joined and not session.is_alone
-        self.objective = Objective(session).to(self.device)
+        self.starting_weight = session.starting_weights(settings.weights)
+        batch_size = measurement.variant.batch_size
+        self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size)
+        self.order = self.steps.order
+        self.samples_per_step = batch_size
+        own_order = self.order[:, self.world.rows(batch_size)]
+        loaded_steps = steps_in_chunk(session.dataset.train, own_order)
+        self.is_resident = is_resident(session.dataset.train)
+        steps_per_epoch = len(self.order) // settings.epochs
+        self.steps_per_call = steps_in_call(steps_per_epoch, min(STEPS_PER_GRAPH, loaded_steps)) if self.is_epoch else 1
+        self.chunks = Chunks(
+            arrays=session.dataset.train,
+            order=own_order,
+            steps=loaded_steps // self.steps_per_call * self.steps_per_call,
+        )
+        self.chunk_there = 0
+        samples = session.dataset.train if self.is_resident else self.chunks.gathered(0)
+        self.objective = Objective(session, samples).to(self.device)
         self.model = self.objective.model
         self.model.to(memory_format=torch.channels_last)
         count_no_batches(self.model)
+        self.rates = None if self.steps.rates is None else torch.from_numpy(self.steps.rates).to(self.device)
+        self.rate = torch.zeros(1, device=self.device)
+        """Of the step at hand where there is a schedule, on the device: a CUDA graph takes nothing from the host."""
         self.optimizer = torch.optim.SGD(
             self.model.parameters(),
-            lr=settings.learning_rate,
+            lr=settings.learning_rate if self.rates is None else self.rate,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        batch_size = measurement.variant.batch_size
-        self.order = batch_order(self.seed, session.dataset.train_count, batch_size, settings.epochs)
-        self.placed_order = place_order(self.order, self.world, self.device)
-        self.samples_per_step = batch_size
-        self.steps_per_call = steps_per_graph(len(self.order) // settings.epochs) if self.is_epoch else 1
+        self.placed_order = place_order(own_order if self.is_resident else self.chunks.slots, self.device)
+        self.placed_crops = place_crops(self.steps.crops, self.world, self.device)
         self.parameter_count = parameter_count(self.model)
         self.details = {**describe(session.mode), **self.details_of_devices()}
         self.replays = session.mode.graph != "none"
         self.steps_done = 0
         self.next_batch = torch.zeros(1, dtype=torch.int64, device=self.device)
-        """The same for the device, modulo the length of the order. Not a scalar: indexing would read it on the host."""
+        """The same for the device, modulo all steps. Not a scalar: indexing would read it on the host."""
         self.one_step = make_step(self)
         self.compute = as_graph(self) if session.mode.graph == "step" else self.one_step
         self.reset()
@@ -108,10 +135,22 @@ class Training(Trains):
     def state(self) -> nn.Module:
         return self.objective
 
+    def load(self, first_step: int) -> int:
+        """In place: CUDA graphs keep pointing at the samples."""
+        if self.is_resident:
+            return len(self.order) - first_step
+        number = self.chunks.number_of(first_step)
+        if number != self.chunk_there:
+            for name, array in self.chunks.gathered(number).items():
+                self.objective.get_buffer(name).copy_(torch.from_numpy(array))
+            self.chunk_there = number
+        return self.chunks.steps_left(first_step)
+
     def reset(self) -> None:
         """In place: CUDA graphs keep pointing at weights and momenta. A momentum of zero is as good as none:
         v = momentum * 0 + g."""
-        load_initial_weights(self.model, self.seed)
+        self.load(0)
+        load_weights(self.model, self.starting_weight)
         self.objective.train()
         for state in self.optimizer.state.values():
             state["momentum_buffer"].zero_()
@@ -152,7 +191,7 @@ class Training(Trains):
         return Course(
             losses=self.session.device.mean_over_ranks(self.losses(kept)),
             gradients=gradients,
-            updates={name: value - initial_weight(self.seed, name, value.shape) for name, value in weights.items()},
+            updates={name: value - self.starting_weight(name, value.shape) for name, value in weights.items()},
         )
 
     def momenta(self) -> dict[str, Tensor]:
@@ -172,20 +211,20 @@ class Training(Trains):
 
     def reference_on(self, device: torch.device) -> Course:
         """Every device takes its own part of the batch."""
-        measurement, mean_over_ranks = self.session.measurement, self.session.device.mean_over_ranks
-        settings = Settings.model_validate(measurement.settings)
+        settings, mean_over_ranks = self.settings, self.session.device.mean_over_ranks
         model, task = make_model(self.session, torch.float64), make_task(self.session, torch.float64).to(device)
-        load_initial_weights(model, self.seed)
+        load_weights(model, self.starting_weight)
         model.to(device)
         optimizer = torch.optim.SGD(
             model.parameters(), settings.learning_rate, settings.momentum, weight_decay=settings.weight_decay
         )
         losses: list[Any] = []
         gradients: Neutral = {}
-        for rows in self.order[:CHECK_STEPS, self.world.rows(self.samples_per_step)]:
-            batch = to_device({name: array[rows] for name, array in self.session.dataset.train.items()}, device)
+        for step in range(CHECK_STEPS):
+            batch = augmented(self.own_batch(step, device), self.session.image_size, torch.float64)
+            optimizer.param_groups[0]["lr"] = self.steps.rate(step)
             optimizer.zero_grad()
-            loss = task.mean_loss(model(task.inputs(batch)), task.targets(batch))
+            loss = task.mean_loss(model(task.inputs(batch)), task.targets(batch), settings.label_smoothing)
             loss.backward()
             losses.append(mean_over_ranks(loss.detach().cpu().numpy()))
             for name, parameter in model.named_parameters():
@@ -196,27 +235,37 @@ class Training(Trains):
                     gradients[name] = mean + settings.weight_decay * parameter.detach().cpu().numpy()
             optimizer.step()
         weights = to_neutral(dict(model.named_parameters()))
-        updates = {name: value - initial_weight(self.seed, name, value.shape) for name, value in weights.items()}
+        updates = {name: value - self.starting_weight(name, value.shape) for name, value in weights.items()}
         return Course(losses=np.array(losses), gradients=gradients, updates=updates)
+
+    def own_batch(self, step: int, device: torch.device) -> Batch:
+        """Of one step, from the host's samples."""
+        step, own = step % len(self.order), self.world.rows(self.samples_per_step)
+        rows = self.order[step, own]
+        batch = {name: gather(array, rows) for name, array in self.session.dataset.train.items()}
+        if self.steps.crops is not None:
+            batch["crops"] = self.steps.crops[step, own]
+        return to_device(batch, device)
 
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.device)
 
     @torch.no_grad()
-    def evaluate(self) -> tuple[float, float]:
+    def evaluate(self) -> TestMeans:
         """Every device does all of the test set."""
         test, task = self.session.dataset.test, self.objective.task
-        count = self.session.dataset.test_count
-        loss_sum = score_sum = 0.0
+        at_once = evaluation_batch(test)
+        sums = []
         self.objective.eval()
-        for first in range(0, count, EVALUATION_BATCH):
-            rows = {name: array[first : first + EVALUATION_BATCH] for name, array in test.items()}
+        for first in range(0, self.session.dataset.test_count, at_once):
+            rows = {name: array[first : first + at_once] for name, array in test.items()}
             batch = to_device(rows, self.device)
             outputs, targets = self.objective.outputs(batch), task.targets(batch)
-            loss_sum += float(task.losses(outputs, targets).sum())
-            score_sum += float(task.scores(outputs, targets).sum())
+            further = {name: float(scores.sum()) for name, scores in task.further_scores(outputs, targets).items()}
+            losses, scores = task.losses(outputs, targets), task.scores(outputs, targets)
+            sums.append((float(losses.sum()), float(scores.sum()), further))
         self.objective.train()
-        return loss_sum / count, score_sum / count
+        return TestMeans.of_sums(sums, self.session.dataset.test_count)
 
     def parity(self) -> Neutral:
         """Of the first batch: outputs, mean loss, gradient, running statistics. Of the steps: losses, what they have
@@ -232,17 +281,15 @@ class Training(Trains):
         losses = self.session.device.mean_over_ranks(self.losses(kept))
         numbers["loss"], numbers["losses_of_steps"] = losses[0], losses
         for name, value in to_neutral(dict(self.model.named_parameters())).items():
-            numbers[f"updates/{name}"] = value - initial_weight(self.seed, name, value.shape)
+            numbers[f"updates/{name}"] = value - self.starting_weight(name, value.shape)
         for name, value in running_statistics(self.model).items():
             numbers[f"statistics_after_steps/{name}"] = value
         return numbers
 
     def first_batch(self) -> Neutral:
         """Leaves the running statistics changed."""
-        own_rows = self.order[0, self.world.rows(self.samples_per_step)]
-        batch = to_device({name: array[own_rows] for name, array in self.session.dataset.train.items()}, self.device)
         with torch.no_grad():
-            outputs = self.objective.outputs(batch)
+            outputs = self.objective.outputs(self.own_batch(0, self.device))
         return {"outputs": self.session.of_all_ranks(outputs.cpu().numpy())}
 
     def after_first_step(self) -> Neutral:
@@ -255,27 +302,33 @@ class Training(Trains):
 
 
 class Objective(nn.Module):
-    """Mean loss of the batch that `rows` names. The data set is in buffers, so that a compiled graph does not copy
-    it."""
+    """Mean loss of the batch that `rows` names, its images cut by `crops` where there are any. The samples are in
+    buffers, so that a compiled graph does not copy them."""
 
-    def __init__(self, session: Session[Device]) -> None:
+    def __init__(self, session: Session[Device], samples: Arrays) -> None:
         super().__init__()
         precision = session.measurement.variant.precision
         self.model = make_model(session, model_dtype(precision))
         self.task = make_task(session, model_dtype(precision))
         self.device_type = session.device.device.type
         self.bf16 = precision == "bf16"
-        self.names = tuple(session.dataset.train)
-        for name, tensor in to_device(session.dataset.train, torch.device("cpu")).items():
+        self.image_size = session.image_size
+        self.input_dtype = model_dtype(precision)
+        self.label_smoothing = Settings.model_validate(session.measurement.settings).label_smoothing
+        self.names = tuple(samples)
+        for name, tensor in to_device(samples, torch.device("cpu")).items():
             self.register_buffer(name, tensor)
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, crops: Tensor | None = None) -> Tensor:
         batch = {name: self.get_buffer(name)[rows] for name in self.names}
-        return self.task.mean_loss(self.outputs(batch), self.task.targets(batch))
+        if crops is not None:
+            batch["crops"] = crops
+        return self.task.mean_loss(self.outputs(batch), self.task.targets(batch), self.label_smoothing)
 
     def outputs(self, batch: Batch) -> Tensor:
         with torch.autocast(self.device_type, torch.bfloat16, enabled=self.bf16):
-            outputs: Tensor = self.model(self.task.inputs(batch))
+            inputs = self.task.inputs(augmented(batch, self.image_size, self.input_dtype))
+            outputs: Tensor = self.model(inputs)
         return outputs
 
 
@@ -285,16 +338,23 @@ class NextBatch(nn.Module):
 
     order: Tensor
     index: Tensor
+    crops: Tensor | None
 
-    def __init__(self, objective: Objective, order: Tensor, index: Tensor) -> None:
+    def __init__(self, training: "Training") -> None:
         super().__init__()
-        self.objective = objective
-        self.register_buffer("order", order)
-        self.register_buffer("index", index)
+        self.objective = training.objective
+        self.step_count = len(training.order)
+        self.register_buffer("order", training.placed_order)
+        self.register_buffer("index", training.next_batch)
+        self.register_buffer("crops", training.placed_crops)
 
     def forward(self) -> Tensor:
-        loss: Tensor = self.objective(self.order[self.index].squeeze(0))
-        self.index.add_(1).remainder_(len(self.order))
+        slot = self.index if len(self.order) == self.step_count else self.index % len(self.order)
+        inputs = [self.order[slot].squeeze(0)]
+        if self.crops is not None:
+            inputs.append(self.crops[self.index].squeeze(0))
+        loss: Tensor = self.objective(*inputs)
+        self.index.add_(1).remainder_(self.step_count)
         return loss
 
 
@@ -309,14 +369,20 @@ def make_step(training: Training) -> Callable[[], Tensor]:
     if mode.graph == "step":
         return make_counting_step(training)
     objective: nn.Module = in_mode(training.objective, mode, training.device)
-    order = training.placed_order
+    order, crops, rates = training.placed_order, training.placed_crops, training.rates
     if training.communicates and mode.formulation != "flat":
         objective = with_averaged_gradients(objective, split=mode.formulation != "unsplit")
 
     def step() -> Tensor:
         if mode.graph == "parts":
             torch.compiler.cudagraph_mark_step_begin()
-        loss = optimizer_step(training, objective, order[training.steps_done % len(order)])
+        step_number = training.steps_done % len(training.order)
+        inputs = [order[step_number % len(order)]]
+        if crops is not None:
+            inputs.append(crops[step_number])
+        if rates is not None:
+            training.rate.copy_(rates[step_number])
+        loss = optimizer_step(training, objective, *inputs)
         training.steps_done += 1
         return loss
 
@@ -325,9 +391,15 @@ def make_step(training: Training) -> Callable[[], Tensor]:
 
 def make_counting_step(training: Training) -> Callable[[], Tensor]:
     """The same for a CUDA graph, which takes nothing from the host."""
-    next_batch = NextBatch(training.objective, training.placed_order, training.next_batch)
-    next_batch = in_mode(next_batch, training.session.mode, training.device)
-    return lambda: optimizer_step(training, next_batch)
+    next_batch = in_mode(NextBatch(training), training.session.mode, training.device)
+    rates = training.rates
+
+    def step() -> Tensor:
+        if rates is not None:
+            training.rate.copy_(rates[training.next_batch])
+        return optimizer_step(training, next_batch)
+
+    return step
 
 
 def as_graph(training: Training) -> Callable[[], Tensor]:
@@ -338,11 +410,6 @@ def as_graph(training: Training) -> Callable[[], Tensor]:
         return losses[0] if training.steps_per_call == 1 else torch.stack(losses)
 
     return captured(steps, lambda: training.optimizer.zero_grad(set_to_none=True))
-
-
-def steps_per_graph(steps_per_epoch: int) -> int:
-    """How many steps of an epoch one CUDA graph holds; an epoch is whole graphs."""
-    return max(count for count in range(1, STEPS_PER_GRAPH + 1) if steps_per_epoch % count == 0)
 
 
 def optimizer_step(training: Training, mean_loss: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -373,11 +440,14 @@ def require_devices(training: Training) -> None:
         )
 
 
-def place_order(order: NDArray[np.int32], world: World, device: torch.device) -> Tensor:
-    """On the device, int64, as other indices would be converted in every step; of several, each gets its own part of
-    the order."""
-    own = order[:, world.rows(order.shape[1])]
-    return torch.from_numpy(own.astype(np.int64)).to(device)
+def place_order(own_order: NDArray[np.int32], device: torch.device) -> Tensor:
+    """On the device, int64, as other indices would be converted in every step."""
+    return torch.from_numpy(own_order.astype(np.int64)).to(device)
+
+
+def place_crops(crops: NDArray[np.int32] | None, world: World, device: torch.device) -> Tensor | None:
+    """Of this rank's part of each batch."""
+    return None if crops is None else torch.from_numpy(crops[:, world.rows(crops.shape[1])].copy()).to(device)
 
 
 def count_no_batches(model: nn.Module) -> None:

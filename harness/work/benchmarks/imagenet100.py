@@ -11,7 +11,7 @@ from harness.work.datasets import Dataset, DataSource, Incoming
 from harness.work.declared import BatchNorm, Benchmark, Model, Published
 from harness.work.image_folder import read_image_folder
 from harness.work.imagenet_classes import CMC
-from harness.work.tasks import IMAGE_CLASSIFICATION
+from harness.work.tasks import IMAGES_OF_MANY_CLASSES
 
 STORED_SIZE = 256
 """Height and width of the images as they are kept: the shorter side resized to it, its centre cut out."""
@@ -66,7 +66,7 @@ def as_dataset(images: NDArray[np.uint8], labels: NDArray[np.int32], train_count
 
 BENCHMARK = Benchmark(
     name="imagenet100",
-    task=IMAGE_CLASSIFICATION,
+    task=IMAGES_OF_MANY_CLASSES,
     models=(
         Model(
             name="resnet50",

@@ -3,14 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness.errors import CheckFailed
+from harness.errors import CheckFailed, ConfigError
 from harness.plan import Frozen, Precision
 from harness.results.record import Check, EpochPoint
+from harness.work.augmentation import crops_of_steps
+from harness.work.chunks import Arrays, sample_bytes
 from harness.work.closeness import (
     LOSSES,
     TOLERANCES,
@@ -21,7 +24,9 @@ from harness.work.closeness import (
     relative_error,
 )
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.schedule import Schedule, rates_of_steps
 from harness.work.tasks import Metric
+from harness.work.weights import batch_order
 
 
 class Settings(Frozen):
@@ -33,16 +38,31 @@ class Settings(Frozen):
     weight_decay: float = Field(ge=0)
     target_metric: float = Field(ge=0)
     """Time to target is the training time until the task's metric reaches this on the test set."""
+    schedule: Schedule = "constant"
+    """Of the learning rate after the warm-up: down to zero by half a cosine, or none."""
+    warmup_epochs: float = Field(default=0, ge=0)
+    """In which the learning rate rises linearly; parts of an epoch are allowed."""
+    label_smoothing: float = Field(default=0, ge=0, le=1)
+    """What the label's class gives to all classes alike, in the loss of training only."""
+    augmentation: Literal["none", "crop_and_flip"] = "none"
+    """Random resized crops, half of them flipped, cut on the device in each step."""
+    weights: Literal["drawn", "pretrained"] = "drawn"
+    """That training starts from: drawn from the seed, or those that torchvision publishes for ImageNet."""
 
 
 def refuses(benchmark: Benchmark, _model: Model) -> str | None:
     return None if benchmark.data else f"{benchmark.name} has no data set to train and to test on"
 
 
+def goes_with(mode: Mode, model: Model, _options: Mapping[str, Any]) -> bool:
+    return mode.formulation != "taps" or model.has_depthwise
+
+
 USE_CASE = UseCase(
     name="train",
     settings=Settings,
     refuses=refuses,
+    goes_with=goes_with,
     modes={
         "jax": (
             *jax_modes("step", "jit"),
@@ -52,6 +72,7 @@ USE_CASE = UseCase(
             Mode(name="jit_process_per_node", formulation="step", process_per_node=True),
             Mode(name="scan", formulation="scan", several_steps=True),
             Mode(name="scan_graph", formulation="scan", graph="step", several_steps=True),
+            *jax_modes("taps"),
         ),
         "torch": (
             *torch_modes("step"),
@@ -62,6 +83,54 @@ USE_CASE = UseCase(
         ),
     },
 )
+
+
+EVALUATION_BATCH = 1000
+EVALUATION_BYTES = 2**25
+"""Of a batch of the test set, at most: large images go in smaller batches."""
+
+
+def evaluation_batch(test: Arrays) -> int:
+    return max(1, min(EVALUATION_BATCH, EVALUATION_BYTES // sample_bytes(test)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What the steps of all epochs get, the same in both frameworks."""
+
+    order: NDArray[np.int32]
+    """[steps, batch]: rows of the training set."""
+    rates: NDArray[np.float32] | None
+    """[steps]; None where all are `learning_rate`."""
+    crops: NDArray[np.int32] | None
+    """[steps, batch, CROP_FIELDS] (harness/work/augmentation.py); None where images stay as they are."""
+    learning_rate: float
+
+    def rate(self, step: int) -> float:
+        """For a reference; with the last bit of what the device gets."""
+        return self.learning_rate if self.rates is None else float(self.rates[step % len(self.rates)])
+
+
+def steps_of(settings: Settings, seed: int, train: Arrays, batch_size: int) -> Steps:
+    """Raises ConfigError where images are to be cut and there are none."""
+    count = len(next(iter(train.values())))
+    order = batch_order(seed, count, batch_size, settings.epochs)
+    steps_per_epoch = len(order) // settings.epochs
+    rates = crops = None
+    if settings.schedule != "constant" or settings.warmup_epochs:
+        rates = rates_of_steps(
+            settings.learning_rate,
+            settings.schedule,
+            epochs=settings.epochs,
+            warmup_epochs=settings.warmup_epochs,
+            steps_per_epoch=steps_per_epoch,
+        )
+    if settings.augmentation == "crop_and_flip":
+        if "images" not in train:
+            raise ConfigError(f"augmentation: crop_and_flip is for images; this training set has {', '.join(train)}")
+        height, width = train["images"].shape[1:3]
+        crops = crops_of_steps(seed, order, steps_per_epoch, count, height, width)
+    return Steps(order=order, rates=rates, crops=crops, learning_rate=settings.learning_rate)
 
 
 CHECK_STEPS = 2

@@ -16,7 +16,7 @@ from harness.measure import clock as clock_module
 from harness.measure import process, slowdown
 from harness.measure.channel import ChildTask
 from harness.measure.gpu import NoGpu
-from harness.measure.program import Answers, Infers, Phase, Program, Session, Trains
+from harness.measure.program import Answers, Infers, Phase, Program, Session, TestMeans, Trains
 from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import CONDITIONS, Cell, Measurement, MeasurementSettings, Variant
@@ -24,7 +24,7 @@ from harness.results.predictions import predictions_of
 from harness.results.record import Check, HeldBack, Memory, Result
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, use_case
-from harness.work.tasks import ACCURACY, PERPLEXITY, Metric, Task
+from harness.work.tasks import ACCURACY, PERPLEXITY, TOP_5, Metric, Task
 from tests.made.heard import Heard
 
 TICK_S = 2.0**-10
@@ -154,10 +154,15 @@ class Training(Work):
     def losses(self, kept: list[float]) -> NDArray[np.float64]:
         return np.array(kept)
 
-    def evaluate(self) -> tuple[float, float]:
+    is_resident = True
+
+    def load(self, first_step: int) -> int:
+        return 1000 - first_step
+
+    def evaluate(self) -> TestMeans:
         self.lab.note("evaluate")
         self.lab.let_pass(1000)  # outside the clock
-        return next(self.evaluations)
+        return TestMeans(*next(self.evaluations))
 
 
 @pytest.fixture
@@ -364,6 +369,44 @@ def test_a_call_of_two_steps_is_one_call_for_each_epoch(lab: Lab) -> None:
     program.steps_per_call = 2
     assert [point.train_time_s for point in everything(lab, program).epochs] == [100 * TICK_S, 4 * TICK_S]
     assert lab.calls == sum(CALLS.values()) + 1 + 2
+
+
+def test_a_training_set_in_chunks_has_a_window_for_each(lab: Lab) -> None:
+    """Two epochs of 2 steps, chunks of 3: the second epoch begins in the first chunk and ends in the second. A copy
+    takes 50 ticks, and nothing of it is in a window."""
+
+    class InChunks(Training):
+        is_resident = False
+
+        def load(self, first_step: int) -> int:
+            self.lab.note(f"load {first_step}")
+            if first_step % 3 == 0:
+                self.lab.let_pass(50)
+            return 3 - first_step % 3
+
+    result = everything(lab, InChunks(lab, [(1.5, 0.25), (1.25, 0.5)]))
+    assert [point.train_time_s for point in result.epochs] == [104 * TICK_S, 8 * TICK_S]
+    assert [point.input_time_s for point in result.epochs] == [50 * TICK_S, 50 * TICK_S]
+    assert [point.train_loss for point in result.epochs] == [(1 + 1 / 2) / 2, (1 / 3 + 1 / 4) / 2]
+    timed = sum(CALLS.values()) + 1
+    loads = [entry for entry in lab.diary if entry[0].startswith("load")]
+    assert loads == [("load 0", timed), ("load 2", timed + 2), ("load 3", timed + 3)]
+
+
+def test_further_metrics_stand_beside_the_metric(lab: Lab) -> None:
+    class Scored(Training):
+        def evaluate(self) -> TestMeans:
+            return super().evaluate()._replace(further_scores={"top_5_accuracy": 0.75, "unasked": 1.0})
+
+    session = session_of(lab)
+    task = session.benchmark.task.model_copy(update={"further_metrics": (TOP_5,)})
+    session = replace(session, benchmark=replace(session.benchmark, task=task))
+    channel = Heard()
+    program = Scored(lab, [(1.5, 0.25), (1.25, 0.5)])
+    result = measuring(session, channel).everything(lambda _session, *, joined=True: program)
+    assert [point.further_metrics for point in result.epochs] == [{"top_5_accuracy": 0.75}] * 2
+    assert [point.input_time_s for point in result.epochs] == [None, None]
+    assert channel.of_kind("metrics")[-1]["test/top_5_accuracy"] == 0.75
 
 
 def test_an_epoch_takes_as_long_as_on_the_slowest_rank(lab: Lab) -> None:

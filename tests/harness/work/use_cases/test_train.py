@@ -5,13 +5,17 @@ import pytest
 
 from harness.errors import CheckFailed
 from harness.results.record import EpochPoint
+from harness.work.declared import Model
 from harness.work.tasks import ACCURACY, PERPLEXITY
 from harness.work.use_cases.train import (
+    USE_CASE,
     Course,
+    Settings,
     check_first_losses,
     check_training,
     require_finite,
     require_finite_evaluation,
+    steps_of,
     time_to_target_s,
 )
 
@@ -108,3 +112,38 @@ def test_of_a_program_of_many_steps_the_first_losses_are_compared() -> None:
     assert (check.name, check.error) == ("losses of 2 steps of the scan against float64", 0)
     with pytest.raises(CheckFailed, match="losses of 2 steps of the scan against float64: relative error 5.00e-01"):
         check_first_losses(np.array([2.0, 0.5, 77.0]), np.array([2.0, 1.0]), "fp32", "the scan")
+
+
+# What the steps get
+
+
+PLAIN = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, "target_metric": 0.5}
+
+
+def test_what_is_left_out_changes_nothing() -> None:
+    """Neither the settings of a record, and so the id of a measurement, nor the arrays of the steps."""
+    settings = Settings.model_validate(PLAIN)
+    assert (settings.schedule, settings.warmup_epochs, settings.label_smoothing) == ("constant", 0, 0)
+    assert (settings.augmentation, settings.weights) == ("none", "drawn")
+    steps = steps_of(settings, 0, {"images": np.zeros((10, 6, 4, 3), np.uint8)}, 4)
+    assert (steps.order.shape, steps.rates, steps.crops, steps.rate(7)) == ((4, 4), None, None, 0.1)
+
+
+def test_rates_and_crops_are_those_of_the_steps() -> None:
+    settings = Settings.model_validate(PLAIN | {"schedule": "cosine", "augmentation": "crop_and_flip"})
+    steps = steps_of(settings, 0, {"images": np.zeros((10, 6, 4, 3), np.uint8)}, 4)
+    assert steps.rates is not None and steps.crops is not None
+    assert steps.rate(0) == pytest.approx(0.1) and steps.rate(4) == steps.rate(0)
+    assert steps.rate(2) == pytest.approx(0.05)
+    assert steps.crops.shape == (4, 4, 5)
+    assert (steps.crops[..., 0] + steps.crops[..., 2]).max() <= 6
+    assert (steps.crops[..., 1] + steps.crops[..., 3]).max() <= 4
+
+
+def test_shifted_products_are_for_depthwise_convolutions() -> None:
+    taps = [mode for mode in USE_CASE.modes["jax"] if mode.formulation == "taps"]
+    assert [mode.name for mode in taps] == ["taps", "taps_graph", "taps_tuned", "taps_tuned_graph"]
+    for mode in taps:
+        assert USE_CASE.goes_with(mode, Model(name="mobile", has_depthwise=True), {})
+        assert not USE_CASE.goes_with(mode, Model(name="plain"), {})
+    assert USE_CASE.goes_with(USE_CASE.mode("jax", "jit"), Model(name="plain"), {})
