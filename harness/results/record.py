@@ -125,6 +125,10 @@ class EpochPoint(Measured):
     test_loss: float
     test_metric: float
     """The task's metric over the test set (harness/work/tasks.py), such as accuracy."""
+    further_metrics: dict[str, float] = {}
+    """By name, over the same test set: such as top-5 accuracy."""
+    input_time_s: float | None = None
+    """What bringing the data of this epoch to the device took, between timed windows; None where they lay there."""
 
 
 class Check(Frozen):

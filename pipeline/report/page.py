@@ -21,8 +21,10 @@ from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Secti
 from pipeline.report.declared import task_of
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import Drawing, overview, section_drawing
+from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, models_of, published_sources
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
+from pipeline.report.predictions import agreement
 
 TEMPLATES = REPOSITORY / "templates"
 EMBED = "window.vegaEmbed = vegaEmbed;"
@@ -57,6 +59,9 @@ class Place:
     @property
     def metric(self) -> Metric:
         return task_of(self.setup.cell.benchmark).metric
+
+    def agreement(self, row: Row) -> str:
+        return agreement(row.comparison, task_of(self.setup.cell.benchmark).samples)
 
     @cached_property
     def columns(self) -> list[Quantity]:
@@ -122,6 +127,7 @@ def page_html(
     doubtful = [place for place in places if place.setup.doubts]
     shown = quotable or doubtful
     summary = overview([place.section for place in shown])
+    models = models_of(compared)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -139,6 +145,7 @@ def page_html(
         "frameworks": FRAMEWORKS,
         "verdicts": VERDICTS,
         "statistics": STATISTICS,
+        "published_heads": PUBLISHED_HEADS,
     }
     return environment.get_template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
@@ -154,6 +161,8 @@ def page_html(
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),
         use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),
+        models=models,
+        about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
         environments=environment_groups(records),
         records=len(records),
         refused=refused,

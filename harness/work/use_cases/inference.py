@@ -39,6 +39,7 @@ USE_CASE = UseCase(
     refuses=refuses,
     goes_with=goes_with,
     one_device=True,
+    forward_passes=1,
     modes={
         "jax": (*jax_modes("forward", "jit"), *jax_modes("taps"), *jax_modes("cudnn_attention", "cudnn")),
         "torch": (

@@ -35,6 +35,11 @@ class Settings(Frozen):
     """Time to target is the training time until the task's metric reaches this on the test set."""
 
 
+FORWARD_PASSES = 3
+"""The usual count: a layer's backward pass has two products of the size of its forward one, for the gradients of its
+weights and of its inputs (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1)."""
+
+
 def refuses(benchmark: Benchmark, _model: Model) -> str | None:
     return None if benchmark.data else f"{benchmark.name} has no data set to train and to test on"
 
@@ -43,6 +48,7 @@ USE_CASE = UseCase(
     name="train",
     settings=Settings,
     refuses=refuses,
+    forward_passes=FORWARD_PASSES,
     modes={
         "jax": (
             *jax_modes("step", "jit"),
