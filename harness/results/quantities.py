@@ -14,7 +14,6 @@ from harness.results.record import Blocks, EpochPoint, Latency, Record, Result
 from harness.results.statistics import (
     energy_per_epoch,
     energy_per_sample,
-    epoch_input_time_s,
     epoch_time_s,
     held_back_shares,
     latency_mean_s,
@@ -127,7 +126,7 @@ def _of_latency(formula: Callable[[Latency], float | None]) -> Derive:
     return lambda result: formula(result.latency) if result.latency else None
 
 
-def _of_last_epoch(of_point: Callable[[EpochPoint], float]) -> Derive:
+def _of_last_epoch(of_point: Callable[[EpochPoint], float | None]) -> Derive:
     return lambda result: of_point(result.epochs[-1]) if result.epochs else None
 
 
@@ -229,17 +228,18 @@ QUANTITIES = (
         "test_metric", "{metric.words}", None, _of_last_epoch(lambda point: point.test_metric), TABLES,
         short="test\n{metric.name}", is_metric=True,
     ),
+    Quantity(
+        "test_top_5_accuracy", "test accuracy, top 5", PERCENT,
+        _of_last_epoch(lambda point: point.further_metrics.get("top_5_accuracy")), PAGE,
+    ),
     Quantity("test_loss", "test loss", None, _of_last_epoch(lambda point: point.test_loss)),
     Quantity("epoch_time_s", "epoch", SECONDS, lambda result: epoch_time_s(result.epochs), PAGE),
-    Quantity(
-        "epoch_input_time_s", "data of an epoch to the device", SECONDS,
-        lambda result: epoch_input_time_s(result.epochs), PAGE,
-    ),
     Quantity("energy_per_epoch_joules", "energy of an epoch", JOULES, energy_per_epoch, PAGE, absent=ENERGY),
     Quantity(
         "time_to_target_s", "time to {metric.name}", SECONDS, lambda result: result.time_to_target_s, TABLES,
         short="to goal\ns",
     ),
+    Quantity("input_time_s", "input of an epoch", SECONDS, _of_last_epoch(lambda point: point.input_time_s), PAGE),
     of_gpu("sm_clock_mhz", name="gpu_sm_clock_mhz", words="SM clock", unit="MHz"),
     of_gpu("memory_clock_mhz", name="gpu_memory_clock_mhz", words="memory clock", unit="MHz"),
     of_gpu("temperature_c", name="gpu_temperature_c", words="GPU temperature", unit="°C"),

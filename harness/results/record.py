@@ -119,16 +119,17 @@ class EpochPoint(Measured):
 
     epoch: int
     train_time_s: float
-    """Of this epoch's steps, waited for at its end."""
+    """Of this epoch's steps, waited for at its end; of a training set in chunks, at the end of each."""
     train_loss: float
     """Mean over the epoch's steps."""
     test_loss: float
     test_metric: float
     """The task's metric over the test set (harness/work/tasks.py), such as accuracy."""
     further_metrics: dict[str, float] = {}
-    """By name, over the same test set: such as top-5 accuracy."""
+    """The task's other metrics, by name."""
     input_time_s: float | None = None
-    """What bringing the data of this epoch to the device took, between timed windows; None where they lay there."""
+    """Of copying chunks of the training set to the device, between the timed windows and not in `train_time_s`. None
+    where all of it lies there."""
 
 
 class Check(Frozen):

@@ -153,9 +153,10 @@ def latency_p95_s(latency: Latency) -> float | None:
 
 
 def latency_p99_s(latency: Latency) -> float | None:
-    """Their 99th percentile. None where a call holds several steps, as for the 95th, and under calls_needed(0.99) =
-    368 calls: the largest of fewer lies below it too often."""
-    if latency.steps_per_call > 1 or len(latency.call_times_s) < calls_needed(0.99):
+    """Their 99th percentile. None as above, and where there are fewer calls than `calls_needed` has: the largest of so
+    few says little about it."""
+    calls = len(latency.call_times_s)
+    if latency.steps_per_call > 1 or calls < calls_needed(0.99):
         return None
     return percentile(latency.call_times_s, 0.99)
 
@@ -181,12 +182,6 @@ def energy_per_sample(energy: Energy) -> float | None:
 def epoch_time_s(epochs: Sequence[EpochPoint]) -> float | None:
     """Median over epochs of their training time, evaluation excluded; None where nothing was trained."""
     return median([point.train_time_s for point in epochs]) if epochs else None
-
-
-def epoch_input_time_s(epochs: Sequence[EpochPoint]) -> float | None:
-    """Median over epochs of what their data's way to the device took; None where it was not timed."""
-    times_s = [point.input_time_s for point in epochs if point.input_time_s is not None]
-    return median(times_s) if times_s else None
 
 
 def energy_per_epoch(result: Result) -> float | None:

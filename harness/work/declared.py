@@ -113,8 +113,8 @@ class Model:
     has_depthwise: bool = False
     """Convolutions with a group for each channel, which a framework may write down in more than one way."""
     has_attention: bool = False
-    published: "Published | None" = None
-    """What others have published of the same architecture."""
+    reference: "Reference | None" = None
+    """What its source says of it."""
     parameter_count: int | None = None
     """With the benchmark's default sizes."""
     multiply_adds: int | None = None
@@ -126,8 +126,8 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """Of a model as its source has it, which may have another number of outputs."""
+class Reference:
+    """Of a model as its source publishes it, which may have another number of outputs."""
 
     source: str
     outputs: int

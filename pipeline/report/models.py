@@ -49,7 +49,7 @@ class ModelFacts:
     @property
     def published(self) -> tuple[str, ...]:
         """In the order of PUBLISHED_HEADS."""
-        found = self.declared.published if self.declared else None
+        found = self.declared.reference if self.declared else None
         if found is None:
             return (NOT_DECLARED,) * len(PUBLISHED_HEADS)
         return f"{found.parameter_count:,}", giga(found.multiply_adds), f"{found.accuracy:.1%}"
@@ -62,7 +62,7 @@ def giga(count: int | None) -> str:
 
 def published_sources(models: Iterable[ModelFacts]) -> list[str]:
     """A sentence for each source."""
-    found = [one.declared.published for one in models if one.declared and one.declared.published]
+    found = [one.declared.reference for one in models if one.declared and one.declared.reference]
     return list(dict.fromkeys(f"Published: {one.source}, with {one.outputs:,} outputs." for one in found))
 
 

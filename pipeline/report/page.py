@@ -24,7 +24,6 @@ from pipeline.report.figures import Drawing, overview, section_drawing
 from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, models_of, published_sources
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
-from pipeline.report.predictions import agreement
 
 TEMPLATES = REPOSITORY / "templates"
 EMBED = "window.vegaEmbed = vegaEmbed;"
@@ -59,9 +58,6 @@ class Place:
     @property
     def metric(self) -> Metric:
         return task_of(self.setup.cell.benchmark).metric
-
-    def agreement(self, row: Row) -> str:
-        return agreement(row.comparison, task_of(self.setup.cell.benchmark).samples)
 
     @cached_property
     def columns(self) -> list[Quantity]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from harness.plan import FRAMEWORKS, Framework, Variant
 from harness.results.quantities import BY_NAME, THROUGHPUT, Quantity
 from harness.results.record import Record
-from harness.results.statistics import RatioEstimate, calls_needed, median
+from harness.results.statistics import RatioEstimate, calls_needed
 from harness.work.tasks import Task
 from pipeline.report.compare import (
     MANY_STEPS,
@@ -44,7 +44,7 @@ HEADS = {
     "compile_time_s": "cold, s",
     "compile_time_warm_s": "warm, s",
     "epoch_time_s": "s/epoch",
-    "epoch_input_time_s": "data, s/epoch",
+    "input_time_s": "input, s/epoch",
     "energy_per_epoch_joules": "J/epoch",
 }
 """Of columns whose words elsewhere are too long here."""
@@ -57,11 +57,13 @@ COST = (
     "compile_time_warm_s",
 )
 OF_INFERENCE = (
-    *(SPEED, "step_time_p50_s", "step_time_p95_s", "step_time_p99_s", "step_time_mean_s", ENERGY),
+    *(SPEED, "step_time_p50_s", "step_time_p95_s", "step_time_p99_s", "step_time_mean_s", "test_metric", ENERGY),
     *COST,
 )
-OF_EPOCHS = ("epoch_time_s", "test_metric", "energy_per_epoch_joules", ENERGY)
-OF_TRAINING = (SPEED, *OF_EPOCHS, "epoch_input_time_s", *COST)
+OF_EPOCHS = ("epoch_time_s", "test_metric", "test_top_5_accuracy", "energy_per_epoch_joules", ENERGY)
+OF_TRAINING = (SPEED, *OF_EPOCHS, "input_time_s", *COST)
+ONLY_SOMETIMES = frozenset({"test_top_5_accuracy", "input_time_s"})
+"""No column and no word where nothing has the number: few tasks have the metric, and most data lie on the device."""
 COUNTED = (
     "step: the memory of a steady step, which each framework counts in its own way; process: NVML's. "
     "cold, warm: compile time with empty caches, and with those of an earlier process."
@@ -74,6 +76,8 @@ RATIOS = "Above 1, JAX is faster; geometric mean over paired replicates with its
 @dataclass(frozen=True)
 class Missing:
     why: str
+    is_not_counted: bool = False
+    """There is a mode, with other numbers: a column of nothing else is left out."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,8 @@ def training_full(section: Section) -> str:
     return _full(
         section,
         OF_TRAINING,
-        "s/epoch: of the steps; the data's way to the device and the evaluation are outside it. J/epoch: mean power "
-        "of the energy window times s/epoch.",
+        "s/epoch: of the steps; copying data to the device (input) and the evaluation are outside it. J/epoch: mean "
+        "power of the energy window times s/epoch.",
     )
 
 
@@ -185,7 +189,6 @@ class _Side:
 
 def _full(section: Section, names: Sequence[str], remark: str) -> str:
     table, task = _Table(section), task_of(section.setup.cell.benchmark)
-    further = sorted({name for row in section.rows for mode in row.modes for name in _further_metrics(mode)})
     for side in _sides(section):
         mode, none = side.mode, Missing(side.why_none)
         line: Line = {
@@ -196,17 +199,19 @@ def _full(section: Section, names: Sequence[str], remark: str) -> str:
             "flags": ", ".join(sorted(mode.flags)) if mode else "",
             "mode": f"{mode.execution_mode} ({side.best_of})" if mode else none,
         }
-        for name in names:
+        for name in _there(names, section):
             line[_head(name, task)] = _number(mode, BY_NAME[name], task) if mode else none
-            if name == "test_metric":
-                for metric in further:
-                    line[f"test {_in_words(metric)}"] = _further(mode, metric, task) if mode else none
         table.lines.append(line)
     return table.text(f"Medians over replicates, each framework in its best mode. {remark} {COUNTED}")
 
 
 def _flags(*rows: Row) -> str:
     return ", ".join(flag_names(mode for row in rows for mode in fastest_modes(row)))
+
+
+def _there(names: Iterable[str], section: Section) -> list[str]:
+    found = {name for row in section.rows for mode in row.modes for name in mode.numbers}
+    return [name for name in names if name in found or name not in ONLY_SOMETIMES]
 
 
 def _head(name: str, task: Task) -> str:
@@ -218,7 +223,7 @@ def _head(name: str, task: Task) -> str:
 
 def _number(mode: Mode, quantity: Quantity, task: Task) -> Cell:
     if quantity.name not in mode.numbers:
-        return Missing(why_absent(mode, quantity))
+        return Missing(why_absent(mode, quantity), is_not_counted=True)
     return quantity.text(mode.numbers[quantity.name], task.metric)
 
 
@@ -242,25 +247,10 @@ def why_absent(mode: Mode, quantity: Quantity) -> str:
 CALLS_NEEDED = {"step_time_p95_s": calls_needed(0.95), "step_time_p99_s": calls_needed(0.99)}
 
 
-def _further_metrics(mode: Mode) -> dict[str, list[float]]:
-    """By name, after the last epoch: a value of each replicate."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for record in mode.records:
-        for point in record.result.epochs[-1:] if record.result else []:
-            for name, value in point.further_metrics.items():
-                found[name].append(value)
-    return found
-
-
-def _further(mode: Mode, metric: str, task: Task) -> Cell:
-    values = _further_metrics(mode).get(metric)
-    return BY_NAME["test_metric"].text(median(values), task.metric) if values else Missing("not measured")
-
-
 def _of_both(section: Section, row: Row, names: Sequence[str]) -> Line:
     task = task_of(section.setup.cell.benchmark)
     line: Line = {}
-    for name in names:
+    for name in _there(names, section):
         for framework in FRAMEWORKS:
             mode = row.best(framework)
             cell = _number(mode, BY_NAME[name], task) if mode else Missing(_why_none(section, row, framework))
@@ -376,8 +366,9 @@ class _Table:
         heads: list[str] = []
         for head, first in self.lines[0].items():
             cells = [line[head] for line in self.lines]
-            if all(isinstance(cell, Missing) for cell in cells):
-                absent[head] = "; ".join(dict.fromkeys(cell.why for cell in cells if isinstance(cell, Missing)))
+            why = {cell.why: None for cell in cells if isinstance(cell, Missing) and cell.is_not_counted}
+            if why and all(isinstance(cell, Missing) for cell in cells):
+                absent[head] = "; ".join(why)
             elif head in repeated and isinstance(first, str) and all(cell == first for cell in cells):
                 same[head] = first
             else:

@@ -114,7 +114,7 @@ def _epochs(time_s: float) -> Iterator[EpochPoint]:
             train_loss=1 / epoch,
             test_loss=1 / epoch,
             test_metric=1 - 0.5**epoch,
-            further_metrics={"top5_accuracy": 1 - 0.1**epoch},
+            further_metrics={"top_5_accuracy": 1 - 0.1**epoch},
             input_time_s=2.5,
         )
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from harness.errors import DataError
 from harness.plan import Frozen
 from harness.work.datasets import Dataset, DataSource
-from harness.work.declared import BatchNorm, Benchmark, Model, Published
+from harness.work.declared import BatchNorm, Benchmark, Model, Reference
 from harness.work.tasks import IMAGE_CLASSIFICATION
 
 STORED_SIZE = 256
@@ -56,9 +56,9 @@ def as_dataset(images: NDArray[np.uint8], labels: NDArray[np.int32], train_count
     )
 
 
-def _published(*, parameter_count: int, multiply_adds: int, accuracy: float) -> Published:
+def _torchvisions(*, parameter_count: int, multiply_adds: int, accuracy: float) -> Reference:
     """As torchvision's weights IMAGENET1K_V1 say of themselves (`meta`: num_params, _ops, acc@1)."""
-    return Published(
+    return Reference(
         source="torchvision, IMAGENET1K_V1",
         outputs=1000,
         parameter_count=parameter_count,
@@ -73,21 +73,21 @@ BENCHMARK = Benchmark(
     models=(
         Model(
             name="resnet50",
-            published=_published(parameter_count=25_557_032, multiply_adds=4_089_000_000, accuracy=0.76130),
+            reference=_torchvisions(parameter_count=25_557_032, multiply_adds=4_089_000_000, accuracy=0.76130),
             batch_norm=BatchNorm(),
             parameter_count=23_712_932,
             multiply_adds=4_087_300_000,
         ),
         Model(
             name="vit_b_16",
-            published=_published(parameter_count=86_567_656, multiply_adds=17_564_000_000, accuracy=0.81072),
+            reference=_torchvisions(parameter_count=86_567_656, multiply_adds=17_564_000_000, accuracy=0.81072),
             has_attention=True,
             parameter_count=85_875_556,
             multiply_adds=17_563_000_000,
         ),
         Model(
             name="mobilenet_v3_small",
-            published=_published(parameter_count=2_542_856, multiply_adds=57_000_000, accuracy=0.67668),
+            reference=_torchvisions(parameter_count=2_542_856, multiply_adds=57_000_000, accuracy=0.67668),
             batch_norm=BatchNorm(epsilon=1e-3, momentum=0.01),
             has_depthwise=True,
             parameter_count=1_620_356,
@@ -95,7 +95,7 @@ BENCHMARK = Benchmark(
         ),
         Model(
             name="efficientnet_b0",
-            published=_published(parameter_count=5_288_548, multiply_adds=386_000_000, accuracy=0.77692),
+            reference=_torchvisions(parameter_count=5_288_548, multiply_adds=386_000_000, accuracy=0.77692),
             batch_norm=BatchNorm(),
             has_depthwise=True,
             parameter_count=4_135_648,
