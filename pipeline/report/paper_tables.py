@@ -357,8 +357,8 @@ class _Table:
         Args:
             remark: below the table, without a mark.
         """
-        ratios = [cell.row for line in self.lines for cell in line.values() if isinstance(cell, Ratio)]
-        differences = difference_notes(ratios)
+        ratios = [cell for line in self.lines for cell in line.values() if isinstance(cell, Ratio)]
+        differences = difference_notes({ratio.row.label: ratio.row for ratio in ratios}.values())
         notes = [f"The two sides: {note}." for note in differences.values()]
         repeated = {"precision", "flags", "batch", *BATCHES, *map(_in_words, self._options)}
         same: dict[str, str] = {}

@@ -83,6 +83,8 @@ def test_the_summary_of_inference_has_the_ratios_of_the_comparison() -> None:
     ratio = f"1.20 [1.20, 1.20]{mark} JAX faster"
     assert lines_of(table) == [f"resnet50 & 2,892 & 2,410 & {ratio} & 1.01 & 1.21 & {ratio}"]
     assert "batch of the throughput: 128, batch of the p50: 1." in below(table)[1]
+    (note, *_) = below(inference_summary(section_of(pair(1))))
+    assert note.endswith("code, pairing; resnet50-{}b1-{}bf16-{}folded-{}on\\_device.")  # two ratios of one row
     assert [row.ratio.value for row in section.rows if row.ratio] == pytest.approx([1.2, 1.2])
 
 
