@@ -15,7 +15,7 @@ OPERATIONS = (
     "default ones."
 )
 
-SIZES_OF_MODELS = "GMAC: 10^9 multiply-adds of one sample's forward pass, with the benchmark's default sizes."
+SIZES_OF_MODELS = "GMAC: billions of multiply-adds of one sample's forward pass, with the benchmark's default sizes."
 PUBLISHED_HEADS = ("published parameters", "published GMAC", "published top-1")
 
 
