@@ -140,7 +140,9 @@ def expand_variants(
     """Every combination of the use case's axes that makes sense and that `exclude` does not name."""
     use_case = config.use_case(number, quick=quick)
     options = _combinations(use_case.options)
-    excluded = [partial for partial in use_case.exclude if partial.concerns(framework, benchmark)]
+    excluded = [
+        partial for partial in config.excluded(benchmark, number, quick=quick) if partial.concerns(framework, benchmark)
+    ]
     combinations = (
         combination
         for model in config.models(benchmark, quick=quick)

@@ -222,6 +222,8 @@ class QuickBenchmark(Frozen):
     sizes: dict[str, Setting] = {}
     batch_sizes: dict[str, BatchSizes] = {}
     """By the name of a use case."""
+    exclude: tuple[PartialVariant, ...] = ()
+    """Of all use cases, beside what these exclude."""
 
 
 class QuickConfig(Frozen):
@@ -276,8 +278,11 @@ class Config(Frozen):
         of_quick = self.quick.use_cases.get(number, QuickUseCase()).settings if quick else {}
         return {**use_case.settings, **self.benchmarks[benchmark].settings.get(use_case.name, {}), **of_quick}
 
+    def excluded(self, benchmark: str, number: int, *, quick: bool) -> tuple[PartialVariant, ...]:
+        return self.use_cases[number].exclude + self._quick_benchmark(benchmark, quick=quick).exclude
+
     def models(self, benchmark: str, *, quick: bool) -> tuple[str, ...]:
-        return (self._quick_benchmark(benchmark, quick=quick).models) or self.benchmarks[benchmark].models
+        return self._quick_benchmark(benchmark, quick=quick).models or self.benchmarks[benchmark].models
 
     def batch_sizes(self, benchmark: str, model: str, number: int, *, quick: bool) -> tuple[int, ...]:
         """The more special wins: --quick's of the benchmark, then --quick's of the use case, then the benchmark's, then

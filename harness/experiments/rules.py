@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.experiments.expand import expand_variants
-from harness.experiments.model import BatchSizes, Config, QuickBenchmark, QuickUseCase, UseCaseConfig
+from harness.experiments.model import BatchSizes, Config, PartialVariant, QuickBenchmark, QuickUseCase, UseCaseConfig
 from harness.experiments.source import Keys, Problem, Source
 from harness.experiments.words import field_problem, field_words, shape_problems
 from harness.plan import FRAMEWORKS, Frozen, MeasurementSettings
@@ -91,6 +91,7 @@ def _check_quick_benchmark(name: str, quick: QuickBenchmark, config: Config, sou
     if declared := _benchmark(name):
         yield from _check_fields((*keys, "sizes"), quick.sizes, declared.sizes, f"a size of {name}", source)
     yield from _check_batch_sizes(keys, quick.batch_sizes, config.benchmarks[name].models, config, source)
+    yield from _check_exclude(keys, quick.exclude, list(config.use_cases), config, source)
 
 
 def _check_batch_sizes(
@@ -137,7 +138,7 @@ def _check_use_case(number: int, given: UseCaseConfig, config: Config, source: S
     for axis in declared.options.model_fields if declared else ():
         if axis not in given.options:
             yield source.problem((*keys, "options", axis), "is missing; list the values to measure")
-    yield from _check_exclude(number, given, config, source)
+    yield from _check_exclude(keys, given.exclude, [number], config, source)
 
 
 def _check_axes(keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseConfig, source: Source) -> Problems:
@@ -181,30 +182,37 @@ def _check_fields(keys: Keys, values: dict[str, Any], kind: type[Frozen], what: 
             yield source.problem((*keys, name), rule)
 
 
-def _check_exclude(number: int, given: UseCaseConfig, config: Config, source: Source) -> Problems:
-    """A name that is on no axis excludes nothing, so it is a slip."""
-    quick = config.use_case(number, quick=True)
-    models = dict.fromkeys(model for benchmark in config.benchmarks.values() for model in benchmark.models)
-    modes = [*given.execution_modes.values(), *quick.execution_modes.values()]
-    for index, partial in enumerate(given.exclude):
-        keys: Keys = ("use_cases", number, "exclude", index)
+def _check_exclude(
+    keys: Keys, exclude: Sequence[PartialVariant], numbers: Sequence[int], config: Config, source: Source
+) -> Problems:
+    """Of what is excluded from these use cases. A name that is on no axis excludes nothing, so it is a slip."""
+    given = [config.use_case(number, quick=quick) for number in numbers for quick in (False, True)]
+    models = [model for benchmark in config.benchmarks.values() for model in benchmark.models]
+    batch_sizes = [size for number in numbers for size in _all_batch_sizes(number, config)]
+    precisions = [precision for one in given for precision in one.precisions]
+    modes = [mode for one in given for modes in one.execution_modes.values() for mode in modes]
+    options: dict[str, list[object]] = {}
+    for one in given:
+        for option, values in one.options.items():
+            options.setdefault(option, []).extend(values)
+    for index, partial in enumerate(exclude):
+        place: Keys = (*keys, "exclude", index)
         named: list[tuple[str, Iterable[object] | None, Iterable[object]]] = [
             ("benchmark", partial.benchmark, config.benchmarks),
             ("model", partial.model, models),
-            ("batch_size", partial.batch_size, _all_batch_sizes(number, config)),
-            ("precision", partial.precision, given.precisions + quick.precisions),
-            ("execution_mode", partial.execution_mode, [mode for some in modes for mode in some]),
+            ("batch_size", partial.batch_size, batch_sizes),
+            ("precision", partial.precision, precisions),
+            ("execution_mode", partial.execution_mode, modes),
         ]
-        for key, values, axis in named:
-            yield from _known((*keys, key), values, dict.fromkeys(axis), source)
-        for option, values in (partial.options or {}).items():
-            inner: Keys = (*keys, "options", option)
-            if option not in given.options:
-                rule = f"not an option of this use case; {valid_names(option, given.options)}"
+        for key, named_values, axis in named:
+            yield from _known((*place, key), named_values, dict.fromkeys(axis), source)
+        for option, named_values in (partial.options or {}).items():
+            inner: Keys = (*place, "options", option)
+            if option not in options:
+                rule = f"not an option of this use case; {valid_names(option, options)}"
                 yield source.problem(inner, rule, at_key=True)
             else:
-                axis = dict.fromkeys(given.options[option] + quick.options[option])
-                yield from _known(inner, values, axis, source)
+                yield from _known(inner, named_values, dict.fromkeys(options[option]), source)
 
 
 def _all_batch_sizes(number: int, config: Config) -> list[int]:

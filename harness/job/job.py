@@ -34,6 +34,7 @@ from harness.results.record import (
     read_record,
     write_record,
 )
+from harness.work.declared import operations_of
 
 EXIT_FAILED = 1
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
@@ -233,7 +234,7 @@ class Job:
                 parity=self.parity.file_of(measurement),
             )
             write_record(record, path)
-        self.tracker.end(record, summary_numbers(result) if result else {})
+        self.tracker.end(record, summary_numbers(result, operations_of(measurement)) if result else {})
         self._tell_of_tracker()
         return record
 

@@ -12,7 +12,9 @@ from typing import Literal, Protocol
 
 from harness.results.record import Blocks, EpochPoint, Latency, Record, Result
 from harness.results.statistics import (
+    energy_per_epoch,
     energy_per_sample,
+    epoch_time_s,
     held_back_shares,
     latency_mean_s,
     latency_p50_s,
@@ -55,6 +57,8 @@ SECONDS, MS = Unit(name="s"), Unit(name="ms", factor=1e3)
 MIB = Unit(name="MiB", factor=1 / 2**20)
 PERCENT = Unit(name="%", factor=100)
 MILLIJOULES = Unit(name="mJ/sample", factor=1e3)
+JOULES = Unit(name="J")
+TERAFLOPS = Unit(name="TFLOP/s", factor=1e-12)
 
 PAGE: tuple[Place, ...] = ("page",)
 TABLES: tuple[Place, ...] = ("page", "terminal")
@@ -89,6 +93,9 @@ class Quantity:
     """The field of the charts' data that has it, in its unit. Kinds of memory share one."""
     is_metric: bool = False
     """Its format is that of the task's metric."""
+    times_operations: bool = False
+    """What `derive` gives per sample is multiplied by a sample's floating-point operations, and is none where these
+    are not known (`operations_of` of harness/work/declared.py)."""
 
     def title(self, metric: Metric) -> str:
         return self.words.format(metric=metric) + (f", {self.unit.name}" if self.unit else "")
@@ -199,8 +206,13 @@ QUANTITIES = (
     Quantity(
         "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES, short="step\np95 ms", chart="p95_ms"
     ),
-    Quantity("step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), PAGE),
+    Quantity(
+        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), TABLES, short="step\np99 ms", chart="p99_ms"
+    ),
     Quantity("step_time_mean_s", "step mean", MS, _of_latency(latency_mean_s)),
+    Quantity(
+        "achieved_flop_per_s", "achieved", TERAFLOPS, _of_blocks(throughput_samples_per_s), PAGE, times_operations=True
+    ),
     Quantity(
         "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, TABLES,
         short="compile\ns", chart="compile_s",
@@ -232,6 +244,8 @@ QUANTITIES = (
         _of_last_epoch(lambda point: point.further_metrics.get("top_5_accuracy")), PAGE,
     ),
     Quantity("test_loss", "test loss", None, _of_last_epoch(lambda point: point.test_loss)),
+    Quantity("epoch_time_s", "epoch", SECONDS, lambda result: epoch_time_s(result.epochs), PAGE),
+    Quantity("energy_per_epoch_joules", "energy of an epoch", JOULES, energy_per_epoch, PAGE, absent=ENERGY),
     Quantity(
         "time_to_target_s", "time to {metric.name}", SECONDS, lambda result: result.time_to_target_s, TABLES,
         short="to goal\ns",
@@ -252,10 +266,20 @@ QUANTITIES = (
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 
 
-def summary_numbers(result: Result) -> dict[str, float]:
-    """The numbers of one record that it has, by name."""
-    derived = {quantity.name: quantity.derive(result) for quantity in QUANTITIES}
-    return {name: float(value) for name, value in derived.items() if value is not None}
+def summary_numbers(result: Result, operations: float | None = None) -> dict[str, float]:
+    """The numbers of one record that it has, by name.
+
+    Args:
+        operations: floating-point operations of one sample; None where they are not known.
+    """
+    numbers = {}
+    for quantity in QUANTITIES:
+        value = quantity.derive(result)
+        if value is not None and quantity.times_operations:
+            value = None if operations is None else value * operations
+        if value is not None:
+            numbers[quantity.name] = float(value)
+    return numbers
 
 
 def shown_in(place: Place) -> tuple[Quantity, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal, NamedTuple, TypeVar
 
-from harness.results.record import Blocks, Energy, GpuState, Latency, Result
+from harness.results.record import Blocks, Energy, EpochPoint, GpuState, Latency, Result
 
 Number = TypeVar("Number", int, float)
 
@@ -178,6 +178,21 @@ def calls_needed(share: float, confidence: float = 0.95) -> int:
 def energy_per_sample(energy: Energy) -> float | None:
     """Joules of the whole board over the samples of the window; None where there is no counter."""
     return energy.gross_joules / energy.samples if energy.gross_joules is not None and energy.samples else None
+
+
+def epoch_time_s(epochs: Sequence[EpochPoint]) -> float | None:
+    """Median over epochs of their training time, evaluation excluded; None where nothing was trained."""
+    return median([point.train_time_s for point in epochs]) if epochs else None
+
+
+def energy_per_epoch(result: Result) -> float | None:
+    """Joules: mean power of the energy window's blocks, (gross energy) / (their time), times the time of an epoch's
+    steps. The counter itself is not read around an epoch."""
+    energy, time_s = result.energy, epoch_time_s(result.epochs)
+    busy_s = energy.busy_s or energy.window_s
+    return (
+        None if energy.gross_joules is None or not busy_s or time_s is None else energy.gross_joules / busy_s * time_s
+    )
 
 
 def net_energy_per_sample(energy: Energy) -> float | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.errors import ConfigError
-from harness.plan import Framework, Frozen
+from harness.plan import Framework, Frozen, Measurement
 from harness.suggest import valid_names
 from harness.work.datasets import DataSource
 from harness.work.imagenet_classes import ClassList
@@ -124,6 +124,8 @@ class Model:
     has_depthwise: bool = False
     """Convolutions with a group for each channel, which a framework may write down in more than one way."""
     has_attention: bool = False
+    reference: "Reference | None" = None
+    """What its source says of it."""
     parameter_count: int | None = None
     """With the benchmark's default sizes."""
     published: Published | None = None
@@ -134,6 +136,18 @@ class Model:
     @property
     def has_batch_norm(self) -> bool:
         return self.batch_norm is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Of a model as its source publishes it, which may have another number of outputs."""
+
+    source: str
+    outputs: int
+    parameter_count: int
+    multiply_adds: int
+    accuracy: float
+    """Top-1, 0 to 1, over the source's own classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +204,8 @@ class UseCase:
     and needs no `exclude`."""
     one_device: bool = False
     """It splits no work among devices: each of several would do all of it."""
+    forward_passes: int | None = None
+    """How much work a sample is, in forward passes; None where that depends on the formulation."""
 
     def mode(self, framework: Framework, name: str) -> Mode:
         """Raises ConfigError for a name that is not declared."""
@@ -212,6 +228,30 @@ def use_case(name: str) -> UseCase:
     _require("use case", name, use_case_names())
     found: UseCase = importlib.import_module(f"harness.work.use_cases.{name}").USE_CASE
     return found
+
+
+def operations_of(measurement: Measurement) -> int | None:
+    """Floating-point operations that one sample takes: two for each multiply-add of its forward pass, times the use
+    case's `forward_passes`. What a formulation computes twice counts once.
+
+    None where the declaration does not know them or is not there any more, or where the benchmark's sizes are not its
+    default ones.
+    """
+    cell = measurement.cell
+    if cell.benchmark not in benchmark_names() or cell.use_case_name not in use_case_names():
+        return None
+    of_benchmark, passes = benchmark(cell.benchmark), use_case(cell.use_case_name).forward_passes
+    models = (model for model in of_benchmark.models if model.name == measurement.variant.model)
+    multiply_adds = next((model.multiply_adds for model in models), None)
+    if multiply_adds is None or passes is None:
+        return None
+    sizes = _default_sizes(of_benchmark.sizes)
+    return 2 * multiply_adds * passes if sizes | measurement.sizes == sizes else None
+
+
+@cache
+def _default_sizes(sizes: type[Frozen]) -> dict[str, Any]:
+    return sizes().model_dump()
 
 
 def benchmark_names() -> tuple[str, ...]:

@@ -90,6 +90,7 @@ TITLES = {
     "throughput": "samples / s",
     "p50_ms": "p50 (ms)",
     "p95_ms": "p95 (ms)",
+    "p99_ms": "p99 (ms)",
     "compile_s": "cold (s)",
     "compile_warm_s": "warm (s)",
     "kind": "what",
@@ -100,6 +101,7 @@ TITLES = {
     "worst": "worst replicate",
     "best": "best replicate",
     "batch_size": "batch size",
+    "chosen": "best mode here",
     "step_ms": "ms / step",
     "speed_up": "speed-up",
 }
@@ -357,6 +359,88 @@ def _over_option(
     )
 
 
+def _over_batch_size(
+    name: str, title: str, caption: str, *, y: str, told: Sequence[str] = (), whiskers: bool = False, fewest_x: int = 3
+) -> Chart:
+    """Small multiples, one for each panel: each framework's best mode at each batch size, and pale all its modes.
+
+    Args:
+        y: the field of the vertical axis, in data of the chart's own name.
+        told: fields of the tooltip besides.
+        whiskers: from p50 to p95, and thin to p99.
+    """
+    x: Spec = {"field": "batch_size", **_numbers("batch size", LOG_2, format="d", tickCount=5)}
+    of_y = _numbers(TITLES[y], LOG, format="~s", tickCount=4)
+    common: Spec = {"x": x, "y": {"field": y, **of_y}, "color": {**COLOR["color"], "legend": {"symbolOpacity": 1}}}
+    tooltip = _tooltip("flags", "framework", "mode", "chosen", "batch_size", y, *told)
+    every_mode: list[Spec] = [
+        {
+            "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.4},
+            "encoding": {**common, "detail": {"field": "mode"}},
+        },
+        {"mark": {**POINT, "size": 12, "opacity": 0.45}, "encoding": {**common, "tooltip": tooltip}},
+    ]
+    best: list[Spec] = []
+    for side, beside in zip(FRAMEWORKS, (-WHISKER_OFFSET, WHISKER_OFFSET), strict=True):
+        offset = {"xOffset": beside} if whiskers else {}
+        marks: list[Spec] = [
+            {"mark": {"type": "line", "strokeWidth": 2, **offset}, "encoding": {**common, **DASH}},
+            {"mark": {**POINT, **offset}, "encoding": {**common, **SHAPE, "tooltip": tooltip}},
+        ]
+        for low, high, width in (("p50_ms", "p95_ms", 2.5), ("p95_ms", "p99_ms", 1)) if whiskers else ():
+            ends: Spec = {"x": x, "y": {"field": low, **of_y}, "y2": {"field": high}, **COLOR}
+            bar: Spec = {"mark": {"type": "rule", "strokeWidth": width, **offset}, "encoding": ends}
+            marks.append({"transform": [{"filter": f"isValid(datum.{low}) && isValid(datum.{high})"}], **bar})
+        best.append({"transform": [{"filter": f"datum.chosen && datum.framework === '{side}'"}], "layer": marks})
+    header = {"labelExpr": "split(datum.label, ' | ')"}
+    return Chart(
+        f"{name}_over_batch_size",
+        title,
+        f"{caption} Bold: each framework's best mode at that batch size; pale: all its modes. Both axes are "
+        "logarithmic.",
+        data=f"batch_{name}",
+        x="batch_size",
+        layers=_small_multiples(*every_mode, *best, height=150, own=("x", "y"), header=header),
+        fewest_x=fewest_x,
+    )
+
+
+WHISKER_OFFSET = 2.5
+"""Pixels to either side, so that one framework's whiskers do not hide the other's."""
+BATCH_CHARTS = (
+    _over_batch_size(
+        "throughput",
+        "Throughput by batch size",
+        "Samples per second, median over replicates.",
+        y="throughput",
+        told=INTERVAL,
+        fewest_x=2,
+    ),
+    _over_batch_size(
+        "latency",
+        "Latency by batch size",
+        "One step, waited for. Point: p50; the whisker goes to p95, and thin to p99.",
+        y="p50_ms",
+        told=("p95_ms", "p99_ms"),
+        whiskers=True,
+    ),
+    _over_batch_size(
+        "memory",
+        "Memory by batch size",
+        "Of a steady step, per device. Each framework counts it in its own way.",
+        y="mib",
+    ),
+    _over_batch_size(
+        "energy",
+        "Energy of one sample by batch size",
+        "Of the GPU's board, gross.",
+        y="gross_mj",
+        told=("net_mj",),
+    ),
+)
+"""Two batch sizes make a line; beyond the throughput, the other charts of a section show as much of two."""
+
+
 OVERVIEW = _ratios(
     "overview",
     "Geometric mean over variants",
@@ -399,7 +483,7 @@ def charts_of(metric: Metric) -> tuple[Chart, ...]:
             x_title="ms",
             ends=("p50_ms", "p95_ms"),
             only_fastest=True,
-            tooltip=_tooltip("flags", *WHAT, "p50_ms", "p95_ms"),
+            tooltip=_tooltip("flags", *WHAT, "p50_ms", "p95_ms", "p99_ms"),
         ),
         _dots(
             "compile",
@@ -445,17 +529,6 @@ def charts_of(metric: Metric) -> tuple[Chart, ...]:
                 titles={"metric": metric.words},
                 formats=dict.fromkeys(("metric", "worst", "best"), PERCENT if percent else NUMBER),
             ),
-        ),
-        _lines(
-            "batch_size",
-            "Throughput over batch size",
-            "Each framework's fastest mode at each batch size; both axes are logarithmic.",
-            data="batches",
-            fewest_x=2,
-            x={"field": "batch_size", **_numbers("batch size", LOG_2, format="d", tickCount=5)},
-            y={"field": "throughput", **_numbers("samples / s", LOG, format="~s", tickCount=4)},
-            detail=["settings"],
-            tooltip=_tooltip("framework", "mode", "batch_size", "throughput", *INTERVAL),
         ),
         _kinds(
             "scaling",

@@ -28,9 +28,11 @@ from harness.results.statistics import (
     doubted,
     estimate_ratio,
     geometric_mean_of_ratios,
+    latency_p50_s,
     median,
     verdict_of,
 )
+from harness.work.declared import operations_of
 from pipeline.report.conditions import (
     Condition,
     conditions,
@@ -127,6 +129,9 @@ class Comparison:
     judgement: Judgement
     estimate: RatioEstimate | None
     """None where the gate has not passed the pair, or no replicate is common to both."""
+    of_p50: RatioEstimate | None
+    """The same of the p50 of a waited-for step, as a speed: above 1, JAX answers sooner. None also where a replicate
+    waited for no step."""
     conditions: tuple[Condition, ...]
     """What was equal on both sides, replicate by replicate, and what was not."""
     predictions: str | None = None
@@ -162,6 +167,10 @@ class Row:
     def best(self, framework: Framework) -> Mode | None:
         """The fastest of those that may be compared."""
         return _fastest(self.modes, framework)
+
+    @property
+    def many_steps_in_a_call(self) -> bool:
+        return _runs_many_steps(self.modes[0].records[0])
 
     @property
     def ratio(self) -> RatioEstimate | None:
@@ -368,16 +377,23 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
 def _work(record: Record) -> str:
     """What a call does. One that runs many steps leaves no room between them to log, to check or to load data, so it is
     compared only with its like."""
-    assert record.result is not None and record.result.blocks is not None, "only records with a number come here"
     key = record.measurement.variant.comparison_key
-    return f"{key}{MANY_STEPS}" if record.result.blocks.steps_per_call > 1 else key
+    return f"{key}{MANY_STEPS}" if _runs_many_steps(record) else key
+
+
+def _runs_many_steps(record: Record) -> bool:
+    assert record.result is not None and record.result.blocks is not None, "only records with a number come here"
+    return record.result.blocks.steps_per_call > 1
 
 
 def _row_order(record: Record, key: RowKey) -> tuple[object, ...]:
+    return *variant_order(record.measurement.variant), key
+
+
+def variant_order(variant: Variant) -> tuple[object, ...]:
     """A batch of 64 before one of 256."""
-    variant = record.measurement.variant
     options = sorted((name, _value_order(value)) for name, value in variant.options.items())
-    return variant.model, options, variant.precision, variant.batch_size, key
+    return variant.model, options, variant.precision, variant.batch_size
 
 
 def _value_order(value: Scalar) -> tuple[bool, float, str]:
@@ -435,7 +451,7 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
     flags: dict[str, str] = {}
     for record in records:
         assert record.result is not None, "only records with a number come here"
-        numbers = summary_numbers(record.result)
+        numbers = summary_numbers(record.result, operations_of(record.measurement))
         throughputs[record.measurement.replicate] = numbers[THROUGHPUT.name]
         for name, value in numbers.items():
             values[name].append(value)
@@ -495,18 +511,13 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
     judgements = {replicate: judge(of_jax[replicate], of_torch[replicate]) for replicate in common}
     passed = [replicate for replicate in common if judgements[replicate].state == "passed"]
     judgement = _judgement(list(judgements.values()))
-    estimate = left_out = None
+    estimate = of_p50 = left_out = None
     if judgement.state == "passed":
         left_out = _left_out([one for one in judgements.values() if one.state != "passed"], len(common))
-        estimate = estimate_ratio(
-            [jax.throughputs[replicate] for replicate in passed],
-            [torch.throughputs[replicate] for replicate in passed],
-        )
-        if of_jax[passed[0]].measurement.variant.precision == "default":
-            estimate = doubted(estimate, NOT_FAIR)
-        unstable = [NAMES[mode.framework] for mode in (jax, torch) if "unstable" in mode.flags]
-        if unstable:
-            estimate = doubted(estimate, f"{' and '.join(unstable)} unstable")
+        throughputs = [[mode.throughputs[replicate] for replicate in passed] for mode in (jax, torch)]
+        estimate = _doubted_estimate(jax, torch, *throughputs)
+        speeds = [_speeds_of_p50(records, passed) for records in (of_jax, of_torch)]
+        of_p50 = _doubted_estimate(jax, torch, *speeds) if all(speeds) else None
     pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
     return Comparison(
         jax=jax,
@@ -515,6 +526,7 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         left_out=left_out,
         judgement=judgement,
         estimate=estimate,
+        of_p50=of_p50,
         conditions=conditions(pairs),
         predictions=agreement_in_words(*(_evaluations(side, common) for side in (of_jax, of_torch))),
     )
@@ -525,6 +537,22 @@ def _evaluations(records: Mapping[int, Record], replicates: Sequence[int]) -> li
     results = [records[replicate].result for replicate in replicates]
     found = [result.evaluation for result in results if result is not None and result.evaluation is not None]
     return found if len(found) == len(replicates) else []
+
+
+def _doubted_estimate(jax: Mode, torch: Mode, of_jax: list[float], of_torch: list[float]) -> RatioEstimate:
+    """The ratio of their replicates' values, without a verdict where what was measured is not to be relied on."""
+    estimate = estimate_ratio(of_jax, of_torch)
+    if jax.records[0].measurement.variant.precision == "default":
+        estimate = doubted(estimate, NOT_FAIR)
+    unstable = [NAMES[mode.framework] for mode in (jax, torch) if "unstable" in mode.flags]
+    return doubted(estimate, f"{' and '.join(unstable)} unstable") if unstable else estimate
+
+
+def _speeds_of_p50(records: Mapping[int, Record], replicates: Sequence[int]) -> list[float]:
+    """1 / p50 of each replicate; empty where one waited for no step."""
+    latencies = [result.latency if (result := records[one].result) else None for one in replicates]
+    found = [1 / latency_p50_s(latency) for latency in latencies if latency]
+    return found if len(found) == len(latencies) else []
 
 
 def _judgement(judgements: Sequence[Judgement]) -> Judgement:

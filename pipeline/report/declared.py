@@ -5,7 +5,7 @@ a name that is not declared any more still has a place in the report.
 from functools import cache
 
 from harness.plan import Framework
-from harness.work.declared import Mode, benchmark, benchmark_names, use_case, use_case_names
+from harness.work.declared import Mode, Model, benchmark, benchmark_names, use_case, use_case_names
 from harness.work.tasks import Metric, Task
 
 UNKNOWN_TASK = Task(
@@ -31,6 +31,14 @@ HOW_IT_RUNS = {
 @cache
 def task_of(benchmark_name: str) -> Task:
     return benchmark(benchmark_name).task if benchmark_name in benchmark_names() else UNKNOWN_TASK
+
+
+@cache
+def model_of(benchmark_name: str, model_name: str) -> Model | None:
+    """None where it is not declared."""
+    if benchmark_name not in benchmark_names():
+        return None
+    return next((model for model in benchmark(benchmark_name).models if model.name == model_name), None)
 
 
 @cache

@@ -6,9 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.results.quantities import BY_NAME, QUANTITIES, Quantity
+from harness.results.quantities import BY_NAME, QUANTITIES, THROUGHPUT, Quantity
 from harness.results.record import Record
-from pipeline.report.charts import MEMORY_FIELD, OVERVIEW, Chart, Points, axis_charts, charts_of, memory_kinds
+from pipeline.report.batch_axis import BatchPanel, batch_panels
+from pipeline.report.charts import (
+    BATCH_CHARTS,
+    MEMORY_FIELD,
+    OVERVIEW,
+    Chart,
+    Points,
+    axis_charts,
+    charts_of,
+    memory_kinds,
+)
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling, tally
 from pipeline.report.declared import task_of
 from pipeline.report.option_axis import OptionAxis, option_axis, speed_ups
@@ -62,11 +72,13 @@ def section_drawing(section: Section, alone: OneDevice) -> Drawing:
         "modes": [_mode_point(order, row, mode) for order, row in enumerate(section.rows) for mode in row.modes],
         "memory": list(_memory_points(section)),
         "learning": list(_learning_points(section)),
-        "batches": list(_batch_points(section)),
         "scaling": list(_scaling_points(section, alone)),
     }
     metric = task_of(section.setup.cell.benchmark).metric
     charts = [chart for chart in charts_of(metric) if _has_something(chart, data[chart.data])]
+    of_batches = _batch_data(batch_panels(section))
+    data |= of_batches
+    charts += [chart for chart in BATCH_CHARTS if _has_something(chart, of_batches[chart.data])]
     if axis := option_axis(section):
         data |= _axis_data(axis)
         charts += [chart for chart in axis_charts(axis) if data[chart.data]]
@@ -165,19 +177,34 @@ def _curve(record: Record) -> Iterable[tuple[int, float, float]]:
         yield point.epoch, time_s, point.test_metric
 
 
-def _batch_points(section: Section) -> Iterable[dict[str, Any]]:
-    for _, row, mode in _fastest(section):
-        variant = row.variant
-        options = "".join(f", {value}" for _, value in sorted(variant.options.items()))
-        yield {
-            "group": f"{variant.model}, {variant.precision}{options}",
-            "framework": NAMES[mode.framework],
-            "mode": mode.execution_mode,
-            "batch_size": variant.batch_size,
-            "throughput": _rounded(mode.throughput_samples_per_s),
-            "settings": row.settings_digest,
-            **_ends(mode.throughput_interval, _rounded),
-        }
+def _batch_data(panels: Iterable[BatchPanel]) -> dict[str, Points]:
+    """For each chart over the batch size a point for each panel, batch size and mode that has the number."""
+    data: dict[str, Points] = {chart.data: [] for chart in BATCH_CHARTS}
+    for panel in panels:
+        for batch_size, mode, is_best in panel.points:
+            names = {
+                "group": panel.label,
+                "framework": NAMES[mode.framework],
+                "mode": mode.execution_mode,
+                "chosen": is_best,
+                "batch_size": batch_size,
+                "flags": ", ".join(sorted(mode.flags)) or "none",
+            }
+            for name, quantities in BATCH_NUMBERS.items():
+                numbers = {one.chart: shown for one in quantities if (shown := _shown(mode, one)) is not None}
+                if quantities[0].chart in numbers:
+                    data[name].append(names | numbers)
+            data["batch_throughput"][-1] |= _ends(mode.throughput_interval, _rounded)
+    return data
+
+
+BATCH_NUMBERS: Mapping[str, Sequence[Quantity]] = {
+    "batch_throughput": (THROUGHPUT,),
+    "batch_latency": [BY_NAME[f"step_time_{name}_s"] for name in ("p50", "p95", "p99")],
+    "batch_memory": (BY_NAME["memory_step_peak_bytes"],),
+    "batch_energy": [BY_NAME[f"energy_{name}_joules_per_sample"] for name in ("gross", "net")],
+}
+"""The first is the height of a point."""
 
 
 def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, Any]]:

@@ -22,6 +22,7 @@ from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Secti
 from pipeline.report.declared import task_of
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import Drawing, overview, section_drawing
+from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, models_of, published_sources
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
 
@@ -123,6 +124,7 @@ def page_html(
     doubtful = [place for place in places if place.setup.doubts]
     shown = quotable or doubtful
     summary = overview([place.section for place in shown])
+    models = models_of(compared)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -141,6 +143,7 @@ def page_html(
         "verdicts": VERDICTS,
         "statistics": STATISTICS,
         "calls_for_p99": calls_needed(0.99),
+        "published_heads": PUBLISHED_HEADS,
     }
     return environment.get_template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
@@ -156,6 +159,8 @@ def page_html(
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),
         use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),
+        models=models,
+        about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
         environments=environment_groups(records),
         records=len(records),
         refused=refused,

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,9 @@ from pipeline.report.compare import (
     tally,
 )
 from pipeline.report.declared import task_of
+from pipeline.report.latex import latex_escaped, latex_mark, latex_table, ratio_text
+from pipeline.report.models import models_of
+from pipeline.report.paper_tables import models_table, paper_tables
 from pipeline.report.phases import STATISTICS, PhaseTable, all_times, phase_table
 from pipeline.report.wording import (
     best_of,
@@ -81,8 +83,6 @@ CSV_COMPARISON = (
     "scaling_differences",
 )
 PHASE_COLUMNS = (*CSV_KEY, "phase", "replicates", *(f"{name}_s" for name in STATISTICS))
-LONGEST_TABULAR = 40
-"""Rows. A longer table gets `longtable`, which breaks over pages."""
 
 
 def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str:
@@ -186,40 +186,12 @@ def _csv_comparison(row: Row) -> dict[str, Any]:
 
 # LaTeX.
 
-LATEX_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\char34{}",
-    "-": "-{}",  # `--` would become a dash
-}
-
-
-def latex_escaped(text: str) -> str:
-    """Of any text what pdflatex prints literally, in ASCII: letters lose their accents, the rest becomes `?`."""
-    return "".join(LATEX_SPECIAL.get(letter, letter) for letter in _ascii(text))
-
-
-def _ascii(text: str) -> str:
-    plain = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
-    return "".join(letter if " " <= letter <= "~" else " " if letter.isspace() else "?" for letter in plain)
-
 
 def latex_tables(
     compared: Sequence[Section], names: Mapping[Setup, str], calibrated: CalibratedDevices | None = None
 ) -> dict[str, str]:
-    """File name (without its ending) to text: `overview`, one for each section that has rows, and one for the phases
-    of a step where they were timed.
+    """File name (without its ending) to text: `overview`, `models`, and for each section that has rows one of its
+    ratios, those of papers (`-full`, `-summary`), and one for the phases of a step where they were timed.
 
     Args:
         names: of the sections' files.
@@ -228,6 +200,10 @@ def latex_tables(
     for section in compared:
         if (found := phase_table(section)) and found.times:
             tables[f"{names[section.setup]}-phases"] = phases_table(section, found)
+    for section in compared:
+        tables |= {f"{names[section.setup]}-{ending}": text for ending, text in paper_tables(section).items()}
+    if models := models_of(compared):
+        tables["models"] = models_table(models)
     quotable = [section for section in compared if section.rows and not section.setup.doubts]
     return {"overview": overview_table(quotable, calibrated or {}), **tables} if quotable else tables
 
@@ -237,7 +213,7 @@ def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -
     known of the verdicts on these devices."""
     devices = {section.setup.device for section in compared}
     notes = list(dict.fromkeys(text for section in compared if (text := unlike_names(section.rows))))
-    return _latex(
+    return latex_table(
         comments=["Geometric mean over variants of the throughput of JAX over that of PyTorch, with 95 % interval."],
         columns="llllrrrrrr",
         head=[
@@ -261,7 +237,7 @@ def _latex_section(section: Section, notes: Sequence[str]) -> list[str]:
     flags = flag_names(mode for row in section.rows for mode in row.modes)
     what = [setup.devices, cell.benchmark, f"{cell.use_case} {cell.use_case_name.replace('_', ' ')}", ", ".join(flags)]
     mean = "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
-    mark = _latex_mark(notes.index(unlike) + 1 if unlike else None)
+    mark = latex_mark(notes.index(unlike) + 1 if unlike else None)
     counts = [str(found.verdicts[verdict]) for verdict in VERDICTS]
     return [*map(latex_escaped, what), mean + mark, *counts, str(found.without_ratio)]
 
@@ -271,7 +247,7 @@ def section_table(section: Section) -> str:
     metric = task_of(section.setup.cell.benchmark).metric
     numbers = [quantity.title(metric) for quantity in shown_in("latex")]
     sides = [text for framework in FRAMEWORKS for text in (f"{NAMES[framework]} mode", *numbers)]
-    return _latex(
+    return latex_table(
         comments=[headline(section.setup), "Throughput: median over replicates. Ratio: JAX / PyTorch, 95 % interval."],
         columns="ll" + ("l" + "r" * len(numbers)) * len(FRAMEWORKS) + "l",
         head=["variant", "flags", *sides, "JAX / PyTorch"],
@@ -282,7 +258,7 @@ def section_table(section: Section) -> str:
 
 def phases_table(section: Section, found: PhaseTable) -> str:
     """Milliseconds of each phase, and of the whole step."""
-    return _latex(
+    return latex_table(
         comments=[
             headline(section.setup),
             "Milliseconds: medians over replicates. Every phase waits for the device; phases do not add up to a step.",
@@ -311,39 +287,6 @@ def _latex_row(row: Row, notes: Iterable[str], metric: Metric) -> list[str]:
         cells += [quantity.text(numbers.get(quantity.name), metric) for quantity in shown_in("latex")]
     estimate = row.ratio
     if estimate is not None:
-        ratio = f"{times(estimate.value)}{bracket(estimate.interval)}{_latex_mark(difference_mark(row, notes))}"
-        return [*map(latex_escaped, cells), f"{ratio} {estimate.verdict}"]
+        return [*map(latex_escaped, cells), ratio_text(estimate, difference_mark(row, notes))]
     why = "no pair" if row.comparison is None else f"parity {row.comparison.judgement.state}"
     return [latex_escaped(cell) for cell in [*cells, why]]
-
-
-def _latex_mark(mark: int | None) -> str:
-    return "" if mark is None else rf"\textsuperscript{{{mark}}}"
-
-
-def _latex(
-    *,
-    comments: Iterable[str],
-    columns: str,
-    head: Sequence[str],
-    lines: Sequence[Sequence[str]],
-    notes: Sequence[str] = (),
-    remarks: Sequence[str] = (),
-) -> str:
-    """A table for `\\input`. What is in `lines` is escaped already; below it the notes, marked 1, 2, ..., and remarks
-    without a mark."""
-    long = len(lines) > LONGEST_TABULAR
-    environment = "longtable" if long else "tabular"
-    packages = "booktabs, longtable" if long else "booktabs"
-    end = r" \\"
-    text = [f"% {_ascii(comment)}" for comment in [*comments, f"Needs: {packages}."]]
-    text += [rf"\begin{{{environment}}}{{{columns}}}", r"\toprule"]
-    text += [" & ".join(latex_escaped(name) for name in head) + end, r"\midrule"]
-    text += [r"\endhead"] if long else []
-    text += [" & ".join(line) + end for line in lines]
-    text += [r"\bottomrule", rf"\end{{{environment}}}"]
-    below = [f"{_latex_mark(mark)} {latex_escaped(note)}" for mark, note in enumerate(notes, start=1)]
-    below += map(latex_escaped, remarks)
-    text += [rf"\par\noindent{{\footnotesize {line}\par}}" for line in below]
-    text.append("")
-    return "\n".join(text)

@@ -168,7 +168,7 @@ def _mode_table(section: Section) -> "Table":
     columns = [quantity for quantity in shown_in("terminal") if quantity.name in there]
     table = _table("every mode", *(quantity.short_title(metric) for quantity in columns))
     for row in section.rows:
-        _add_row(table, row.label, style="bold")
+        _add_row(table, _breakable(row.label), style="bold")
         for mode in row.modes:
             numbers = (quantity.text(mode.numbers.get(quantity.name), metric) for quantity in columns)
             _add_row(table, f"  {NAMES[mode.framework]} {mode.execution_mode}", *numbers)

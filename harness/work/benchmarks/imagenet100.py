@@ -8,7 +8,7 @@ from pydantic import Field
 
 from harness.plan import Frozen
 from harness.work.datasets import Dataset, DataSource, Incoming
-from harness.work.declared import BatchNorm, Benchmark, Model, Published
+from harness.work.declared import BatchNorm, Benchmark, Model, Published, Reference
 from harness.work.image_folder import read_image_folder
 from harness.work.imagenet_classes import CMC
 from harness.work.tasks import IMAGES_OF_MANY_CLASSES
@@ -64,6 +64,17 @@ def as_dataset(images: NDArray[np.uint8], labels: NDArray[np.int32], train_count
     )
 
 
+def _torchvisions(*, parameter_count: int, multiply_adds: int, accuracy: float) -> Reference:
+    """As torchvision's weights IMAGENET1K_V1 say of themselves (`meta`: num_params, _ops, acc@1)."""
+    return Reference(
+        source="torchvision, IMAGENET1K_V1",
+        outputs=1000,
+        parameter_count=parameter_count,
+        multiply_adds=multiply_adds,
+        accuracy=accuracy,
+    )
+
+
 BENCHMARK = Benchmark(
     name="imagenet100",
     task=IMAGES_OF_MANY_CLASSES,
@@ -71,6 +82,7 @@ BENCHMARK = Benchmark(
         Model(
             name="resnet50",
             published=Published(weights="ResNet50_Weights.IMAGENET1K_V1", classifier="fc"),
+            reference=_torchvisions(parameter_count=25_557_032, multiply_adds=4_089_000_000, accuracy=0.76130),
             batch_norm=BatchNorm(),
             parameter_count=23_712_932,
             multiply_adds=4_087_341_056,
@@ -78,6 +90,7 @@ BENCHMARK = Benchmark(
         Model(
             name="vit_b_16",
             published=Published(weights="ViT_B_16_Weights.IMAGENET1K_V1", classifier="heads.head"),
+            reference=_torchvisions(parameter_count=86_567_656, multiply_adds=17_564_000_000, accuracy=0.81072),
             has_attention=True,
             parameter_count=85_875_556,
             multiply_adds=17_563_137_024,
@@ -85,6 +98,7 @@ BENCHMARK = Benchmark(
         Model(
             name="mobilenet_v3_small",
             published=Published(weights="MobileNet_V3_Small_Weights.IMAGENET1K_V1", classifier="classifier.3"),
+            reference=_torchvisions(parameter_count=2_542_856, multiply_adds=57_000_000, accuracy=0.67668),
             batch_norm=BatchNorm(epsilon=1e-3, momentum=0.01),
             has_depthwise=True,
             parameter_count=1_620_356,
@@ -93,6 +107,7 @@ BENCHMARK = Benchmark(
         Model(
             name="efficientnet_b0",
             published=Published(weights="EfficientNet_B0_Weights.IMAGENET1K_V1", classifier="classifier.1"),
+            reference=_torchvisions(parameter_count=5_288_548, multiply_adds=386_000_000, accuracy=0.77692),
             batch_norm=BatchNorm(),
             has_depthwise=True,
             parameter_count=4_135_648,

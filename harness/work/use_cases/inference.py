@@ -62,6 +62,7 @@ USE_CASE = UseCase(
     settings=Settings,
     goes_with=goes_with,
     one_device=True,
+    forward_passes=1,
     modes={
         "jax": (*jax_modes("forward", "jit"), *jax_modes("taps"), *jax_modes("cudnn_attention", "cudnn")),
         "torch": (

@@ -50,6 +50,11 @@ class Settings(Frozen):
     """That training starts from: drawn from the seed, or those that torchvision publishes for ImageNet."""
 
 
+FORWARD_PASSES = 3
+"""The usual count: a layer's backward pass has two products of the size of its forward one, for the gradients of its
+weights and of its inputs (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1)."""
+
+
 def refuses(benchmark: Benchmark, _model: Model) -> str | None:
     return None if benchmark.data else f"{benchmark.name} has no data set to train and to test on"
 
@@ -63,6 +68,7 @@ USE_CASE = UseCase(
     settings=Settings,
     refuses=refuses,
     goes_with=goes_with,
+    forward_passes=FORWARD_PASSES,
     modes={
         "jax": (
             *jax_modes("step", "jit"),

@@ -104,6 +104,42 @@ def test_quick_replaces_a_benchmarks_models_and_sizes(tmp_path: Path) -> None:
     assert short == {"cnn"}
 
 
+def test_quick_excludes_of_a_benchmark(tmp_path: Path) -> None:
+    quick = "quick: {benchmarks: {mnist: {exclude: [{execution_mode: compiled}]}}}\n"
+    config = config_of(MINIMAL + quick, tmp_path)
+
+    def modes(*, quick: bool) -> list[str]:
+        selection = Selection(benchmarks=("mnist", "cifar10"), frameworks=("torch",), quick=quick)
+        return [
+            f"{pair.cell.benchmark} {mode}"
+            for pair in expand(config, selection)
+            for mode in dict.fromkeys(variant.execution_mode for variant in pair.jobs[0].variants)
+        ]
+
+    assert modes(quick=False) == ["mnist eager", "mnist compiled", "cifar10 eager", "cifar10 compiled"]
+    assert modes(quick=True) == ["mnist eager", "cifar10 eager", "cifar10 compiled"]
+
+
+@pytest.mark.parametrize(
+    ("quick", "complaint"),
+    [
+        ("mnst: {models: [cnn]}", "quick.benchmarks.mnst: not one of benchmarks; valid: mnist, cifar10"),
+        (
+            "mnist: {models: [resnet18]}",
+            "quick.benchmarks.mnist.models[0]: resnet18: not in benchmarks.mnist; valid: cnn",
+        ),
+        (
+            "mnist: {exclude: [{execution_mode: compild}]}",
+            "quick.benchmarks.mnist.exclude[0].execution_mode: compild: not defined; valid: jit, eager, compiled, vmap",
+        ),
+    ],
+)
+def test_mistakes_in_what_quick_replaces_of_a_benchmark(quick: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(f"{MINIMAL}quick: {{benchmarks: {{{quick}}}}}\n", tmp_path)
+    assert complaint in str(caught.value)
+
+
 def test_a_use_cases_own_protocol(tmp_path: Path) -> None:
     own = "    name: train\n    measurement: {latency_calls: 1000, max_time_s: 9.0}\n"
     config = config_of(

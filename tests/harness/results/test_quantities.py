@@ -68,6 +68,37 @@ def test_quality_is_that_of_the_last_epoch_or_of_the_evaluation() -> None:
     assert absent.reason(record("jax", "jit"), Result(epochs=epochs)) is None
 
 
+def test_what_is_achieved_takes_the_operations_of_a_sample() -> None:
+    result = Result(blocks=blocks([0.5], samples=50))  # 10 calls: 1000 samples/s
+    assert summary_numbers(result, 3e9)["achieved_flop_per_s"] == 3e12
+    assert BY_NAME["achieved_flop_per_s"].text(3e12, ACCURACY) == "3"  # TFLOP/s
+    assert "achieved_flop_per_s" not in summary_numbers(result)
+
+
+def test_the_numbers_of_epochs() -> None:
+    def epoch(number: int, time_s: float, input_time_s: float | None, **further: float) -> EpochPoint:
+        return EpochPoint(
+            epoch=number,
+            train_time_s=time_s,
+            train_loss=1.0,
+            test_loss=1.0,
+            test_metric=0.5,
+            further_metrics=further,
+            input_time_s=input_time_s,
+        )
+
+    epochs = [epoch(1, 10.0, 3.0), epoch(2, 4.0, 2.0), epoch(3, 6.0, 1.0, top_5_accuracy=0.75)]
+    energy = Energy(gross_joules=900.0, window_s=3.0, busy_s=2.0, samples=300)
+    numbers = summary_numbers(Result(epochs=epochs, energy=energy))
+    # 900 J in 2 s of blocks are 450 W, for a median epoch of 6 s.
+    assert (numbers["epoch_time_s"], numbers["energy_per_epoch_joules"]) == (6.0, 2700.0)
+    assert (numbers["test_top_5_accuracy"], numbers["input_time_s"]) == (0.75, 1.0)
+    unknown_gaps = summary_numbers(Result(epochs=epochs, energy=energy.model_copy(update={"busy_s": None})))
+    assert unknown_gaps["energy_per_epoch_joules"] == 1800.0
+    assert "energy_per_epoch_joules" not in summary_numbers(Result(energy=energy))
+    assert "energy_per_epoch_joules" not in summary_numbers(Result(epochs=epochs))
+
+
 def test_names_are_unique_and_what_the_terminal_shows_has_a_short_title() -> None:
     assert len(BY_NAME) == len(QUANTITIES)
     assert all(quantity.short for quantity in QUANTITIES if "terminal" in quantity.shown)

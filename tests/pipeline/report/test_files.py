@@ -16,14 +16,15 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import Cell
 from harness.results.record import Energy, EpochPoint, Memory, Record
 from harness.work.tasks import ACCURACY, IMAGE_CLASSIFICATION, PERPLEXITY
-from pipeline.report.charts import OVERVIEW, PAGE, PRINT, SHAPES, charts_of, specification
+from pipeline.report.charts import BATCH_CHARTS, OVERVIEW, PAGE, PRINT, SHAPES, charts_of, specification
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import one_device, sections
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import overview, section_drawing
 from pipeline.report.files import section_names
+from pipeline.report.latex import LONGEST_TABULAR, latex_escaped
 from pipeline.report.page import page_html
-from pipeline.report.tables import LONGEST_TABULAR, latex_escaped, latex_tables, overview_table, section_table
+from pipeline.report.tables import latex_tables, overview_table, section_table
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
 
@@ -164,7 +165,8 @@ def test_every_chart_is_drawn_and_shows_what_it_says() -> None:
     compared = sections([*records(), *records(cell=TWO)], passed)
     several = next(section for section in compared if section.setup.cell.devices == 2)
     drawing = section_drawing(several, one_device(compared))
-    assert [chart.name for chart in drawing.charts] == [chart.name for chart in charts_of(ACCURACY)]
+    of_two_sizes = ["throughput_over_batch_size"]
+    assert [chart.name for chart in drawing.charts] == [chart.name for chart in charts_of(ACCURACY)] + of_two_sizes
     for chart in (*drawing.charts, *overview(compared).charts):
         data = overview(compared).data if chart.name == "overview" else drawing.data
         svg = vl_convert.vegalite_to_svg(specification(chart, data, PRINT))
@@ -194,7 +196,7 @@ def test_the_data_of_the_charts() -> None:
     }
     curve = [(p["epoch"], p["time_s"], p["metric"]) for p in data["learning"] if p["framework"] == "PyTorch"]
     assert curve == [(1, 2.0, 0.5), (2, 4.0, 0.75), (3, 6.0, 0.875)]
-    assert "batches" not in data  # one batch size makes no line
+    assert "batch_throughput" not in data  # one batch size makes no line
 
 
 def test_the_learning_curve_is_that_of_the_tasks_metric(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +234,7 @@ def test_a_mode_with_many_steps_in_a_call_has_no_bar_to_a_p95() -> None:
 
 def test_the_frameworks_look_the_same_everywhere() -> None:
     assert len(set(SHAPES.values())) == 2
-    for chart in (OVERVIEW, *charts_of(ACCURACY)):
+    for chart in (OVERVIEW, *charts_of(ACCURACY), *BATCH_CHARTS):
         text_of = json.dumps(specification(chart, None, PAGE))
         if '"field": "framework"' in text_of:
             assert '"category": ["var(--jax)", "var(--torch)", "var(--text)", "var(--muted)"]' in text_of
@@ -375,7 +377,10 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
     assert pdf.read_bytes().startswith(b"%PDF")
     assert {path.name for path in (results.report / "tables").iterdir()} == {
         "overview.tex",
+        "models.tex",
         "mnist-1-train-nvidia-h200.tex",
+        "mnist-1-train-nvidia-h200-full.tex",
+        "mnist-1-train-nvidia-h200-summary.tex",
     }
     assert (results.report / "comparison.csv").read_text().count("\n") == 5  # a head, two modes of each framework
 

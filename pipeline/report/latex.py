@@ -1,0 +1,74 @@
+"""LaTeX: text that pdflatex prints literally, and a table with its notes (booktabs)."""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from harness.results.statistics import RatioEstimate
+from pipeline.report.wording import bracket, times
+
+LONGEST_TABULAR = 40
+"""Rows. A longer table gets `longtable`, which breaks over pages."""
+LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\char34{}",
+    "-": "-{}",  # `--` would become a dash
+}
+
+
+def latex_escaped(text: str) -> str:
+    """Of any text what pdflatex prints literally, in ASCII: letters lose their accents, the rest becomes `?`."""
+    return "".join(LATEX_SPECIAL.get(letter, letter) for letter in _ascii(text))
+
+
+def _ascii(text: str) -> str:
+    plain = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    return "".join(letter if " " <= letter <= "~" else " " if letter.isspace() else "?" for letter in plain)
+
+
+def latex_mark(mark: int | None) -> str:
+    return "" if mark is None else rf"\textsuperscript{{{mark}}}"
+
+
+def ratio_text(estimate: RatioEstimate, mark: int | None) -> str:
+    """`1.25 [1.20, 1.30] JAX faster`, with the mark of a note."""
+    return f"{times(estimate.value)}{bracket(estimate.interval)}{latex_mark(mark)} {estimate.verdict}"
+
+
+def latex_table(
+    *,
+    comments: Iterable[str],
+    columns: str,
+    head: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    remarks: Sequence[str] = (),
+) -> str:
+    """A table for `\\input`. What is in `lines` is escaped already; below it the notes, marked 1, 2, ..., and remarks
+    without a mark."""
+    long = len(lines) > LONGEST_TABULAR
+    environment = "longtable" if long else "tabular"
+    packages = "booktabs, longtable" if long else "booktabs"
+    end = r" \\"
+    text = [f"% {_ascii(comment)}" for comment in [*comments, f"Needs: {packages}."]]
+    text += [rf"\begin{{{environment}}}{{{columns}}}", r"\toprule"]
+    text += [" & ".join(latex_escaped(name) for name in head) + end, r"\midrule"]
+    text += [r"\endhead"] if long else []
+    text += [" & ".join(line) + end for line in lines]
+    text += [r"\bottomrule", rf"\end{{{environment}}}"]
+    below = [f"{latex_mark(mark)} {latex_escaped(note)}" for mark, note in enumerate(notes, start=1)]
+    below += map(latex_escaped, remarks)
+    text += [rf"\par\noindent{{\footnotesize {line}\par}}" for line in below]
+    text.append("")
+    return "\n".join(text)

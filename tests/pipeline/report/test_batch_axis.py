@@ -1,0 +1,124 @@
+"""What the report shows of batch sizes, from made-up records."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.results.record import Record
+from pipeline.report.batch_axis import batch_panels
+from pipeline.report.charts import BATCH_CHARTS, PRINT, specification
+from pipeline.report.compare import Section, sections
+from pipeline.report.figures import section_drawing
+from pipeline.report.terminal import print_sections
+from tests.made.report_records import passed, plain, record, text
+from tests.made.vision_records import vision_record, vision_records
+
+
+def section_of(found: list[Record]) -> Section:
+    (section,) = sections(found, passed)
+    return section
+
+
+def charts_over_batch_sizes(found: list[Record]) -> list[str]:
+    return [
+        chart.name.removesuffix("_over_batch_size")
+        for chart in section_drawing(section_of(found), {}).charts
+        if chart.name.endswith("_over_batch_size")
+    ]
+
+
+def test_a_panel_for_each_model_precision_and_options() -> None:
+    found = [
+        *vision_records(replicates=1),
+        *vision_records(replicates=1, precision="fp32"),
+        vision_record("jax", "jit", "resnet50", 1, 1.0, precision="tf32"),  # one batch size makes no line
+    ]
+    panels = batch_panels(section_of(found))
+    models = ("efficientnet_b0", "mobilenet_v3_small", "resnet50", "vit_b_16")
+    assert [panel.label for panel in panels] == [
+        f"{model} | {precision}, folded, on_device" for model in models for precision in ("bf16", "fp32")
+    ]
+    assert [list(panel.rows) for panel in panels] == [[1, 8, 32, 128]] * 8
+
+
+def test_other_settings_have_panels_of_their_own() -> None:
+    found = [
+        record("jax", "jit", batch_size=size, settings={"epochs": epochs}) for size in (100, 200) for epochs in (2, 3)
+    ]
+    labels = [panel.label for panel in batch_panels(section_of(found))]
+    assert len(set(labels)) == 2 and all(label.startswith("cnn | fp32 (settings ") for label in labels)
+
+
+def test_the_best_mode_is_chosen_at_each_batch_size_and_worthless_ones_are_left_out() -> None:
+    found = [
+        *(record("torch", "eager", 900, batch_size=size) for size in (1, 8)),
+        record("torch", "compiled", 500, batch_size=1),
+        record("torch", "compiled", 2000, batch_size=8),
+        record("torch", "loop", 9000, batch_size=8, flags={"recompiled": "1 compilation"}),
+    ]
+    (panel,) = batch_panels(section_of(found))
+    assert {(size, mode.execution_mode): is_best for size, mode, is_best in panel.points} == {
+        (1, "eager"): True,
+        (1, "compiled"): False,
+        (8, "eager"): False,
+        (8, "compiled"): True,
+    }
+
+
+def test_the_points_of_the_charts() -> None:
+    drawing = section_drawing(section_of(vision_records()), {})
+    found = {
+        name: next(
+            point
+            for point in drawing.data[name]
+            if (point["group"].split(" | ")[0], point["mode"], point["batch_size"]) == ("resnet50", "jit_graph", 1)
+        )
+        for name in ("batch_throughput", "batch_latency", "batch_memory", "batch_energy")
+    }
+    # 1 ms + 4.0873 G / 8e12 s, over a speed of 1.5.
+    step_ms = (1 + 4.0873 / 8) / 1.5
+    assert found["batch_throughput"]["throughput"] == pytest.approx(1000 / step_ms, rel=1e-4)
+    assert found["batch_throughput"]["chosen"] is True and "low" in found["batch_throughput"]
+    latency = [found["batch_latency"][name] for name in ("p50_ms", "p95_ms", "p99_ms")]
+    assert latency == pytest.approx([step_ms, 2 * step_ms, 3 * step_ms], rel=1e-4)
+    assert found["batch_memory"]["mib"] == 257
+    assert found["batch_energy"]["gross_mj"] == pytest.approx(350 * step_ms, rel=1e-3)
+    assert found["batch_energy"]["net_mj"] == pytest.approx(250 * step_ms, rel=1e-3)
+
+
+def test_every_chart_draws_every_mode_and_the_best_again() -> None:
+    import vl_convert
+
+    drawing = section_drawing(section_of(vision_records(replicates=1)), {})
+    assert {chart.name for chart in BATCH_CHARTS} <= {chart.name for chart in drawing.charts}
+    for chart in BATCH_CHARTS:
+        points = drawing.data[chart.data]
+        assert len(points) == 4 * 4 * 4  # models, batch sizes, modes
+        svg = vl_convert.vegalite_to_svg(specification(chart, drawing.data, PRINT))
+        assert ElementTree.fromstring(svg).tag.endswith("svg")
+        assert svg.count('aria-roledescription="point"') == 64 + 32, chart.name
+        rules = svg.count('aria-roledescription="rule mark"')
+        assert rules == (2 * 32 if chart.name.startswith("latency") else 0)
+
+
+def test_a_chart_takes_a_number_and_enough_batch_sizes() -> None:
+    everything = ["throughput", "latency", "memory", "energy"]
+    assert charts_over_batch_sizes(vision_records(replicates=1)) == everything
+    assert charts_over_batch_sizes(vision_records(replicates=1, on_gpu=False)) == ["throughput", "latency"]
+    two = [one for one in vision_records(replicates=1) if one.measurement.variant.batch_size < 32]
+    assert charts_over_batch_sizes(two) == ["throughput"]
+    assert charts_over_batch_sizes([one for one in two if one.measurement.variant.batch_size == 1]) == []
+
+
+def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
+    console = plain(80)
+    modes = (("torch", "max_autotune_graph", 2.0), ("jax", "taps_tuned_graph", 1.0))
+    found = [vision_record(side, mode, "mobilenet_v3_small", 1, speed) for side, mode, speed in modes]
+    print_sections(sections(found, passed), console, {})
+    shown = text(console)
+    assert all(len(line.rstrip()) <= 80 for line in shown.splitlines())
+    (head,) = [line for line in shown.splitlines() if "every mode" in line]
+    assert head.split() == ["every", "mode", "samples/s", "p50", "ms", "p95", "ms", "p99", "ms", "s", "s"]
+    # A call takes 1 ms + 55.6 M / 8e12 s, over 2.
+    (line,) = [line for line in shown.splitlines() if "PyTorch max_autotune_graph" in line]
+    assert line.split()[2:6] == ["1,986", "0.503", "1.01", "1.51"]
