@@ -15,6 +15,11 @@ PARTS = {
         for output in ("norms", "clipped_sum")
     ),
     "many_models": (["8"], ["64"]),
+    "inference": tuple(
+        [model, batch_size]
+        for model in ("resnet50", "vit_b_16", "mobilenet_v3_small", "efficientnet_b0")
+        for batch_size in ("1", "8")
+    ),
     "planning": ([],),
     "report": ([],),
 }

@@ -5,10 +5,11 @@ from typing import Any
 
 from harness.plan import Cell, Framework, Measurement, MeasurementSettings, Variant
 
-NUMBERS = {"train": 1, "per_sample_gradients": 3, "many_models": 6}
+NUMBERS = {"train": 1, "per_sample_gradients": 3, "inference": 5, "many_models": 6}
 SETTINGS: dict[str, dict[str, Any]] = {
     "train": {"epochs": 1, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "target_metric": 0.7},
     "per_sample_gradients": {"chunk_size": 32, "clip_norm": 1.0},
+    "inference": {},
     "many_models": {"learning_rate": 0.01, "momentum": 0.9},
 }
 NOTHING: Mapping[str, Any] = {}
@@ -24,6 +25,7 @@ def make_measurement(
     execution_mode: str,
     options: Mapping[str, Any] = NOTHING,
     devices: int = 1,
+    sizes: Mapping[str, Any] = NOTHING,
 ) -> Measurement:
     """In fp32, on sample data."""
     number = NUMBERS[use_case] + (devices > 1)
@@ -35,6 +37,7 @@ def make_measurement(
         ),
         replicate=0,
         settings=SETTINGS[use_case],
+        sizes=dict(sizes),
         protocol=MeasurementSettings(),
         data="sample",
         quick=False,

@@ -222,6 +222,8 @@ class QuickBenchmark(Frozen):
     sizes: dict[str, Setting] = {}
     batch_sizes: dict[str, BatchSizes] = {}
     """By the name of a use case."""
+    settings: dict[str, dict[str, Setting]] = {}
+    """By the name of a use case."""
     exclude: tuple[PartialVariant, ...] = ()
     """Of all use cases, beside what these exclude."""
 
@@ -273,10 +275,13 @@ class Config(Frozen):
         )
 
     def settings(self, benchmark: str, number: int, *, quick: bool) -> dict[str, Scalar]:
-        """The more special wins: --quick, then the benchmark, then the use case."""
+        """The more special wins: --quick's of the benchmark, then --quick's of the use case, then the benchmark's, then
+        the use case's."""
         use_case = self.use_cases[number]
+        of_benchmark = self.benchmarks[benchmark].settings.get(use_case.name, {})
         of_quick = self.quick.use_cases.get(number, QuickUseCase()).settings if quick else {}
-        return {**use_case.settings, **self.benchmarks[benchmark].settings.get(use_case.name, {}), **of_quick}
+        special = self._quick_benchmark(benchmark, quick=quick).settings.get(use_case.name, {})
+        return {**use_case.settings, **of_benchmark, **of_quick, **special}
 
     def excluded(self, benchmark: str, number: int, *, quick: bool) -> tuple[PartialVariant, ...]:
         return self.use_cases[number].exclude + self._quick_benchmark(benchmark, quick=quick).exclude

@@ -61,7 +61,6 @@ def _check_matrix(config: Config, source: Source) -> Problems:
 
 
 def _check_benchmarks(config: Config, source: Source) -> Problems:
-    names_of_use_cases = {use_case.name for use_case in config.use_cases.values()}
     for name, given in config.benchmarks.items():
         keys: Keys = ("benchmarks", name)
         declared = _benchmark(name)
@@ -73,13 +72,7 @@ def _check_benchmarks(config: Config, source: Source) -> Problems:
             yield from _known((*keys, "models"), given.models, models, source, f"harness/work/benchmarks/{name}.py")
             yield from _check_fields((*keys, "sizes"), given.sizes, declared.sizes, f"a size of {name}", source)
             yield from _check_batch_sizes(keys, given.batch_sizes, given.models, config, source)
-        for use_case_name, settings in given.settings.items():
-            inner: Keys = (*keys, "settings", use_case_name)
-            if use_case_name not in names_of_use_cases:
-                rule = f"not the name of a use case; {valid_names(use_case_name, sorted(names_of_use_cases))}"
-                yield source.problem(inner, rule, at_key=True)
-            else:
-                yield from _check_settings(inner, settings, use_case_name, source)
+        yield from _check_settings_by_name(keys, given.settings, config, source)
 
 
 def _check_quick_benchmark(name: str, quick: QuickBenchmark, config: Config, source: Source) -> Problems:
@@ -91,6 +84,7 @@ def _check_quick_benchmark(name: str, quick: QuickBenchmark, config: Config, sou
     if declared := _benchmark(name):
         yield from _check_fields((*keys, "sizes"), quick.sizes, declared.sizes, f"a size of {name}", source)
     yield from _check_batch_sizes(keys, quick.batch_sizes, config.benchmarks[name].models, config, source)
+    yield from _check_settings_by_name(keys, quick.settings, config, source)
     yield from _check_exclude(keys, quick.exclude, list(config.use_cases), config, source)
 
 
@@ -165,6 +159,19 @@ def _check_axes(keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseCo
                 place = (*inner, index) if (*inner, index) in source.values else inner
                 yield source.problem(place, wrong, value=value)
     yield from _check_settings((*keys, "settings"), axes.settings, given.name, source)
+
+
+def _check_settings_by_name(
+    keys: Keys, given: Mapping[str, dict[str, Any]], config: Config, source: Source
+) -> Problems:
+    """Of a benchmark, or of its part under `quick`."""
+    names = sorted({use_case.name for use_case in config.use_cases.values()})
+    for name, settings in given.items():
+        inner: Keys = (*keys, "settings", name)
+        if name not in names:
+            yield source.problem(inner, f"not the name of a use case; {valid_names(name, names)}", at_key=True)
+        else:
+            yield from _check_settings(inner, settings, name, source)
 
 
 def _check_settings(keys: Keys, settings: dict[str, Any], use_case_name: str, source: Source) -> Problems:

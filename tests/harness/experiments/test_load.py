@@ -61,11 +61,13 @@ def test_settings_the_more_special_wins(tmp_path: Path) -> None:
     text = changed(
         "  mnist: {models: [cnn]}\n", "  mnist: {models: [cnn], settings: {train: {epochs: 7, momentum: 0.5}}}\n"
     )
-    config = config_of(text + "quick: {use_cases: {1: {settings: {epochs: 1}}}}\n", tmp_path)
+    quick = "quick: {use_cases: {1: {settings: {epochs: 1, momentum: 0.25}}}"
+    config = config_of(f"{text}{quick}, benchmarks: {{cifar10: {{settings: {{train: {{epochs: 4}}}}}}}}}}\n", tmp_path)
     assert config.settings("cifar10", 1, quick=False)["epochs"] == 2
     assert config.settings("mnist", 1, quick=False)["epochs"] == 7
     assert config.settings("mnist", 1, quick=True)["epochs"] == 1
-    assert config.settings("mnist", 1, quick=True)["momentum"] == 0.5
+    assert config.settings("mnist", 1, quick=True)["momentum"] == 0.25
+    assert config.settings("cifar10", 1, quick=True)["epochs"] == 4
 
 
 def test_quick_replaces_the_protocol(tmp_path: Path) -> None:
