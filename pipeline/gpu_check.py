@@ -240,7 +240,9 @@ def write_config(source: Path, path: Path) -> None:
     for number, excluded in EXCLUDED.items():
         content["use_cases"][number].setdefault("exclude", []).append(excluded)
     content["wandb"] = {"mode": "disabled"}
-    quick = content.setdefault("quick", {}).setdefault("use_cases", {})
+    quick = content.setdefault("quick", {})
+    quick.pop("benchmarks", None)  # it may exclude these modes
+    quick = quick.setdefault("use_cases", {})
     for number, modes in MODES.items():
         quick[number] = quick.get(number, {}) | {"execution_modes": modes}
         if number in OPTIONS:

@@ -75,7 +75,7 @@ class Program(Protocol):
         """What both frameworks must agree on (harness/results/parity.py), by the very step that is timed."""
 
 
-class TestMeans(NamedTuple):
+class Means(NamedTuple):
     """Over the test set (harness/work/tasks.py)."""
 
     loss: float
@@ -86,7 +86,7 @@ class TestMeans(NamedTuple):
     """The means of those of the task's further metrics, by their names."""
 
     @classmethod
-    def of_sums(cls, sums: Sequence[tuple[Any, Any, Mapping[str, Any]]], count: int) -> "TestMeans":
+    def of_sums(cls, sums: Sequence[tuple[Any, Any, Mapping[str, Any]]], count: int) -> "Means":
         """From each batch's sums over its samples; `count` is that of all samples."""
         losses, scores, further = zip(*sums, strict=True)
         means = {name: sum(float(of_batch[name]) for of_batch in further) / count for name in further[0]}
@@ -114,7 +114,7 @@ class Trains(Program, Protocol):
     def losses(self, kept: list[Any]) -> NDArray[np.floating[Any]]:
         """Of all steps of these calls, [steps]; of several devices, those of this rank's part."""
 
-    def evaluate(self) -> TestMeans: ...
+    def evaluate(self) -> Means: ...
 
 
 class Answers(NamedTuple):

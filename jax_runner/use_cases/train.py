@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from harness.errors import Refused
-from harness.measure.program import Session, TestMeans, Trains
+from harness.measure.program import Means, Session, Trains
 from harness.measure.world import World
 from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
@@ -285,7 +285,7 @@ class Training(OneProgram, Trains):
         of_calls = [np.atleast_1d(mean_of_own_devices(own_part(loss), self.world)) for loss in kept]
         return np.concatenate(of_calls)
 
-    def evaluate(self) -> TestMeans:
+    def evaluate(self) -> Means:
         """Every device does all of the test set."""
         test, state = self.session.dataset.test, self.own_state()
         at_once = evaluation_batch(test)
@@ -293,7 +293,7 @@ class Training(OneProgram, Trains):
         for first in range(0, self.session.dataset.test_count, at_once):
             batch = {name: np.asarray(array[first : first + at_once]) for name, array in test.items()}
             sums.append(jax.device_get(self.evaluate_batch(state, batch)))
-        return TestMeans.of_sums(sums, self.session.dataset.test_count)
+        return Means.of_sums(sums, self.session.dataset.test_count)
 
     def parity(self) -> Neutral:
         """Of the first batch: outputs, mean loss, gradient, running statistics. Of the steps: losses, what they have

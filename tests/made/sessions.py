@@ -16,6 +16,7 @@ from harness.plan import Cell, Framework, Frozen, Measurement, MeasurementSettin
 from harness.results.record import Result
 from harness.work.declared import BatchNorm, Model
 from harness.work.declared import use_case as declared_use_case
+from harness.work.weights import WeightOf
 
 NUMBERS = {"train": 1, "per_sample_gradients": 3, "inference": 5, "many_models": 6}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -104,6 +105,13 @@ def plain_mode(framework: Framework, use_case: str, options: dict[str, Any] | No
 def build(session: Session[Any], *, joined: bool = True) -> Program:
     """By the runner's own function."""
     return process.builder(session.measurement)(session, joined=joined)
+
+
+def with_pretrained(session: Session[Any], weight_of: WeightOf | None) -> Session[Any]:
+    """Its settings ask for pretrained weights, which are these; of no model of the small benchmarks there are any."""
+    settings = session.measurement.settings | {"weights": "pretrained"}
+    measurement = session.measurement.model_copy(update={"settings": settings})
+    return replace(session, measurement=measurement, pretrained=weight_of)
 
 
 def with_small_images(session: Session[Any]) -> Session[Any]:

@@ -30,9 +30,9 @@ def copy_for_two_devices(root: Path, *, nodes: int = 1, batch_sizes: str = "[64]
     text = config.read_text()
     quick = text.index("\nquick:")
     quick_2, quick_3 = text.index("    2:\n", quick), text.index("    3:\n", quick)
-    quick_4, quick_6 = text.index("    4:\n", quick), text.index("    6:\n", quick)
+    quick_4, quick_5 = text.index("    4:\n", quick), text.index("    5:\n", quick)
     two, four = SMALL[: SMALL.index("    4:\n")], SMALL[SMALL.index("    4:\n") :]
-    text = text[:quick_2] + two.replace("[64]", batch_sizes) + text[quick_3:quick_4] + four + text[quick_6:]
+    text = text[:quick_2] + two.replace("[64]", batch_sizes) + text[quick_3:quick_4] + four + text[quick_5:]
     text = text.replace("      settings: {epochs: 3}\n", "      settings: {epochs: 1}\n")  # of use case 1 as well
     text, places = re.subn(r"(\n    devices: 2\b.*\n    nodes: )1\b", rf"\g<1>{nodes}", text)
     assert places == 2

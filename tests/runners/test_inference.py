@@ -13,6 +13,7 @@ import torch
 from flax import nnx
 from jax import numpy as jnp
 from numpy.typing import NDArray
+from torch._dynamo.utils import counters
 
 from harness.errors import CheckFailed, DataError, Refused
 from harness.measure.program import Session
@@ -24,7 +25,7 @@ from jax_runner.use_cases import inference as jax_inference
 from jax_runner.weights import arrays_of
 from jax_runner.weights import store_as as jax_store_as
 from tests.made.captures import allow_captures, only_trace
-from tests.made.sessions import build, make_session, measure, with_small_images
+from tests.made.sessions import build, make_session, measure, with_pretrained, with_small_images
 from torch_runner.folding import without_batch_norm
 from torch_runner.use_cases import inference as torch_inference
 from torch_runner.weights import load_weights
@@ -120,6 +121,7 @@ def test_modes_of_pytorch_give_what_eager_gives(
 ) -> None:
     only_trace(monkeypatch)
     allow_captures(monkeypatch)
+    counters.clear()  # of what other tests have compiled
     program = build(make_session("torch", "inference", execution_mode=mode, options=options))
     expected = answers_of(build(make_session("torch", "inference", execution_mode="eager")))
     for ours, theirs in zip(answers_of(program), expected, strict=True):
@@ -232,10 +234,7 @@ def test_bf16_is_stored_but_in_batch_norm() -> None:
 @pytest.mark.parametrize("batch_size", [8, 300], ids=["several_batches", "more_than_there_are"])
 def test_predictions_are_those_of_the_model(framework: Framework, batch_size: int) -> None:
     """As numbers of the reference: it gives the outputs of any samples, here of the whole test set."""
-    session = replace(
-        make_session(framework, "inference", batch_size=batch_size, weights="pretrained"),
-        pretrained=partial(inference_weight, 5),
-    )
+    session = with_pretrained(make_session(framework, "inference", batch_size=batch_size), partial(inference_weight, 5))
     program: Any = build(session)
     labels, score, why_not = program.answers()
     everything = program.requests.samples(np.arange(session.dataset.test_count))
@@ -251,7 +250,7 @@ def test_predictions_are_those_of_the_model(framework: Framework, batch_size: in
 @every_framework
 def test_pretrained_weights_that_are_not_there(framework: Framework) -> None:
     with pytest.raises(DataError, match="there are no pretrained weights of this model"):
-        build(make_session(framework, "inference", weights="pretrained"))
+        build(with_pretrained(make_session(framework, "inference"), None))
 
 
 @every_framework

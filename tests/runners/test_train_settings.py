@@ -19,7 +19,7 @@ from harness.work.use_cases import train as declared
 from harness.work.weights import initial_weight
 from jax_runner.use_cases import train as jax_train
 from tests.made.captures import allow_captures, only_trace
-from tests.made.sessions import build, make_session, measure
+from tests.made.sessions import build, make_session, measure, with_pretrained
 from torch_runner.use_cases import train as torch_train
 
 TOLERANCE = 1e-9
@@ -171,7 +171,7 @@ def test_crops_are_for_images() -> None:
 def test_training_begins_with_the_pretrained_weights(framework: Framework) -> None:
     """Drawn from another seed here; the gate keeps to those of its own."""
     other = partial(initial_weight, 77)
-    session = replace(small_session(framework, weights="pretrained"), pretrained=other)
+    session = with_pretrained(small_session(framework), other)
     program: Any = build(session)
     assert all(check.error < TOLERANCE for check in program.check())
     drawn: Any = build(small_session(framework, protocol=session.measurement.protocol.model_copy(update={"seed": 77})))
@@ -184,7 +184,7 @@ def test_training_begins_with_the_pretrained_weights(framework: Framework) -> No
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_pretrained_weights_that_are_not_there(framework: Framework) -> None:
     with pytest.raises(DataError, match="weights: pretrained: there are none for cnn of mnist .sample data.. Choose"):
-        build(small_session(framework, weights="pretrained"))
+        build(with_pretrained(small_session(framework), None))
 
 
 # Evaluation

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.errors import Refused
-from harness.measure.program import Session, TestMeans, Trains
+from harness.measure.program import Means, Session, Trains
 from harness.measure.world import World
 from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
@@ -251,7 +251,7 @@ class Training(Trains):
         return witness(self.compute, self.session.mode, self.device)
 
     @torch.no_grad()
-    def evaluate(self) -> TestMeans:
+    def evaluate(self) -> Means:
         """Every device does all of the test set."""
         test, task = self.session.dataset.test, self.objective.task
         at_once = evaluation_batch(test)
@@ -265,7 +265,7 @@ class Training(Trains):
             losses, scores = task.losses(outputs, targets), task.scores(outputs, targets)
             sums.append((float(losses.sum()), float(scores.sum()), further))
         self.objective.train()
-        return TestMeans.of_sums(sums, self.session.dataset.test_count)
+        return Means.of_sums(sums, self.session.dataset.test_count)
 
     def parity(self) -> Neutral:
         """Of the first batch: outputs, mean loss, gradient, running statistics. Of the steps: losses, what they have

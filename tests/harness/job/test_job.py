@@ -586,7 +586,10 @@ def test_results_below_a_file_are_a_usage_error(tmp_path: Path) -> None:
     [
         (["--benchmark", "mnist"], "--benchmark and --use_case are needed"),
         (["--benchmark", "mnits", "--use_case", "1"], "mnist"),
-        (["--benchmark", "mnist", "--use_case", "5"], "1"),
+        (
+            ["--benchmark", "mnist", "--use_case", "7"],
+            "--use_case 7: not defined in experiments.yaml; valid: 1, 2, 3, 4, 5, 6",
+        ),
         (["--benchmark", "mnist", "--use_case", "1", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--job-folder", "/nowhere"], "/nowhere/plan.json: cannot be read"),
     ],

@@ -16,7 +16,7 @@ from harness.measure import clock as clock_module
 from harness.measure import process, slowdown
 from harness.measure.channel import ChildTask
 from harness.measure.gpu import NoGpu
-from harness.measure.program import Answers, Infers, Phase, Program, Session, TestMeans, Trains
+from harness.measure.program import Answers, Infers, Means, Phase, Program, Session, Trains
 from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import CONDITIONS, Cell, Measurement, MeasurementSettings, Variant
@@ -159,10 +159,10 @@ class Training(Work):
     def load(self, first_step: int) -> int:
         return 1000 - first_step
 
-    def evaluate(self) -> TestMeans:
+    def evaluate(self) -> Means:
         self.lab.note("evaluate")
         self.lab.let_pass(1000)  # outside the clock
-        return TestMeans(*next(self.evaluations))
+        return Means(*next(self.evaluations))
 
 
 @pytest.fixture
@@ -395,7 +395,7 @@ def test_a_training_set_in_chunks_has_a_window_for_each(lab: Lab) -> None:
 
 def test_further_metrics_stand_beside_the_metric(lab: Lab) -> None:
     class Scored(Training):
-        def evaluate(self) -> TestMeans:
+        def evaluate(self) -> Means:
             return super().evaluate()._replace(further_scores={"top_5_accuracy": 0.75, "unasked": 1.0})
 
     session = session_of(lab)
