@@ -48,8 +48,16 @@ def rate_of(rates: NDArray[np.float32] | None, learning_rate: float) -> Any:
     return lambda steps_made: jnp.asarray(rates)[steps_made % len(rates)]
 
 
+def moments(settings: Settings, opt_state: Any) -> dict[str, Any]:
+    """AdamW's, by the names that the parity gate has for them."""
+    if settings.optimizer == "sgd":
+        return {}
+    kept = {"first_moments": "mu", "second_moments": "nu"}
+    return {quantity: optax.tree_utils.tree_get(opt_state, key) for quantity, key in kept.items()}
+
+
 def first_gradients(settings: Settings, opt_state: Any) -> Any:
     """After one step: the gradients that it took, by what it keeps of them (harness/work/optimizers.py, Reference)."""
     if settings.optimizer == "sgd":
         return optax.tree_utils.tree_get(opt_state, "trace")
-    return jax.tree.map(lambda mean: mean / (1 - settings.beta1), optax.tree_utils.tree_get(opt_state, "mu"))
+    return jax.tree.map(lambda mean: mean / (1 - settings.beta1), moments(settings, opt_state)["first_moments"])

@@ -59,10 +59,22 @@ def reset_optimizer(optimizer: torch.optim.Optimizer) -> None:
             kept.zero_()
 
 
+def moments(settings: Settings, optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """AdamW's, by the names that the parity gate has for them."""
+    if settings.optimizer == "sgd":
+        return {}
+    kept = {"first_moments": "exp_avg", "second_moments": "exp_avg_sq"}
+    parameters = dict(model.named_parameters())
+    return {
+        quantity: {name: optimizer.state[parameter][key] for name, parameter in parameters.items()}
+        for quantity, key in kept.items()
+    }
+
+
 def first_gradients(settings: Settings, optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """After one step: the gradients that it took, by what it keeps of them (harness/work/optimizers.py, Reference)."""
-    parameters = dict(model.named_parameters())
     if settings.optimizer == "sgd":
-        return {name: optimizer.state[parameter]["momentum_buffer"] for name, parameter in parameters.items()}
+        return {name: optimizer.state[one]["momentum_buffer"] for name, one in model.named_parameters()}
     share = 1 - settings.beta1
-    return {name: optimizer.state[parameter]["exp_avg"] / share for name, parameter in parameters.items()}
+    first_moments = moments(settings, optimizer, model)["first_moments"]
+    return {name: moment / share for name, moment in first_moments.items()}

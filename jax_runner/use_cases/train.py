@@ -56,7 +56,7 @@ from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.layers import write_as
 from jax_runner.models import make_model
-from jax_runner.optimizer import first_gradients, make_optimizer
+from jax_runner.optimizer import first_gradients, make_optimizer, moments
 from jax_runner.several_devices import (
     AXIS,
     REPLICATED,
@@ -309,6 +309,8 @@ class Training(OneProgram, Trains):
         kept = [self.kept(self.step()) for _ in range(PARITY_STEPS // steps_per_call)]
         state = self.own_state()
         numbers["losses_of_steps"] = self.session.device.mean_over_ranks(self.losses(kept))
+        for quantity, kept_moments in moments(self.settings, state.opt_state).items():
+            numbers |= {f"{quantity}/{name}": value for name, value in self.to_neutral(kept_moments).items()}
         for name, value in self.to_neutral(state.params).items():
             numbers[f"updates/{name}"] = value - self.starting_weight(name, value.shape)
         for name, value in self.to_neutral(state.batch_stats).items():

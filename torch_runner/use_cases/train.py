@@ -54,7 +54,7 @@ from torch_runner.augment import augmented
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.models import make_model
-from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, reset_optimizer
+from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
 from torch_runner.several_devices import average_gradients, with_averaged_gradients
 from torch_runner.task import Batch, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, to_neutral
@@ -277,6 +277,8 @@ class Training(Trains):
                 numbers |= self.after_first_step()
         losses = self.session.device.mean_over_ranks(self.losses(kept))
         numbers["loss"], numbers["losses_of_steps"] = losses[0], losses
+        for quantity, kept_moments in moments(self.settings, self.optimizer, self.model).items():
+            numbers |= {f"{quantity}/{name}": value for name, value in to_neutral(kept_moments).items()}
         for name, value in to_neutral(dict(self.model.named_parameters())).items():
             numbers[f"updates/{name}"] = value - self.starting_weight(name, value.shape)
         for name, value in running_statistics(self.model).items():
