@@ -252,11 +252,6 @@ def test_measurement_page_has_the_tolerances_of_the_gate() -> None:
     from harness.results.parity import QUANTITIES
 
     table = (DOCS / "measurement.md").read_text().partition("## The parity gate")[2]
-    tolerances = r"(?:(\d\S*) together and median, )?(\d\S*)(?: each)?"
-    rows = re.findall(rf"^\| (`.+`) \| .+ \| {tolerances} \|$", table.partition("**Why these")[0], re.MULTILINE)
-    stated = {
-        name: (float(typical) if typical else None, float(each))
-        for names, typical, each in rows
-        for name in re.findall(r"`(\w+)`", names)
-    }
-    assert stated == {name: (quantity.typical, quantity.tolerance) for name, quantity in QUANTITIES.items()}
+    rows = re.findall(r"^\| (`.+`) \| .+ \| (\d\S*) \|$", table.partition("**Why these")[0], re.MULTILINE)
+    stated = {name: float(tolerance) for names, tolerance in rows for name in re.findall(r"`(\w+)`", names)}
+    assert stated == {name: quantity.tolerance for name, quantity in QUANTITIES.items()}
