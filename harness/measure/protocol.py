@@ -24,7 +24,12 @@ from harness.results.quantities import summary_numbers
 from harness.results.record import EpochPoint, Evaluation, Memory, Result
 from harness.results.statistics import sample_summary
 from harness.work.use_cases.train import Settings as TrainSettings
-from harness.work.use_cases.train import require_finite, require_finite_evaluation, time_to_target_s
+from harness.work.use_cases.train import (
+    require_finite,
+    require_finite_evaluation,
+    steps_in_epoch,
+    time_to_target_s,
+)
 
 
 @dataclass(kw_only=True)
@@ -128,9 +133,10 @@ class Measuring:
     def _train(self, program: Trains) -> list[EpochPoint]:
         """From the initial weights through all epochs, evaluated after each, outside the clock."""
         measurement = self._session.measurement
-        epochs = TrainSettings.model_validate(measurement.settings).epochs
+        settings = TrainSettings.model_validate(measurement.settings)
+        epochs = settings.epochs
         task = self._session.benchmark.task
-        steps = self._session.dataset.train_count // measurement.variant.batch_size
+        steps = steps_in_epoch(settings, self._session.dataset.train_count, measurement.variant.batch_size)
         points: list[EpochPoint] = []
         program.reset()
         for epoch in range(1, epochs + 1):

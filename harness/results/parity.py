@@ -71,6 +71,12 @@ QUANTITIES: dict[str, Quantity] = {
     "clipped_sum": Quantity(words="clipped sum", tolerance=GRADIENT),
     "gradients": Quantity(words="gradient", tolerance=WORST_TENSOR, typical=GRADIENT),
     "statistics": Quantity(words="running statistics", tolerance=FORWARD),
+    "first_moments": Quantity(
+        words=f"first moment after {PARITY_STEPS} steps", tolerance=WORST_TENSOR, typical=UPDATES
+    ),
+    "second_moments": Quantity(
+        words=f"second moment after {PARITY_STEPS} steps", tolerance=WORST_TENSOR, typical=UPDATES
+    ),
     "updates": Quantity(words=f"sum of {PARITY_STEPS} updates", tolerance=WORST_TENSOR, typical=UPDATES),
     "losses_of_steps": Quantity(words=f"losses of {PARITY_STEPS} steps", tolerance=FORWARD),
     "statistics_after_steps": Quantity(words=f"running statistics after {PARITY_STEPS} steps", tolerance=FORWARD),
@@ -82,12 +88,23 @@ GATE_SETTINGS: dict[str, Scalar] = {
     "learning_rate": 1e-4,
     "weight_decay": 1.0,
     "weights": "drawn",
+    "max_gradient_norm": 0.1,
 }
 """Instead of the variant's, unless that is zero. Chunks must be smaller than the batch, and leave a rest. At a learning
 rate for training, five steps of a deep network with BatchNorm drift apart by rounding alone (by 30 % of the updates of
 one ResNet-18 layer at 0.02, seen on a CPU); at this one they stay with their gradients. A weight decay for training is
 so small that its absence would not show after five steps. Drawn weights leave no parameter at a value at which its
-absence would not show, and are there on every machine."""
+absence would not show, and are there on every machine. A norm of 0.1 clips: the gradients of the models here are larger
+at drawn weights."""
+GATE_SETTINGS_OF_ADAMW: dict[str, Scalar] = GATE_SETTINGS | {"weight_decay": 10.0}
+GATE_EPSILON = 1e-4
+"""Instead of those above, and of the epsilon, where `optimizer` is `adamw`. AdamW divides a gradient by its own size,
+so an update is about 1, whatever the gradient is, times the learning rate; a decay of 10 adds 10 times the weight. With
+1 its absence would hardly show in weights of 0.02; with 100 little else would show in those of 0.1. For the same reason
+a forgotten clip changes next to nothing unless epsilon is about as large as what is divided, and an element whose
+gradient is all rounding becomes an update of full size. A gradient that is clipped to a norm of 0.1 has, over 10^5 to
+10^7 parameters, elements of 3e-4 to 3e-5. Five steps hardly tell the betas apart, as the bias is corrected, so the
+moments are compared too."""
 GATE_SIZES: dict[str, int] = {"image_size": 64}
 """At most. Rounding grows with the size of the sums, and mistakes do not: small images show the same ones."""
 
@@ -184,7 +201,10 @@ def gate_measurement(measurement: Measurement) -> Measurement:
 
 
 def gate_settings(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    return {name: GATE_SETTINGS.get(name, value) if value else value for name, value in settings.items()}
+    is_adamw = settings.get("optimizer") == "adamw"
+    instead = GATE_SETTINGS_OF_ADAMW if is_adamw else GATE_SETTINGS
+    gated = {name: instead.get(name, value) if value else value for name, value in settings.items()}
+    return gated | {"epsilon": GATE_EPSILON} if is_adamw else gated
 
 
 def gate_sizes(sizes: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -39,6 +39,7 @@ from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
 from harness.work.array_files import gather
 from harness.work.chunks import Chunks, is_resident, steps_in_call, steps_in_chunk
+from harness.work.optimizers import Reference, clip_factor, weight_decay_of
 from harness.work.use_cases.train import (
     CHECK_STEPS,
     Course,
@@ -46,6 +47,7 @@ from harness.work.use_cases.train import (
     check_first_losses,
     check_training,
     evaluation_batch,
+    evaluation_count,
     require_finite,
     steps_of,
 )
@@ -54,6 +56,7 @@ from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.layers import write_as
 from jax_runner.models import make_model
+from jax_runner.optimizer import first_gradients, make_optimizer, moments
 from jax_runner.several_devices import (
     AXIS,
     REPLICATED,
@@ -120,10 +123,7 @@ class Training(OneProgram, Trains):
         batch_size = measurement.variant.batch_size
         self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size)
         self.order = self.steps.order
-        self.optimizer = optax.chain(
-            optax.add_decayed_weights(settings.weight_decay),
-            optax.sgd(rate_of(self.steps.rates, settings.learning_rate), momentum=settings.momentum),
-        )
+        self.optimizer = make_optimizer(settings, self.steps.rates)
         self.samples_per_step = batch_size
         own_order = self.order[:, self.world.rows(batch_size)]
         loaded_steps = steps_in_chunk(session.dataset.train, own_order)
@@ -197,11 +197,11 @@ class Training(OneProgram, Trains):
         return checks
 
     def course(self, one_step: Any, compute: Any, steps_per_call: int = 1) -> Course:
-        """CHECK_STEPS steps from the initial weights, as `compute` makes them; the gradient is that of `one_step`, from
-        the momentum that it leaves behind."""
+        """CHECK_STEPS steps from the initial weights, as `compute` makes them; the gradient is that of `one_step`, by
+        what its optimizer keeps."""
         self.reset()
         after_one, _ = one_step(self.current, self.data)
-        gradients = self.to_neutral(optax.tree_utils.tree_get(own_part(after_one.opt_state), "trace"))
+        gradients = self.to_neutral(first_gradients(self.settings, own_part(after_one.opt_state)))
         self.reset()
         losses = []
         for _ in range(CHECK_STEPS // steps_per_call):
@@ -215,9 +215,9 @@ class Training(OneProgram, Trains):
         )
 
     def reference(self) -> Course:
-        """In float64, by SGD as it is written down: v <- momentum v + (g + decay w), w <- w - rate v. Each rank
-        computes the gradients of its own devices' parts, and all take their mean. Where the device has too little
-        memory, on the CPU; not of several ranks, which must do this together."""
+        """In float64, by the optimizer as it is written down. Each rank computes the gradients of its own devices'
+        parts, and all take their mean. Where the device has too little memory, on the CPU; not of several ranks, which
+        must do this together."""
         with jax.enable_x64(True):
             try:
                 return self._reference(Problem(self.session, FLOAT64))
@@ -233,24 +233,27 @@ class Training(OneProgram, Trains):
         params, statistics = arrays_of(problem.model, nnx.Param), arrays_of(problem.model, nnx.BatchStat)
         gradient = jax.jit(jax.value_and_grad(problem.loss, has_aux=True))
         vector, of_vector = ravel_pytree(params)
-        initial = weights = np.asarray(vector)
-        momentum = np.zeros_like(weights)
+        initial = np.asarray(vector)
+        decays = jax.tree.map(lambda leaf: np.full(leaf.shape, weight_decay_of(settings, leaf.ndim)), params)
+        optimizer = Reference(settings, initial, np.asarray(ravel_pytree(decays)[0]))
         of_devices = [statistics] * self.world.devices_per_rank
-        losses, first = [], momentum
+        losses: list[Any] = []
+        gradient_taken = initial
         for step in range(CHECK_STEPS):
             found = []
             for index, batch in enumerate(self.own_batches(step)):
-                (loss, of_devices[index]), grads = gradient(of_vector(jnp.asarray(weights)), of_devices[index], batch)
+                (loss, of_devices[index]), grads = gradient(
+                    of_vector(jnp.asarray(optimizer.weights)), of_devices[index], batch
+                )
                 found.append(np.append(np.asarray(ravel_pytree(grads)[0]), float(loss)))
             mean = device.mean_over_ranks(np.mean(found, axis=0))
             losses.append(mean[-1])
-            momentum = settings.momentum * momentum + mean[:-1] + settings.weight_decay * weights
-            first = momentum if step == 0 else first
-            weights = weights - self.steps.rate(step) * momentum
+            optimizer.step(mean[:-1], self.steps.rate(step))
+            gradient_taken = optimizer.first_gradient() if step == 0 else gradient_taken
         return Course(
             losses=np.array(losses),
-            gradients=self.to_neutral(of_vector(jnp.asarray(first))),
-            updates=self.to_neutral(of_vector(jnp.asarray(weights - initial))),
+            gradients=self.to_neutral(of_vector(jnp.asarray(gradient_taken))),
+            updates=self.to_neutral(of_vector(jnp.asarray(optimizer.weights - initial))),
         )
 
     def own_batches(self, step: int) -> list[Batch]:
@@ -286,19 +289,19 @@ class Training(OneProgram, Trains):
         return np.concatenate(of_calls)
 
     def evaluate(self) -> Means:
-        """Every device does all of the test set."""
+        """Every device does all that is evaluated of the test set."""
         test, state = self.session.dataset.test, self.own_state()
-        at_once = evaluation_batch(test)
+        at_once, count = evaluation_batch(test), evaluation_count(self.settings, self.session.dataset.test_count)
         sums = []
-        for first in range(0, self.session.dataset.test_count, at_once):
-            batch = {name: np.asarray(array[first : first + at_once]) for name, array in test.items()}
+        for first in range(0, count, at_once):
+            batch = {name: np.asarray(array[first : min(first + at_once, count)]) for name, array in test.items()}
             sums.append(jax.device_get(self.evaluate_batch(state, batch)))
-        return Means.of_sums(sums, self.session.dataset.test_count)
+        return Means.of_sums(sums, count)
 
     def parity(self) -> Neutral:
-        """Of the first batch: outputs, mean loss, gradient, running statistics. Of the steps: losses, what they have
-        added to the parameters, running statistics. Gradients and losses are means over the devices; statistics are
-        rank 0's."""
+        """Of the first batch: outputs, mean loss, gradient (clipped, where it is), running statistics. Of the steps:
+        losses, what they have added to the parameters, running statistics. Gradients and losses are means over the
+        devices; statistics are rank 0's."""
         numbers = self.first_batch()
         steps_per_call = PARITY_STEPS if self.session.mode.formulation == "scan" else 1
         self.compute = make_train_step(self, steps_per_call)
@@ -306,6 +309,8 @@ class Training(OneProgram, Trains):
         kept = [self.kept(self.step()) for _ in range(PARITY_STEPS // steps_per_call)]
         state = self.own_state()
         numbers["losses_of_steps"] = self.session.device.mean_over_ranks(self.losses(kept))
+        for quantity, kept_moments in moments(self.settings, state.opt_state).items():
+            numbers |= {f"{quantity}/{name}": value for name, value in self.to_neutral(kept_moments).items()}
         for name, value in self.to_neutral(state.params).items():
             numbers[f"updates/{name}"] = value - self.starting_weight(name, value.shape)
         for name, value in self.to_neutral(state.batch_stats).items():
@@ -330,9 +335,13 @@ class Training(OneProgram, Trains):
             "loss": session.device.mean_over_ranks(np.mean(losses, axis=0)),
         }
         neutral = [self.to_neutral(of_device) for of_device in grads]
-        for name in neutral[0]:
-            value = np.mean([of_device[name] for of_device in neutral], axis=0)
-            numbers[f"gradients/{name}"] = session.device.mean_over_ranks(value)
+        means = {
+            name: session.device.mean_over_ranks(np.mean([of_device[name] for of_device in neutral], axis=0))
+            for name in neutral[0]
+        }
+        norm = np.sqrt(sum(np.sum(mean**2) for mean in means.values()))
+        factor = clip_factor(float(norm), self.settings.max_gradient_norm)
+        numbers |= {f"gradients/{name}": factor * mean for name, mean in means.items()}
         for name, value in self.to_neutral(batch_stats[0]).items():
             numbers[f"statistics/{name}"] = value
         return numbers
@@ -403,13 +412,6 @@ class Problem:
         """The mean over the batch, and the new statistics."""
         outputs, batch_stats = self.outputs(params, batch_stats, batch, training=True)
         return self.task.mean_loss(outputs, self.task.targets(batch), self.label_smoothing), batch_stats
-
-
-def rate_of(rates: NDArray[np.float32] | None, learning_rate: float) -> Any:
-    """What optax takes: one number, or a function of how many steps were made."""
-    if rates is None:
-        return learning_rate
-    return lambda steps_made: jnp.asarray(rates)[steps_made % len(rates)]
 
 
 def require_several_steps(training: Training) -> None:

@@ -12,30 +12,50 @@ from typing import Any
 from unittest import mock
 
 import jax
+import optax
 import pytest
 import torch
 from flax import nnx
 from torch.nn import functional as F
 
 from harness.plan import Framework
-from harness.results.parity import ParityMetadata, ParityNumbers, compare, condense, gate_measurement, judge, key_of
+from harness.results.parity import (
+    ParityMetadata,
+    ParityNumbers,
+    compare,
+    condense,
+    gate_measurement,
+    judge,
+    key_of,
+    quantity_of,
+)
+from harness.work.weights import WeightOf, inference_weight
 from jax_runner.models import mnist as jax_mnist
 from tests.made.captures import only_trace
 from tests.made.sessions import build, make_session
+from torch_runner import optimizer as torch_optimizer
 from torch_runner.models import cifar10 as torch_cifar10
 from torch_runner.models import mnist as torch_mnist
 from torch_runner.use_cases import per_sample_gradients as torch_per_sample_gradients
+from torch_runner.use_cases import train as torch_train
 
 CLIP_NORM = {"mnist": 60.0, "cifar10": 20.0}
 """As in experiments.yaml: about half of the samples are clipped."""
 OUTPUTS = ("norms", "full", "clipped_sum", "batch_gradient")
 
 
-def gated_numbers(framework: Framework, use_case: str, benchmark: str = "mnist", **arguments: Any) -> ParityNumbers:
-    """As a job's child computes them."""
+def gated_numbers(
+    framework: Framework, use_case: str, benchmark: str = "mnist", weights: WeightOf | None = None, **arguments: Any
+) -> ParityNumbers:
+    """As a job's child computes them, or from other weights."""
     settings = {"clip_norm": CLIP_NORM[benchmark]} if use_case == "per_sample_gradients" else {}
     session = make_session(framework, use_case, benchmark=benchmark, **settings, **arguments)
     session = replace(session, measurement=gate_measurement(session.measurement))
+    if weights is not None:
+        settings = session.measurement.settings | {"weights": "pretrained"}
+        session = replace(
+            session, measurement=session.measurement.model_copy(update={"settings": settings}), pretrained=weights
+        )
     kept, shapes = condense(build(session).parity())
     metadata = ParityMetadata(key=key_of(session.measurement), outcome="ok", shapes=shapes, created_at="now")
     return ParityNumbers(metadata=metadata, kept=kept)
@@ -172,6 +192,136 @@ def test_missing_weight_decay_is_caught(benchmark: str, model: str) -> None:
     with mock.patch.object(torch.optim, "SGD", without_decay):
         theirs = gated_numbers("torch", "train", benchmark, model=model)
     require_caught(trained("jax", benchmark, model), theirs, "sum of 5 updates of conv1.weight", times=3)
+
+
+# Of AdamW and clipping
+
+
+ADAMW = {"optimizer": "adamw", "weight_decay": 0.1, "beta2": 0.95, "max_gradient_norm": 1.0}
+
+
+@cache
+def by_adamw(framework: Framework, benchmark: str = "mnist", model: str = "cnn") -> ParityNumbers:
+    return gated_numbers(framework, "train", benchmark, model=model, **ADAMW)
+
+
+@pytest.mark.parametrize(("benchmark", "model"), [("mnist", "cnn"), ("text", "mlp")])
+def test_adamw_passes(benchmark: str, model: str) -> None:
+    """By far: what an element's own rounding would make of it, epsilon holds down."""
+    ours, theirs = by_adamw("jax", benchmark, model), by_adamw("torch", benchmark, model)
+    require_passed(ours, theirs)
+    quantities = {name.partition("/")[0] for name in theirs.kept}
+    assert {"first_moments", "second_moments", "updates"} < quantities
+    assert max(check.error for check in compare(ours, theirs)) < 1e-4
+
+
+class WrongAdamW(torch.optim.AdamW):
+    """As PyTorch's own where nothing is wrong, written out."""
+
+    under_the_root = False
+    corrects = True
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        assert closure is None
+        for group in self.param_groups:
+            (beta1, beta2), rate = group["betas"], group["lr"]
+            for parameter in group["params"]:
+                state, gradient = self.state[parameter], parameter.grad
+                if not state:
+                    state["step"] = torch.zeros(())
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                state["step"] += 1
+                count = float(state["step"])
+                first = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
+                second = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                if self.corrects:
+                    first, second = first / (1 - beta1**count), second / (1 - beta2**count)
+                root = (second + group["eps"]).sqrt() if self.under_the_root else second.sqrt() + group["eps"]
+                parameter.mul_(1 - rate * group["weight_decay"]).sub_(rate * first / root)
+
+
+class EpsilonUnderTheRoot(WrongAdamW):
+    under_the_root = True
+
+
+class NoCorrection(WrongAdamW):
+    corrects = False
+
+
+def adamw_with(**instead: Any) -> Callable[..., torch.optim.Optimizer]:
+    """Also of every group of parameters."""
+
+    def make(groups: Any, **keywords: Any) -> torch.optim.Optimizer:
+        wrong = [group | {name: value for name, value in instead.items() if name in group} for group in groups]
+        return ADAMW_OF_TORCH(wrong, **(keywords | instead))
+
+    return make
+
+
+def decay_in_the_gradient(groups: Any, **keywords: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(groups, **keywords)
+
+
+ADAMW_OF_TORCH = torch.optim.AdamW
+WRONG_OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], str, float]] = {
+    "no decay": (adamw_with(weight_decay=0.0), "updates", 9),
+    "decay in the gradient": (decay_in_the_gradient, "first_moments", 5),
+    "another beta1": (adamw_with(betas=(0.95, 0.95)), "first_moments", 4),
+    "another beta2": (adamw_with(betas=(0.9, 0.999)), "second_moments", 9),
+    "another epsilon": (adamw_with(eps=1e-8), "updates", 3),
+    "epsilon under the root": (EpsilonUnderTheRoot, "updates", 5),
+    "no correction": (NoCorrection, "updates", 2),
+}
+"""What makes them, the quantity that shows it, and how far above its tolerance a tensor of it is. The next steps carry
+some into the others."""
+
+
+def require_shown(ours: ParityNumbers, theirs: ParityNumbers, quantity: str, times: float) -> None:
+    assert judge(ours, theirs).state == "failed"
+    checks = [check for check in compare(ours, theirs) if quantity_of(check.name) == quantity]
+    assert max(check.error / check.tolerance for check in checks) > times
+
+
+@pytest.mark.parametrize("fault", WRONG_OPTIMIZERS)
+@pytest.mark.parametrize(("benchmark", "model"), [("mnist", "cnn"), ("text", "mlp")])
+def test_another_adamw_is_caught(benchmark: str, model: str, fault: str) -> None:
+    wrong, quantity, times = WRONG_OPTIMIZERS[fault]
+    with mock.patch.object(torch.optim, "AdamW", wrong):
+        theirs = gated_numbers("torch", "train", benchmark, model=model, **ADAMW)
+    require_shown(by_adamw("jax", benchmark, model), theirs, quantity, times)
+
+
+def test_adamw_written_out_is_adamw() -> None:
+    """So it is only what is wrong in them that is caught."""
+    with mock.patch.object(torch.optim, "AdamW", WrongAdamW):
+        require_passed(by_adamw("jax"), gated_numbers("torch", "train", **ADAMW))
+
+
+def test_gradients_that_pytorch_does_not_clip_are_caught() -> None:
+    with mock.patch.object(torch_train, "clip_gradients", lambda *_: None):
+        theirs = gated_numbers("torch", "train", **ADAMW)
+    require_caught(by_adamw("jax"), theirs, "gradient of conv1.weight", times=9)
+
+
+@pytest.mark.parametrize(("benchmark", "model"), [("mnist", "cnn"), ("text", "mlp")])
+def test_gradients_that_jax_does_not_clip_are_caught(benchmark: str, model: str) -> None:
+    """Its gradients are not those of the step, but its moments and its updates are."""
+    with mock.patch.object(optax, "clip_by_global_norm", lambda _: optax.identity()):
+        ours = gated_numbers("jax", "train", benchmark, model=model, **ADAMW)
+    require_shown(ours, by_adamw("torch", benchmark, model), "first_moments", times=5)
+    updates = [check for check in compare(ours, by_adamw("torch", benchmark, model)) if "updates" in check.name]
+    assert any(check.error > 2 * check.tolerance for check in updates)
+
+
+def test_decay_of_vectors_is_caught() -> None:
+    """Of biases that are not zero, as the scales of normalisation are not; a bias of zero hides it."""
+    weights = partial(inference_weight, 3)
+    ours, right = (gated_numbers(side, "train", "text", weights, model="mlp", **ADAMW) for side in ("jax", "torch"))
+    require_passed(ours, right)
+    with mock.patch.object(torch_optimizer, "weight_decay_of", lambda settings, _axes: settings.weight_decay):
+        theirs = gated_numbers("torch", "train", "text", weights, model="mlp", **ADAMW)
+    require_caught(ours, theirs, "sum of 5 updates of hidden.bias", times=3)
 
 
 @contextmanager

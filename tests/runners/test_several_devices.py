@@ -47,6 +47,9 @@ RECIPE = {
 }
 """The warm-up is two steps long."""
 
+ADAMW = {"optimizer": "adamw", "max_gradient_norm": 0.1, "epsilon": 1e-4}
+"""The gradients' norm is above 1, so all are clipped; after the average, or the two ranks' norms would differ."""
+
 Task = dict[str, Any]
 Tasks = dict[str, Task]
 
@@ -85,7 +88,9 @@ def tasks_of(framework: str) -> Tasks:
     for name, mode, output in per_sample_tasks(framework):
         tasks[name] = gradients("parity", mode, output)
         tasks[f"{name}-collectives"] = gradients("collectives", mode, output)
+    tasks["adamw"] = train("parity", **ADAMW)
     if framework == "torch":
+        tasks["adamw-flat"] = train("parity", execution_mode="flat_eager", **ADAMW)
         tasks["train-flat"] = train("parity", execution_mode="flat_eager")
     for output in ("full", "clipped_sum"):
         tasks[f"{output}-whole"] = gradients("whole", PLAIN_MODE[framework], output)
@@ -106,7 +111,7 @@ def per_sample_tasks(framework: str) -> list[tuple[str, str, str]]:
 def tasks_of_one_process() -> Tasks:
     """JAX with both devices in one process."""
     names = ["train", "train-collectives", "train-whole", "batch_norm", "full-whole", "clipped_sum-whole"]
-    names += ["losses_in_chunks", "recipe"]
+    names += ["losses_in_chunks", "recipe", "adamw"]
     names += [f"{output}-plain{suffix}" for output in ("full", "clipped_sum") for suffix in ("", "-collectives")]
     tasks = {name: tasks_of("jax")[name] for name in names}
     for task in tasks.values():
@@ -297,6 +302,16 @@ def test_training_in_chunks(found: Found, framework: str) -> None:
 def test_rates_and_crops_on_two_devices(found: Found, framework: str) -> None:
     for rank in found(framework, "recipe"):
         require_same(rank, alone("torch", "recipe"))
+
+
+@pytest.mark.parametrize(("framework", "task"), [("jax", "adamw"), ("torch", "adamw"), ("torch", "adamw-flat")])
+def test_clipped_adamw_on_two_devices(found: Found, framework: str, task: str) -> None:
+    """One norm, of the averaged gradient; a clip before the average would give another sum."""
+    expected = alone("torch", "adamw")
+    norm = np.sqrt(sum(np.sum(value**2) for name, value in expected.items() if name.startswith("gradients/")))
+    assert norm == pytest.approx(0.1)
+    for rank in found(framework, task):
+        require_same(rank, expected)
 
 
 def require_same_course(numbers: Numbers, expected: Numbers) -> None:

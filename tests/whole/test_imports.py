@@ -227,6 +227,8 @@ WITHOUT_COUNTERPART = {
     "jax_runner/device.py: model_dtypes": "Flax's layers take two types, PyTorch's modules one: model_dtype",
     "torch_runner/device.py: model_dtype": "see model_dtypes",
     "torch_runner/models/__init__.py: for_vmap": "JAX's attention is written out, and vmap knows it",
+    "torch_runner/optimizer.py: clip_gradients": "optax clips as a part of the optimizer",
+    "torch_runner/optimizer.py: reset_optimizer": "JAX makes a new state; a CUDA graph keeps PyTorch's in its place",
     "torch_runner/task.py: to_device": "JAX takes numpy's arrays",
     "jax_runner/weights.py: Params": "PyTorch's parameters are the module's own, in the neutral layout",
     "jax_runner/weights.py: Path": "see Params",

@@ -17,7 +17,7 @@ How a step is run (torch_runner/compiler.py):
                     steps itself, and a call is one replay
     graph: parts    mode="reduce-overhead": what is compiled is replayed as CUDA graphs; the rest of the step stays in
                     Python
-The optimizer is PyTorch's fused SGD in all of them; the model is channels_last.
+The optimizer is PyTorch's fused one in all of them, and is not compiled (optimizer.py); the model is channels_last.
 
 On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py).
 BatchNorm's statistics are the device's own; rank 0's are what the evaluation in the record uses.
@@ -38,6 +38,7 @@ from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
 from harness.work.array_files import gather
 from harness.work.chunks import Arrays, Chunks, is_resident, steps_in_call, steps_in_chunk
+from harness.work.optimizers import Reference, weight_decay_of
 from harness.work.use_cases.train import (
     CHECK_STEPS,
     Course,
@@ -45,6 +46,7 @@ from harness.work.use_cases.train import (
     check_first_losses,
     check_training,
     evaluation_batch,
+    evaluation_count,
     steps_of,
 )
 from harness.work.weights import RUNNING_STATISTICS
@@ -52,6 +54,7 @@ from torch_runner.augment import augmented
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.models import make_model
+from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
 from torch_runner.several_devices import average_gradients, with_averaged_gradients
 from torch_runner.task import Batch, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, to_neutral
@@ -101,12 +104,11 @@ class Training(Trains):
         self.rates = None if self.steps.rates is None else torch.from_numpy(self.steps.rates).to(self.device)
         self.rate = torch.zeros(1, device=self.device)
         """Of the step at hand where there is a schedule, on the device: a CUDA graph takes nothing from the host."""
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=settings.learning_rate if self.rates is None else self.rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            fused=True,
+        self.optimizer = make_optimizer(
+            settings,
+            self.model,
+            settings.learning_rate if self.rates is None else self.rate,
+            in_graph=session.mode.graph == "step",
         )
         self.placed_order = place_order(own_order if self.is_resident else self.chunks.slots, self.device)
         self.placed_crops = place_crops(self.steps.crops, self.world, self.device)
@@ -147,13 +149,11 @@ class Training(Trains):
         return self.chunks.steps_left(first_step)
 
     def reset(self) -> None:
-        """In place: CUDA graphs keep pointing at weights and momenta. A momentum of zero is as good as none:
-        v = momentum * 0 + g."""
+        """In place: CUDA graphs keep pointing at the weights and at what the optimizer keeps."""
         self.load(0)
         load_weights(self.model, self.starting_weight)
         self.objective.train()
-        for state in self.optimizer.state.values():
-            state["momentum_buffer"].zero_()
+        reset_optimizer(self.optimizer)
         self.steps_done = 0
         self.next_batch.zero_()
 
@@ -185,7 +185,8 @@ class Training(Trains):
         """Of the first steps from the initial weights."""
         self.reset()
         kept = [self.kept(step())]
-        gradients = {name: value.copy() for name, value in to_neutral(self.momenta()).items()}
+        held = first_gradients(self.settings, self.optimizer, self.model)
+        gradients = {name: value.copy() for name, value in to_neutral(held).items()}
         kept += [self.kept(step()) for _ in range(CHECK_STEPS - 1)]
         weights = to_neutral(dict(self.model.named_parameters()))
         return Course(
@@ -194,14 +195,9 @@ class Training(Trains):
             updates={name: value - self.starting_weight(name, value.shape) for name, value in weights.items()},
         )
 
-    def momenta(self) -> dict[str, Tensor]:
-        """After the first step they are its gradients."""
-        state = self.optimizer.state
-        return {name: state[parameter]["momentum_buffer"] for name, parameter in self.model.named_parameters()}
-
     def reference(self) -> Course:
-        """In float64, operator by operator. Where the device has too little memory, on the CPU; not of several ranks,
-        which must do this together."""
+        """In float64, operator by operator, by the optimizer as it is written down. Where the device has too little
+        memory, on the CPU; not of several ranks, which must do this together."""
         try:
             return self.reference_on(self.device)
         except torch.OutOfMemoryError:
@@ -215,26 +211,27 @@ class Training(Trains):
         model, task = make_model(self.session, torch.float64), make_task(self.session, torch.float64).to(device)
         load_weights(model, self.starting_weight)
         model.to(device)
-        optimizer = torch.optim.SGD(
-            model.parameters(), settings.learning_rate, settings.momentum, weight_decay=settings.weight_decay
+        parameters = dict(model.named_parameters())
+        optimizer = Reference(
+            settings,
+            as_vector(to_neutral(parameters)),
+            np.concatenate([np.full(one.numel(), weight_decay_of(settings, one.ndim)) for one in parameters.values()]),
         )
         losses: list[Any] = []
         gradients: Neutral = {}
         for step in range(CHECK_STEPS):
             batch = augmented(self.own_batch(step, device), self.session.image_size, torch.float64)
-            optimizer.param_groups[0]["lr"] = self.steps.rate(step)
-            optimizer.zero_grad()
+            model.zero_grad()
             loss = task.mean_loss(model(task.inputs(batch)), task.targets(batch), settings.label_smoothing)
             loss.backward()
             losses.append(mean_over_ranks(loss.detach().cpu().numpy()))
-            for name, parameter in model.named_parameters():
-                assert parameter.grad is not None
-                mean = mean_over_ranks(parameter.grad.cpu().numpy())
-                parameter.grad.copy_(torch.from_numpy(mean))
-                if len(losses) == 1:
-                    gradients[name] = mean + settings.weight_decay * parameter.detach().cpu().numpy()
-            optimizer.step()
-        weights = to_neutral(dict(model.named_parameters()))
+            found = {name: one.grad for name, one in parameters.items() if one.grad is not None}
+            means = {name: mean_over_ranks(value) for name, value in to_neutral(found).items()}
+            optimizer.step(as_vector(means), self.steps.rate(step))
+            gradients = of_vector(optimizer.first_gradient(), means) if step == 0 else gradients
+            for name, value in of_vector(optimizer.weights, means).items():
+                parameters[name].detach().copy_(torch.from_numpy(value))
+        weights = to_neutral(parameters)
         updates = {name: value - self.starting_weight(name, value.shape) for name, value in weights.items()}
         return Course(losses=np.array(losses), gradients=gradients, updates=updates)
 
@@ -252,25 +249,25 @@ class Training(Trains):
 
     @torch.no_grad()
     def evaluate(self) -> Means:
-        """Every device does all of the test set."""
+        """Every device does all that is evaluated of the test set."""
         test, task = self.session.dataset.test, self.objective.task
-        at_once = evaluation_batch(test)
+        at_once, count = evaluation_batch(test), evaluation_count(self.settings, self.session.dataset.test_count)
         sums = []
         self.objective.eval()
-        for first in range(0, self.session.dataset.test_count, at_once):
-            rows = {name: array[first : first + at_once] for name, array in test.items()}
+        for first in range(0, count, at_once):
+            rows = {name: array[first : min(first + at_once, count)] for name, array in test.items()}
             batch = to_device(rows, self.device)
             outputs, targets = self.objective.outputs(batch), task.targets(batch)
             further = {name: float(scores.sum()) for name, scores in task.further_scores(outputs, targets).items()}
             losses, scores = task.losses(outputs, targets), task.scores(outputs, targets)
             sums.append((float(losses.sum()), float(scores.sum()), further))
         self.objective.train()
-        return Means.of_sums(sums, self.session.dataset.test_count)
+        return Means.of_sums(sums, count)
 
     def parity(self) -> Neutral:
-        """Of the first batch: outputs, mean loss, gradient, running statistics. Of the steps: losses, what they have
-        added to the parameters, running statistics. Gradients and losses are means over the devices; statistics are
-        rank 0's."""
+        """Of the first batch: outputs, mean loss, gradient (clipped, where it is), running statistics. Of the steps:
+        losses, what they have added to the parameters, running statistics. Gradients and losses are means over the
+        devices; statistics are rank 0's."""
         numbers = self.first_batch()
         self.reset()
         kept = []
@@ -280,6 +277,8 @@ class Training(Trains):
                 numbers |= self.after_first_step()
         losses = self.session.device.mean_over_ranks(self.losses(kept))
         numbers["loss"], numbers["losses_of_steps"] = losses[0], losses
+        for quantity, kept_moments in moments(self.settings, self.optimizer, self.model).items():
+            numbers |= {f"{quantity}/{name}": value for name, value in to_neutral(kept_moments).items()}
         for name, value in to_neutral(dict(self.model.named_parameters())).items():
             numbers[f"updates/{name}"] = value - self.starting_weight(name, value.shape)
         for name, value in running_statistics(self.model).items():
@@ -293,8 +292,8 @@ class Training(Trains):
         return {"outputs": self.session.of_all_ranks(outputs.cpu().numpy())}
 
     def after_first_step(self) -> Neutral:
-        """The gradient that the step took, averaged over the devices by the step itself; an optimizer leaves it as it
-        was. Copied, as the next steps write into the same memory."""
+        """The gradient that the step took, averaged over the devices and clipped by the step itself; an optimizer
+        leaves it as it was. Copied, as the next steps write into the same memory."""
         gradients: dict[str, Any] = {name: parameter.grad for name, parameter in self.model.named_parameters()}
         found = {f"gradients/{name}": value.copy() for name, value in to_neutral(gradients).items()}
         statistics = running_statistics(self.model)
@@ -419,6 +418,8 @@ def optimizer_step(training: Training, mean_loss: Callable[..., Tensor], *inputs
     loss.backward()
     if training.communicates and training.session.mode.formulation == "flat":
         average_gradients(training.model)
+    if training.settings.max_gradient_norm:
+        clip_gradients(training.model, training.settings.max_gradient_norm)
     training.optimizer.step()
     return loss
 
@@ -438,6 +439,16 @@ def require_devices(training: Training) -> None:
             f"execution mode {mode.name} needs an epoch of steps that 2 to {STEPS_PER_GRAPH} divide; this one has "
             f"{len(training.order)} in all epochs, and one step in a graph is compiled_graph"
         )
+
+
+def as_vector(tensors: Neutral) -> NDArray[np.float64]:
+    return np.concatenate([tensor.ravel() for tensor in tensors.values()])
+
+
+def of_vector(vector: NDArray[np.float64], like: Neutral) -> Neutral:
+    """The other way, to the names and shapes of `like`."""
+    parts = np.split(vector, np.cumsum([tensor.size for tensor in like.values()])[:-1])
+    return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(like.items(), parts, strict=True)}
 
 
 def place_order(own_order: NDArray[np.int32], device: torch.device) -> Tensor:

@@ -30,12 +30,14 @@ from harness.work.weights import batch_order
 
 
 class Settings(Frozen):
-    """SGD; the schedule is the same in both frameworks."""
+    """The optimizer and its schedule are the same in both frameworks (harness/work/optimizers.py has the formulas)."""
 
     epochs: int = Field(ge=1)
     learning_rate: float = Field(gt=0)
     momentum: float = Field(ge=0, le=1)
+    """Of SGD alone."""
     weight_decay: float = Field(ge=0)
+    """SGD: of all parameters, a part of the gradient. AdamW: of those with two axes and more, beside the gradient."""
     target_metric: float = Field(ge=0)
     """Time to target is the training time until the task's metric reaches this on the test set."""
     schedule: Schedule = "constant"
@@ -48,6 +50,17 @@ class Settings(Frozen):
     """Random resized crops, half of them flipped, cut on the device in each step."""
     weights: Literal["drawn", "pretrained"] = "drawn"
     """That training starts from: drawn from the seed, or those that torchvision publishes for ImageNet."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Of AdamW alone, as the next two."""
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-8, gt=0)
+    max_gradient_norm: float = Field(default=0, ge=0)
+    """What the L2 norm of the whole gradient is clipped to; 0 clips nothing."""
+    epoch_steps: int = Field(default=0, ge=0)
+    """Of an epoch at most: the first ones of its permutation; 0 is all. Schedule and evaluation go by such epochs."""
+    evaluation_samples: int = Field(default=0, ge=0)
+    """Of the test set at most, its first ones; 0 is all."""
 
 
 FORWARD_PASSES = 3
@@ -100,6 +113,16 @@ def evaluation_batch(test: Arrays) -> int:
     return max(1, min(EVALUATION_BATCH, EVALUATION_BYTES // sample_bytes(test)))
 
 
+def evaluation_count(settings: Settings, test_count: int) -> int:
+    """How many samples of the test set are evaluated after each epoch."""
+    return min(settings.evaluation_samples or test_count, test_count)
+
+
+def steps_in_epoch(settings: Settings, train_count: int, batch_size: int) -> int:
+    whole = train_count // batch_size
+    return min(settings.epoch_steps or whole, whole)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Steps:
     """What the steps of all epochs get, the same in both frameworks."""
@@ -120,8 +143,9 @@ class Steps:
 def steps_of(settings: Settings, seed: int, train: Arrays, batch_size: int) -> Steps:
     """Raises ConfigError where images are to be cut and there are none."""
     count = len(next(iter(train.values())))
-    order = batch_order(seed, count, batch_size, settings.epochs)
-    steps_per_epoch = len(order) // settings.epochs
+    steps_per_epoch = steps_in_epoch(settings, count, batch_size)
+    of_epochs = batch_order(seed, count, batch_size, settings.epochs).reshape(settings.epochs, -1, batch_size)
+    order = of_epochs[:, :steps_per_epoch].reshape(-1, batch_size)
     rates = crops = None
     if settings.schedule != "constant" or settings.warmup_epochs:
         rates = rates_of_steps(
@@ -140,7 +164,7 @@ def steps_of(settings: Settings, seed: int, train: Arrays, batch_size: int) -> S
 
 
 CHECK_STEPS = 2
-"""The second step is the first that momentum has a part in."""
+"""The second step is the first that momentum has a part in, and AdamW's two moments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +174,8 @@ class Course:
     losses: NDArray[np.float64]
     """[steps]; each the mean over the whole batch, before its step."""
     gradients: Mapping[str, NDArray[np.float64]]
-    """By neutral name, of the first step: what the optimizer's momentum holds after it, so weight decay is in it."""
+    """By neutral name, of the first step, by what the optimizer keeps of it: SGD's momentum, with weight decay in it;
+    AdamW's first moment / (1 - beta1). Clipped, where it is."""
     updates: Mapping[str, NDArray[np.float64]]
     """By neutral name: the weights after all steps less the initial ones."""
 

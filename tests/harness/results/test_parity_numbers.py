@@ -125,6 +125,18 @@ def test_gate_has_a_batch_a_precision_and_rates_of_its_own() -> None:
     assert {name: gated.settings[name] for name in of_training} == of_training | {"weights": "drawn"}
 
 
+def test_gate_shows_what_adamw_does() -> None:
+    """The epsilon also where a recipe leaves it out; a clip only where there is one."""
+    adamw = {"optimizer": "adamw", "weight_decay": 0.1, "beta2": 0.95, "max_gradient_norm": 1.0}
+    gated = gate_measurement(measurement(settings=SETTINGS | adamw)).settings
+    of_gate = {"weight_decay": 10.0, "epsilon": 1e-4, "max_gradient_norm": 0.1, "learning_rate": 1e-4}
+    assert gated == SETTINGS | adamw | of_gate
+    without = gate_measurement(measurement(settings=SETTINGS | {"optimizer": "adamw"})).settings
+    assert without == SETTINGS | {"optimizer": "adamw", "epsilon": 1e-4, "learning_rate": 1e-4}
+    clipped_sgd = gate_measurement(measurement(settings=SETTINGS | {"max_gradient_norm": 1.0})).settings
+    assert clipped_sgd == SETTINGS | {"max_gradient_norm": 0.1, "learning_rate": 1e-4}
+
+
 # Sketches.
 
 
