@@ -62,7 +62,9 @@ class Inference(OneProgram, Infers):
         self.device = session.device.device
         self.options = Options.model_validate(measurement.variant.options)
         self.settings = Settings.model_validate(measurement.settings)
-        self.weight_of = weights_of(self.settings, measurement.protocol.seed, session.pretrained)
+        self.weight_of = weights_of(
+            self.settings, measurement.protocol.seed, session.model.initial_weight, session.pretrained
+        )
         self.requests = Requests(
             benchmark=session.benchmark,
             dataset=session.dataset,
