@@ -48,7 +48,7 @@ from jax_runner.captured import (
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.ghost import choices, ghost
-from jax_runner.models import make_model
+from jax_runner.models import attention_of, make_model
 from jax_runner.several_devices import (
     REPLICATED,
     SPLIT,
@@ -97,7 +97,7 @@ class PerSampleGradients(OneProgram, Program):
         self.samples_per_step = self.batch_size
         self.parameter_count = parameter_count(self.problem.model)
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
-        self.details = details_of_compiler(session.mode, session.device)
+        self.details = details_of_compiler(session.mode, session.device) | attention_of(self.problem.model)
         self.details |= {} if session.is_alone else details_of(session)
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)

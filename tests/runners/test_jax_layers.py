@@ -131,7 +131,7 @@ def test_cudnn_attention_is_the_same_mathematics(monkeypatch: pytest.MonkeyPatch
         jax.nn, "dot_product_attention", lambda *arrays, implementation: of_jax(*arrays, implementation="xla")
     )
     arrays = [jnp.asarray(DRAW.standard_normal((2, 5, 3, 8)), jnp.float32) for _ in range(3)]
-    np.testing.assert_allclose(cudnn_attention(*arrays, None), attention(*arrays, None), atol=1e-6)
+    np.testing.assert_allclose(cudnn_attention(*arrays, None, False), attention(*arrays, None, False), atol=1e-6)
 
 
 def test_sequential_has_numbers_for_functions_and_gaps() -> None:

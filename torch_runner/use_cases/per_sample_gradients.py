@@ -45,9 +45,9 @@ from harness.work.use_cases.per_sample_gradients import (
 )
 from torch_runner.captured import capture_layers, patches_of, require_known, weight_of
 from torch_runner.compiler import captured, describe, in_mode, witness
-from torch_runner.device import Device, model_dtype
+from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.ghost import choices, ghost
-from torch_runner.models import for_vmap, make_model
+from torch_runner.models import attention_of, for_vmap, make_model
 from torch_runner.models.gpt import LayerNorm, Positions
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.task import in_float64, make_task, to_device
@@ -84,6 +84,10 @@ class PerSampleGradients(Program):
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
         self.details = describe(session.mode) | ({} if session.is_alone else session.world.describe())
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
+        # Of a fused kernel vmap would make one call for each sample.
+        kernel = "plain_attention" if session.mode.formulation in ("vmap", "chunked") else session.mode.formulation
+        dtype = compute_dtype(measurement.variant.precision)
+        self.details |= attention_of(self.problem.model, kernel, dtype, self.problem.device)
         local = make_function(self.problem, session.mode, self.output, self.settings)
         compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
