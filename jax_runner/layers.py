@@ -219,8 +219,8 @@ def taps(
 
 
 def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, precision: Any, is_causal: bool) -> jax.Array:
-    """softmax(Q K^T / sqrt(features)) V, written out; causal, without the keys behind each query's place. The softmax is in float32 at least; jax.nn.dot_product_attention
-    would make it float32 in double precision, too."""
+    """softmax(Q K^T / sqrt(features)) V, written out; causal, no query sees a key behind its own place. The softmax is
+    in float32 at least; jax.nn.dot_product_attention would make it float32 in double precision, too."""
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, precision=precision, preferred_element_type=wide)
     scores /= jnp.sqrt(jnp.asarray(queries.shape[-1], wide))

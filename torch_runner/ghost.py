@@ -230,19 +230,27 @@ def in_slices(
     layer: Layer, of_slice: Callable[[Any, Tensor, Tensor], Tensor], layer_input: Tensor, gradient: Tensor
 ) -> Tensor:
     """[batch], from some samples at a time."""
-    rows = slices(len(gradient), numbers_of_sample(layer, layer_input.shape[-1], gradient) * gradient.element_size(), layer.slice_bytes)
+    rows = slices(
+        len(gradient),
+        numbers_of_sample(layer, layer_input.shape[-1], gradient) * gradient.element_size(),
+        layer.slice_bytes,
+    )
     return torch.cat([of_slice(layer.module, layer_input[some], gradient[some]) for some in rows])
 
 
 def numbers_of_sample(layer: Layer, seen_features: int, gradient: Tensor) -> int:
-    """The largest of the tensors that its form makes of one sample."""
+    """The largest of the tensors that its form makes of one sample.
+
+    Args:
+        seen_features: of what a dense layer sees at each position.
+    """
     module = layer.module
-    is_convolution = isinstance(module, nn.Conv2d)
-    positions = gradient[0, 0].numel() if is_convolution else gradient[0, ..., 0].numel()
-    made = [positions**2]
-    if layer.form == "instantiated":
-        made = [module.weight.numel() if is_convolution else seen_features * gradient.shape[-1]]
-    if isinstance(module, nn.Conv2d) and layer.form != "pixel_gram":
+    if not isinstance(module, nn.Conv2d):
+        positions = gradient[0, ..., 0].numel()
+        return seen_features * gradient.shape[-1] if layer.form == "instantiated" else positions**2
+    positions = gradient[0, 0].numel()
+    made = [module.weight.numel()] if layer.form == "instantiated" else [positions**2]
+    if layer.form != "pixel_gram":
         made.append(module.weight[0].numel() * positions)
     return max(made)
 

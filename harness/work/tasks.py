@@ -76,6 +76,7 @@ NEXT_TOKEN = Task(
     samples="sequences",
     metric=PERPLEXITY,
 )
-"""tokens: integers [samples, positions + 1], as narrow as the vocabulary allows; each is to be predicted from those before it in its sample."""
+"""tokens: integers [samples, positions + 1], as narrow as the vocabulary allows; each is to be predicted from those
+before it in its sample."""
 NEXT_BYTE = NEXT_TOKEN.model_copy(update={"metric": BITS_PER_BYTE})
 """The same where tokens are bytes."""

@@ -34,5 +34,7 @@ def without_values(build: Callable[[], nnx.Module], dtype: Any) -> nnx.Module:
 
 def attention_of(model: nnx.Module) -> dict[str, str]:
     """For the record: what computes the attention; empty where the model has none."""
-    layers = [module for _, module in nnx.iter_modules(model) if isinstance(module, SelfAttention | CausalSelfAttention)]
+    layers = [
+        module for _, module in nnx.iter_modules(model) if isinstance(module, SelfAttention | CausalSelfAttention)
+    ]
     return {"attention": "cudnn" if layers[0].attend is cudnn_attention else "written out"} if layers else {}

@@ -117,9 +117,7 @@ class Training(OneProgram, Trains):
         self.seed = measurement.protocol.seed
         self.communicates = joined and not session.is_alone
         self.starting_weight = session.starting_weights(settings.weights)
-        self.problem = Problem(
-            session, model_dtypes(measurement.variant.precision), session.mode.formulation
-        )
+        self.problem = Problem(session, model_dtypes(measurement.variant.precision), session.mode.formulation)
         self.model = self.problem.model
         batch_size = measurement.variant.batch_size
         self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size)

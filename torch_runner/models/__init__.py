@@ -72,7 +72,7 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
     queries = torch.zeros(1, heads, PROBED_POSITIONS, width // heads, dtype=dtype, device=device, requires_grad=True)
     try:
         with with_attention(formulation):
-            F.scaled_dot_product_attention(queries, queries, queries, is_causal=causal).sum().backward()  # type: ignore[no-untyped-call]
+            F.scaled_dot_product_attention(queries, queries, queries, is_causal=causal).sum().backward()
             chosen = torch._fused_sdp_choice(queries, queries, queries, is_causal=causal)
     except RuntimeError as error:
         words = str(error).strip().splitlines()[0]

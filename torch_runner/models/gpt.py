@@ -84,8 +84,10 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[batch, positions, width] to the same."""
-        of_heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.c_attn(inputs).chunk(3, -1)]
-        attended = F.scaled_dot_product_attention(*of_heads, is_causal=True)
+        queries, keys, values = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.c_attn(inputs).chunk(3, -1)
+        )
+        attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         outputs: Tensor = self.c_proj(attended.transpose(1, 2).flatten(2))
         return outputs
 

@@ -20,7 +20,7 @@ SIZES = {
     "gpt_nano": GptSize(layers=4, width=128, heads=4, positions=64, vocabulary=VOCABULARY),
     "gpt_mini": GptSize(layers=6, width=384, heads=6, positions=256, vocabulary=VOCABULARY),
 }
-"""nanoGPT's settings for a CPU, and its "baby GPT" (karpathy/nanoGPT, README.md and config/train_shakespeare_char.py)."""
+"""nanoGPT's settings for a CPU, and its "baby GPT" (karpathy/nanoGPT, README.md, config/train_shakespeare_char.py)."""
 STORED_POSITIONS = 256
 """Of a window on the disk. For a model with fewer positions it is cut."""
 
@@ -37,7 +37,7 @@ TEST_SHARE = 0.05
 """Of the text, from its end."""
 
 SAMPLE = Path(__file__).parent.parent / "sample"
-SAMPLE_FILES = ("us_constitution.txt",)
+SAMPLE_FILES = ("us_constitution.txt", "us_bill_of_rights.txt", "gettysburg_address.txt")
 SAMPLE_STRIDE = 32
 """Of the sample's windows to train on, which overlap: it is short."""
 SAMPLE_TEST_SHARE = 0.1

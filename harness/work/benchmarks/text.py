@@ -23,7 +23,9 @@ TEST_SHARE = 0.1
 def _read(_originals: Path | None = None) -> Dataset:
     tokens = np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int32)
     train, test = np.split(tokens, [round(len(tokens) * (1 - TEST_SHARE))])
-    return Dataset(train={"tokens": windows(train, WINDOW, STRIDE)}, test={"tokens": windows(test, WINDOW)}, constants={})
+    return Dataset(
+        train={"tokens": windows(train, WINDOW, STRIDE)}, test={"tokens": windows(test, WINDOW)}, constants={}
+    )
 
 
 BENCHMARK = Benchmark(
