@@ -81,29 +81,6 @@ class SelfAttention(nnx.Module):
         return self.out_proj(attended.reshape(batch, tokens, features))
 
 
-class CausalSelfAttention(nnx.Module):
-    """nanoGPT's, with its names and without biases: each position attends to itself and to those before it.
-
-    In bf16 the products are of bf16 and the softmax is in float32, as in PyTorch's kernels.
-    """
-
-    def __init__(self, width: int, heads: int, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
-        self.c_attn = nnx.Linear(width, 3 * width, use_bias=False, rngs=rngs, **dtypes)
-        self.c_proj = nnx.Linear(width, width, use_bias=False, rngs=rngs, **dtypes)
-        self.heads = heads
-        self.dtype = dtypes["dtype"]
-        self.precision = dtypes.get("precision")
-        self.attend: Attention = attention
-
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """[batch, positions, width] to the same."""
-        batch, positions, width = inputs.shape
-        by_head = self.c_attn(inputs).reshape(batch, positions, 3, self.heads, width // self.heads)
-        attended = self.attend(by_head[:, :, 0], by_head[:, :, 1], by_head[:, :, 2], self.precision, True)
-        return self.c_proj(attended.reshape(batch, positions, width))
-
-
 @dataclass(frozen=True)
 class Layers:
     """Makes the layers of one model, of its dtypes and with its constants of BatchNorm."""
@@ -246,7 +223,7 @@ def use_cudnn_attention(model: nnx.Module) -> None:
     if jax.default_backend() != "gpu":
         raise Refused("cuDNN's attention needs an NVIDIA GPU; JAX sees none here")
     for _, module in nnx.iter_modules(model):
-        if isinstance(module, SelfAttention | CausalSelfAttention):
+        if getattr(module, "attend", None) is attention:
             if module.dtype not in (jnp.bfloat16, jnp.float16):
                 name = jnp.dtype(module.dtype).name
                 raise Refused(f"cuDNN's attention is for bf16 and fp16, and this model computes in {name}")

@@ -8,7 +8,8 @@ import jax
 from flax import nnx
 
 from harness.measure.program import Session
-from jax_runner.layers import CausalSelfAttention, SelfAttention, cudnn_attention
+from jax_runner.layers import SelfAttention, cudnn_attention
+from jax_runner.models.gpt import CausalSelfAttention
 
 
 def make_model(session: Session[Any], dtypes: dict[str, Any]) -> nnx.Module:

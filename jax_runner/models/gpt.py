@@ -19,7 +19,7 @@ from flax import nnx
 from jax import numpy as jnp
 
 from harness.work.gpt import EPSILON, GptSize
-from jax_runner.layers import CausalSelfAttention, Sequential
+from jax_runner.layers import Attention, Sequential, attention
 
 
 class Embedding(nnx.Module):
@@ -77,6 +77,29 @@ class TiedHead(nnx.Module):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         """[batch, positions, width] and [vocabulary, width] to [batch, positions, vocabulary]."""
         return self.product(hidden, table.astype(hidden.dtype), precision=self.precision)
+
+
+class CausalSelfAttention(nnx.Module):
+    """nanoGPT's, with its names and without biases: each position attends to itself and to those before it.
+
+    In bf16 the products are of bf16 and the softmax is in float32, as in PyTorch's kernels.
+    """
+
+    def __init__(self, width: int, heads: int, dtypes: dict[str, Any]) -> None:
+        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
+        self.c_attn = nnx.Linear(width, 3 * width, use_bias=False, rngs=rngs, **dtypes)
+        self.c_proj = nnx.Linear(width, width, use_bias=False, rngs=rngs, **dtypes)
+        self.heads = heads
+        self.dtype = dtypes["dtype"]
+        self.precision = dtypes.get("precision")
+        self.attend: Attention = attention
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """[batch, positions, width] to the same."""
+        batch, positions, width = inputs.shape
+        by_head = self.c_attn(inputs).reshape(batch, positions, 3, self.heads, width // self.heads)
+        attended = self.attend(by_head[:, :, 0], by_head[:, :, 1], by_head[:, :, 2], self.precision, True)
+        return self.c_proj(attended.reshape(batch, positions, width))
 
 
 class Mlp(nnx.Module):
