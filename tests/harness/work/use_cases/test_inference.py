@@ -20,6 +20,7 @@ from harness.work.use_cases.inference import (
     no_score,
     weights_of,
 )
+from harness.work.weights import initial_weight
 
 
 def requests_of(count: int, batch_size: int, image_size: int | None = None, pixels: int = 4) -> Requests:
