@@ -222,7 +222,8 @@ def use_cudnn_attention(model: nnx.Module) -> None:
     """
     if jax.default_backend() != "gpu":
         raise Refused("cuDNN's attention needs an NVIDIA GPU; JAX sees none here")
-    for _, module in nnx.iter_modules(model):
+    modules: Any = [module for _, module in nnx.iter_modules(model)]
+    for module in modules:
         if getattr(module, "attend", None) is attention:
             if module.dtype not in (jnp.bfloat16, jnp.float16):
                 name = jnp.dtype(module.dtype).name

@@ -278,7 +278,7 @@ def test_torch_refuses(model: nn.Module, message: str) -> None:
         batch=lambda _rows: (torch.zeros(1, 2), torch.zeros(1)),
         apply=lambda _params, inputs: model(inputs),
         bf16=False,
-        task=ImageClassification(torch.zeros(1), torch.ones(1)),
+        task=ImageClassification(torch.zeros(1), torch.ones(1), ()),
     )
     with pytest.raises(Refused, match=message):
         of_torch.ghost(problem, "norms", 1.0, traced=False)  # type: ignore[arg-type]
