@@ -4,7 +4,7 @@ From these two a layer's weight gradient can be had sample by sample, or its nor
 sum. The formulations outer_product, grouped and ghost are made of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -15,12 +15,13 @@ from flax.traverse_util import flatten_dict
 from jax import numpy as jnp
 
 from harness.errors import Refused
+from jax_runner.models.gpt import Embedding, LayerNorm, Positions, TiedHead
 from jax_runner.task import Task
 from jax_runner.weights import Params, Path
 
 Product = Callable[[jax.Array, jax.Array], jax.Array]
-"""(layer input, kernel) -> the layer's output before its bias: a convolution with its stride and padding, or a matrix
-product. Linear in each."""
+"""(layer input, weight) -> the layer's output before its bias: a convolution with its stride and padding, a matrix
+product, rows of a table, ... Linear in the weight."""
 
 
 class Problem(Protocol):
@@ -38,46 +39,54 @@ class Captured(NamedTuple):
     """Of one layer, with the whole batch."""
 
     module: Any
-    """nnx.Conv or nnx.Linear; nnx.Embed where the formulation knows it."""
+    """One of KNOWN."""
     product: Product
     layer_input: jax.Array
-    """As the product takes it, in the layer's dtype: [batch, height, width, channels] or [batch, ..., features]. Of an
-    Embed: tokens [batch, ...]."""
+    """As the product takes it, in the layer's dtype: [batch, height, width, channels] or [batch, ..., features]. Of a
+    table of tokens or positions: tokens [batch, ...]. Of LayerNorm: normalised."""
     output_gradient: jax.Array
     """Of the losses' sum by the layer's output, in the layer's dtype: [batch, height, width, channels] or
     [batch, ..., features]. Row i belongs to sample i's own loss, as the samples of a batch do not depend on each
     other."""
+    weight: Any = None
+    """Shape and dtype of the weight, as the product takes it."""
 
 
 Capture = Callable[[Params, jax.Array, jax.Array], dict[Path, Captured]]
 """(params, inputs [batch, ...], targets [batch, ...]) -> by the layer's path; its parameters are `(*path, "kernel")`
-and `(*path, "bias")` in `flatten_dict(params)`. To be called under jit."""
+and `(*path, "bias")` in `flatten_dict(params)`, or a weight of another name. To be called under jit."""
 
 
-KNOWN = (nnx.Conv, nnx.Linear)
+DENSE = (nnx.Linear, TiedHead)
+TABLES = (nnx.Embed, Embedding)
+"""Of tokens."""
+KNOWN = (nnx.Conv, *DENSE, *TABLES, Positions, LayerNorm)
+HOOKS = {nnx.Conv: "conv_general_dilated", nnx.Linear: "dot_general"}
+"""The attributes of Flax's layers that hold their products; those of models/gpt.py are called `product`."""
 
 
-def capture_layers(problem: Problem, formulation: str, known: tuple[type[nnx.Module], ...] = KNOWN) -> Capture:
+def capture_layers(problem: Problem, formulation: str) -> Capture:
     """One forward pass, and one backward pass to the layers' outputs only: the weights' own gradients, which are in an
     ordinary backward pass, are never computed.
 
-    The gradient by an output is the gradient by a zero that is added to it, through the hooks that Flax's layers have
-    for their product (`conv_general_dilated`, `dot_general`).
+    The gradient by an output is the gradient by a zero that is added to it, through the hooks that layers have for
+    their product.
 
     Args:
         formulation: for the words of a refusal.
-        known: layers that it can do; of these two, and nnx.Embed.
 
     Raises:
         Refused: the model has parameters in other layers.
     """
     with_parameters = {path[:-1] for path in flatten_dict(problem.params)}
     layers: dict[Path, Any] = {
-        path: module for path, module in nnx.iter_modules(problem.model) if path in with_parameters
+        path: module
+        for path, module in nnx.iter_modules(problem.model)
+        if path in with_parameters or isinstance(module, TiedHead)
     }
     for path, module in layers.items():
-        if not isinstance(module, known):
-            names = " and ".join(layer.__name__ for layer in known)
+        if not isinstance(module, KNOWN):
+            names = ", ".join(sorted({layer.__name__ for layer in KNOWN}))
             raise Refused(f"the formulation {formulation} knows {names}, not {type(module).__name__} ({path})")
 
     def forward(params: Params, inputs: jax.Array, seen: "Seen") -> jax.Array:
@@ -88,7 +97,7 @@ def capture_layers(problem: Problem, formulation: str, known: tuple[type[nnx.Mod
                 embed.__class__ = HookedEmbed
                 embed.look_up = seen.hook(path, rows_of)
             elif path in layers:
-                hook = "dot_general" if isinstance(module, nnx.Linear) else "conv_general_dilated"
+                hook = HOOKS.get(type(module), "product")
                 setattr(module, hook, seen.hook(path, getattr(module, hook)))
         return model(inputs)
 
@@ -101,20 +110,28 @@ def capture_layers(problem: Problem, formulation: str, known: tuple[type[nnx.Mod
         shapes = jax.eval_shape(shapes_of_outputs)
         zeros = {path: jnp.zeros(shape.shape, shape.dtype) for path, shape in shapes.items()}
         products: dict[Path, Product] = {}
+        weights: dict[Path, jax.ShapeDtypeStruct] = {}
 
         def loss(zeros: dict[Path, jax.Array]) -> tuple[jax.Array, dict[Path, jax.Array]]:
             seen = Seen(zeros)
             outputs = forward(params, inputs, seen)
             products.update(seen.products)
+            weights.update(seen.weights)
             return problem.task.losses(outputs, targets).sum(), seen.inputs
 
         output_gradients, layer_inputs = jax.grad(loss, has_aux=True)(zeros)
         return {
-            path: Captured(module, products[path], layer_inputs[path], output_gradients[path])
+            path: Captured(module, products[path], layer_inputs[path], output_gradients[path], weights[path])
             for path, module in layers.items()
         }
 
     return capture
+
+
+def uses_of(layers: Mapping[Path, Captured], path: Path) -> list[Captured]:
+    """Of the weight of the layer at `path`: the layer itself, and those that share it."""
+    sharing = (layer for layer in layers.values() if isinstance(layer.module, TiedHead))
+    return [layers[path], *(layer for layer in sharing if layer.module.shares == path)]
 
 
 class Seen:
@@ -126,6 +143,7 @@ class Seen:
         self.inputs: dict[Path, jax.Array] = {}
         self.outputs: dict[Path, jax.Array] = {}
         self.products: dict[Path, Product] = {}
+        self.weights: dict[Path, jax.ShapeDtypeStruct] = {}
 
     def hook(self, path: Path, of_layer: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         """`of_layer`: what the layer calls for its product, with its strides, padding and precision."""
@@ -134,6 +152,7 @@ class Seen:
             if path in self.inputs:
                 raise Refused(f"per-sample gradients are not made of layers that are used twice, as {path} is")
             self.products[path] = partial(with_arguments, of_layer, arguments, keywords)
+            self.weights[path] = jax.ShapeDtypeStruct(kernel.shape, kernel.dtype)
             self.inputs[path] = layer_input
             self.outputs[path] = of_layer(layer_input, kernel, *arguments, **keywords)
             return self.outputs[path] if self.zeros is None else self.outputs[path] + self.zeros[path]
@@ -175,20 +194,32 @@ def kernel_gradient_of_sum(layer: Captured, output_gradient: jax.Array) -> jax.A
     Args:
         output_gradient: as the layer's, or its rows scaled by one factor for each sample.
     """
-    (gradient,) = jax.linear_transpose(lambda kernel: layer.product(layer.layer_input, kernel), of_kernel(layer))(
+    (gradient,) = jax.linear_transpose(lambda kernel: layer.product(layer.layer_input, kernel), layer.weight)(
         output_gradient
     )
     return gradient
 
 
 def kernel_gradients_by_outer_product(layer: Captured) -> jax.Array:
-    """[batch, *kernel]: one batched product. Of a convolution: its patches (im2col) times the output's gradient, summed
-    over positions."""
+    """[batch, *kernel]: one batched product, summed over positions. Of a convolution: its patches (im2col) times the
+    output's gradient. Of what is no product of matrices: its transpose, sample by sample."""
+    if isinstance(layer.module, DENSE):
+        subscripts = "b...o,b...i->boi" if isinstance(layer.module, TiedHead) else "b...o,b...i->bio"
+        precision = layer.module.precision
+        return jnp.einsum(subscripts, layer.output_gradient, layer.layer_input, precision=precision)
+    if not isinstance(layer.module, nnx.Conv):
+        return jax.vmap(lambda one, gradient: kernel_gradient_of_one(layer, one, gradient))(
+            layer.layer_input, layer.output_gradient
+        )
     precision = layer.module.precision
-    if isinstance(layer.module, nnx.Linear):
-        return jnp.einsum("bi,bo->bio", layer.layer_input, layer.output_gradient, precision=precision)
     patches = patches_of(layer)
     return jnp.einsum("bhwklc,bhwo->bklco", patches, layer.output_gradient, precision=precision)
+
+
+def kernel_gradient_of_one(layer: Captured, layer_input: jax.Array, output_gradient: jax.Array) -> jax.Array:
+    """[*kernel], from the input and the output's gradient of one sample."""
+    one = layer._replace(layer_input=layer_input[None])
+    return kernel_gradient_of_sum(one, output_gradient[None])
 
 
 def kernel_gradients_by_group(layer: Captured) -> jax.Array:
@@ -199,9 +230,9 @@ def kernel_gradients_by_group(layer: Captured) -> jax.Array:
     `batch_group_count` = batch, which XLA maps to cuDNN's grouped weight gradient. A dense layer's is a batched product
     in any case.
     """
-    if isinstance(layer.module, nnx.Linear):
+    if not isinstance(layer.module, nnx.Conv):
         return kernel_gradients_by_outer_product(layer)
-    kernel, batch = of_kernel(layer), len(layer.layer_input)
+    kernel, batch = layer.weight, len(layer.layer_input)
 
     def over_samples(kernels: jax.Array) -> jax.Array:
         of_one = lambda image, kernel: layer.product(image[None], kernel)[0]  # noqa: E731
@@ -236,9 +267,3 @@ def patches_of(layer: Captured) -> jax.Array:
         [jnp.stack([seen_by(row, column) for column in range(kernel_width)], axis=3) for row in range(kernel_height)],
         axis=3,
     )
-
-
-def of_kernel(layer: Captured) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the kernel, or the embedding, as the product takes it."""
-    weight = layer.module.embedding if isinstance(layer.module, nnx.Embed) else layer.module.kernel
-    return jax.ShapeDtypeStruct(weight[...].shape, layer.output_gradient.dtype)

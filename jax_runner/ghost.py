@@ -8,7 +8,7 @@ weight gradient of each layer, whose samples are scaled by their clip factors (b
 [samples, *weight] is made for at most SLICE_BYTES at a time, in a layer whose form is `instantiated`, and dropped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,18 @@ from jax import numpy as jnp
 from harness.errors import Refused
 from harness.work.ghost import Form, Shape, choose, described
 from harness.work.use_cases.per_sample_gradients import Settings
-from jax_runner.captured import Captured, Problem, bias_gradients, capture_layers, kernel_gradient_of_sum
+from jax_runner.captured import (
+    DENSE,
+    KNOWN,
+    TABLES,
+    Captured,
+    Problem,
+    bias_gradients,
+    capture_layers,
+    kernel_gradient_of_sum,
+    uses_of,
+)
+from jax_runner.models.gpt import LayerNorm, Positions
 from jax_runner.weights import Params
 
 Arrays = Any
@@ -41,7 +52,7 @@ def ghost(problem: Problem, output: str, settings: Settings) -> Function:
         Refused: the model has a layer, or a use of one, whose norms are not known here.
     """
     require_known_layers(problem.model)
-    capture = capture_layers(problem, "ghost", (nnx.Conv, nnx.Linear, nnx.Embed))
+    capture = capture_layers(problem, "ghost")
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Arrays:
         layers = capture(params, inputs, targets)
@@ -49,13 +60,15 @@ def ghost(problem: Problem, output: str, settings: Settings) -> Function:
         biases = {path: in_float32(bias_gradients(layers[path[:-1]])) for path in flat if path[-1] == "bias"}
         squares = [squared_norms(layer, form_of(layer)) for layer in layers.values()]
         squares += [jnp.sum(bias**2, axis=1) for bias in biases.values()]
+        squares += [2 * product_of_shared(*uses) for path in layers if len(uses := uses_of(layers, path)) == 2]
         # Rounding can make a Gram form of a sample without a gradient a little less than zero.
         norms = jnp.sqrt(jnp.maximum(sum(squares), 0))
         if output == "norms":
             return {"norms": norms}
         factors = settings.clip_norm / jnp.maximum(norms, settings.clip_norm)
         sums = {
-            path: factors @ biases[path] if path in biases else weight_sum(layers[path[:-1]], factors) for path in flat
+            path: factors @ biases[path] if path in biases else sum_of_uses(uses_of(layers, path[:-1]), factors)
+            for path in flat
         }
         return unflatten_dict({path: sums[path].astype(parameter.dtype) for path, parameter in flat.items()})
 
@@ -65,7 +78,7 @@ def ghost(problem: Problem, output: str, settings: Settings) -> Function:
 def choices(problem: Problem) -> list[str]:
     """For the record: the form of each layer."""
     require_known_layers(problem.model)
-    capture = capture_layers(problem, "ghost", (nnx.Conv, nnx.Linear, nnx.Embed))
+    capture = capture_layers(problem, "ghost")
     found: list[tuple[str, Form]] = []
 
     def note(inputs: jax.Array, targets: jax.Array) -> None:
@@ -94,8 +107,9 @@ def require_known_layers(model: nnx.Module) -> None:
 
 def require_known(name: str, module: nnx.Module) -> None:
     """Raises Refused."""
-    if type(module) not in (nnx.Conv, nnx.Linear, nnx.Embed):
-        raise Refused(f"the formulation ghost knows Conv, Linear and Embed, not {type(module).__name__} ({name})")
+    if type(module) not in KNOWN:
+        known = ", ".join(sorted({layer.__name__ for layer in KNOWN}))
+        raise Refused(f"the formulation ghost knows {known}, not {type(module).__name__} ({name})")
     if not isinstance(module, nnx.Conv):
         return
     is_plain = module.feature_group_count == 1 and module.mask is None
@@ -123,11 +137,15 @@ def known_pair(value: Any) -> tuple[int, int]:
 def form_of(layer: Captured) -> Form:
     """By its shapes."""
     module, (_, *of_output, features) = layer.module, layer.output_gradient.shape
-    if isinstance(module, nnx.Embed):
+    if isinstance(module, TABLES):
         return "equal_tokens"
+    if isinstance(module, Positions):
+        return "rows"
+    if isinstance(module, LayerNorm):
+        return "summed"
     positions = int(np.prod(of_output))
-    if isinstance(module, nnx.Linear):
-        return choose(Shape(positions, module.in_features, features))
+    if isinstance(module, DENSE):
+        return choose(Shape(positions, layer.layer_input.shape[-1], features))
     height, width = module.kernel_size
     _, *pixels, channels = layer.layer_input.shape
     shape = Shape(
@@ -162,29 +180,52 @@ def squared_norms(layer: Captured, form: Form) -> jax.Array:
         }
         of_sample: OfSample = of_convolution[form]
     else:
-        of_sample = {"gram": gram, "instantiated": instantiated, "equal_tokens": equal_tokens}[form]
-        own_axes = () if isinstance(module, nnx.Embed) else layer_input.shape[-1:]
+        of_sample = OF_POSITIONS[form]
+        own_axes = () if jnp.issubdtype(layer_input.dtype, jnp.integer) else layer_input.shape[-1:]
         layer_input = layer_input.reshape(len(layer_input), -1, *own_axes)
         gradient = gradient.reshape(len(gradient), -1, gradient.shape[-1])
 
     def of_one(sample: tuple[jax.Array, jax.Array]) -> jax.Array:
         return of_sample(module, *sample)
 
-    bytes_of_sample = numbers_of_sample(layer, form) * gradient.dtype.itemsize
+    return in_slices(of_one, (layer_input, gradient), numbers_of_sample(layer, form) * gradient.dtype.itemsize)
+
+
+def in_slices(of_one: Callable[[Any], jax.Array], arrays: Any, bytes_of_sample: int) -> jax.Array:
+    """[batch], from some samples at a time.
+
+    Args:
+        of_one: from the arrays of one sample, a scalar.
+    """
     limit = SLICE_BYTES["cpu" if jax.default_backend() == "cpu" else "gpu"]
     size = max(1, limit // bytes_of_sample)
-    if size >= len(gradient):
-        return jax.vmap(of_one)((layer_input, gradient))
-    return jax.lax.map(of_one, (layer_input, gradient), batch_size=size)
+    if size >= len(jax.tree.leaves(arrays)[0]):
+        return jax.vmap(of_one)(arrays)
+    return jax.lax.map(of_one, arrays, batch_size=size)
+
+
+def product_of_shared(embedding: Captured, head: Captured) -> jax.Array:
+    """[batch]: the inner product of the two gradients of a table that is an embedding and the output's weight
+    (harness/work/ghost.py)."""
+
+    def of_one(sample: tuple[jax.Array, ...]) -> jax.Array:
+        tokens, of_embedding, hidden, of_logits = sample
+        pairs = product(head.module, of_embedding, hidden.astype(of_embedding.dtype).T)
+        return jnp.sum(pairs * of_logits[:, tokens].T)
+
+    arrays = (embedding.layer_input, embedding.output_gradient, head.layer_input, head.output_gradient)
+    return in_slices(of_one, arrays, arrays[0].shape[1] ** 2 * arrays[1].dtype.itemsize)
 
 
 def numbers_of_sample(layer: Captured, form: Form) -> int:
     """The largest of the arrays that the form makes of one sample."""
     module, (_, *of_output, features) = layer.module, layer.output_gradient.shape
     positions = int(np.prod(of_output))
-    if isinstance(module, nnx.Embed):
-        return positions**2
-    seen = int(np.prod(module.kernel[...].shape[:-1]))
+    if form in ("equal_tokens", "rows", "summed"):
+        return positions**2 if form == "equal_tokens" else positions * features
+    seen = layer.layer_input.shape[-1]
+    if isinstance(module, nnx.Conv):
+        seen = int(np.prod(module.kernel[...].shape[:-1]))
     made = [seen * features] if form == "instantiated" else [positions**2]
     if isinstance(module, nnx.Conv) and form != "pixel_gram":
         made.append(seen * positions)
@@ -205,6 +246,26 @@ def equal_tokens(module: Any, tokens: jax.Array, gradient: jax.Array) -> jax.Arr
     """From [positions] and [positions, features]: the rows of equal tokens add up."""
     are_equal = tokens[:, None] == tokens[None, :]
     return jnp.sum(jnp.where(are_equal, product(module, gradient, gradient.T), 0))
+
+
+def rows(_module: Any, _tokens: jax.Array, gradient: jax.Array) -> jax.Array:
+    """From [positions, features]: no two positions have the same row."""
+    return jnp.sum(in_float32(gradient) ** 2)
+
+
+def summed(_module: Any, normalised: jax.Array, gradient: jax.Array) -> jax.Array:
+    """From [positions, features]."""
+    return jnp.sum(jnp.sum(in_float32(normalised) * in_float32(gradient), axis=0) ** 2)
+
+
+OF_POSITIONS: dict[Form, OfSample] = {
+    "gram": gram,
+    "instantiated": instantiated,
+    "equal_tokens": equal_tokens,
+    "rows": rows,
+    "summed": summed,
+}
+"""Of all layers but convolutions."""
 
 
 def gram_of_patches(module: nnx.Conv, image: jax.Array, gradient: jax.Array) -> jax.Array:
@@ -279,10 +340,16 @@ def in_rows(image: jax.Array) -> jax.Array:
 # Sums
 
 
+def sum_of_uses(uses: Sequence[Captured], factors: jax.Array) -> jax.Array:
+    """Of all layers that share a weight, in float32 at least."""
+    sums = [in_float32(weight_sum(layer, factors)) for layer in uses]
+    return sum(sums[1:], sums[0])
+
+
 def weight_sum(layer: Captured, factors: jax.Array) -> jax.Array:
     """The sum over the samples of their weight gradients times their factors: one ordinary weight gradient."""
     layer_input, gradient = layer.layer_input, layer.output_gradient
-    if not isinstance(layer.module, nnx.Embed) and layer_input.size < gradient.size:
+    if isinstance(layer.module, (nnx.Conv, *DENSE)) and layer_input.size < gradient.size:
         return kernel_gradient_of_sum(layer._replace(layer_input=times(factors, layer_input)), gradient)
     return kernel_gradient_of_sum(layer, times(factors, gradient))
 

@@ -16,8 +16,8 @@ from harness.errors import Refused
 from harness.work import declared
 
 Function = Callable[[jax.Array], jax.Array]
-Attention = Callable[[jax.Array, jax.Array, jax.Array, Any], jax.Array]
-"""(queries, keys, values, precision) -> outputs; each array [batch, tokens, heads, features]."""
+Attention = Callable[[jax.Array, jax.Array, jax.Array, Any, bool], jax.Array]
+"""(queries, keys, values, precision, is_causal) -> outputs; each array [batch, tokens, heads, features]."""
 
 
 class BatchNorm(nnx.BatchNorm):
@@ -77,7 +77,7 @@ class SelfAttention(nnx.Module):
         weight, bias = self.in_proj_weight[...].astype(self.dtype), self.in_proj_bias[...].astype(self.dtype)
         projected = jnp.dot(x.astype(self.dtype), weight, precision=self.precision) + bias
         by_head = projected.reshape(batch, tokens, 3, self.heads, features // self.heads)
-        attended = self.attend(by_head[:, :, 0], by_head[:, :, 1], by_head[:, :, 2], self.precision)
+        attended = self.attend(by_head[:, :, 0], by_head[:, :, 1], by_head[:, :, 2], self.precision, False)
         return self.out_proj(attended.reshape(batch, tokens, features))
 
 
@@ -195,18 +195,23 @@ def taps(
 # Attention
 
 
-def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, precision: Any) -> jax.Array:
-    """softmax(Q K^T / sqrt(features)) V, written out. The softmax is in float32 at least; jax.nn.dot_product_attention
-    would make it float32 in double precision, too."""
+def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, precision: Any, is_causal: bool) -> jax.Array:
+    """softmax(Q K^T / sqrt(features)) V, written out; causal, no query sees a key behind its own place. The softmax is
+    in float32 at least; jax.nn.dot_product_attention would make it float32 in double precision, too."""
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, precision=precision, preferred_element_type=wide)
-    weights = jax.nn.softmax(scores / jnp.sqrt(jnp.asarray(queries.shape[-1], wide)), axis=-1)
+    scores /= jnp.sqrt(jnp.asarray(queries.shape[-1], wide))
+    if is_causal:
+        scores = jnp.where(jnp.tri(queries.shape[1], keys.shape[1], dtype=bool), scores, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=-1)
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(values.dtype), values, precision=precision)
 
 
-def cudnn_attention(queries: jax.Array, keys: jax.Array, values: jax.Array, _precision: Any) -> jax.Array:
+def cudnn_attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, _precision: Any, is_causal: bool
+) -> jax.Array:
     """The same as one kernel of cuDNN, which never has the scores in memory."""
-    return jax.nn.dot_product_attention(queries, keys, values, implementation="cudnn")
+    return jax.nn.dot_product_attention(queries, keys, values, is_causal=is_causal, implementation="cudnn")
 
 
 def use_cudnn_attention(model: nnx.Module) -> None:
@@ -217,8 +222,9 @@ def use_cudnn_attention(model: nnx.Module) -> None:
     """
     if jax.default_backend() != "gpu":
         raise Refused("cuDNN's attention needs an NVIDIA GPU; JAX sees none here")
-    for _, module in nnx.iter_modules(model):
-        if isinstance(module, SelfAttention):
+    modules: Any = [module for _, module in nnx.iter_modules(model)]
+    for module in modules:
+        if getattr(module, "attend", None) is attention:
             if module.dtype not in (jnp.bfloat16, jnp.float16):
                 name = jnp.dtype(module.dtype).name
                 raise Refused(f"cuDNN's attention is for bf16 and fp16, and this model computes in {name}")

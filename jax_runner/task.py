@@ -96,10 +96,10 @@ class NextToken:
     """Outputs are logits [batch, positions, vocabulary], targets are tokens [batch, positions]."""
 
     def inputs(self, batch: Batch) -> jax.Array:
-        return batch["tokens"][..., :-1]
+        return batch["tokens"][..., :-1].astype(jnp.int32)
 
     def targets(self, batch: Batch) -> jax.Array:
-        return batch["tokens"][..., 1:]
+        return batch["tokens"][..., 1:].astype(jnp.int32)
 
     def losses(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
         """Of each sample the mean over its positions."""

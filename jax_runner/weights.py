@@ -25,7 +25,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
 
-from harness.work.weights import WeightOf, initial_weight
+from harness.work.weights import Draw, WeightOf, initial_weight
 
 Params = dict[str | int, Any]
 """Arrays by the names of the model's attributes, nested as these are. Plain dicts: an nnx.State would be taken apart in
@@ -51,9 +51,9 @@ NEUTRAL_NAMES = {
 TRANSPOSED = ("kernel", "in_proj_weight")
 
 
-def load_initial_weights(model: nnx.Module, seed: int) -> None:
+def load_initial_weights(model: nnx.Module, seed: int, draw: Draw = initial_weight) -> None:
     """Those that training begins with."""
-    load_weights(model, partial(initial_weight, seed))
+    load_weights(model, partial(draw, seed))
 
 
 def load_weights(model: nnx.Module, weight_of: WeightOf) -> None:

@@ -14,12 +14,18 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn import functional as F
 
+from harness.errors import Refused
+from torch_runner.models.gpt import LayerNorm, Positions, TiedHead
 from torch_runner.task import Task
 
 Tensors = dict[str, Tensor]
 Capture = Callable[[Tensor, Tensor], tuple[Tensors, Tensors]]
 """(inputs [batch, ...], targets [batch, ...]) -> by layer, its input and the gradient of the summed losses by its
 output."""
+
+
+KNOWN = (nn.Conv2d, nn.Linear, nn.Embedding, Positions, LayerNorm, TiedHead)
+"""Layers whose weight gradients can be made of what they see."""
 
 
 class Problem(Protocol):
@@ -48,8 +54,8 @@ def capture_layers(problem: Problem, layers: Mapping[str, nn.Module], *, traced:
     outputs: Tensors = {}
     zeros: Tensors = {}
 
-    def capture(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
-        def hook(_module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
+    def capture(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def hook(_module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
             layer_inputs[name] = arguments[0].detach()
             if traced:
                 outputs[name] = output + zeros[name] if zeros else output
@@ -92,6 +98,18 @@ def capture_layers(problem: Problem, layers: Mapping[str, nn.Module], *, traced:
         return seen, output_gradients
 
     return differentiate_traced if traced else differentiate
+
+
+def require_known(formulation: str, name: str, module: nn.Module) -> None:
+    """Raises Refused."""
+    if not isinstance(module, KNOWN):
+        names = ", ".join(sorted(known.__name__ for known in KNOWN))
+        raise Refused(f"the formulation {formulation} knows {names}, not {type(module).__name__} ({name or 'model'})")
+
+
+def weight_of(name: str, module: nn.Module) -> str:
+    """The name of the weight that a layer's product has; another layer's where they share it."""
+    return f"{module.shares if isinstance(module, TiedHead) else name}.weight"
 
 
 def patches_of(module: nn.Conv2d, images: Tensor) -> Tensor:

@@ -190,6 +190,11 @@ def model_dtype(precision: str) -> torch.dtype:
     return torch.float64 if precision == "fp64" else torch.float32
 
 
+def compute_dtype(precision: str) -> torch.dtype:
+    """Of matrix products."""
+    return torch.bfloat16 if precision == "bf16" else model_dtype(precision)
+
+
 def with_causes(error: BaseException) -> Iterator[BaseException]:
     """`error`, what it wraps, and what it came after; `inner_exception` is that of
     torch._dynamo.exc.BackendCompilerFailed. An error inside a capture is followed by that of the capture's end."""

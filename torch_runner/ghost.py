@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from harness.errors import Refused
 from harness.work.ghost import Form, Shape, choose, described, slices
-from torch_runner.captured import Problem, capture_layers, patches_of
+from torch_runner.captured import Problem, capture_layers, patches_of, weight_of
+from torch_runner.captured import require_known as require_known_kind
+from torch_runner.models.gpt import LayerNorm, Positions, TiedHead
 
 Tensors = dict[str, Tensor]
 Function = Callable[[Tensor, Tensor], Tensors]
@@ -61,6 +64,12 @@ def ghost(problem: Problem, output: str, clip_norm: float, *, traced: bool) -> F
             if has_bias(layer.module):
                 biases[layer.name] = bias_gradients(layer.module, gradient)
                 squares.append(biases[layer.name].square().sum(1))
+        for embedding, head in shared(layers):
+            pairs = (
+                *(seen[embedding.name], output_gradients[embedding.name]),
+                *(seen[head.name], output_gradients[head.name]),
+            )
+            squares.append(2 * product_of_shared(embedding, *pairs))
         # Rounding can make a Gram form of a sample without a gradient a little less than zero.
         norms = torch.stack(squares).sum(0).clamp(min=0).sqrt()
         if output == "norms":
@@ -69,7 +78,10 @@ def ghost(problem: Problem, output: str, clip_norm: float, *, traced: bool) -> F
         sums: Tensors = {}
         for layer in layers:
             name = layer.name
-            sums[f"{name}.weight"] = weight_sum(layer.module, seen[name], output_gradients[name], factors)
+            of_weight = weight_of(name, layer.module)
+            total = weight_sum(layer.module, seen[name], output_gradients[name], factors)
+            total = total.to(problem.params[of_weight].dtype)
+            sums[of_weight] = sums[of_weight] + total if of_weight in sums else total
             if name in biases:
                 sums[f"{name}.bias"] = (factors @ biases[name]).to(layer.module.bias.dtype)  # type: ignore[arg-type]
         return sums
@@ -91,7 +103,11 @@ def layers_of(problem: Problem) -> list[Layer]:
 
     Raises Refused for a layer that is unknown here, and for weights that are used twice: the norm of a sum of two
     gradients is not made of their norms."""
-    modules = {name: module for name, module in problem.model.named_modules() if list(module.parameters(False))}
+    modules = {
+        name: module
+        for name, module in problem.model.named_modules()
+        if list(module.parameters(False)) or isinstance(module, TiedHead)
+    }
     for name, module in modules.items():
         require_known(name, module)
     owners = [parameter for module in modules.values() for parameter in module.parameters(False)]
@@ -99,8 +115,8 @@ def layers_of(problem: Problem) -> list[Layer]:
         raise Refused("the formulation ghost knows no weights that two layers share")
     layers: dict[str, Layer] = {}
 
-    def note_shapes(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], None]:
-        def hook(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> None:
+    def note_shapes(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
             if name in layers:
                 raise Refused(f"the formulation ghost knows no layer that is used twice, as {name} is")
             layers[name] = Layer(name, module, form_of(module, arguments[0], output), slice_bytes=0)
@@ -117,18 +133,21 @@ def layers_of(problem: Problem) -> list[Layer]:
     return list(layers.values())
 
 
+def shared(layers: list[Layer]) -> list[tuple[Layer, Layer]]:
+    """Each embedding that is the output's weight, too, with that output."""
+    by_name = {layer.name: layer for layer in layers}
+    return [(by_name[layer.module.shares], layer) for layer in layers if isinstance(layer.module, TiedHead)]
+
+
 def require_known(name: str, module: nn.Module) -> None:
     """Raises Refused."""
-    if isinstance(module, nn.Linear):
-        return
+    require_known_kind("ghost", name, module)
     if isinstance(module, nn.Embedding):
         if (module.padding_idx, module.max_norm, module.scale_grad_by_freq) == (None, None, False):
             return
         raise Refused(f"the formulation ghost knows a plain Embedding, without padding and norms, not {name}")
     if not isinstance(module, nn.Conv2d):
-        raise Refused(
-            f"the formulation ghost knows Conv2d, Linear and Embedding, not {type(module).__name__} ({name or 'model'})"
-        )
+        return
     if module.groups != 1 or module.dilation != (1, 1) or module.padding_mode != "zeros":
         raise Refused(f"the formulation ghost knows convolutions of one group without dilation, not {name}")
     if isinstance(module.padding, str):
@@ -139,9 +158,13 @@ def form_of(module: nn.Module, layer_input: Tensor, output: Tensor) -> Form:
     """By its input and output for one sample."""
     if isinstance(module, nn.Embedding):
         return "equal_tokens"
-    if isinstance(module, nn.Linear):
+    if isinstance(module, Positions):
+        return "rows"
+    if isinstance(module, LayerNorm):
+        return "summed"
+    if isinstance(module, nn.Linear | TiedHead):
         positions = output[0, ..., 0].numel()
-        return choose(Shape(positions, module.in_features, module.out_features))
+        return choose(Shape(positions, layer_input.shape[-1], output.shape[-1]))
     assert isinstance(module, nn.Conv2d)
     height, width = module.kernel_size
     shape = Shape(
@@ -173,26 +196,61 @@ def squared_norms(layer: Layer, layer_input: Tensor, gradient: Tensor) -> Tensor
     by_position = gradient.flatten(1, -2)
     if isinstance(module, nn.Embedding):
         return in_slices(layer, equal_tokens, layer_input.flatten(1), by_position)
+    if isinstance(module, Positions):
+        return row_norms(by_position.flatten(1)).square()
+    if isinstance(module, LayerNorm):
+        return row_norms((module.normalised(layer_input).flatten(1, -2) * by_position).sum(1)).square()
     seen = layer_input.to(gradient.dtype).flatten(1, -2)
     return in_slices(layer, {"gram": gram, "instantiated": instantiated}[layer.form], seen, by_position)
+
+
+def product_of_shared(
+    embedding: Layer, tokens: Tensor, of_embedding: Tensor, hidden: Tensor, of_logits: Tensor
+) -> Tensor:
+    """[batch]: the inner product of the two gradients of a table that is an embedding and the output's weight
+    (harness/work/ghost.py).
+
+    Args:
+        tokens: [batch, positions].
+        of_embedding: the gradient by what was looked up, [batch, positions, features].
+        hidden: what the output's product takes, of the same shape.
+        of_logits: [batch, positions, vocabulary].
+    """
+    positions, wide_of = tokens.shape[1], wide(of_logits.dtype)
+    found = []
+    for some in slices(len(tokens), positions**2 * of_embedding.element_size(), embedding.slice_bytes):
+        pairs = torch.bmm(of_embedding[some], hidden[some].to(of_embedding.dtype).transpose(1, 2))
+        places = tokens[some].unsqueeze(1).expand(-1, positions, -1)
+        of_tokens = of_logits[some].gather(2, places).to(wide_of).transpose(1, 2)
+        found.append((pairs * of_tokens).flatten(1).sum(1))
+    return torch.cat(found)
 
 
 def in_slices(
     layer: Layer, of_slice: Callable[[Any, Tensor, Tensor], Tensor], layer_input: Tensor, gradient: Tensor
 ) -> Tensor:
     """[batch], from some samples at a time."""
-    rows = slices(len(gradient), numbers_of_sample(layer, gradient) * gradient.element_size(), layer.slice_bytes)
+    rows = slices(
+        len(gradient),
+        numbers_of_sample(layer, layer_input.shape[-1], gradient) * gradient.element_size(),
+        layer.slice_bytes,
+    )
     return torch.cat([of_slice(layer.module, layer_input[some], gradient[some]) for some in rows])
 
 
-def numbers_of_sample(layer: Layer, gradient: Tensor) -> int:
-    """The largest of the tensors that its form makes of one sample."""
+def numbers_of_sample(layer: Layer, seen_features: int, gradient: Tensor) -> int:
+    """The largest of the tensors that its form makes of one sample.
+
+    Args:
+        seen_features: of what a dense layer sees at each position.
+    """
     module = layer.module
-    is_convolution = isinstance(module, nn.Conv2d)
-    positions = gradient[0, 0].numel() if is_convolution else gradient[0, ..., 0].numel()
-    assert isinstance(module.weight, Tensor)
+    if not isinstance(module, nn.Conv2d):
+        positions = gradient[0, ..., 0].numel()
+        return seen_features * gradient.shape[-1] if layer.form == "instantiated" else positions**2
+    positions = gradient[0, 0].numel()
     made = [module.weight.numel()] if layer.form == "instantiated" else [positions**2]
-    if is_convolution and layer.form != "pixel_gram":
+    if layer.form != "pixel_gram":
         made.append(module.weight[0].numel() * positions)
     return max(made)
 
@@ -301,22 +359,20 @@ def weight_sum(module: nn.Module, layer_input: Tensor, gradient: Tensor, factors
     """The sum over the samples of their weight gradients times their factors: one ordinary weight gradient."""
     if isinstance(module, nn.Embedding):
         scaled = times(factors, gradient)
-        total = torch.ops.aten.embedding_dense_backward(scaled, layer_input, module.num_embeddings, -1, False)
-        return total.to(module.weight.dtype)
+        return torch.ops.aten.embedding_dense_backward(scaled, layer_input, module.num_embeddings, -1, False)
+    if isinstance(module, Positions):
+        rows = times(factors, gradient).sum(0)
+        return F.pad(rows, (0, 0, 0, len(module.weight) - len(rows)))
+    if isinstance(module, LayerNorm):
+        return (times(factors, gradient) * module.normalised(layer_input)).flatten(0, -2).sum(0)
     layer_input = layer_input.to(gradient.dtype)
     if layer_input.numel() < gradient.numel():
         layer_input = times(factors, layer_input)
     else:
         gradient = times(factors, gradient)
-    if isinstance(module, nn.Linear):
-        total = gradient.flatten(0, -2).t() @ layer_input.flatten(0, -2)
-    else:
-        assert isinstance(module, nn.Conv2d)
-        total = conv2d_weight(
-            layer_input, module.weight.shape, gradient, module.stride, module.padding, module.dilation
-        )
-    assert isinstance(module.weight, Tensor)
-    return total.to(module.weight.dtype)
+    if isinstance(module, nn.Conv2d):
+        return conv2d_weight(layer_input, module.weight.shape, gradient, module.stride, module.padding, module.dilation)
+    return gradient.flatten(0, -2).t() @ layer_input.flatten(0, -2)
 
 
 def times(factors: Tensor, values: Tensor) -> Tensor:

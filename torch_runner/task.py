@@ -112,10 +112,10 @@ class NextToken(Task):
     """Outputs are logits [batch, positions, vocabulary], targets are tokens [batch, positions]."""
 
     def inputs(self, batch: Batch) -> Tensor:
-        return batch["tokens"][..., :-1]
+        return batch["tokens"][..., :-1].long()
 
     def targets(self, batch: Batch) -> Tensor:
-        return batch["tokens"][..., 1:]
+        return batch["tokens"][..., 1:].long()
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Of each sample the mean over its positions."""

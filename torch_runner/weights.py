@@ -8,14 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from harness.work.weights import WeightOf, initial_weight
+from harness.work.weights import Draw, WeightOf, initial_weight
 
 Neutral = dict[str, NDArray[np.float64]]
 
 
-def load_initial_weights(model: nn.Module, seed: int) -> None:
+def load_initial_weights(model: nn.Module, seed: int, draw: Draw = initial_weight) -> None:
     """Those that training begins with."""
-    load_weights(model, partial(initial_weight, seed))
+    load_weights(model, partial(draw, seed))
 
 
 def load_weights(model: nn.Module, weight_of: WeightOf) -> None:

@@ -75,7 +75,7 @@ def make_session(
         measurement=measurement,
         benchmark=declared,
         use_case=use_case(measurement.cell.use_case_name),
-        dataset=datasets.load(declared.data, measurement.data, data_dir),
+        dataset=declared.for_model(datasets.load(declared.data, measurement.data, data_dir), measurement.variant.model),
         device=device,
         world=world,
         pretrained=pretrained_weights(declared.name, measurement.variant.model, data_dir) if is_pretrained else None,

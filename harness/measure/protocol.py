@@ -92,6 +92,7 @@ class Measuring:
             evaluation=evaluation,
             checks=checks,
             parameter_count=program.parameter_count,
+            units=self._session.benchmark.units(self._session.dataset),
             details=program.details | ({"witness": witness} if witness else {}),
         )
         if phases := program.phases():

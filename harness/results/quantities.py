@@ -145,6 +145,16 @@ def _memory(field: str, words: str, chart: str = "") -> Quantity:
     return Quantity(f"memory_{field}", words, MIB, derive, PAGE, absent=MEMORY, chart=chart)
 
 
+def _rate(unit: str) -> Quantity:
+    """How many of `Result.units`' units a second; as samples where a benchmark counts nothing else."""
+
+    def derive(result: Result) -> float | None:
+        per_sample = result.units.get(unit)
+        return per_sample * throughput_samples_per_s(result.blocks) if per_sample and result.blocks else None
+
+    return Quantity(f"throughput_{unit}_per_s", f"{unit}/s", None, derive, PAGE)
+
+
 def of_gpu(reading: str, *, name: str, words: str, unit: str) -> Quantity:
     """The row of a reading of harness/measure/gpu.py: its median over the blocks."""
 
@@ -195,6 +205,7 @@ THROUGHPUT = Quantity(
 )
 QUANTITIES = (
     THROUGHPUT,
+    _rate("tokens"),
     Quantity("step_time_s", "step", MS, _of_blocks(step_time_s), chart="step_ms"),
     Quantity(
         "step_time_alone_s", "step without communication", MS, _of_blocks(step_time_s, "blocks_alone"),

@@ -198,6 +198,8 @@ class Result(Measured):
     """None where nothing is predicted, or there is no test set."""
     checks: list[Check] = []
     parameter_count: int | None = None
+    units: dict[str, float] = {}
+    """What else than samples the work is counted in, such as tokens: how many a sample has, on average."""
     details: dict[str, Any] = {}
     """What only this use case has."""
 

@@ -458,16 +458,31 @@ class Original:
     """A file as its authors publish it."""
 
     name: str
-    md5: str
+    md5: str | None = None
+    sha256: str | None = None
+    """One of the two at least; whichever is there is verified."""
     urls: tuple[str, ...]
     """Tried in this order."""
+
+    @property
+    def checksums(self) -> str:
+        """For a message."""
+        known = {"MD5": self.md5, "SHA-256": self.sha256}
+        return ", ".join(f"{name} {value}" for name, value in known.items() if value)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether this very file lies there."""
+        if not path.is_file():
+            return False
+        expected = {"md5": self.md5, "sha256": self.sha256}
+        return all(digest_of(path, name) == value for name, value in expected.items() if value)
 
 
 def ensure_originals(originals: Sequence[Original], folder: Path) -> dict[str, Path]:
     """The verified files by name; downloaded where they are not there or are others."""
     problems = {original: problem for original in originals if (problem := _download_problem(original, folder))}
     if problems:
-        todo = "\n".join(f"  {original.name}  (MD5 {original.md5})" for original in problems)
+        todo = "\n".join(f"  {original.name}  ({original.checksums})" for original in problems)
         raise DataError(
             "\n".join(problems.values()) + f"\nWithout a network: download on another machine\n{todo}\n"
             f"copy to {folder}/ and run the same command again. Or measure on the sample: --data sample."
@@ -477,22 +492,34 @@ def ensure_originals(originals: Sequence[Original], folder: Path) -> dict[str, P
 
 def _download_problem(original: Original, folder: Path) -> str | None:
     """None once the verified file lies in the folder."""
-    from torchvision.datasets.utils import check_integrity, download_url
+    from torchvision.datasets.utils import download_url
 
     path = folder / original.name
-    if check_integrity(path, original.md5):
+    if original.is_at(path):
         return None
     state = "has a wrong checksum" if path.exists() else "is missing"
     reasons = []
     for url in original.urls:
+        # Under another name: torchvision takes a file that is there for the right one where it knows no MD5.
+        incoming = folder / f"{original.name}.incoming"
+        incoming.unlink(missing_ok=True)
         try:
             with network_timeout(NETWORK_TIMEOUT_S):
-                download_url(url, root=folder, filename=original.name, md5=original.md5)
+                download_url(url, root=folder, filename=incoming.name, md5=original.md5)
         except (OSError, RuntimeError) as error:  # RuntimeError is torchvision's word for a wrong checksum
             reasons.append(f"  {url}: {error}")
         else:
-            return None
+            if original.is_at(incoming):
+                incoming.replace(path)
+                return None
+            reasons.append(f"  {url}: what came is not the file with {original.checksums}")
     return "\n".join([f"{path} {state}, and it cannot be downloaded:", *reasons])
+
+
+def digest_of(path: Path, algorithm: str) -> str:
+    """In hex, of a file that may be larger than memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 @contextmanager

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from harness.errors import ConfigError
 from harness.plan import Framework, Frozen, Measurement
 from harness.suggest import valid_names
-from harness.work.datasets import DataSource
+from harness.work.datasets import Dataset, DataSource
 from harness.work.imagenet_classes import ClassList
 from harness.work.tasks import Task
+from harness.work.weights import Draw, initial_weight
 
 RunAs = Literal["eager", "compiled", "max_autotune"]
 """Operator by operator; by the framework's compiler; with more kernels tried for each operation."""
@@ -132,6 +133,8 @@ class Model:
     """Weights that torchvision has for it, under the same name."""
     multiply_adds: int | None = None
     """Of one sample's way through convolutions, dense layers and attention, with the benchmark's default sizes."""
+    initial_weight: Draw = initial_weight
+    """How its weights are drawn."""
 
     @property
     def has_batch_norm(self) -> bool:
@@ -177,6 +180,10 @@ class Benchmark:
     """Where they are some of ImageNet's."""
     sizes: type[Frozen] = Nothing
     """Sizes of the models and inputs that experiments.yaml may choose (`benchmarks.<name>.sizes`)."""
+    for_model: Callable[[Dataset, str], Dataset] = field(default=lambda dataset, _model: dataset)
+    """(data set, model) -> the samples as this model takes them, where its models differ in that."""
+    units: Callable[[Dataset], dict[str, float]] = field(default=lambda _dataset: {})
+    """What else than samples its work is counted in, such as tokens: how many a sample of this data set has."""
 
     def model(self, name: str) -> Model:
         """Raises ConfigError for a name that is not declared."""

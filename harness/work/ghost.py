@@ -11,12 +11,19 @@ the layer (Bu et al. 2022, arXiv 2205.10683). The forms:
                     matrices of single pixels (as for convolutional kernels: Arora et al. 2019, arXiv 1904.11955, 4.1)
     instantiated    A^T D for some samples at a time, whose norm is taken before they are dropped
     equal_tokens    of an embedding, the sum of D D^T where the tokens of two positions are the same
+    rows            |D|^2: a table with a row for each position
+    summed          of a weight for each feature, as LayerNorm has it: the sum over the positions of A * D, element by
+                    element
+
+Where a table is the embedding and the output's weight, its gradient is the sum of two, E and H, and its squared norm
+|E|^2 + |H|^2 + 2 <E, H>. With D_E of the embedding, and A_H and D_H of the output, <E, H> is the sum over two positions
+s and t of (D_E A_H^T)[s, t] D_H[t, token s] (as of Ding et al. 2024, arXiv 2405.18194).
 """
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Form = Literal["rank_one", "gram", "pixel_gram", "instantiated", "equal_tokens"]
+Form = Literal["rank_one", "gram", "pixel_gram", "instantiated", "equal_tokens", "rows", "summed"]
 
 FLOPS_PER_NUMBER = 32
 """What it costs to write a number and to read it again, in floating-point operations of a matrix product. One core of a

@@ -14,11 +14,14 @@ class Metric(Frozen):
     words: str
     higher_is_better: bool
     format: Literal["percent", "number"]
-    of_mean: Literal["identity", "exp"] = "identity"
-    """From the mean over the test samples' scores to the metric: the perplexity is exp of the mean loss."""
+    of_mean: Literal["identity", "exp", "bits"] = "identity"
+    """From the mean over the test samples' scores to the metric: the perplexity is exp of the mean loss; in bits it is
+    the mean loss over log 2."""
 
     def value(self, mean_score: float) -> float:
-        return math.exp(mean_score) if self.of_mean == "exp" else mean_score
+        if self.of_mean == "exp":
+            return math.exp(mean_score)
+        return mean_score / math.log(2) if self.of_mean == "bits" else mean_score
 
     def reaches(self, value: float, target: float) -> bool:
         return value >= target if self.higher_is_better else value <= target
@@ -43,6 +46,9 @@ ACCURACY = Metric(name="accuracy", words="test accuracy", higher_is_better=True,
 TOP_5 = Metric(name="top_5_accuracy", words="test accuracy, top 5", higher_is_better=True, format="percent")
 """Right where fewer than five classes have a larger logit than the label's."""
 PERPLEXITY = Metric(name="perplexity", words="test perplexity", higher_is_better=False, format="number", of_mean="exp")
+BITS_PER_BYTE = Metric(
+    name="bits_per_byte", words="test bits per byte", higher_is_better=False, format="number", of_mean="bits"
+)
 
 IMAGE_CLASSIFICATION = Task(
     name="image_classification",
@@ -67,7 +73,10 @@ NEXT_TOKEN = Task(
     name="next_token",
     arrays=("tokens",),
     model_inputs=("tokens",),
-    samples="windows of text",
+    samples="sequences",
     metric=PERPLEXITY,
 )
-"""tokens: int32 [samples, positions + 1]; each is to be predicted from those before it in its sample."""
+"""tokens: integers [samples, positions + 1], as narrow as the vocabulary allows; each is to be predicted from those
+before it in its sample."""
+NEXT_BYTE = NEXT_TOKEN.model_copy(update={"metric": BITS_PER_BYTE})
+"""The same where tokens are bytes."""

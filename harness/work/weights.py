@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 WeightOf = Callable[[str, tuple[int, ...]], NDArray[np.floating[Any]]]
 """(neutral name, neutral shape) -> the values of a parameter or of a running statistic."""
+Draw = Callable[[int, str, tuple[int, ...]], NDArray[np.floating[Any]]]
+"""(seed, neutral name, neutral shape) -> the same."""
 RUNNING_STATISTICS = ("running_mean", "running_var")
 KERNELS = ("weight", "in_proj_weight")
 EMBEDDINGS = ("class_token", "pos_embedding")
@@ -53,13 +55,15 @@ def initial_weight(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
     return generator.uniform(-bound, bound, shape).astype(np.float32)
 
 
-def inference_weight(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def inference_weight(
+    seed: int, name: str, shape: tuple[int, ...], draw: Draw = initial_weight
+) -> NDArray[np.floating[Any]]:
     """Initial weights in which nothing is constant: running statistics, scales and biases are drawn too, or whoever
     leaves one out would not be seen.
 
-    What `initial_weight` fills with zeros is N(0, 0.1); what it fills with another number c is U(0.5 c, 1.5 c).
+    What `draw` fills with zeros is N(0, 0.1); what it fills with another number c is U(0.5 c, 1.5 c).
     """
-    initial = initial_weight(seed, name, shape)
+    initial = draw(seed, name, shape)
     constant = initial.flat[0]
     if not np.all(initial == constant):
         return initial

@@ -8,6 +8,8 @@ import jax
 from flax import nnx
 
 from harness.measure.program import Session
+from jax_runner.layers import SelfAttention, cudnn_attention
+from jax_runner.models.gpt import CausalSelfAttention
 
 
 def make_model(session: Session[Any], dtypes: dict[str, Any]) -> nnx.Module:
@@ -29,3 +31,11 @@ def without_values(build: Callable[[], nnx.Module], dtype: Any) -> nnx.Module:
         return model
 
     return nnx.eval_shape(in_one_dtype)
+
+
+def attention_of(model: nnx.Module) -> dict[str, str]:
+    """For the record: what computes the attention; empty where the model has none."""
+    layers = [
+        module for _, module in nnx.iter_modules(model) if isinstance(module, SelfAttention | CausalSelfAttention)
+    ]
+    return {"attention": "cudnn" if layers[0].attend is cudnn_attention else "written out"} if layers else {}

@@ -40,7 +40,7 @@ from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
 from jax_runner.layers import write_as
-from jax_runner.models import make_model
+from jax_runner.models import attention_of, make_model
 from jax_runner.task import Batch, make_task
 from jax_runner.weights import Neutral, Params, arrays_of, load_weights, parameter_count, store_as
 
@@ -62,7 +62,9 @@ class Inference(OneProgram, Infers):
         self.device = session.device.device
         self.options = Options.model_validate(measurement.variant.options)
         self.settings = Settings.model_validate(measurement.settings)
-        self.weight_of = weights_of(self.settings, measurement.protocol.seed, session.pretrained)
+        self.weight_of = weights_of(
+            self.settings, measurement.protocol.seed, session.model.initial_weight, session.pretrained
+        )
         self.requests = Requests(
             benchmark=session.benchmark,
             dataset=session.dataset,
@@ -77,7 +79,7 @@ class Inference(OneProgram, Infers):
         self.task = make_task(session, dtypes["param_dtype"])
         model = self.make_model(dtypes)
         self.graphdef, self.weights = nnx.graphdef(model), arrays_of(model)
-        self.details = details_of_compiler(mode, session.device)
+        self.details = details_of_compiler(mode, session.device) | attention_of(model)
         self.details |= {"host_memory": self.host_memory} if self.on_host else {}
         self.on_the_host: list[Batch] = []
         """What comes to the device in turn, where inputs are on the host."""

@@ -189,7 +189,8 @@ class ManyModels(OneProgram, Program):
         for _ in range(PARITY_STEPS - 1):
             self.step()
         weights = problem.to_neutral(stacked(self.params(), self.formulation))
-        return numbers | {f"updates/{name}": v for name, v in added_to_weights(weights, problem.seed).items()}
+        added = added_to_weights(weights, problem.seed, self.session.model.initial_weight)
+        return numbers | {f"updates/{name}": value for name, value in added.items()}
 
     def reset(self) -> None:
         """Initial weights, and an optimizer that has seen nothing."""
@@ -272,7 +273,7 @@ class Problem:
     def initial_weights(self) -> Iterator[Params]:
         """Of one model after the other; those of model i are drawn as those of a model alone with its seed."""
         for index in range(self.count):
-            load_initial_weights(self.model, model_seed(self.seed, index))
+            load_initial_weights(self.model, model_seed(self.seed, index), self.session.model.initial_weight)
             yield jax.tree.map(jnp.copy, arrays_of(self.model))
 
     def check_batch(self) -> tuple[jax.Array, jax.Array]:

@@ -43,11 +43,12 @@ from jax_runner.captured import (
     capture_layers,
     kernel_gradients_by_group,
     kernel_gradients_by_outer_product,
+    uses_of,
 )
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.ghost import choices, ghost
-from jax_runner.models import make_model
+from jax_runner.models import attention_of, make_model
 from jax_runner.several_devices import (
     REPLICATED,
     SPLIT,
@@ -96,7 +97,7 @@ class PerSampleGradients(OneProgram, Program):
         self.samples_per_step = self.batch_size
         self.parameter_count = parameter_count(self.problem.model)
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
-        self.details = details_of_compiler(session.mode, session.device)
+        self.details = details_of_compiler(session.mode, session.device) | attention_of(self.problem.model)
         self.details |= {} if session.is_alone else details_of(session)
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
@@ -186,7 +187,7 @@ class Problem:
         self.train = session.dataset.train
         self.task = make_task(session, dtypes["param_dtype"])
         self.model = make_model(session, dtypes)
-        load_initial_weights(self.model, session.measurement.protocol.seed)
+        load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
         self.graphdef, self.params = nnx.graphdef(self.model), arrays_of(self.model)
 
     def batch(self, rows: np.ndarray) -> tuple[jax.Array, jax.Array]:
@@ -290,7 +291,8 @@ def by_layers(problem: Problem, formulation: str) -> Function:
     """Per-sample gradients from what the layers see in one forward and one backward pass (captured.py).
 
     With a layer's input a and the gradient d of the summed loss by its output, sample i's weight gradient is a[i]
-    d[i]^T for a dense layer, and the same with a's patches summed over positions for a convolution.
+    d[i]^T for a dense layer, and the same with a's patches summed over positions for a convolution. A weight that two
+    layers share has the sum of their gradients.
     """
     capture = capture_layers(problem, formulation)
     kernel_gradients = {"outer_product": kernel_gradients_by_outer_product, "grouped": kernel_gradients_by_group}
@@ -299,8 +301,11 @@ def by_layers(problem: Problem, formulation: str) -> Function:
         layers = capture(params, inputs, targets)
         flat = {}
         for path in flatten_dict(params):
-            gradients_of = kernel_gradients[formulation] if path[-1] == "kernel" else bias_gradients
-            gradients = gradients_of(layers[path[:-1]])
+            if path[-1] == "bias":
+                gradients = bias_gradients(layers[path[:-1]])
+            else:
+                of_uses = [kernel_gradients[formulation](use) for use in uses_of(layers, path[:-1])]
+                gradients = sum(of_uses[1:], of_uses[0])
             flat[path] = gradients.astype(jnp.result_type(gradients, jnp.float32))
         return unflatten_dict(flat)
 

@@ -8,6 +8,8 @@ Formulations:
     scan    one jitted call per epoch: lax.scan over its steps. Of a training set in chunks, as many steps as divide an
             epoch and fit into a chunk
     taps    as step; depthwise convolutions are sums of shifted products
+    cudnn_attention
+            as step; attention by cuDNN's fused kernel, which is for bf16
 
 Arrays are NHWC, which decides nothing: XLA lays out a convolution's images as it sees fit for the GPU and the dtype
 (before Hopper, NCHW for float32 and TF32), and transposes them where it must. `jit_nchw` and `jit_nhwc` force it. Nor
@@ -55,7 +57,7 @@ from jax_runner.augment import augmented
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.layers import write_as
-from jax_runner.models import make_model
+from jax_runner.models import attention_of, make_model
 from jax_runner.optimizer import first_gradients, make_optimizer, moments
 from jax_runner.several_devices import (
     AXIS,
@@ -118,7 +120,7 @@ class Training(OneProgram, Trains):
         self.seed = measurement.protocol.seed
         self.communicates = joined and not session.is_alone
         self.starting_weight = session.starting_weights(settings.weights)
-        self.problem = Problem(session, model_dtypes(measurement.variant.precision))
+        self.problem = Problem(session, model_dtypes(measurement.variant.precision), session.mode.formulation)
         self.model = self.problem.model
         batch_size = measurement.variant.batch_size
         self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size)
@@ -140,7 +142,7 @@ class Training(OneProgram, Trains):
         self.chunk_there: int | None = None
         require_several_steps(self)
         self.parameter_count = parameter_count(self.model)
-        self.details = details_of_compiler(session.mode, session.device)
+        self.details = details_of_compiler(session.mode, session.device) | attention_of(self.model)
         if not session.is_alone:
             self.details |= {"batch_norm": "local", **details_of(session)}
         self.compute = make_train_step(self, self.steps_per_call)
@@ -220,12 +222,12 @@ class Training(OneProgram, Trains):
         must do this together."""
         with jax.enable_x64(True):
             try:
-                return self._reference(Problem(self.session, FLOAT64))
+                return self._reference(Problem(self.session, FLOAT64, "step"))
             except Exception as error:
                 if self.world.size > 1 or not self.session.device.is_out_of_memory(error):
                     raise
             with jax.default_device(jax.local_devices(backend="cpu")[0]):
-                return self._reference(Problem(self.session, FLOAT64))
+                return self._reference(Problem(self.session, FLOAT64, "step"))
 
     def _reference(self, problem: "Problem") -> Course:
         settings, device = self.settings, self.session.device
@@ -391,13 +393,13 @@ class Training(OneProgram, Trains):
 class Problem:
     """The model and its loss: pure functions."""
 
-    def __init__(self, session: Session[Any], dtypes: dict[str, Any]) -> None:
+    def __init__(self, session: Session[Any], dtypes: dict[str, Any], formulation: str) -> None:
         self.dtype = dtypes["param_dtype"]
         self.image_size = session.image_size
         self.label_smoothing = Settings.model_validate(session.measurement.settings).label_smoothing
         self.task = make_task(session, self.dtype)
         self.model = make_model(session, dtypes)
-        write_as(self.model, session.mode.formulation)
+        write_as(self.model, formulation)
         self.graphdefs = {
             training: nnx.graphdef(nnx.view(self.model, use_running_average=not training, raise_if_not_found=False))
             for training in (True, False)

@@ -90,15 +90,17 @@ def test_choice_of_taps_stays_with_the_model() -> None:
     assert group_counts(*nnx.split(nnx.view(copied, use_running_average=True))) == without_depthwise
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-14), ("bfloat16", 1e-2)])
-def test_attention_is_pytorchs(dtype: str, tolerance: float) -> None:
+def test_attention_is_pytorchs(dtype: str, tolerance: float, is_causal: bool) -> None:
     """Against scaled_dot_product_attention in double precision, of the same numbers."""
     with jax.enable_x64(True):
         arrays = [jnp.asarray(DRAW.standard_normal((2, 5, 3, 8)), dtype) for _ in range(3)]
-        ours = attention(*arrays, None)
+        ours = attention(*arrays, None, is_causal)
         assert ours.dtype == dtype
         by_head = [torch.tensor(np.asarray(array, np.float64)).transpose(1, 2) for array in arrays]
-        theirs = torch.nn.functional.scaled_dot_product_attention(*by_head).transpose(1, 2).numpy()
+        theirs = torch.nn.functional.scaled_dot_product_attention(*by_head, is_causal=is_causal)
+        theirs = theirs.transpose(1, 2).numpy()
         assert np.linalg.norm(np.asarray(ours, np.float64) - theirs) <= tolerance * np.linalg.norm(theirs)
 
 
@@ -128,10 +130,16 @@ def test_cudnn_attention_is_the_same_mathematics(monkeypatch: pytest.MonkeyPatch
     """On a CPU by JAX's other implementation of the same function."""
     of_jax = jax.nn.dot_product_attention
     monkeypatch.setattr(
-        jax.nn, "dot_product_attention", lambda *arrays, implementation: of_jax(*arrays, implementation="xla")
+        jax.nn,
+        "dot_product_attention",
+        lambda *arrays, is_causal, implementation: of_jax(*arrays, is_causal=is_causal, implementation="xla"),
     )
     arrays = [jnp.asarray(DRAW.standard_normal((2, 5, 3, 8)), jnp.float32) for _ in range(3)]
-    np.testing.assert_allclose(cudnn_attention(*arrays, None), attention(*arrays, None), atol=1e-6)
+    found = {}
+    for is_causal in (False, True):
+        found[is_causal] = attention(*arrays, None, is_causal)
+        np.testing.assert_allclose(cudnn_attention(*arrays, None, is_causal), found[is_causal], atol=1e-6)
+    assert np.abs(found[True] - found[False]).max() > 0.01
 
 
 def test_sequential_has_numbers_for_functions_and_gaps() -> None:

@@ -226,6 +226,8 @@ WITHOUT_COUNTERPART = {
     "jax_runner/device.py: FLOAT64": "PyTorch's float64 is a type; JAX has to be told to keep it",
     "jax_runner/device.py: model_dtypes": "Flax's layers take two types, PyTorch's modules one: model_dtype",
     "torch_runner/device.py: model_dtype": "see model_dtypes",
+    "torch_runner/device.py: compute_dtype": "see model_dtypes",
+    "torch_runner/models/__init__.py: with_attention": "JAX's kernel is part of the model; see layers.py",
     "torch_runner/models/__init__.py: for_vmap": "JAX's attention is written out, and vmap knows it",
     "torch_runner/optimizer.py: clip_gradients": "optax clips as a part of the optimizer",
     "torch_runner/optimizer.py: reset_optimizer": "JAX makes a new state; a CUDA graph keeps PyTorch's in its place",

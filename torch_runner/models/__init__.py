@@ -2,13 +2,27 @@
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from harness.errors import Refused
 from harness.measure.program import Session
+from torch_runner.models.gpt import CausalSelfAttention
+
+ATTENTION = (nn.MultiheadAttention, CausalSelfAttention)
+KERNELS = {
+    "flash_attention": SDPBackend.FLASH_ATTENTION,
+    "cudnn_attention": SDPBackend.CUDNN_ATTENTION,
+    "efficient_attention": SDPBackend.EFFICIENT_ATTENTION,
+    "plain_attention": SDPBackend.MATH,
+}
+"""By the formulation that asks for it. In all others PyTorch chooses, by device, dtype and shape."""
+PROBED_POSITIONS = 64
 
 
 def make_model(session: Session[Any], dtype: torch.dtype) -> nn.Module:
@@ -23,7 +37,7 @@ def make_model(session: Session[Any], dtype: torch.dtype) -> nn.Module:
 def for_vmap(function: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
     """`function`, which vmaps this model. Attention is then written out: of a fused kernel vmap makes one call for each
     sample or model, in a loop."""
-    if not any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules()):
+    if not any(isinstance(layer, ATTENTION) for layer in model.modules()):
         return function
 
     def with_plain_attention(*arguments: Any) -> Any:
@@ -31,3 +45,36 @@ def for_vmap(function: Callable[..., Any], model: nn.Module) -> Callable[..., An
             return function(*arguments)
 
     return with_plain_attention
+
+
+def with_attention(formulation: str) -> AbstractContextManager[Any]:
+    """For a forward pass: the kernel of attention that the formulation names, or PyTorch's own choice."""
+    return sdpa_kernel(KERNELS[formulation]) if formulation in KERNELS else nullcontext()
+
+
+def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device: torch.device) -> dict[str, str]:
+    """For the record: which kernel computes the attention; empty where the model has none.
+
+    By what PyTorch says that it chooses for queries of this model, forward and backward.
+
+    Args:
+        dtype: in which the model computes.
+
+    Raises:
+        Refused: the formulation names a kernel that this device, dtype or release does not have.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, ATTENTION)]
+    if not layers:
+        return {}
+    layer, causal = layers[0], isinstance(layers[0], CausalSelfAttention)
+    heads = layer.heads if isinstance(layer, CausalSelfAttention) else layer.num_heads
+    width = layer.c_proj.in_features if isinstance(layer, CausalSelfAttention) else layer.embed_dim
+    queries = torch.zeros(1, heads, PROBED_POSITIONS, width // heads, dtype=dtype, device=device, requires_grad=True)
+    try:
+        with with_attention(formulation):
+            F.scaled_dot_product_attention(queries, queries, queries, is_causal=causal).sum().backward()
+            chosen = torch._fused_sdp_choice(queries, queries, queries, is_causal=causal)
+    except RuntimeError as error:
+        words = str(error).strip().splitlines()[0]
+        raise Refused(f"{formulation} of {str(dtype).removeprefix('torch.')} on {device.type}: {words}") from error
+    return {"attention": SDPBackend(chosen).name.lower()}

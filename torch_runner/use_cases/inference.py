@@ -39,9 +39,9 @@ from harness.work.use_cases.inference import (
     weights_of,
 )
 from torch_runner.compiler import captured, describe, in_mode, witness
-from torch_runner.device import Device, model_dtype
+from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.folding import without_batch_norm
-from torch_runner.models import make_model
+from torch_runner.models import attention_of, make_model
 from torch_runner.task import Batch, Task, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, store_as, to_neutral
 
@@ -63,7 +63,9 @@ class Inference(Infers):
         self.device = session.device.device
         self.options = Options.model_validate(measurement.variant.options)
         self.settings = Settings.model_validate(measurement.settings)
-        self.weight_of = weights_of(self.settings, measurement.protocol.seed, session.pretrained)
+        self.weight_of = weights_of(
+            self.settings, measurement.protocol.seed, session.model.initial_weight, session.pretrained
+        )
         self.requests = Requests(
             benchmark=session.benchmark,
             dataset=session.dataset,
@@ -78,10 +80,11 @@ class Inference(Infers):
         dtype = model_dtype(precision)
         model = self.make_model(dtype)
         model.to(self.device).to(memory_format=self.memory_format)
-        self.prepare = Prepare(make_task(session, dtype), stored_dtype(precision), self.memory_format).to(self.device)
+        self.prepare = Prepare(make_task(session, dtype), compute_dtype(precision), self.memory_format).to(self.device)
         self.outputs_of: nn.Module = nn.Sequential(self.prepare, model) if self.on_host else model
         self.outputs_of = in_mode(self.outputs_of, mode, self.device)
         self.details = describe(mode) | ({"host_memory": self.host_memory} if self.on_host else {})
+        self.details |= attention_of(model, mode.formulation, compute_dtype(precision), self.device)
         self.on_the_host: list[dict[str, Tensor]] = []
         """What comes to the device in turn, where inputs are on the host."""
         self.next_batch = 0
@@ -228,8 +231,3 @@ class Prepare(nn.Module):
         if inputs.is_floating_point():
             inputs = inputs.to(self.dtype)
         return inputs.contiguous(memory_format=self.memory_format) if inputs.dim() == 4 else inputs
-
-
-def stored_dtype(precision: str) -> torch.dtype:
-    """Of weights and inputs."""
-    return torch.bfloat16 if precision == "bf16" else model_dtype(precision)

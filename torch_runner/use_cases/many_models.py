@@ -168,7 +168,8 @@ class ManyModels(Program):
         for _ in range(PARITY_STEPS - 1):
             self.step()
         weights = to_neutral(self.formulation.stacked(torch.Tensor.detach))
-        return numbers | {f"updates/{name}": v for name, v in added_to_weights(weights, self.problem.seed).items()}
+        added = added_to_weights(weights, self.problem.seed, self.session.model.initial_weight)
+        return numbers | {f"updates/{name}": value for name, value in added.items()}
 
     def reset(self) -> None:
         """Initial weights, and an optimizer that has seen nothing, in place."""
@@ -246,7 +247,7 @@ class Problem:
         model = self.make_model()
         drawn = []
         for index in range(self.count):
-            load_initial_weights(model, model_seed(self.seed, index))
+            load_initial_weights(model, model_seed(self.seed, index), self.session.model.initial_weight)
             drawn.append([parameter.detach().clone() for parameter in model.parameters()])
         names = [name for name, _ in model.named_parameters()]
         return {name: torch.stack(values) for name, values in zip(names, zip(*drawn, strict=True), strict=True)}

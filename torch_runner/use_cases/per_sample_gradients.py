@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
 
-from harness.errors import Refused
 from harness.measure.clock import COLD_CALLS
 from harness.measure.program import Program, Session
 from harness.results.record import Check
@@ -43,11 +43,12 @@ from harness.work.use_cases.per_sample_gradients import (
     check_gradients,
     parity_names,
 )
-from torch_runner.captured import capture_layers, patches_of
+from torch_runner.captured import capture_layers, patches_of, require_known, weight_of
 from torch_runner.compiler import captured, describe, in_mode, witness
-from torch_runner.device import Device, model_dtype
+from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.ghost import choices, ghost
-from torch_runner.models import for_vmap, make_model
+from torch_runner.models import attention_of, for_vmap, make_model
+from torch_runner.models.gpt import LayerNorm, Positions
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.task import in_float64, make_task, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
@@ -83,6 +84,10 @@ class PerSampleGradients(Program):
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
         self.details = describe(session.mode) | ({} if session.is_alone else session.world.describe())
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
+        # Of a fused kernel vmap would make one call for each sample.
+        kernel = "plain_attention" if session.mode.formulation in ("vmap", "chunked") else session.mode.formulation
+        dtype = compute_dtype(measurement.variant.precision)
+        self.details |= attention_of(self.problem.model, kernel, dtype, self.problem.device)
         local = make_function(self.problem, session.mode, self.output, self.settings)
         compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
@@ -162,7 +167,7 @@ class Problem:
         self.bf16 = session.measurement.variant.precision == "bf16" and dtype == torch.float32
         self.task = make_task(session, dtype).to(self.device)
         self.model = make_model(session, dtype)
-        load_initial_weights(self.model, session.measurement.protocol.seed)
+        load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
         in_channels_last = session.mode.formulation in PLAIN_CONVOLUTIONS
         self.memory_format = torch.channels_last if in_channels_last else torch.contiguous_format
         self.model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
@@ -291,41 +296,50 @@ def outer_product(problem: Problem, *, traced: bool) -> Function:
     """One forward and one backward pass to the layers' outputs, then one batched product per layer.
 
     With a layer's input a and the gradient d of the summed loss by its output, sample i's weight gradient is d[i]
-    a[i]^T for a dense layer, and the same with a's patches (im2col) summed over positions for a convolution. The
-    weights' own gradients are never computed, which an ordinary backward pass would.
+    a[i]^T for a dense layer, and the same with a's patches (im2col) summed over positions for a convolution. A weight
+    that two layers share has the sum of their gradients. The weights' own gradients are never computed, which an
+    ordinary backward pass would.
 
     `traced`: for torch.compile (captured.py).
     """
     layers = {name: module for name, module in problem.model.named_modules() if not list(module.children())}
     for name, module in layers.items():
-        if not isinstance(module, nn.Conv2d | nn.Linear):
-            raise Refused(
-                f"the formulation outer_product knows Conv2d and Linear, not {type(module).__name__} ({name})"
-            )
+        require_known("outer_product", name, module)
     capture = capture_layers(problem, layers, traced=traced)
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:
         seen, output_gradients = capture(inputs, targets)
         gradients: Tensors = {}
         for name, module in layers.items():
-            gradients |= layer_gradients(name, module, seen[name], output_gradients[name])
+            weight, bias = layer_gradients(module, seen[name], output_gradients[name])
+            of_weight = weight_of(name, module)
+            weight = weight.to(problem.params[of_weight].dtype)
+            gradients[of_weight] = gradients[of_weight] + weight if of_weight in gradients else weight
+            if bias is not None:
+                gradients[f"{name}.bias"] = bias.to(weight.dtype)
         return gradients
 
     return compute
 
 
-def layer_gradients(name: str, module: nn.Module, layer_input: Tensor, output_gradient: Tensor) -> Tensors:
-    """Per-sample gradients of one layer's weight and bias, in its weights' precision."""
-    layer_input = layer_input.to(output_gradient.dtype)
-    if isinstance(module, nn.Linear):
-        weight = torch.bmm(output_gradient.unsqueeze(2), layer_input.unsqueeze(1))
-        bias = output_gradient
-    else:
-        assert isinstance(module, nn.Conv2d)
+def layer_gradients(module: nn.Module, layer_input: Tensor, output_gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Per-sample gradients of one layer's weight, and of its bias where it has one."""
+    if isinstance(module, nn.Conv2d):
         by_position = output_gradient.flatten(2)
-        weight = convolution_gradients(module, layer_input, by_position)
-        bias = by_position.sum(2)
-    return {f"{name}.weight": weight.to(module.weight.dtype), f"{name}.bias": bias.to(module.weight.dtype)}
+        weight = convolution_gradients(module, layer_input.to(output_gradient.dtype), by_position)
+        return weight, None if module.bias is None else by_position.sum(2)
+    gradient = output_gradient.flatten(1, -2) if output_gradient.dim() > 2 else output_gradient.unsqueeze(1)
+    if isinstance(module, nn.Embedding):
+        tokens = layer_input.flatten(1)
+        table = gradient.new_zeros(len(gradient), *module.weight.shape)
+        return table.scatter_add(1, tokens.unsqueeze(-1).expand_as(gradient), gradient), None
+    if isinstance(module, Positions):
+        return F.pad(gradient, (0, 0, 0, len(module.weight) - gradient.shape[1])), None
+    if isinstance(module, LayerNorm):
+        return (module.normalised(layer_input) * output_gradient).flatten(1, -2).sum(1), None
+    seen = layer_input.to(gradient.dtype).view(*gradient.shape[:2], -1)
+    weight = torch.bmm(gradient.transpose(1, 2), seen)
+    return weight, None if getattr(module, "bias", None) is None else gradient.sum(1)
 
 
 def convolution_gradients(module: nn.Conv2d, layer_input: Tensor, output_gradient: Tensor) -> Tensor:

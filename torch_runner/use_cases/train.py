@@ -6,6 +6,9 @@ seed, so both frameworks see the same batches. A schedule of rates and the crops
 Formulations:
     step       one optimizer step; on several devices DistributedDataParallel averages the gradients
     unsplit    the same without Dynamo's cuts for DistributedDataParallel: one graph, and no overlap (several GPUs only)
+    flash_attention, cudnn_attention, efficient_attention, plain_attention
+               as step; attention by that kernel of PyTorch's scaled_dot_product_attention, and not by the one that it
+               would choose
     flat       gradients are averaged by one all-reduce after the backward pass (several GPUs only)
     epoch      several steps in one CUDA graph, the counterpart of JAX's scan: as many as divide an epoch, 16 at most
 How a step is run (torch_runner/compiler.py):
@@ -52,8 +55,8 @@ from harness.work.use_cases.train import (
 from harness.work.weights import RUNNING_STATISTICS
 from torch_runner.augment import augmented
 from torch_runner.compiler import captured, describe, in_mode, witness
-from torch_runner.device import Device, model_dtype
-from torch_runner.models import make_model
+from torch_runner.device import Device, compute_dtype, model_dtype
+from torch_runner.models import attention_of, make_model, with_attention
 from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
 from torch_runner.several_devices import average_gradients, with_averaged_gradients
 from torch_runner.task import Batch, make_task, to_device
@@ -114,6 +117,9 @@ class Training(Trains):
         self.placed_crops = place_crops(self.steps.crops, self.world, self.device)
         self.parameter_count = parameter_count(self.model)
         self.details = {**describe(session.mode), **self.details_of_devices()}
+        self.details |= attention_of(
+            self.model, session.mode.formulation, compute_dtype(measurement.variant.precision), self.device
+        )
         self.replays = session.mode.graph != "none"
         self.steps_done = 0
         self.next_batch = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -311,6 +317,7 @@ class Objective(nn.Module):
         self.task = make_task(session, model_dtype(precision))
         self.device_type = session.device.device.type
         self.bf16 = precision == "bf16"
+        self.formulation = session.mode.formulation
         self.image_size = session.image_size
         self.input_dtype = model_dtype(precision)
         self.label_smoothing = Settings.model_validate(session.measurement.settings).label_smoothing
@@ -325,7 +332,8 @@ class Objective(nn.Module):
         return self.task.mean_loss(self.outputs(batch), self.task.targets(batch), self.label_smoothing)
 
     def outputs(self, batch: Batch) -> Tensor:
-        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.bf16):
+        autocast = torch.autocast(self.device_type, torch.bfloat16, enabled=self.bf16)
+        with autocast, with_attention(self.formulation):
             inputs = self.task.inputs(augmented(batch, self.image_size, self.input_dtype))
             outputs: Tensor = self.model(inputs)
         return outputs

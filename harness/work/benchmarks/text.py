@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.work.datasets import Dataset, DataSource
 from harness.work.declared import Benchmark, Model
 from harness.work.tasks import NEXT_TOKEN
+from harness.work.windows import tokens_of, windows
 
 TEXT = Path(__file__).parent.parent / "sample" / "us_constitution.txt"
 VOCABULARY = 256
@@ -23,12 +23,9 @@ TEST_SHARE = 0.1
 def _read(_originals: Path | None = None) -> Dataset:
     tokens = np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int32)
     train, test = np.split(tokens, [round(len(tokens) * (1 - TEST_SHARE))])
-    return Dataset(train={"tokens": windows(train, STRIDE)}, test={"tokens": windows(test, WINDOW)}, constants={})
-
-
-def windows(tokens: NDArray[np.int32], stride: int) -> NDArray[np.int32]:
-    """[windows, WINDOW + 1]"""
-    return np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(tokens, WINDOW + 1)[::stride])
+    return Dataset(
+        train={"tokens": windows(train, WINDOW, STRIDE)}, test={"tokens": windows(test, WINDOW)}, constants={}
+    )
 
 
 BENCHMARK = Benchmark(
@@ -43,4 +40,5 @@ BENCHMARK = Benchmark(
         sample_source="Constitution of the United States (1787)",
         needs_torchvision=False,
     ),
+    units=tokens_of,
 )

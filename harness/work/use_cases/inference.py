@@ -19,7 +19,7 @@ from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
 from harness.work.use_cases.many_models import drawn_batch
-from harness.work.weights import WeightOf, inference_weight
+from harness.work.weights import Draw, WeightOf, inference_weight
 
 Weights = Literal["drawn", "pretrained"]
 Rows = NDArray[np.int64]
@@ -73,17 +73,18 @@ USE_CASE = UseCase(
 )
 
 
-def weights_of(settings: Settings, seed: int, pretrained: WeightOf | None) -> WeightOf:
+def weights_of(settings: Settings, seed: int, draw: Draw, pretrained: WeightOf | None) -> WeightOf:
     """Of the model with BatchNorm.
 
     Args:
+        draw: the model's own.
         pretrained: the model's, where they were asked for and are there.
 
     Raises:
         DataError: they were asked for and are not there.
     """
     if settings.weights == "drawn":
-        return partial(inference_weight, seed)
+        return partial(inference_weight, seed, draw=draw)
     if pretrained is None:
         raise DataError("there are no pretrained weights of this model; settings.weights: drawn measures without them")
     return pretrained

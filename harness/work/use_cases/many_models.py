@@ -24,7 +24,7 @@ from harness.work.closeness import (
 )
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Model, UseCase, jax_modes, torch_modes
-from harness.work.weights import initial_weight
+from harness.work.weights import Draw, initial_weight
 
 
 class Options(Frozen):
@@ -142,9 +142,9 @@ def check_course(actual: Course, alone: Course, precision: Precision) -> list[Ch
     return [of_losses, *check_errors(name, of_tensors, "tensor", TOLERANCES[precision], worst=float(of_models.max()))]
 
 
-def added_to_weights(weights: Tensors, seed: int) -> dict[str, NDArray[np.float64]]:
+def added_to_weights(weights: Tensors, seed: int, draw: Draw = initial_weight) -> dict[str, NDArray[np.float64]]:
     """Of N models, [models, ...]: weights less the initial ones, in which a difference would drown."""
     return {
-        name: value - np.stack([initial_weight(model_seed(seed, i), name, value.shape[1:]) for i in range(len(value))])
+        name: value - np.stack([draw(model_seed(seed, i), name, value.shape[1:]) for i in range(len(value))])
         for name, value in weights.items()
     }

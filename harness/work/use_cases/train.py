@@ -72,7 +72,13 @@ def refuses(benchmark: Benchmark, _model: Model) -> str | None:
     return None if benchmark.data else f"{benchmark.name} has no data set to train and to test on"
 
 
+KERNELS = ("flash", "cudnn", "efficient", "plain")
+"""Of attention, that PyTorch has; `plain` keeps the scores in memory."""
+
+
 def goes_with(mode: Mode, model: Model, _options: Mapping[str, Any]) -> bool:
+    if mode.formulation.endswith("_attention"):
+        return model.has_attention
     return mode.formulation != "taps" or model.has_depthwise
 
 
@@ -92,11 +98,17 @@ USE_CASE = UseCase(
             Mode(name="scan", formulation="scan", several_steps=True),
             Mode(name="scan_graph", formulation="scan", graph="step", several_steps=True),
             *jax_modes("taps"),
+            *jax_modes("cudnn_attention", "cudnn"),
         ),
         "torch": (
             *torch_modes("step"),
             Mode(name="reduce_overhead", formulation="step", graph="parts"),
             Mode(name="compiled_unsplit", formulation="unsplit"),
+            *(Mode(name=f"{kernel}_compiled", formulation=f"{kernel}_attention") for kernel in KERNELS),
+            *(
+                Mode(name=f"{kernel}_compiled_graph", formulation=f"{kernel}_attention", graph="step")
+                for kernel in KERNELS
+            ),
             *torch_modes("flat", "flat_"),
             Mode(name="epoch_graph", formulation="epoch", graph="step", several_steps=True),
         ),

@@ -20,6 +20,7 @@ from harness.work.use_cases.inference import (
     no_score,
     weights_of,
 )
+from harness.work.weights import initial_weight
 
 
 def requests_of(count: int, batch_size: int, image_size: int | None = None, pixels: int = 4) -> Requests:
@@ -156,12 +157,12 @@ def test_weights_are_drawn_or_those_that_are_there() -> None:
         return np.full(shape, 5, np.float32)
 
     pretrained = Settings(weights="pretrained")
-    assert weights_of(pretrained, 0, trained)("bn1.bias", (2,)).tolist() == [5, 5]
-    drawn = weights_of(Settings(), 0, trained)("bn1.bias", (2,))
+    assert weights_of(pretrained, 0, initial_weight, trained)("bn1.bias", (2,)).tolist() == [5, 5]
+    drawn = weights_of(Settings(), 0, initial_weight, trained)("bn1.bias", (2,))
     assert not np.any(drawn == 5) and no_score(Settings()) == "the weights are drawn"
     assert no_score(pretrained) is None
     with pytest.raises(DataError, match="there are no pretrained weights of this model"):
-        weights_of(pretrained, 0, None)
+        weights_of(pretrained, 0, initial_weight, None)
 
 
 def modes_of(model: str, batch_norm: str, data: str = "imagenet100") -> set[str]:

@@ -1,0 +1,46 @@
+"""A GPT's counts and initial weights, by hand."""
+
+import numpy as np
+import pytest
+
+from harness.work.benchmarks.enwik8 import BENCHMARK, SIZES
+from harness.work.gpt import GptSize
+
+TINY = GptSize(layers=1, width=2, heads=1, positions=3, vocabulary=5)
+
+
+def test_counts_of_a_tiny_one_by_hand() -> None:
+    """Tables 5 x 2 and 3 x 2; 2 x 6, 2 x 2, 2 x 8 and 8 x 2 in the layer; three LayerNorms of 2."""
+    assert TINY.parameter_count == 10 + 6 + (12 + 4 + 16 + 16) + 3 * 2
+    # Of each of 3 tokens 48 in the layer and 10 in the head; 3 x 3 scores of 2 products, and as many with the values.
+    assert TINY.multiply_adds == 3 * (48 + 10) + 2 * 9 * 2
+
+
+@pytest.mark.parametrize(("name", "parameters", "gflop"), [("gpt_nano", 828_544, 0.34), ("gpt_mini", 10_818_432, 18.3)])
+def test_counts_of_nanogpts_sizes(name: str, parameters: int, gflop: float) -> None:
+    declared = BENCHMARK.model(name)
+    assert declared.parameter_count == parameters
+    assert declared.multiply_adds is not None and 6 * declared.multiply_adds / 1e9 == pytest.approx(gflop, rel=0.01)
+
+
+def test_gpt2_has_as_many_parameters_as_without_its_biases() -> None:
+    """124,439,808 of Hugging Face's `gpt2`, less 102,144 biases, and 47 rows more of 768 in the padded vocabulary."""
+    gpt2 = GptSize(layers=12, width=768, heads=12, positions=1024, vocabulary=50_304)
+    biases = 12 * (3 * 768 + 768 + 4 * 768 + 768 + 2 * 768) + 768
+    assert gpt2.parameter_count == 124_439_808 - biases + 47 * 768 == 124_373_760
+
+
+def test_weights_are_normal_and_smaller_into_the_residual_stream() -> None:
+    size = SIZES["gpt_nano"]
+    std = {
+        name: float(size.initial_weight(0, name, (256, 256)).std())
+        for name in ("wte.weight", "h.0.attn.c_attn.weight", "h.0.attn.c_proj.weight", "h.3.mlp.c_proj.weight")
+    }
+    into_residual = 0.02 / np.sqrt(8)
+    expected = [0.02, 0.02, into_residual, into_residual]
+    assert list(std.values()) == pytest.approx(expected, rel=0.02)
+    np.testing.assert_array_equal(size.initial_weight(0, "h.0.ln_1.weight", (3,)), np.ones(3, np.float32))
+    first = size.initial_weight(3, "wte.weight", (4, 4))
+    np.testing.assert_array_equal(first, size.initial_weight(3, "wte.weight", (4, 4)))
+    for other in (size.initial_weight(4, "wte.weight", (4, 4)), size.initial_weight(3, "wpe.weight", (4, 4))):
+        assert not np.array_equal(first, other)

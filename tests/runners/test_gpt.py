@@ -1,0 +1,326 @@
+"""GPT in both frameworks: the same numbers in float64, the same recipe in bf16, and mistakes that the gate catches."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from jax import numpy as jnp
+from torch.nn import functional as F
+
+from harness.errors import Refused
+from harness.plan import Framework
+from harness.results.parity import ParityMetadata, ParityNumbers, compare, condense, gate_measurement, judge, key_of
+from harness.work.benchmarks import enwik8
+from harness.work.closeness import relative_error
+from harness.work.declared import benchmark, use_case
+from harness.work.use_cases.per_sample_gradients import Settings
+from jax_runner import ghost as jax_ghost
+from jax_runner.device import model_dtypes
+from jax_runner.models.gpt import Gpt as JaxGpt
+from jax_runner.task import NextToken as JaxNextToken
+from jax_runner.use_cases.per_sample_gradients import by_layers, vmapped
+from jax_runner.weights import arrays_of, load_weights
+from jax_runner.weights import to_neutral as jax_to_neutral
+from tests.made.captures import only_trace
+from tests.made.sessions import build, make_session
+from tests.made.small_gpt import use_small_gpt
+from torch_runner import ghost as torch_ghost
+from torch_runner.models import gpt as torch_gpt
+from torch_runner.models import with_attention
+from torch_runner.task import NextToken
+from torch_runner.use_cases.per_sample_gradients import outer_product
+from torch_runner.weights import load_weights as load_torch_weights
+from torch_runner.weights import to_neutral
+
+TOLERANCE = 1e-9
+SAMPLES = 4
+Numbers = dict[str, np.ndarray]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        use_small_gpt(patch)
+        yield
+
+
+def session_of(framework: Framework, use_case: str, **arguments: Any) -> Any:
+    return make_session(framework, use_case, benchmark="enwik8", model="gpt_nano", **arguments)
+
+
+# Float64
+
+
+def test_training_is_the_same_in_float64() -> None:
+    """Logits, loss, gradients and five steps of SGD, with the windows of both frameworks."""
+    ours = build(session_of("jax", "train", batch_size=SAMPLES, precision="fp64")).parity()
+    theirs = build(session_of("torch", "train", batch_size=SAMPLES, precision="fp64")).parity()
+    assert theirs["outputs"].shape == (SAMPLES, 64, 256) and set(ours) == set(theirs)
+    assert sum(name.startswith("gradients/") for name in theirs) == 2 + 6 + 1  # of the head there is none
+    errors = {name: relative_error({"": ours[name]}, {"": theirs[name]}) for name in theirs}
+    assert max(errors.values()) < TOLERANCE, errors
+    losses = theirs["losses_of_steps"]
+    assert losses[0] == pytest.approx(np.log(256), rel=0.01) and (np.diff(losses) < 0).all()
+
+
+def both_models() -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]:
+    """Logits [samples, positions, vocabulary] of tokens [samples, positions], in float64."""
+    size = enwik8.SIZES["gpt_nano"]
+    draw = partial(size.initial_weight, 1)
+    module = torch_gpt.Gpt(size).double()
+    load_torch_weights(module, draw)
+    model: Any = nnx.eval_shape(lambda: JaxGpt(size, model_dtypes("fp64")))
+    load_weights(model, draw)
+
+    def of_torch(tokens: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return module(torch.from_numpy(tokens)).numpy()
+
+    return lambda tokens: np.asarray(model(jnp.asarray(tokens))), of_torch
+
+
+def test_no_logit_depends_on_a_later_token() -> None:
+    tokens = np.random.RandomState(0).randint(0, 256, (1, 16))
+    changed = tokens.copy()
+    changed[0, 9] = (changed[0, 9] + 1) % 256
+    with jax.enable_x64(True):
+        for logits in both_models():
+            before, after = logits(tokens)[0], logits(changed)[0]
+            np.testing.assert_allclose(before[:9], after[:9], rtol=0, atol=1e-13)
+            assert (np.abs(before[9:] - after[9:]).max(-1) > 1e-6).all()
+
+
+# Per-sample gradients
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[dict[str, Any]]:
+    """By plain autograd on the plain model, sample by sample."""
+    problem = make_problem("torch")
+    gradients = []
+    for one, target in zip(*problem.batch(np.arange(SAMPLES)), strict=True):
+        problem.model.zero_grad()
+        problem.task.mean_loss(problem.model(one[None]), target[None]).backward()
+        gradients.append({name: p.grad.numpy().copy() for name, p in problem.model.named_parameters()})
+    norms = np.array([np.sqrt(sum((g**2).sum() for g in gradient.values())) for gradient in gradients])
+    clip_norm = float(np.median(norms))
+    full = {name: np.stack([gradient[name] for gradient in gradients]) for name in gradients[0]}
+    factors = np.minimum(1, clip_norm / norms)
+    assert factors.min() < 1 == factors.max()
+    clipped = {name: np.tensordot(factors, value, 1) for name, value in full.items()}
+    yield {"norms": {"norms": norms}, "full": full, "clipped_sum": clipped, "clip_norm": clip_norm}
+
+
+def make_problem(framework: Framework) -> Any:
+    mode = {"jax": "vmap", "torch": "loop"}[framework]
+    return build(session_of(framework, "per_sample_gradients", execution_mode=mode, precision="fp64")).problem
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_torch_is_the_loop(loop: dict[str, Any], traced: bool) -> None:
+    for output in ("norms", "clipped_sum"):
+        problem = make_problem("torch")
+        compute = torch_ghost.ghost(problem, output, loop["clip_norm"], traced=traced)
+        actual = to_neutral(compute(*problem.batch(np.arange(SAMPLES))))
+        assert relative_error(actual, loop[output]) < TOLERANCE
+    problem = make_problem("torch")
+    actual = to_neutral(outer_product(problem, traced=traced)(*problem.batch(np.arange(SAMPLES))))
+    assert relative_error(actual, loop["full"]) < TOLERANCE
+
+
+def test_jax_is_the_loop(loop: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(jax_ghost.SLICE_BYTES, "cpu", 1)  # from one sample at a time
+    problem = make_problem("jax")
+    batch = problem.batch(np.arange(SAMPLES))
+    settings = Settings(chunk_size=1, clip_norm=loop["clip_norm"])
+    clipped = jax.jit(jax_ghost.ghost(problem, "clipped_sum", settings))(problem.params, *batch)
+    assert relative_error(problem.to_neutral(clipped), loop["clipped_sum"]) < TOLERANCE
+    for function in (by_layers(problem, "outer_product"), vmapped(problem)):
+        full = problem.to_neutral(jax.jit(function)(problem.params, *batch), leading_axes=1)
+        assert relative_error(full, loop["full"]) < TOLERANCE
+
+
+def test_norms_need_the_cross_term_of_the_shared_table(loop: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def norms() -> Numbers:
+        problem = make_problem("torch")
+        batch = problem.batch(np.arange(SAMPLES))
+        return to_neutral(torch_ghost.ghost(problem, "norms", 1.0, traced=False)(*batch))
+
+    monkeypatch.setitem(torch_ghost.SLICE_BYTES, "cpu", 1)  # from one sample at a time
+    assert relative_error(norms(), loop["norms"]) < TOLERANCE
+    monkeypatch.setattr(torch_ghost, "product_of_shared", lambda *_: torch.zeros(SAMPLES, dtype=torch.float64))
+    assert relative_error(norms(), loop["norms"]) > 1e-4
+
+
+def test_both_frameworks_choose_the_same_forms() -> None:
+    jax_forms = jax_ghost.choices(make_problem("jax"))
+    assert sorted(jax_forms) == sorted(torch_ghost.choices(make_problem("torch")))
+    assert {"wte: equal_tokens", "wpe: rows", "ln_f: summed", "head: gram", "h.0.mlp.c_fc: gram"} < set(jax_forms)
+
+
+# bf16
+
+
+def test_both_frameworks_have_one_recipe_in_bf16() -> None:
+    """Logits and gradients of one loss: of the right dtypes, and no farther from each other than from float64."""
+    size = enwik8.SIZES["gpt_nano"]
+    draw = partial(size.initial_weight, 1)
+    window = np.random.RandomState(0).randint(0, 64, (4, 65))
+    found: dict[str, Numbers] = {}
+    for name, dtype in (("float64", torch.float64), ("torch", torch.float32)):
+        module = torch_gpt.Gpt(size).to(dtype)
+        load_torch_weights(module, draw)
+        seen: dict[str, torch.Tensor] = {}
+        module.h.register_forward_hook(lambda _module, _inputs, output, seen=seen: seen.update(residual=output))
+        tokens = torch.from_numpy(window)
+        with torch.autocast("cpu", torch.bfloat16, enabled=name == "torch"):
+            logits = module(tokens[:, :-1])
+        NextToken().mean_loss(logits, tokens[:, 1:]).backward()
+        found[name] = to_neutral({parameter: value.grad for parameter, value in module.named_parameters()})
+        expected = torch.bfloat16 if name == "torch" else torch.float64
+        assert logits.dtype == seen["residual"].dtype == expected and module.wte.weight.grad.dtype == dtype
+    model: Any = nnx.eval_shape(lambda: JaxGpt(size, model_dtypes("bf16")))
+    load_weights(model, draw)
+    graphdef = nnx.graphdef(model)
+
+    def loss(params: Any) -> jax.Array:
+        logits = nnx.merge(graphdef, params)(jnp.asarray(window[:, :-1]))
+        assert logits.dtype == jnp.bfloat16
+        return JaxNextToken().mean_loss(logits, jnp.asarray(window[:, 1:]))
+
+    gradients = jax.jit(jax.grad(loss))(arrays_of(model))
+    assert gradients["wte"]["embedding"].dtype == jnp.float32
+    found["jax"] = jax_to_neutral(gradients, {})
+    of_torch, of_jax = (relative_error(found[name], found["float64"]) for name in ("torch", "jax"))
+    assert 1e-4 < of_torch < 2e-2 and 1e-4 < of_jax < 2e-2
+    assert relative_error(found["jax"], found["torch"]) < 1.5 * max(of_torch, of_jax)
+
+
+# Attention's kernels
+
+
+def test_the_kernel_is_in_the_record_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_trace(monkeypatch)
+    details = {
+        mode: build(session_of("torch", "train", execution_mode=mode)).details["attention"]
+        for mode in ("eager", "flash_compiled", "plain_compiled")
+    }
+    assert details == {"eager": "flash_attention", "flash_compiled": "flash_attention", "plain_compiled": "math"}
+    with pytest.raises(Refused, match="^efficient_attention of float32 on cpu: "):
+        build(session_of("torch", "train", execution_mode="efficient_compiled"))
+    with pytest.raises(Refused, match="cuDNN's attention needs an NVIDIA GPU"):
+        build(session_of("jax", "train", execution_mode="cudnn"))
+    vmapped_mode = session_of("torch", "per_sample_gradients", execution_mode="vmap_eager")
+    assert build(vmapped_mode).details["attention"] == "math"
+
+
+def test_a_named_kernel_is_the_one_that_runs() -> None:
+    queries = torch.randn(1, 2, 8, 16, requires_grad=True)
+    graph = {}
+    for formulation in ("flash_attention", "plain_attention"):
+        with with_attention(formulation):
+            output = F.scaled_dot_product_attention(queries, queries, queries, is_causal=True)
+        graph[formulation] = type(output.grad_fn).__name__
+    assert "Flash" in graph["flash_attention"] and "Flash" not in graph["plain_attention"]
+
+
+def test_kernels_are_modes_of_models_with_attention() -> None:
+    training = use_case("train")
+    for framework, mode in (("torch", "flash_compiled_graph"), ("jax", "cudnn")):
+        declared = training.mode(framework, mode)  # type: ignore[arg-type]
+        assert training.goes_with(declared, benchmark("enwik8").model("gpt_mini"), {})
+        assert not training.goes_with(declared, benchmark("mnist").model("cnn"), {})
+
+
+# Use case 6
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("torch", "vmap_eager"), ("torch", "loop_eager"), ("jax", "map")])
+def test_many_models_train_as_each_does_alone(framework: Framework, mode: str) -> None:
+    session = session_of(framework, "many_models", batch_size=2, execution_mode=mode, precision="fp64")
+    checks = build(session).check()
+    assert checks and all(check.error < TOLERANCE for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode", "message"),
+    [
+        ("torch", "batched_eager", "batched knows Conv2d and Linear with a bias, not "),
+        ("torch", "grouped_conv1d_eager", "for models of dense layers only"),
+        ("jax", "side_by_side", "for models with convolutions"),
+    ],
+)
+def test_other_formulations_refuse_in_words(framework: Framework, mode: str, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        build(session_of(framework, "many_models", batch_size=2, execution_mode=mode))
+
+
+# The gate. Each mistake is on PyTorch's side only.
+
+
+def gated(framework: Framework) -> ParityNumbers:
+    session = session_of(framework, "train")
+    session = replace(session, measurement=gate_measurement(session.measurement))
+    kept, shapes = condense(build(session).parity())
+    metadata = ParityMetadata(key=key_of(session.measurement), outcome="ok", shapes=shapes, created_at="now")
+    return ParityNumbers(metadata=metadata, kept=kept)
+
+
+@pytest.fixture(scope="module")
+def jax_numbers() -> ParityNumbers:
+    return gated("jax")
+
+
+def test_what_is_right_passes_the_gate(jax_numbers: ParityNumbers) -> None:
+    judgement = judge(jax_numbers, gated("torch"))
+    assert judgement.state == "passed", judgement.sentence
+
+
+def untied(self: torch_gpt.TiedHead, hidden: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return F.linear(hidden, table.detach())
+
+
+def of_the_same_tokens(_self: NextToken, batch: Any) -> torch.Tensor:
+    return batch["tokens"][..., :-1].long()
+
+
+@contextmanager
+def without_mask() -> Iterator[None]:
+    attend = F.scaled_dot_product_attention
+    with mock.patch.object(F, "scaled_dot_product_attention", lambda q, k, v, is_causal: attend(q, k, v)):
+        yield
+
+
+MISTAKES = {
+    "another epsilon": lambda: mock.patch.object(torch_gpt, "EPSILON", 1e-6),
+    "an output's weight of its own": lambda: mock.patch.object(torch_gpt.TiedHead, "forward", untied),
+    "targets that are not the next": lambda: mock.patch.object(NextToken, "targets", of_the_same_tokens),
+    "no causal mask": without_mask,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_caught(mistake: str, jax_numbers: ParityNumbers) -> None:
+    with MISTAKES[mistake]():
+        theirs = gated("torch")
+    judgement = judge(jax_numbers, theirs)
+    assert judgement.state == "failed", judgement.sentence
+    check = next(check for check in compare(jax_numbers, theirs) if not check.passed)
+    assert check.error > 2 * check.tolerance, judgement.sentence
+
+
+def test_the_other_gelu_is_seen_in_float64() -> None:
+    """With initial weights its arguments are so small that both kinds agree within the gate's tolerances for fp32."""
+    ours = build(session_of("torch", "train", batch_size=SAMPLES, precision="fp64")).parity()
+    gelu = F.gelu
+    with mock.patch.object(F, "gelu", lambda inputs, approximate: gelu(inputs)):
+        theirs = build(session_of("torch", "train", batch_size=SAMPLES, precision="fp64")).parity()
+    assert max(relative_error({"": ours[name]}, {"": theirs[name]}) for name in ours) > 1e3 * TOLERANCE
