@@ -277,4 +277,4 @@ def is_plain(tree: Any) -> bool:
         return all(map(is_plain, tree))
     if isinstance(tree, dict):
         return all(map(is_plain, tree.values()))
-    return isinstance(tree, jax.Array | jax.ShapeDtypeStruct)
+    return tree is None or isinstance(tree, jax.Array | jax.ShapeDtypeStruct)
