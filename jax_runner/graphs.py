@@ -1,6 +1,7 @@
 """Batches of graphs, packed on the device into arrays of a fixed length (harness/work/graphs.py)."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ class GraphBatch(NamedTuple):
     """int32 [graphs]"""
 
 
+@partial(jax.jit, static_argnames="capacity")
 def packed(batch: Mapping[str, jax.Array], capacity: Capacity) -> GraphBatch:
     """The graphs whose places are given, [graphs], with the arrays that all share. Static shapes only.
 

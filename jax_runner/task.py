@@ -255,7 +255,8 @@ def in_float64(inputs: Inputs) -> Inputs:
 
 def samples_of(inputs: Inputs) -> list[Inputs]:
     """One by one along the first axis."""
-    return [jax.tree.map(lambda leaf: leaf[i], inputs) for i in range(len(jax.tree.leaves(inputs)[0]))]
+    leaves, structure = jax.tree.flatten(inputs)
+    return [jax.tree.unflatten(structure, own) for own in zip(*leaves, strict=True)]
 
 
 def in_full_precision(outputs: jax.Array) -> jax.Array:

@@ -1,5 +1,6 @@
 """Batches of graphs, packed on the device into arrays of a fixed length (harness/work/graphs.py)."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -28,7 +29,7 @@ class GraphBatch(NamedTuple):
     """int64 [graphs]"""
 
 
-def packed(batch: dict[str, Tensor], capacity: Capacity) -> GraphBatch:
+def packed(batch: Mapping[str, Tensor], capacity: Capacity) -> GraphBatch:
     """The graphs whose places are given, [graphs], with the arrays that all share. Static shapes only.
 
     Padded edges are spread evenly over padded nodes: all on one node, they would wait for each other.

@@ -51,7 +51,7 @@ class Given:
 
     arrays: Arrays
     """Those of the samples."""
-    batches: Sequence[Rows]
+    batches: Sequence[Rows] | Rows
     """Rows of `arrays`, for each batch: an array [batches, batch], or a list of batches that differ in size."""
 
 

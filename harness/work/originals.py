@@ -1,4 +1,4 @@
-"""An original file with its SHA-256: taken from the folder, or downloaded. Without torchvision, which knows MD5 only."""
+"""An original file with its SHA-256: taken from the folder, or downloaded. torchvision's downloader knows MD5 only."""
 
 import hashlib
 import os

@@ -61,7 +61,8 @@ class GcnLayer(nnx.Module):
 class GraphNet(nnx.Module):
     """AlgoPerf's graph network with embedded codes and no dropout: 3,598,464 parameters of the default sizes.
 
-    Source: mlcommons/algorithmic-efficiency, workloads/ogbg/ogbg_jax/models.py; Battaglia et al. 2018, arXiv 1806.01261.
+    Source: mlcommons/algorithmic-efficiency, workloads/ogbg/ogbg_jax/models.py; Battaglia et al. 2018, arXiv
+    1806.01261.
     """
 
     def __init__(self, sizes: Sizes, dtypes: dict[str, Any]) -> None:

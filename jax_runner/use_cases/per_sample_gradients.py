@@ -147,7 +147,7 @@ class PerSampleGradients(OneProgram, Program):
                 problem.to_neutral(sample_gradient(problem.params, one, target))
                 for one, target in zip(samples_of(in_float64(samples)), targets, strict=True)
             ]
-            batch_gradient = jax.grad(problem.batch_loss)(problem.params, in_float64(inputs), targets)
+            batch_gradient = jax.jit(jax.grad(problem.batch_loss))(problem.params, in_float64(inputs), targets)
             return loop, problem.to_neutral(batch_gradient)
 
     def settle(self) -> None:

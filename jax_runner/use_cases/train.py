@@ -494,7 +494,8 @@ def place_data(own: Data, world: World, *, chunked: bool = False) -> Data:
     else:
         placed = tuple(global_arrays(array, OF_BATCH) for array in rest)
     arrays, shared = place_arrays(own.arrays, world, specs.arrays), place_arrays(own.shared, world, REPLICATED)
-    return Data(arrays, *placed, shared)
+    order, crops = placed
+    return Data(arrays, order, crops, shared)
 
 
 def place_arrays(arrays: Any, world: World, spec: PartitionSpec) -> Batch:

@@ -1,7 +1,7 @@
 """ogbg-molpcba: molecules as graphs, and 128 yes-or-no questions on each (Hu et al. 2020, arXiv 2005.00687).
 
-437,929 molecules with 26 atoms and 28 bonds on average; a label may be missing. Split by scaffold into 350,343 to train,
-43,793 to validate, which are not used, and 43,793 to test.
+437,929 molecules with 26 atoms and 28 bonds on average; a label may be missing. Split by scaffold into 350,343 to
+train, 43,793 to validate, which are not used, and 43,793 to test.
 """
 
 import gzip
