@@ -63,3 +63,8 @@ def rows_of(start: Tensor, count: Tensor, capacity: int) -> tuple[Tensor, Tensor
     known = graph.clamp(max=len(count) - 1)
     row = torch.where(is_real, start[known] + place - (end - count)[known], 0)
     return graph, row, is_real, end
+
+
+def taken(values: Tensor, index: Tensor) -> Tensor:
+    """`values[index]`, whose gradient is added up by index_add; that of the other sorts on a GPU."""
+    return values.index_select(0, index)

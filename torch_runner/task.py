@@ -259,11 +259,10 @@ def in_float64(inputs: Inputs) -> Inputs:
     return tree_map(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, inputs)
 
 
-def samples_of(inputs: Inputs, chunk_size: int | None = None) -> list[Inputs]:
-    """One by one along the first axis, or in chunks of it."""
+def samples_of(inputs: Inputs) -> list[Inputs]:
+    """One by one along the first axis."""
     leaves, structure = tree_flatten(inputs)
-    parts = [leaf.unbind() if chunk_size is None else leaf.split(chunk_size) for leaf in leaves]
-    return [tree_unflatten(list(part), structure) for part in zip(*parts, strict=True)]
+    return [tree_unflatten(list(own), structure) for own in zip(*leaves, strict=True)]
 
 
 def in_full_precision(outputs: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ NEXT_TOKEN = Task(
 
 GRAPH_CLASSIFICATION = Task(
     name="graph_classification",
-    arrays=("labels", *SAMPLE_ARRAYS),
+    arrays=(*SAMPLE_ARRAYS, "labels"),
     shared=SHARED_ARRAYS,
     model_inputs=SAMPLE_ARRAYS,
     samples="graphs",

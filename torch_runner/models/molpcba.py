@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.work.benchmarks.molpcba import ATOM_CODES, BOND_CODES, EPSILON, TASKS, Sizes
-from torch_runner.graphs import GraphBatch
+from torch_runner.graphs import GraphBatch, taken
 from torch_runner.task import in_full_precision
 
 
@@ -132,11 +132,6 @@ def dense(layer: nn.Linear, x: Tensor) -> Tensor:
 def embedded(layer: nn.Embedding, codes: Tensor) -> Tensor:
     """The sum over the features: codes [count, features] to [count, width]."""
     return in_full_precision(layer(codes)).sum(1)
-
-
-def taken(values: Tensor, index: Tensor) -> Tensor:
-    """`values[index]`, whose gradient is added up by index_add; that of the other sorts on a GPU."""
-    return values.index_select(0, index)
 
 
 def summed(values: Tensor, index: Tensor, count: int) -> Tensor:

@@ -280,7 +280,11 @@ def chunked(compute: Function, output: str, chunk_size: int) -> Function:
     """`compute` over chunks of the batch; sums are added up, per-sample outputs are put back together."""
 
     def compute_chunks(inputs: Tensor, targets: Tensor) -> Tensors:
-        chunks = zip(samples_of(inputs, chunk_size), targets.split(chunk_size), strict=True)
+        def chunk_from(first: int) -> tuple[Inputs, Tensor]:
+            chunk: tuple[Inputs, Tensor] = tree_map(lambda leaf: leaf[first : first + chunk_size], (inputs, targets))
+            return chunk
+
+        chunks = map(chunk_from, range(0, len(targets), chunk_size))
         if output == "clipped_sum":
             total = compute(*next(chunks))
             for chunk in chunks:
