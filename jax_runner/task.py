@@ -3,7 +3,8 @@
 harness/work/tasks.py declares them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import jax
@@ -11,17 +12,42 @@ from jax import numpy as jnp
 
 from harness.errors import ConfigError
 from harness.measure.program import Session
+from harness.work.datasets import Dataset
+from harness.work.graphs import (
+    SAMPLE_ARRAYS,
+    SHARED_ARRAYS,
+    Capacity,
+    Given,
+    capacities_of,
+    capacity_of_any,
+    describe_packing,
+)
 from harness.work.tasks import TOP_5, Metric
+from jax_runner.graphs import GraphBatch, packed
 
 Batch = Mapping[str, Any]
-"""The task's arrays for some samples, by name; their first axes count the samples."""
+"""The task's arrays for some samples, by name; their first axes count the samples. With them those that all samples
+share, where the task has any."""
+Inputs = Any
+"""An array, or a named tuple of arrays."""
 
 
 class Task(Protocol):
     """Pure functions; to be jitted with the rest of the step."""
 
-    def inputs(self, batch: Batch) -> jax.Array:
+    details: Mapping[str, Any] = MappingProxyType({})
+    """For `Result.details`."""
+
+    def inputs(self, batch: Batch) -> Inputs:
         """What the model takes; images are NHWC."""
+
+    def inputs_of_samples(self, batch: Batch) -> Inputs:
+        """The same with a first axis of samples in every array, so that each sample can be taken out."""
+        return self.inputs(batch)
+
+    def batch_of_one(self, sample: Inputs) -> Inputs:
+        """What the model takes of one sample; from its part of `inputs_of_samples`."""
+        return sample[None]
 
     def targets(self, batch: Batch) -> jax.Array:
         """What the outputs are compared with."""
@@ -33,13 +59,19 @@ class Task(Protocol):
         """Over the batch, with `label_smoothing` of a target given to all classes alike."""
 
     def scores(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
-        """Of each sample, [batch]; the metric is made of their mean."""
+        """Of each sample, [batch]; the metric is made of their mean. For a metric of the whole test set: what it is
+        made of, [batch, ...]."""
+
+    def answers(self, outputs: jax.Array) -> jax.Array:
+        """What the model says of each thing that a sample asks for: the class, from 0."""
+        return outputs.argmax(-1)
 
     def further_scores(self, outputs: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
         """The same of the task's further metrics, by their names."""
+        return {}
 
 
-class Classification:
+class Classification(Task):
     """Outputs are logits [batch, classes], targets are labels [batch]."""
 
     further_metrics: tuple[Metric, ...] = ()
@@ -92,7 +124,7 @@ class GeneratedClassification(Classification):
         return jnp.moveaxis(inputs, -3, -1) if self.are_images else inputs
 
 
-class NextToken:
+class NextToken(Task):
     """Outputs are logits [batch, positions, vocabulary], targets are tokens [batch, positions]."""
 
     def inputs(self, batch: Batch) -> jax.Array:
@@ -112,12 +144,65 @@ class NextToken:
         """The perplexity is made of the mean loss."""
         return self.losses(outputs, targets)
 
-    def further_scores(self, outputs: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
-        return {}
+
+class GraphClassification(Task):
+    """Packed graphs (graphs.py); outputs are logits [batch, questions], targets are 1, 0 or, where they are missing, -1
+    of the same shape."""
+
+    def __init__(self, dataset: Dataset, given: Sequence[Given]) -> None:
+        self.parts = (dataset.train, dataset.test)
+        self.capacities = capacities_of(given)
+        self.details = describe_packing(given, self.capacities)
+
+    def capacity(self, graphs: int) -> Capacity:
+        """Of the batches of so many graphs that were named, or of any."""
+        return self.capacities.get(graphs) or capacity_of_any(self.parts, graphs)
+
+    def inputs(self, batch: Batch) -> GraphBatch:
+        """Of batches with one more axis before the samples, that axis comes first in every array."""
+        if batch["node_count"].ndim == 1:
+            return packed(batch, self.capacity(len(batch["node_count"])))
+        shared = {name: batch[name] for name in SHARED_ARRAYS}
+        return jax.vmap(lambda own: self.inputs(own | shared))({name: batch[name] for name in SAMPLE_ARRAYS})
+
+    def inputs_of_samples(self, batch: Batch) -> GraphBatch:
+        return self.inputs({**batch, **{name: batch[name][:, None] for name in SAMPLE_ARRAYS}})
+
+    def batch_of_one(self, sample: GraphBatch) -> GraphBatch:
+        return sample
+
+    def targets(self, batch: Batch) -> jax.Array:
+        return batch["labels"]
+
+    def losses(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """Of each graph the sum over the labels that it has, by the number of all questions: what other graphs of the
+        batch have changes nothing."""
+        return self._losses(outputs, targets, 0.0)
+
+    def mean_loss(self, outputs: jax.Array, targets: jax.Array, label_smoothing: float = 0.0) -> jax.Array:
+        return self._losses(outputs, targets, label_smoothing).mean()
+
+    def _losses(self, outputs: jax.Array, targets: jax.Array, label_smoothing: float) -> jax.Array:
+        logits = in_full_precision(outputs)
+        smoothed = jnp.maximum(targets, 0).astype(logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
+        losses = jnp.maximum(logits, 0) - logits * smoothed + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+        return jnp.where(targets >= 0, losses, 0).mean(-1)
+
+    def scores(self, outputs: jax.Array, targets: jax.Array) -> jax.Array:
+        """[batch, questions]"""
+        return in_full_precision(outputs)
+
+    def answers(self, outputs: jax.Array) -> jax.Array:
+        return (outputs > 0).astype(jnp.int32)
 
 
-def make_task(session: Session[Any], dtype: Any) -> Task:
-    """`dtype`: of the inputs."""
+def make_task(session: Session[Any], dtype: Any, given: Sequence[Given] = ()) -> Task:
+    """
+    Args:
+        dtype: of the inputs.
+        given: the batches that it will be given, for a task whose samples differ in size. Of others it makes room for
+            the largest that could be.
+    """
     name, constants = session.benchmark.task.name, session.dataset.constants
     if name == "image_classification":
         mean, std = (constants[name].astype(dtype) for name in ("mean", "std"))
@@ -126,6 +211,8 @@ def make_task(session: Session[Any], dtype: Any) -> Task:
         return NextToken()
     if name == "generated_classification":
         return GeneratedClassification(are_images=len(drawn_shape(session)) == 3)
+    if name == "graph_classification":
+        return GraphClassification(session.dataset, given)
     raise ConfigError(f"{session.benchmark.name}: jax_runner/task.py has no task {name}")
 
 
@@ -159,9 +246,17 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float =
     return jnp.log(jnp.exp(logits).sum(-1)) - of_target
 
 
-def in_float64(inputs: jax.Array) -> jax.Array:
+def in_float64(inputs: Inputs) -> Inputs:
     """For a reference on the very same inputs; integers, such as tokens, stay what they are."""
-    return inputs.astype(jnp.float64) if jnp.issubdtype(inputs.dtype, jnp.floating) else inputs
+    return jax.tree.map(
+        lambda array: array.astype(jnp.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array, inputs
+    )
+
+
+def samples_of(inputs: Inputs) -> list[Inputs]:
+    """One by one along the first axis."""
+    leaves, structure = jax.tree.flatten(inputs)
+    return [jax.tree.unflatten(structure, own) for own in zip(*leaves, strict=True)]
 
 
 def in_full_precision(outputs: jax.Array) -> jax.Array:

@@ -130,7 +130,7 @@ def _result_line(declared: Benchmark, data_dir: Path) -> str:
     files, task = _files(declared.name, data_dir), declared.task
     dataset, manifest = load(declared.data, "real", data_dir), read_manifest(files)
     size = sum(path.stat().st_size for path in files.folder.glob("*.npy"))
-    shape = " x ".join(map(str, dataset.train[task.arrays[0]].shape[1:]))
+    shape = " x ".join(map(str, dataset.train[task.arrays[0]].shape[1:])) or "of different sizes"
     return (
         f"{declared.name}: {dataset.train_count:,} {task.samples} to train, {dataset.test_count:,} to test, "
         f"{shape}; {manifest.source}; {size / 1e6:.1f} MB in {files.folder}; SHA-256 of the content {manifest.sha256}"

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from harness.errors import Refused
 from harness.work.declared import Mode
 from torch_runner.compiler import in_mode
 from torch_runner.models import for_vmap
-from torch_runner.task import Task
+from torch_runner.task import Inputs, Task, samples_of
 
 Batches = Any
 """One tensor for all models, or a list of N: a formulation takes back what it has placed or drawn itself."""
@@ -108,10 +109,10 @@ class SeparateModels:
     def parameters_of_models(self) -> list[list[Tensor]]:
         return [list(model.parameters()) for model in self.models]
 
-    def place(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def place(self, inputs: Inputs, targets: Tensor) -> tuple[list[Inputs], list[Tensor]]:
         if self.shared:
-            return [as_channels_last(inputs)] * len(self.models), [targets] * len(self.models)
-        return [as_channels_last(own) for own in inputs], list(targets)
+            return [tree_map(as_channels_last, inputs)] * len(self.models), [targets] * len(self.models)
+        return [tree_map(as_channels_last, own) for own in samples_of(inputs)], list(targets)
 
     def draw(
         self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator

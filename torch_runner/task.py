@@ -4,28 +4,55 @@ harness/work/tasks.py declares them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from harness.errors import ConfigError
 from harness.measure.program import Session
+from harness.work.datasets import Dataset
+from harness.work.graphs import (
+    SAMPLE_ARRAYS,
+    SHARED_ARRAYS,
+    Capacity,
+    Given,
+    capacities_of,
+    capacity_of_any,
+    describe_packing,
+)
 from harness.work.tasks import TOP_5, Metric
+from torch_runner.graphs import GraphBatch, packed
 
 Batch = Mapping[str, Tensor]
-"""The task's arrays for some samples, by name; their first axes count the samples."""
+"""The task's arrays for some samples, by name; their first axes count the samples. With them those that all samples
+share, where the task has any."""
+Inputs = Any
+"""A tensor, or a named tuple of tensors."""
 
 
 class Task(nn.Module, ABC):
     """A module, as it may hold constants, which a compiled graph does not copy then."""
 
+    details: Mapping[str, Any] = MappingProxyType({})
+    """For `Result.details`."""
+
     @abstractmethod
-    def inputs(self, batch: Batch) -> Tensor:
+    def inputs(self, batch: Batch) -> Inputs:
         """What the model takes; images are NCHW."""
+
+    def inputs_of_samples(self, batch: Batch) -> Inputs:
+        """The same with a first axis of samples in every tensor, so that each sample can be taken out."""
+        return self.inputs(batch)
+
+    def batch_of_one(self, sample: Inputs) -> Inputs:
+        """What the model takes of one sample; from its part of `inputs_of_samples`."""
+        return sample[None]
 
     @abstractmethod
     def targets(self, batch: Batch) -> Tensor:
@@ -41,7 +68,12 @@ class Task(nn.Module, ABC):
 
     @abstractmethod
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Of each sample, [batch]; the metric is made of their mean."""
+        """Of each sample, [batch]; the metric is made of their mean. For a metric of the whole test set: what it is
+        made of, [batch, ...]."""
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """What the model says of each thing that a sample asks for: the class, from 0."""
+        return outputs.argmax(-1)
 
     def further_scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The same of the task's further metrics, by their names."""
@@ -131,8 +163,67 @@ class NextToken(Task):
         return self.losses(outputs, targets)
 
 
-def make_task(session: Session[Any], dtype: torch.dtype) -> Task:
-    """`dtype`: of the inputs. To be moved to the device with the model."""
+class GraphClassification(Task):
+    """Packed graphs (graphs.py); outputs are logits [batch, questions], targets are 1, 0 or, where they are missing, -1
+    of the same shape."""
+
+    def __init__(self, dataset: Dataset, given: Sequence[Given]) -> None:
+        super().__init__()
+        self.parts = (dataset.train, dataset.test)
+        self.capacities = capacities_of(given)
+        self.details = describe_packing(given, self.capacities)
+
+    def capacity(self, graphs: int) -> Capacity:
+        """Of the batches of so many graphs that were named, or of any."""
+        return self.capacities.get(graphs) or capacity_of_any(self.parts, graphs)
+
+    def inputs(self, batch: Batch) -> GraphBatch:
+        """Of batches with one more axis before the samples, that axis comes first in every tensor."""
+        if batch["node_count"].dim() == 1:
+            return packed(batch, self.capacity(len(batch["node_count"])))
+        shared = {name: batch[name] for name in SHARED_ARRAYS}
+        parts = [{name: batch[name][i] for name in SAMPLE_ARRAYS} for i in range(len(batch["node_count"]))]
+        return GraphBatch(*map(torch.stack, zip(*(self.inputs(part | shared) for part in parts), strict=True)))
+
+    def inputs_of_samples(self, batch: Batch) -> GraphBatch:
+        return self.inputs({**batch, **{name: batch[name][:, None] for name in SAMPLE_ARRAYS}})
+
+    def batch_of_one(self, sample: GraphBatch) -> GraphBatch:
+        return sample
+
+    def targets(self, batch: Batch) -> Tensor:
+        return batch["labels"]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of each graph the sum over the labels that it has, by the number of all questions: what other graphs of the
+        batch have changes nothing."""
+        return self._losses(outputs, targets, 0.0)
+
+    def mean_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        return self._losses(outputs, targets, label_smoothing).mean()
+
+    def _losses(self, outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+        logits = in_full_precision(outputs)
+        smoothed = targets.clamp(min=0).to(logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
+        losses = F.binary_cross_entropy_with_logits(logits, smoothed, reduction="none")
+        return torch.where(targets >= 0, losses, 0).mean(-1)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """[batch, questions]"""
+        return in_full_precision(outputs)
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return (outputs > 0).long()
+
+
+def make_task(session: Session[Any], dtype: torch.dtype, given: Sequence[Given] = ()) -> Task:
+    """To be moved to the device with the model.
+
+    Args:
+        dtype: of the inputs.
+        given: the batches that it will be given, for a task whose samples differ in size. Of others it makes room for
+            the largest that could be.
+    """
     name, constants = session.benchmark.task.name, session.dataset.constants
     if name == "image_classification":
         mean, std = (torch.from_numpy(constants[name]).to(dtype) for name in ("mean", "std"))
@@ -141,6 +232,8 @@ def make_task(session: Session[Any], dtype: torch.dtype) -> Task:
         return NextToken()
     if name == "generated_classification":
         return GeneratedClassification(dtype)
+    if name == "graph_classification":
+        return GraphClassification(session.dataset, given)
     raise ConfigError(f"{session.benchmark.name}: torch_runner/task.py has no task {name}")
 
 
@@ -161,9 +254,15 @@ def to_device(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[
     return {name: tensor.long() if tensor.dtype == torch.int32 else tensor for name, tensor in placed.items()}
 
 
-def in_float64(inputs: Tensor) -> Tensor:
+def in_float64(inputs: Inputs) -> Inputs:
     """For a reference on the very same inputs; integers, such as tokens, stay what they are."""
-    return inputs.double() if inputs.is_floating_point() else inputs
+    return tree_map(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, inputs)
+
+
+def samples_of(inputs: Inputs) -> list[Inputs]:
+    """One by one along the first axis."""
+    leaves, structure = tree_flatten(inputs)
+    return [tree_unflatten(list(own), structure) for own in zip(*leaves, strict=True)]
 
 
 def in_full_precision(outputs: Tensor) -> Tensor:

@@ -81,16 +81,24 @@ class Means(NamedTuple):
     loss: float
     """The mean, without what only training adds to a loss."""
     score: float
-    """The mean."""
+    """The mean; of a metric of the whole test set, that metric."""
     further_scores: dict[str, float] = {}
     """The means of those of the task's further metrics, by their names."""
 
     @classmethod
-    def of_sums(cls, sums: Sequence[tuple[Any, Any, Mapping[str, Any]]], count: int) -> "Means":
-        """From each batch's sums over its samples; `count` is that of all samples."""
+    def of_sums(
+        cls, sums: Sequence[tuple[Any, Any, Mapping[str, Any]]], count: int, whole: float | None = None
+    ) -> "Means":
+        """From each batch's sums over its samples.
+
+        Args:
+            count: that of all samples.
+            whole: the score where it is no mean (`Metric.of_test_set`).
+        """
         losses, scores, further = zip(*sums, strict=True)
         means = {name: sum(float(of_batch[name]) for of_batch in further) / count for name in further[0]}
-        return cls(sum(map(float, losses)) / count, sum(map(float, scores)) / count, means)
+        score = sum(map(float, scores)) / count if whole is None else whole
+        return cls(sum(map(float, losses)) / count, score, means)
 
 
 @runtime_checkable

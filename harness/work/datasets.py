@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from harness.work.array_files import (
 NETWORK_TIMEOUT_S = 30.0
 """Compute nodes often drop packets instead of refusing them; without a limit a download waits forever."""
 MANIFEST_VERSION = 3
-PARTS = ("train", "test", "constants")
+PARTS = ("train", "test", "constants", "shared")
 VERIFIED_WHOLE_BYTES = 2**31
 """Of a larger array, a job verifies some blocks only; `main.py data --verify` verifies all."""
 VERIFIED_BLOCKS = 8
@@ -48,7 +48,8 @@ LEFT_BEHIND_AFTER_S = 600.0
 """A temporary file that nobody has written to for so long is that of a process that was killed."""
 
 Arrays = Mapping[str, NDArray[Any]]
-"""By name. The first axis of all arrays of a part counts its samples; they may be mapped from a file."""
+"""By name. The first axis of all arrays of `train` counts its samples, and so does that of `test`; they may be mapped
+from a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,9 @@ class Dataset:
     test: Arrays
     constants: Arrays
     """Of the training set, such as the mean and the standard deviation of each channel of its images."""
+    shared: Arrays = field(default_factory=dict)
+    """What the samples are made of where they differ in size, such as the nodes and edges of all graphs. Their axes
+    count no samples; the arrays of `train` and `test` say what of them is whose. They lie on the device as a whole."""
 
     @property
     def train_count(self) -> int:
@@ -81,6 +85,7 @@ class Incoming:
     train: Mapping[str, NDArray[Any] | Pieces]
     test: Mapping[str, NDArray[Any] | Pieces]
     constants: Arrays
+    shared: Arrays = field(default_factory=dict)
     classes_sha256: str
     """Of the names of its classes, in the order of the labels."""
     made_of: str

@@ -33,7 +33,8 @@ from harness.work.use_cases.inference import (
     Requests,
     Settings,
     check_outputs,
-    no_score,
+    quality_of,
+    require_whole_inputs,
     weights_of,
 )
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
@@ -41,7 +42,7 @@ from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
 from jax_runner.layers import write_as
 from jax_runner.models import attention_of, make_model
-from jax_runner.task import Batch, make_task
+from jax_runner.task import Batch, Inputs, make_task
 from jax_runner.weights import Neutral, Params, arrays_of, load_weights, parameter_count, store_as
 
 NOT_PINNED = "not pinned: without a GPU there is nothing to copy to"
@@ -74,12 +75,15 @@ class Inference(OneProgram, Infers):
             batch_size=measurement.variant.batch_size,
         )
         self.on_host = self.options.inputs == "on_host"
+        require_whole_inputs(session.benchmark.task, self.options)
         self.samples_per_step = measurement.variant.batch_size
         self.dtype = dtypes["dtype"]
-        self.task = make_task(session, dtypes["param_dtype"])
+        self.task = make_task(session, dtypes["param_dtype"], self.requests.given())
+        self.shared = jax.device_put(dict(session.dataset.shared), self.device)
+        """What samples share, where they do, and where inputs are on the device."""
         model = self.make_model(dtypes)
         self.graphdef, self.weights = nnx.graphdef(model), arrays_of(model)
-        self.details = details_of_compiler(mode, session.device) | attention_of(model)
+        self.details = {**details_of_compiler(mode, session.device), **self.task.details, **attention_of(model)}
         self.details |= {"host_memory": self.host_memory} if self.on_host else {}
         self.on_the_host: list[Batch] = []
         """What comes to the device in turn, where inputs are on the host."""
@@ -128,10 +132,12 @@ class Inference(OneProgram, Infers):
     def bring(self, batch: Batch) -> None:
         self.inputs = jax.device_put(batch, in_memory(self.device, self.device.default_memory().kind))
 
-    def _prepare(self, batch: Batch) -> jax.Array:
+    def _prepare(self, batch: Batch) -> Inputs:
         """From the raw arrays of a batch to what the model takes."""
-        inputs = self.task.inputs(batch)
-        return inputs.astype(self.dtype) if jnp.issubdtype(inputs.dtype, jnp.floating) else inputs
+        return jax.tree.map(
+            lambda inputs: inputs.astype(self.dtype) if jnp.issubdtype(inputs.dtype, jnp.floating) else inputs,
+            self.task.inputs(batch),
+        )
 
     def state(self) -> Any:
         return self.count, self.weights, self.inputs
@@ -146,7 +152,7 @@ class Inference(OneProgram, Infers):
             self.bring(self.on_the_host[0])
             return
         (batch,) = batches
-        self.inputs = self.prepare(jax.device_put(dict(batch), self.device))
+        self.inputs = self.prepare(jax.device_put(dict(batch), self.device) | self.shared)
 
     def answer_to(self, batch: Mapping[str, NDArray[Any]]) -> jax.Array:
         """The outputs of this batch, by the step that is timed."""
@@ -184,7 +190,8 @@ class Inference(OneProgram, Infers):
             found: jax.Array = evaluated(task.inputs(batch))
             return found
 
-        return np.asarray(outputs(arrays_of(model), self.requests.distinct()), np.float64)
+        batch = self.requests.distinct() | dict(self.session.dataset.shared)
+        return np.asarray(outputs(arrays_of(model), batch), np.float64)
 
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.count, self.weights, self.inputs)
@@ -193,16 +200,15 @@ class Inference(OneProgram, Infers):
     def answers(self) -> Answers | None:
         if self.session.benchmark.data is None:
             return None
-        labels, scores = [], []
+        metric = self.session.benchmark.task.metric
+        labels, said = [], []
         for rows, batch in self.requests.predicted():
             outputs = self.answer_to(batch)[: len(rows)]
             targets = self.task.targets({name: array[rows] for name, array in self.session.dataset.test.items()})
-            labels.append(np.asarray(outputs.argmax(-1)))
-            scores.append(np.asarray(self.task.scores(outputs, targets), np.float64))
+            labels.append(np.asarray(self.task.answers(outputs)))
+            said.append((np.asarray(self.task.scores(outputs, targets), np.float64), np.asarray(targets)))
         self.settle()
-        why_not = no_score(self.settings)
-        mean_score = None if why_not else float(np.concatenate(scores).mean())
-        return Answers(np.concatenate(labels), mean_score, why_not)
+        return Answers(np.concatenate(labels), *quality_of(said, metric, self.settings))
 
     def parity(self) -> Neutral:
         return {"outputs": np.asarray(self.step()[1], np.float64)}

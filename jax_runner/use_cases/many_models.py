@@ -38,6 +38,7 @@ from harness.work.use_cases.many_models import (
     check_course,
     drawn_batch,
     first_batch,
+    given_batches,
     leading_axes,
     learning_rates,
     model_seed,
@@ -58,7 +59,7 @@ from jax_runner.formulations import (
     stacked,
 )
 from jax_runner.models import make_model
-from jax_runner.task import in_float64, make_task
+from jax_runner.task import Inputs, in_float64, make_task, samples_of
 from jax_runner.weights import (
     Neutral,
     Params,
@@ -93,7 +94,8 @@ class ManyModels(OneProgram, Program):
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
         self.samples_per_step = problem.count * variant.batch_size
         self.parameter_count = problem.count * parameter_count(problem.model)
-        self.details = {"models": problem.count} | details_of_compiler(session.mode, session.device)
+        of_compiler = details_of_compiler(session.mode, session.device)
+        self.details = {"models": problem.count, **of_compiler, **problem.task.details}
         self.batch_axis = FOR_ALL if problem.shared else PER_MODEL
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)
         rate_axis = PER_MODEL if problem.separate_rates else FOR_ALL
@@ -144,9 +146,10 @@ class ManyModels(OneProgram, Program):
         with jax.enable_x64(True):
             problem = Problem(self.session, FLOAT64)
             inputs = in_float64(inputs)
+            inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
             step = jax.jit(problem.step)
             for index, initial in enumerate(problem.initial_weights()):
-                own = (inputs, targets) if problem.shared else (inputs[index], targets[index])
+                own = inputs_of_models[index], targets if problem.shared else targets[index]
                 state = problem.initial_state(initial)
                 of_steps = []
                 for _ in range(CHECK_STEPS):
@@ -258,7 +261,8 @@ class Problem:
         self.lead = leading_axes(self.count, measurement.variant.batch_size, options.batches)
         self.rates = learning_rates(settings.learning_rate, self.count, options.learning_rates)
         self.momentum = settings.momentum
-        self.task = make_task(session, self.dtype)
+        given = [] if benchmark.drawn else given_batches(session.dataset, self.lead)
+        self.task = make_task(session, self.dtype, given)
         self.model = make_model(session, dtypes)
         self.graphdef = nnx.graphdef(self.model)
         self.drawn = benchmark.drawn
@@ -276,14 +280,14 @@ class Problem:
             load_initial_weights(self.model, model_seed(self.seed, index), self.session.model.initial_weight)
             yield jax.tree.map(jnp.copy, arrays_of(self.model))
 
-    def check_batch(self) -> tuple[jax.Array, jax.Array]:
+    def check_batch(self) -> tuple[Inputs, jax.Array]:
         """Inputs [models, batch, ...] and targets [models, batch, ...], or one batch for all: the same numbers in both
         frameworks."""
         if self.drawn:
             batch = drawn_batch(self.seed, self.lead, self.drawn_shape, self.drawn_classes)
         else:
             batch = first_batch(self.session.dataset, self.lead)
-        on_device = {name: jnp.asarray(array) for name, array in batch.items()}
+        on_device = {name: jnp.asarray(array) for name, array in {**batch, **self.session.dataset.shared}.items()}
         return self.task.inputs(on_device), self.task.targets(on_device)
 
     def apply(self, params: Params, inputs: jax.Array) -> jax.Array:

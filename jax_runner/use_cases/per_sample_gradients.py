@@ -36,7 +36,9 @@ from harness.work.use_cases.per_sample_gradients import (
     Settings,
     check_batch_rows,
     check_gradients,
+    given_batches,
     parity_names,
+    samples_of_use,
 )
 from jax_runner.captured import (
     bias_gradients,
@@ -60,7 +62,7 @@ from jax_runner.several_devices import (
     require_several_devices,
     sum_over_devices,
 )
-from jax_runner.task import in_float64, make_task
+from jax_runner.task import Batch, Inputs, in_float64, make_task, samples_of
 from jax_runner.weights import (
     Neutral,
     Params,
@@ -71,6 +73,8 @@ from jax_runner.weights import (
     to_neutral,
 )
 
+WHOLE_BATCH = ("batch", "outer_product", "grouped", "chunked_outer_product", "ghost")
+"""These put a whole batch through the model; the others one sample, many times."""
 Arrays = Any
 """A pytree: Params of gradients, or {"norms": [batch]}."""
 Function = Callable[[Params, jax.Array, jax.Array], Arrays]
@@ -100,6 +104,7 @@ class PerSampleGradients(OneProgram, Program):
         self.details = details_of_compiler(session.mode, session.device) | attention_of(self.problem.model)
         self.details |= {} if session.is_alone else details_of(session)
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
+        self.details |= self.problem.task.details
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)
         self.compute = jitted(with_counter(function), session.mode, session.device)
@@ -134,16 +139,16 @@ class PerSampleGradients(OneProgram, Program):
         """In float64: the gradient of each distinct sample of the check's batch, one by one, and that of their mean
         loss."""
         rows = np.unique(check_batch_rows(self.batch_size))
-        inputs, targets = self.problem.batch(rows)
+        samples, targets = self.problem.samples(rows)
+        inputs, _ = self.problem.batch(rows)
         with jax.enable_x64(True):
             problem = Problem(self.session, FLOAT64)
-            inputs = in_float64(inputs)
             sample_gradient = jax.jit(jax.grad(problem.sample_loss))
             loop = [
                 problem.to_neutral(sample_gradient(problem.params, one, target))
-                for one, target in zip(inputs, targets, strict=True)
+                for one, target in zip(samples_of(in_float64(samples)), targets, strict=True)
             ]
-            batch_gradient = jax.grad(problem.batch_loss)(problem.params, inputs, targets)
+            batch_gradient = jax.jit(jax.grad(problem.batch_loss))(problem.params, in_float64(inputs), targets)
             return loop, problem.to_neutral(batch_gradient)
 
     def settle(self) -> None:
@@ -170,8 +175,9 @@ class PerSampleGradients(OneProgram, Program):
         } | parity_names(self.output, numbers)
 
     def own_batch(self, rows: np.ndarray) -> Arrays:
-        """This device's part of the batch that is made of these rows."""
-        batch = self.problem.batch(rows[self.own])
+        """This device's part of the batch that is made of these rows, as the formulation takes it."""
+        is_whole = self.session.mode.formulation in WHOLE_BATCH
+        batch = self.problem.batch(rows[self.own]) if is_whole else self.problem.samples(rows[self.own])
         return batch if self.session.is_alone else global_arrays(batch, SPLIT)
 
     def to_neutral(self, outputs: Arrays) -> Neutral:
@@ -184,24 +190,37 @@ class Problem:
     """The model, its loss for one sample and for a batch, and the data."""
 
     def __init__(self, session: Session[Any], dtypes: dict[str, Any]) -> None:
-        self.train = session.dataset.train
-        self.task = make_task(session, dtypes["param_dtype"])
+        measurement = session.measurement
+        settings = Settings.model_validate(measurement.settings)
+        self.train = samples_of_use(session.dataset.train, settings.max_nodes)
+        self.shared = session.dataset.shared
+        given = given_batches(self.train, measurement.variant.batch_size, session.world.device_count)
+        self.task = make_task(session, dtypes["param_dtype"], given)
         self.model = make_model(session, dtypes)
         load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
         self.graphdef, self.params = nnx.graphdef(self.model), arrays_of(self.model)
 
-    def batch(self, rows: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    def batch(self, rows: np.ndarray) -> tuple[Inputs, jax.Array]:
         """Inputs and targets, on the device."""
-        batch = {name: jnp.asarray(np.asarray(array[rows])) for name, array in self.train.items()}
+        batch = self.placed(rows)
         return self.task.inputs(batch), self.task.targets(batch)
 
-    def apply(self, params: Params, inputs: jax.Array) -> jax.Array:
+    def samples(self, rows: np.ndarray) -> tuple[Inputs, jax.Array]:
+        """The same, and every array of the inputs has a first axis of samples."""
+        batch = self.placed(rows)
+        return self.task.inputs_of_samples(batch), self.task.targets(batch)
+
+    def placed(self, rows: np.ndarray) -> Batch:
+        arrays = {name: array[rows] for name, array in self.train.items()} | dict(self.shared)
+        return {name: jnp.asarray(np.asarray(array)) for name, array in arrays.items()}
+
+    def apply(self, params: Params, inputs: Inputs) -> jax.Array:
         return nnx.merge(self.graphdef, params)(inputs)
 
-    def sample_loss(self, params: Params, one: jax.Array, target: jax.Array) -> jax.Array:
-        return self.task.losses(self.apply(params, one[None]), target[None]).sum()
+    def sample_loss(self, params: Params, one: Inputs, target: jax.Array) -> jax.Array:
+        return self.task.losses(self.apply(params, self.task.batch_of_one(one)), target[None]).sum()
 
-    def batch_loss(self, params: Params, inputs: jax.Array, targets: jax.Array) -> jax.Array:
+    def batch_loss(self, params: Params, inputs: Inputs, targets: jax.Array) -> jax.Array:
         return self.task.mean_loss(self.apply(params, inputs), targets)
 
     def to_neutral(self, gradients: Params, leading_axes: int = 0) -> Neutral:
@@ -271,7 +290,7 @@ def chunked(compute: Function, output: str, chunk_size: int) -> Function:
             lambda leaf: leaf[: whole * chunk_size].reshape(whole, chunk_size, *leaf.shape[1:]),
             (inputs, targets),
         )
-        rest = (inputs[whole * chunk_size :], targets[whole * chunk_size :])
+        rest = jax.tree.map(lambda leaf: leaf[whole * chunk_size :], (inputs, targets))
         parts = [compute(params, *rest)] if len(rest[1]) else []
         if output == "clipped_sum":
             zeros = jax.tree.map(jnp.zeros_like, params)

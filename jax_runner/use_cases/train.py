@@ -21,7 +21,7 @@ the backward pass but in `jit_overlap`. BatchNorm's statistics are the device's 
 evaluation in the record uses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
 from harness.work.array_files import gather
 from harness.work.chunks import Chunks, is_resident, steps_in_call, steps_in_chunk
+from harness.work.graphs import Given
 from harness.work.optimizers import Reference, clip_factor, weight_decay_of
 from harness.work.use_cases.train import (
     CHECK_STEPS,
@@ -48,8 +49,8 @@ from harness.work.use_cases.train import (
     Settings,
     check_first_losses,
     check_training,
-    evaluation_batch,
     evaluation_count,
+    evaluation_rows,
     require_finite,
     steps_of,
 )
@@ -98,6 +99,8 @@ class Data(NamedTuple):
     """int32 [steps, batch], of the whole training or of a chunk; of several devices, the batch is split"""
     crops: Any
     """int32 [steps, batch, CROP_FIELDS] of the whole training, split as the order; None without augmentation"""
+    shared: Batch
+    """What the samples share, on every device."""
 
 
 TrainStep = Callable[[TrainState, Data], tuple[TrainState, jax.Array]]
@@ -120,11 +123,14 @@ class Training(OneProgram, Trains):
         self.seed = measurement.protocol.seed
         self.communicates = joined and not session.is_alone
         self.starting_weight = session.starting_weights(settings.weights)
-        self.problem = Problem(session, model_dtypes(measurement.variant.precision), session.mode.formulation)
-        self.model = self.problem.model
         batch_size = measurement.variant.batch_size
-        self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size)
+        balanced_by = session.benchmark.task.balanced_by
+        self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size, balanced_by)
         self.order = self.steps.order
+        self.given = batches_given(session, settings, self.order)
+        dtypes = model_dtypes(measurement.variant.precision)
+        self.problem = Problem(session, dtypes, session.mode.formulation, self.given)
+        self.model = self.problem.model
         self.optimizer = make_optimizer(settings, self.steps.rates)
         self.samples_per_step = batch_size
         own_order = self.order[:, self.world.rows(batch_size)]
@@ -142,7 +148,11 @@ class Training(OneProgram, Trains):
         self.chunk_there: int | None = None
         require_several_steps(self)
         self.parameter_count = parameter_count(self.model)
-        self.details = details_of_compiler(session.mode, session.device) | attention_of(self.model)
+        self.details = {
+            **details_of_compiler(session.mode, session.device),
+            **self.problem.task.details,
+            **attention_of(self.model),
+        }
         if not session.is_alone:
             self.details |= {"batch_norm": "local", **details_of(session)}
         self.compute = make_train_step(self, self.steps_per_call)
@@ -160,9 +170,11 @@ class Training(OneProgram, Trains):
         own = self.world.rows(self.samples_per_step)
         crops = None if self.steps.crops is None else self.steps.crops[:, own]
         if self.is_resident:
-            return place_data(Data(self.session.dataset.train, self.chunks.order, crops), self.world)
+            own_data = Data(self.session.dataset.train, self.chunks.order, crops, self.session.dataset.shared)
+            return place_data(own_data, self.world)
         self.chunk_there = 0
-        return place_data(Data(self.chunks.gathered(0), self.chunks.slots, crops), self.world, chunked=True)
+        own_data = Data(self.chunks.gathered(0), self.chunks.slots, crops, self.session.dataset.shared)
+        return place_data(own_data, self.world, chunked=True)
 
     def load(self, first_step: int) -> int:
         """The chunk before is let go first, so that the device holds one at a time."""
@@ -222,12 +234,12 @@ class Training(OneProgram, Trains):
         must do this together."""
         with jax.enable_x64(True):
             try:
-                return self._reference(Problem(self.session, FLOAT64, "step"))
+                return self._reference(Problem(self.session, FLOAT64, "step", self.given))
             except Exception as error:
                 if self.world.size > 1 or not self.session.device.is_out_of_memory(error):
                     raise
             with jax.default_device(jax.local_devices(backend="cpu")[0]):
-                return self._reference(Problem(self.session, FLOAT64, "step"))
+                return self._reference(Problem(self.session, FLOAT64, "step", self.given))
 
     def _reference(self, problem: "Problem") -> Course:
         settings, device = self.settings, self.session.device
@@ -267,7 +279,7 @@ class Training(OneProgram, Trains):
             batch["crops"] = self.steps.crops[step, own]
         share = len(rows) // self.world.devices_per_rank
         return [
-            {name: array[first : first + share] for name, array in batch.items()}
+            {name: array[first : first + share] for name, array in batch.items()} | self.shared
             for first in range(0, len(rows), share)
         ]
 
@@ -292,13 +304,22 @@ class Training(OneProgram, Trains):
 
     def evaluate(self) -> Means:
         """Every device does all that is evaluated of the test set."""
-        test, state = self.session.dataset.test, self.own_state()
-        at_once, count = evaluation_batch(test), evaluation_count(self.settings, self.session.dataset.test_count)
-        sums = []
-        for first in range(0, count, at_once):
-            batch = {name: np.asarray(array[first : min(first + at_once, count)]) for name, array in test.items()}
-            sums.append(jax.device_get(self.evaluate_batch(state, batch)))
-        return Means.of_sums(sums, count)
+        test, state, metric = self.session.dataset.test, self.own_state(), self.session.benchmark.task.metric
+        count = evaluation_count(self.settings, self.session.dataset.test_count)
+        sums, said = [], []
+        for rows in evaluation_rows(self.settings, test):
+            batch = {name: np.asarray(array[rows[0] : rows[-1] + 1]) for name, array in test.items()}
+            of_batch, scores = self.evaluate_batch(state, batch | self.shared)
+            sums.append(jax.device_get(of_batch))
+            if metric.of == "test_set":
+                said.append((np.asarray(scores), np.asarray(self.problem.task.targets(batch))))
+        return Means.of_sums(sums, count, metric.of_test_set(said))
+
+    @cached_property
+    def shared(self) -> dict[str, jax.Array]:
+        """What the samples share, for programs of one device."""
+        whole = self.session.dataset.shared if self.world.device_count > 1 else self.data.shared
+        return dict(jax.device_put(dict(whole)))
 
     def parity(self) -> Neutral:
         """Of the first batch: outputs, mean loss, gradient (clipped, where it is), running statistics. Of the steps:
@@ -366,6 +387,7 @@ class Training(OneProgram, Trains):
         rows = data.order[state.step % len(data.order)]
         # The order has no row that is not there, and JAX need not look.
         batch = {name: array.at[rows].get(mode="promise_in_bounds") for name, array in data.arrays.items()}
+        batch |= data.shared
         if data.crops is not None:
             batch["crops"] = data.crops[state.step % len(data.crops)]
         gradient = jax.value_and_grad(self.problem.loss, has_aux=True)
@@ -378,26 +400,28 @@ class Training(OneProgram, Trains):
 
     @cached_property
     def evaluate_batch(self) -> Callable[[TrainState, Batch], Any]:
-        """Sums of the losses and of the scores, jitted."""
+        """Sums of the losses and of the scores, and the scores, jitted."""
 
-        def sums(state: TrainState, batch: Batch) -> Any:
+        def sums_and_scores(state: TrainState, batch: Batch) -> Any:
             outputs, _ = self.problem.outputs(state.params, state.batch_stats, batch, training=False)
             task = self.problem.task
             targets = task.targets(batch)
             losses, scores = task.losses(outputs, targets), task.scores(outputs, targets)
-            return jax.tree.map(jnp.sum, (losses, scores, task.further_scores(outputs, targets)))
+            return jax.tree.map(jnp.sum, (losses, scores, task.further_scores(outputs, targets))), scores
 
-        return jax.jit(sums)
+        return jax.jit(sums_and_scores)
 
 
 class Problem:
     """The model and its loss: pure functions."""
 
-    def __init__(self, session: Session[Any], dtypes: dict[str, Any], formulation: str) -> None:
+    def __init__(
+        self, session: Session[Any], dtypes: dict[str, Any], formulation: str, given: Sequence[Given] = ()
+    ) -> None:
         self.dtype = dtypes["param_dtype"]
         self.image_size = session.image_size
         self.label_smoothing = Settings.model_validate(session.measurement.settings).label_smoothing
-        self.task = make_task(session, self.dtype)
+        self.task = make_task(session, self.dtype, given)
         self.model = make_model(session, dtypes)
         write_as(self.model, formulation)
         self.graphdefs = {
@@ -414,6 +438,16 @@ class Problem:
         """The mean over the batch, and the new statistics."""
         outputs, batch_stats = self.outputs(params, batch_stats, batch, training=True)
         return self.task.mean_loss(outputs, self.task.targets(batch), self.label_smoothing), batch_stats
+
+
+def batches_given(session: Session[Any], settings: Settings, order: NDArray[np.int32]) -> list[Given]:
+    """Of each device and step, and of the evaluation."""
+    own_size = order.shape[1] // session.world.device_count
+    train, test = session.dataset.train, session.dataset.test
+    return [
+        Given(arrays=train, batches=order.reshape(-1, own_size)),
+        Given(arrays=test, batches=evaluation_rows(settings, test)),
+    ]
 
 
 def require_several_steps(training: Training) -> None:
@@ -448,7 +482,8 @@ OF_BATCH = PartitionSpec(None, AXIS)
 
 def data_specs(is_resident: bool) -> Any:
     arrays: Any = REPLICATED if is_resident else SPLIT
-    return Data(arrays=arrays, order=OF_BATCH, crops=OF_BATCH)
+    shared: Any = REPLICATED
+    return Data(arrays=arrays, order=OF_BATCH, crops=OF_BATCH, shared=shared)
 
 
 def on_all_parts(train_steps: TrainStep, of_data: Any) -> TrainStep:
@@ -470,7 +505,9 @@ def place_data(own: Data, world: World, *, chunked: bool = False) -> Data:
         placed = jax.device_put(rest)
     else:
         placed = tuple(global_arrays(array, OF_BATCH) for array in rest)
-    return Data(place_arrays(own.arrays, world, specs.arrays), *placed)
+    arrays, shared = place_arrays(own.arrays, world, specs.arrays), place_arrays(own.shared, world, REPLICATED)
+    order, crops = placed
+    return Data(arrays, order, crops, shared)
 
 
 def place_arrays(arrays: Any, world: World, spec: PartitionSpec) -> Batch:

@@ -15,7 +15,12 @@ from harness.work.tasks import IMAGES_OF_MANY_CLASSES
 from tests.made.sessions import make_session
 
 DRAW = np.random.default_rng(0)
-OF_TASKS = {"image_classification": "mnist", "generated_classification": "synthetic", "next_token": "text"}
+OF_TASKS = {
+    "image_classification": "mnist",
+    "generated_classification": "synthetic",
+    "next_token": "text",
+    "graph_classification": "molpcba",
+}
 MEAN, STD = np.array([0.2, 0.5, 0.7]), np.array([0.5, 0.25, 2.0])
 IMAGES = DRAW.integers(0, 256, (2, 4, 5, 3), np.uint8)
 LABELS = np.array([2, 0], np.int32)

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from harness.errors import Refused
 from harness.measure.program import Answers, Infers, Session
@@ -35,14 +36,15 @@ from harness.work.use_cases.inference import (
     Requests,
     Settings,
     check_outputs,
-    no_score,
+    quality_of,
+    require_whole_inputs,
     weights_of,
 )
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.folding import without_batch_norm
 from torch_runner.models import attention_of, make_model
-from torch_runner.task import Batch, Task, make_task, to_device
+from torch_runner.task import Batch, Inputs, Task, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, store_as, to_neutral
 
 NOT_PINNED = "not pinned: without a GPU there is nothing to copy to"
@@ -75,15 +77,19 @@ class Inference(Infers):
             batch_size=measurement.variant.batch_size,
         )
         self.on_host = self.options.inputs == "on_host"
+        require_whole_inputs(session.benchmark.task, self.options)
         self.samples_per_step = measurement.variant.batch_size
         self.memory_format = torch.contiguous_format if mode.layout == "nchw" else torch.channels_last
         dtype = model_dtype(precision)
         model = self.make_model(dtype)
         model.to(self.device).to(memory_format=self.memory_format)
-        self.prepare = Prepare(make_task(session, dtype), compute_dtype(precision), self.memory_format).to(self.device)
+        task = make_task(session, dtype, self.requests.given())
+        self.prepare = Prepare(task, compute_dtype(precision), self.memory_format).to(self.device)
+        self.shared = to_device(session.dataset.shared, self.device)
+        """What samples share, where they do, and where inputs are on the device."""
         self.outputs_of: nn.Module = nn.Sequential(self.prepare, model) if self.on_host else model
         self.outputs_of = in_mode(self.outputs_of, mode, self.device)
-        self.details = describe(mode) | ({"host_memory": self.host_memory} if self.on_host else {})
+        self.details = {**describe(mode), **task.details} | ({"host_memory": self.host_memory} if self.on_host else {})
         self.details |= attention_of(model, mode.formulation, compute_dtype(precision), self.device)
         self.on_the_host: list[dict[str, Tensor]] = []
         """What comes to the device in turn, where inputs are on the host."""
@@ -159,11 +165,12 @@ class Inference(Infers):
             self.inputs = self.inputs or {name: t.to(self.device, copy=True) for name, t in placed[0].items()}
             return
         (batch,) = placed
-        inputs = self.prepare({name: tensor.to(self.device) for name, tensor in batch.items()})
+        inputs = self.prepare({name: tensor.to(self.device) for name, tensor in batch.items()} | self.shared)
         if self.inputs is None:
             self.inputs = inputs
-        else:
-            self.inputs.copy_(inputs)
+            return
+        for tensor, value in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
+            tensor.copy_(value)
 
     def answer_to(self, batch: Mapping[str, NDArray[Any]]) -> Tensor:
         """The outputs of this batch, by the step that is timed, from where it leaves them."""
@@ -192,7 +199,7 @@ class Inference(Infers):
         model, task = make_model(self.session, torch.float64), make_task(self.session, torch.float64).to(device)
         load_weights(model, self.weight_of)
         model.to(device).eval()
-        batch = to_device(self.requests.distinct(), device)
+        batch = to_device({**self.requests.distinct(), **self.session.dataset.shared}, device)
         return to_neutral({"": model(task.inputs(batch))})[""]
 
     def witness(self) -> dict[str, Any]:
@@ -201,17 +208,16 @@ class Inference(Infers):
     def answers(self) -> Answers | None:
         if self.session.benchmark.data is None:
             return None
-        task, labels, scores = self.prepare.task, [], []
+        task, metric = self.prepare.task, self.session.benchmark.task.metric
+        labels, said = [], []
         for rows, batch in self.requests.predicted():
             outputs = self.answer_to(batch)[: len(rows)]
             test = {name: array[rows] for name, array in self.session.dataset.test.items()}
             targets = task.targets(to_device(test, outputs.device))
-            labels.append(outputs.argmax(-1).cpu().numpy())
-            scores.append(task.scores(outputs, targets).double().cpu().numpy())
+            labels.append(task.answers(outputs).cpu().numpy())
+            said.append((task.scores(outputs, targets).double().cpu().numpy(), targets.cpu().numpy()))
         self.settle()
-        why_not = no_score(self.settings)
-        mean_score = None if why_not else float(np.concatenate(scores).mean())
-        return Answers(np.concatenate(labels), mean_score, why_not)
+        return Answers(np.concatenate(labels), *quality_of(said, metric, self.settings))
 
     def parity(self) -> Neutral:
         return to_neutral({"outputs": self.step()})
@@ -226,8 +232,10 @@ class Prepare(nn.Module):
         self.dtype = dtype
         self.memory_format = memory_format
 
-    def forward(self, batch: Batch) -> Tensor:
-        inputs = self.task.inputs(batch)
+    def forward(self, batch: Batch) -> Inputs:
+        return tree_map(self.stored, self.task.inputs(batch))
+
+    def stored(self, inputs: Tensor) -> Tensor:
         if inputs.is_floating_point():
             inputs = inputs.to(self.dtype)
         return inputs.contiguous(memory_format=self.memory_format) if inputs.dim() == 4 else inputs

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from harness.measure.program import Phase, Program, Session
 from harness.results.parity import PARITY_STEPS
@@ -37,6 +38,7 @@ from harness.work.use_cases.many_models import (
     check_course,
     drawn_batch,
     first_batch,
+    given_batches,
     leading_axes,
     learning_rates,
     model_seed,
@@ -45,7 +47,7 @@ from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.formulations import make_formulation, make_optimizer
 from torch_runner.models import make_model
-from torch_runner.task import in_float64, make_task, to_device
+from torch_runner.task import Inputs, in_float64, make_task, samples_of, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
 Tensors = dict[str, Tensor]
@@ -65,7 +67,7 @@ class ManyModels(Program):
         self.problem = problem = Problem(session, model_dtype(variant.precision))
         self.samples_per_step = problem.count * variant.batch_size
         self.parameter_count = problem.count * parameter_count(problem.make_model())
-        self.details = {"models": problem.count, **describe(mode)}
+        self.details = {"models": problem.count, **describe(mode), **problem.task.details}
         self.is_captured = mode.graph == "step"
         self.formulation = make_formulation(
             mode.formulation, problem.make_model, problem.task, problem.count, problem.shared, problem.device
@@ -116,16 +118,18 @@ class ManyModels(Program):
         losses, updates = [], []
         inputs, targets = self.problem.check_batch()
         problem = Problem(self.session, torch.float64)
+        inputs = in_float64(inputs)
+        inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
         for index in range(problem.count):
             model = problem.make_model().to(problem.device)
             initial = {name: value[index].to(problem.device) for name, value in problem.initial.items()}
             model.load_state_dict(initial)
             optimizer = torch.optim.SGD(model.parameters(), problem.rates[index], problem.momentum)
-            own, own_targets = (inputs, targets) if problem.shared else (inputs[index], targets[index])
+            own, own_targets = inputs_of_models[index], targets if problem.shared else targets[index]
             of_steps = []
             for _ in range(CHECK_STEPS):
                 optimizer.zero_grad()
-                loss = problem.task.mean_loss(model(in_float64(own)), own_targets)
+                loss = problem.task.mean_loss(model(own), own_targets)
                 loss.backward()
                 optimizer.step()
                 of_steps.append(loss.item())
@@ -231,7 +235,8 @@ class Problem:
         self.lead = leading_axes(self.count, self.batch_size, options.batches)
         self.rates = learning_rates(settings.learning_rate, self.count, options.learning_rates).tolist()
         self.momentum = settings.momentum
-        self.task = make_task(session, dtype).to(self.device)
+        given = [] if benchmark.drawn else given_batches(session.dataset, self.lead)
+        self.task = make_task(session, dtype, given).to(self.device)
         self.drawn = benchmark.drawn
         if self.drawn:
             sizes = benchmark.sizes.model_validate(measurement.sizes)
@@ -252,15 +257,15 @@ class Problem:
         names = [name for name, _ in model.named_parameters()]
         return {name: torch.stack(values) for name, values in zip(names, zip(*drawn, strict=True), strict=True)}
 
-    def check_batch(self) -> tuple[Tensor, Tensor]:
+    def check_batch(self) -> tuple[Inputs, Tensor]:
         """Inputs [models, batch, ...] and targets [models, batch, ...], or one batch for all: the same numbers in both
         frameworks."""
         if self.drawn:
             batch = drawn_batch(self.seed, self.lead, self.drawn_shape, self.drawn_classes)
         else:
             batch = first_batch(self.session.dataset, self.lead)
-        on_device = to_device(batch, self.device)
-        inputs = self.task.inputs(on_device).clone(memory_format=torch.contiguous_format)
+        on_device = to_device({**batch, **self.session.dataset.shared}, self.device)
+        inputs = tree_map(lambda own: own.clone(memory_format=torch.contiguous_format), self.task.inputs(on_device))
         return inputs, self.task.targets(on_device)
 
 

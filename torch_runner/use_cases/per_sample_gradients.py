@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map
 
 from harness.measure.clock import COLD_CALLS
 from harness.measure.program import Program, Session
@@ -41,7 +42,9 @@ from harness.work.use_cases.per_sample_gradients import (
     Settings,
     check_batch_rows,
     check_gradients,
+    given_batches,
     parity_names,
+    samples_of_use,
 )
 from torch_runner.captured import capture_layers, patches_of, require_known, weight_of
 from torch_runner.compiler import captured, describe, in_mode, witness
@@ -50,10 +53,12 @@ from torch_runner.ghost import choices, ghost
 from torch_runner.models import attention_of, for_vmap, make_model
 from torch_runner.models.gpt import LayerNorm, Positions
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
-from torch_runner.task import in_float64, make_task, to_device
+from torch_runner.task import Batch, Inputs, in_float64, make_task, samples_of, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
 PLAIN_CONVOLUTIONS = ("batch", "outer_product", "chunked_outer_product", "ghost")
+WHOLE_BATCH = ("batch", "outer_product", "chunked_outer_product", "ghost")
+"""These put a whole batch through the model; the others one sample, many times."""
 PATCH_BYTES = {"cpu": 2**24, "cuda": 2**28}
 """Memory for the patches of outer_product. On a CPU a larger piece would come from the system anew, page by page, in
 every step (glibc's M_MMAP_THRESHOLD); on a GPU this only bounds the memory."""
@@ -91,13 +96,14 @@ class PerSampleGradients(Program):
         local = make_function(self.problem, session.mode, self.output, self.settings)
         compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
+        self.details |= self.problem.task.details
         one_step = lambda: compute(*self.batch)  # noqa: E731
         self.compute = captured(one_step) if session.mode.graph == "step" else one_step
 
     def step(self) -> Tensors:
         return self.compute()
 
-    def state(self) -> tuple[Tensor, Tensor]:
+    def state(self) -> tuple[Inputs, Tensor]:
         return self.batch
 
     def check(self) -> list[Check]:
@@ -118,21 +124,22 @@ class PerSampleGradients(Program):
         """In float64: the gradient of each distinct sample of the check's batch, one by one, and that of their mean
         loss."""
         rows = np.unique(check_batch_rows(self.batch_size))
-        inputs, targets = self.problem.batch(rows)
         problem = Problem(self.session, torch.float64)
-        inputs = in_float64(inputs)
+        samples, targets = self.problem.samples(rows)
         loop = [
             to_neutral(grad(problem.sample_loss)(problem.params, one, target))
-            for one, target in zip(inputs, targets, strict=True)
+            for one, target in zip(samples_of(in_float64(samples)), targets, strict=True)
         ]
-        return loop, to_neutral(grad(problem.batch_loss)(problem.params, inputs, targets))
+        inputs, targets = self.problem.batch(rows)
+        return loop, to_neutral(grad(problem.batch_loss)(problem.params, in_float64(inputs), targets))
 
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.problem.device)
 
     def settle(self) -> None:
         """In place: CUDA graphs keep pointing at the batch."""
-        for tensor, value in zip(self.batch, self.own_batch(np.arange(self.batch_size)), strict=True):
+        timed = self.own_batch(np.arange(self.batch_size))
+        for tensor, value in zip(tree_leaves(self.batch), tree_leaves(timed), strict=True):
             tensor.copy_(value)
 
     def parity(self) -> Neutral:
@@ -153,19 +160,23 @@ class PerSampleGradients(Program):
             "loss": self.session.device.mean_over_ranks(loss.cpu().numpy()),
         } | parity_names(self.output, numbers)
 
-    def own_batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """This device's part of the batch that is made of these rows."""
-        return self.problem.batch(rows[self.own])
+    def own_batch(self, rows: np.ndarray) -> tuple[Inputs, Tensor]:
+        """This device's part of the batch that is made of these rows, as the formulation takes it."""
+        is_whole = self.session.mode.formulation in WHOLE_BATCH
+        return self.problem.batch(rows[self.own]) if is_whole else self.problem.samples(rows[self.own])
 
 
 class Problem:
     """The model, its loss for one sample and for a batch, and the data."""
 
     def __init__(self, session: Session[Device], dtype: torch.dtype) -> None:
-        self.train = session.dataset.train
+        settings = Settings.model_validate(session.measurement.settings)
+        self.train = samples_of_use(session.dataset.train, settings.max_nodes)
+        self.shared = session.dataset.shared
         self.device = session.device.device
         self.bf16 = session.measurement.variant.precision == "bf16" and dtype == torch.float32
-        self.task = make_task(session, dtype).to(self.device)
+        given = given_batches(self.train, session.measurement.variant.batch_size, session.world.device_count)
+        self.task = make_task(session, dtype, given).to(self.device)
         self.model = make_model(session, dtype)
         load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
         in_channels_last = session.mode.formulation in PLAIN_CONVOLUTIONS
@@ -173,24 +184,32 @@ class Problem:
         self.model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
         self.params = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
-    def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: np.ndarray) -> tuple[Inputs, Tensor]:
         """Inputs and targets, on the device."""
-        batch = to_device({name: array[rows] for name, array in self.train.items()}, self.device)
-        inputs = self.task.inputs(batch)
-        is_image = inputs.dim() == 4
-        # Not .contiguous(): of one channel it may keep strides that convolutions take for channels_last.
-        inputs = inputs.clone(memory_format=self.memory_format if is_image else torch.contiguous_format)
-        return inputs, self.task.targets(batch)
+        batch = self.placed(rows)
+        return tree_map(self.laid_out, self.task.inputs(batch)), self.task.targets(batch)
 
-    def apply(self, params: Tensors, inputs: Tensor) -> Tensor:
+    def samples(self, rows: np.ndarray) -> tuple[Inputs, Tensor]:
+        """The same, and every tensor of the inputs has a first axis of samples."""
+        batch = self.placed(rows)
+        return tree_map(self.laid_out, self.task.inputs_of_samples(batch)), self.task.targets(batch)
+
+    def placed(self, rows: np.ndarray) -> Batch:
+        return to_device({name: array[rows] for name, array in self.train.items()} | dict(self.shared), self.device)
+
+    def laid_out(self, inputs: Tensor) -> Tensor:
+        # Not .contiguous(): of one channel it may keep strides that convolutions take for channels_last.
+        return inputs.clone(memory_format=self.memory_format if inputs.dim() == 4 else torch.contiguous_format)
+
+    def apply(self, params: Tensors, inputs: Inputs) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             outputs: Tensor = functional_call(self.model, params, (inputs,))
         return outputs
 
-    def sample_loss(self, params: Tensors, one: Tensor, target: Tensor) -> Tensor:
-        return self.task.mean_loss(self.apply(params, one[None]), target[None])
+    def sample_loss(self, params: Tensors, one: Inputs, target: Tensor) -> Tensor:
+        return self.task.mean_loss(self.apply(params, self.task.batch_of_one(one)), target[None])
 
-    def batch_loss(self, params: Tensors, inputs: Tensor, targets: Tensor) -> Tensor:
+    def batch_loss(self, params: Tensors, inputs: Inputs, targets: Tensor) -> Tensor:
         return self.task.mean_loss(self.apply(params, inputs), targets)
 
 
@@ -266,7 +285,11 @@ def chunked(compute: Function, output: str, chunk_size: int) -> Function:
     """`compute` over chunks of the batch; sums are added up, per-sample outputs are put back together."""
 
     def compute_chunks(inputs: Tensor, targets: Tensor) -> Tensors:
-        chunks = zip(inputs.split(chunk_size), targets.split(chunk_size), strict=True)
+        def chunk_from(first: int) -> tuple[Inputs, Tensor]:
+            chunk: tuple[Inputs, Tensor] = tree_map(lambda leaf: leaf[first : first + chunk_size], (inputs, targets))
+            return chunk
+
+        chunks = map(chunk_from, range(0, len(targets), chunk_size))
         if output == "clipped_sum":
             total = compute(*next(chunks))
             for chunk in chunks:
@@ -285,7 +308,7 @@ def loop_over_samples(problem: Problem) -> Function:
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:
         rows = [
             torch.autograd.grad(problem.sample_loss(parameters, one, target), list(parameters.values()))
-            for one, target in zip(inputs, targets, strict=True)
+            for one, target in zip(samples_of(inputs), targets, strict=True)
         ]
         return {name: torch.stack(leaves) for name, leaves in zip(parameters, zip(*rows, strict=True), strict=True)}
 

@@ -26,7 +26,7 @@ On several devices each takes its own part of every batch, and the gradients are
 BatchNorm's statistics are the device's own; rank 0's are what the evaluation in the record uses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ from harness.results.parity import PARITY_STEPS
 from harness.results.record import Check
 from harness.work.array_files import gather
 from harness.work.chunks import Arrays, Chunks, is_resident, steps_in_call, steps_in_chunk
+from harness.work.graphs import Given
 from harness.work.optimizers import Reference, weight_decay_of
 from harness.work.use_cases.train import (
     CHECK_STEPS,
@@ -48,8 +49,8 @@ from harness.work.use_cases.train import (
     Settings,
     check_first_losses,
     check_training,
-    evaluation_batch,
     evaluation_count,
+    evaluation_rows,
     steps_of,
 )
 from harness.work.weights import RUNNING_STATISTICS
@@ -85,7 +86,8 @@ class Training(Trains):
         self.communicates = joined and not session.is_alone
         self.starting_weight = session.starting_weights(settings.weights)
         batch_size = measurement.variant.batch_size
-        self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size)
+        balanced_by = session.benchmark.task.balanced_by
+        self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size, balanced_by)
         self.order = self.steps.order
         self.samples_per_step = batch_size
         own_order = self.order[:, self.world.rows(batch_size)]
@@ -100,7 +102,8 @@ class Training(Trains):
         )
         self.chunk_there = 0
         samples = session.dataset.train if self.is_resident else self.chunks.gathered(0)
-        self.objective = Objective(session, samples).to(self.device)
+        self.given = batches_given(session, settings, self.order)
+        self.objective = Objective(session, samples, self.given).to(self.device)
         self.model = self.objective.model
         self.model.to(memory_format=torch.channels_last)
         count_no_batches(self.model)
@@ -116,7 +119,7 @@ class Training(Trains):
         self.placed_order = place_order(own_order if self.is_resident else self.chunks.slots, self.device)
         self.placed_crops = place_crops(self.steps.crops, self.world, self.device)
         self.parameter_count = parameter_count(self.model)
-        self.details = {**describe(session.mode), **self.details_of_devices()}
+        self.details = {**describe(session.mode), **self.objective.task.details, **self.details_of_devices()}
         self.details |= attention_of(
             self.model, session.mode.formulation, compute_dtype(measurement.variant.precision), self.device
         )
@@ -214,7 +217,8 @@ class Training(Trains):
     def reference_on(self, device: torch.device) -> Course:
         """Every device takes its own part of the batch."""
         settings, mean_over_ranks = self.settings, self.session.device.mean_over_ranks
-        model, task = make_model(self.session, torch.float64), make_task(self.session, torch.float64).to(device)
+        model, task = make_model(self.session, torch.float64), make_task(self.session, torch.float64, self.given)
+        task.to(device)
         load_weights(model, self.starting_weight)
         model.to(device)
         parameters = dict(model.named_parameters())
@@ -248,7 +252,7 @@ class Training(Trains):
         batch = {name: gather(array, rows) for name, array in self.session.dataset.train.items()}
         if self.steps.crops is not None:
             batch["crops"] = self.steps.crops[step, own]
-        return to_device(batch, device)
+        return to_device({**batch, **self.session.dataset.shared}, device)
 
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.device)
@@ -256,19 +260,20 @@ class Training(Trains):
     @torch.no_grad()
     def evaluate(self) -> Means:
         """Every device does all that is evaluated of the test set."""
-        test, task = self.session.dataset.test, self.objective.task
-        at_once, count = evaluation_batch(test), evaluation_count(self.settings, self.session.dataset.test_count)
-        sums = []
+        test, task, metric = self.session.dataset.test, self.objective.task, self.session.benchmark.task.metric
+        count = evaluation_count(self.settings, self.session.dataset.test_count)
+        sums, said = [], []
         self.objective.eval()
-        for first in range(0, count, at_once):
-            rows = {name: array[first : min(first + at_once, count)] for name, array in test.items()}
-            batch = to_device(rows, self.device)
-            outputs, targets = self.objective.outputs(batch), task.targets(batch)
+        for rows in evaluation_rows(self.settings, test):
+            batch = to_device({name: array[rows[0] : rows[-1] + 1] for name, array in test.items()}, self.device)
+            outputs, targets = self.objective.outputs(batch | self.objective.shared()), task.targets(batch)
             further = {name: float(scores.sum()) for name, scores in task.further_scores(outputs, targets).items()}
             losses, scores = task.losses(outputs, targets), task.scores(outputs, targets)
             sums.append((float(losses.sum()), float(scores.sum()), further))
+            if metric.of == "test_set":
+                said.append((scores.cpu().numpy(), targets.cpu().numpy()))
         self.objective.train()
-        return Means.of_sums(sums, count)
+        return Means.of_sums(sums, count, metric.of_test_set(said))
 
     def parity(self) -> Neutral:
         """Of the first batch: outputs, mean loss, gradient (clipped, where it is), running statistics. Of the steps:
@@ -308,28 +313,31 @@ class Training(Trains):
 
 class Objective(nn.Module):
     """Mean loss of the batch that `rows` names, its images cut by `crops` where there are any. The samples are in
-    buffers, so that a compiled graph does not copy them."""
+    buffers, so that a compiled graph does not copy them, and so is what they share."""
 
-    def __init__(self, session: Session[Device], samples: Arrays) -> None:
+    def __init__(self, session: Session[Device], samples: Arrays, given: Sequence[Given] = ()) -> None:
         super().__init__()
         precision = session.measurement.variant.precision
         self.model = make_model(session, model_dtype(precision))
-        self.task = make_task(session, model_dtype(precision))
+        self.task = make_task(session, model_dtype(precision), given)
         self.device_type = session.device.device.type
         self.bf16 = precision == "bf16"
         self.formulation = session.mode.formulation
         self.image_size = session.image_size
         self.input_dtype = model_dtype(precision)
         self.label_smoothing = Settings.model_validate(session.measurement.settings).label_smoothing
-        self.names = tuple(samples)
-        for name, tensor in to_device(samples, torch.device("cpu")).items():
+        self.names, self.shared_names = tuple(samples), tuple(session.dataset.shared)
+        for name, tensor in to_device({**samples, **session.dataset.shared}, torch.device("cpu")).items():
             self.register_buffer(name, tensor)
 
     def forward(self, rows: Tensor, crops: Tensor | None = None) -> Tensor:
-        batch = {name: self.get_buffer(name)[rows] for name in self.names}
+        batch = {name: self.get_buffer(name)[rows] for name in self.names} | self.shared()
         if crops is not None:
             batch["crops"] = crops
         return self.task.mean_loss(self.outputs(batch), self.task.targets(batch), self.label_smoothing)
+
+    def shared(self) -> dict[str, Tensor]:
+        return {name: self.get_buffer(name) for name in self.shared_names}
 
     def outputs(self, batch: Batch) -> Tensor:
         autocast = torch.autocast(self.device_type, torch.bfloat16, enabled=self.bf16)
@@ -457,6 +465,16 @@ def of_vector(vector: NDArray[np.float64], like: Neutral) -> Neutral:
     """The other way, to the names and shapes of `like`."""
     parts = np.split(vector, np.cumsum([tensor.size for tensor in like.values()])[:-1])
     return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(like.items(), parts, strict=True)}
+
+
+def batches_given(session: Session[Device], settings: Settings, order: NDArray[np.int32]) -> list[Given]:
+    """Of each device and step, and of the evaluation."""
+    own_size = order.shape[1] // session.world.device_count
+    train, test = session.dataset.train, session.dataset.test
+    return [
+        Given(arrays=train, batches=order.reshape(-1, own_size)),
+        Given(arrays=test, batches=evaluation_rows(settings, test)),
+    ]
 
 
 def place_order(own_order: NDArray[np.int32], device: torch.device) -> Tensor:

@@ -12,12 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import DataError
+from harness.errors import DataError, Refused
 from harness.plan import Frozen, Precision, Scalar
 from harness.results.record import Check
 from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_items, relative_error
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.graphs import Given
+from harness.work.tasks import Metric, Task
 from harness.work.use_cases.many_models import drawn_batch
 from harness.work.weights import Draw, WeightOf, inference_weight
 
@@ -95,6 +97,27 @@ def no_score(settings: Settings) -> str | None:
     return "the weights are drawn" if settings.weights == "drawn" else None
 
 
+def quality_of(
+    said: Sequence[tuple[NDArray[Any], NDArray[Any]]], metric: Metric, settings: Settings
+) -> tuple[float | None, str | None]:
+    """What the metric is made of, or why there is no quality.
+
+    Args:
+        said: of each batch, what the task's `scores` and `targets` gave.
+    """
+    if why_not := no_score(settings):
+        return None, why_not
+    of_test_set = metric.of_test_set(said)
+    mean = float(np.concatenate([scores for scores, _ in said]).mean())
+    return (mean if of_test_set is None else of_test_set), None
+
+
+def require_whole_inputs(task: Task, options: Options) -> None:
+    """Raises Refused where inputs are to be on the host and a sample is not its own arrays alone."""
+    if task.shared and options.inputs == "on_host":
+        raise Refused(f"inputs on_host: {task.samples} are parts of arrays that lie on the device as a whole")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Requests:
     """What a model is asked: samples of the test set, or drawn ones where the benchmark has no data."""
@@ -105,6 +128,22 @@ class Requests:
     sizes: Mapping[str, Scalar]
     seed: int
     batch_size: int
+
+    def given(self) -> list[Given]:
+        """All batches of one size that the task will be given, where samples differ in size."""
+        test = self.dataset.test
+        if not self.benchmark.task.balanced_by:
+            return []
+        timed, count = np.arange(self.batch_size), min(PREDICTED_SAMPLES, self.dataset.test_count)
+        batches = [timed % self.dataset.test_count, *checked_rows(self.batch_size)]
+        batches += [filled for _, filled in self._predicted_rows(count)]
+        return [Given(arrays=test, batches=[rows % self.dataset.test_count for rows in batches])]
+
+    def _predicted_rows(self, count: int) -> Iterator[tuple[Rows, Rows]]:
+        """Of each batch: the places that count, and those of the whole batch."""
+        for first in range(0, count, self.batch_size):
+            rows = first + np.arange(self.batch_size)
+            yield rows[rows < count], np.where(rows < count, rows, rows - first)
 
     def samples(self, rows: Rows) -> dict[str, NDArray[Any]]:
         """The arrays that the model is given, [len(rows), ...]; from the start of the test set again behind its end.
@@ -137,10 +176,8 @@ class Requests:
     def predicted(self) -> Iterator[tuple[Rows, dict[str, NDArray[Any]]]]:
         """Batches over the test set, or its beginning: (places of the samples that count, arrays of a whole batch).
         The last is filled up from its start."""
-        count = min(PREDICTED_SAMPLES, self.dataset.test_count)
-        for first in range(0, count, self.batch_size):
-            rows = first + np.arange(self.batch_size)
-            yield rows[rows < count], self.samples(np.where(rows < count, rows, rows - first))
+        for rows, filled in self._predicted_rows(min(PREDICTED_SAMPLES, self.dataset.test_count)):
+            yield rows, self.samples(filled)
 
 
 def centre(images: NDArray[Any], size: int) -> NDArray[Any]:

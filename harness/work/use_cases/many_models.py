@@ -24,6 +24,7 @@ from harness.work.closeness import (
 )
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Model, UseCase, jax_modes, torch_modes
+from harness.work.graphs import Given
 from harness.work.weights import Draw, initial_weight
 
 
@@ -109,6 +110,14 @@ def first_batch(dataset: Dataset, lead: tuple[int, ...]) -> dict[str, NDArray[An
     """The first samples of the training set, [*lead, ...]; from its start again where it is too short."""
     rows = np.arange(math.prod(lead)) % dataset.train_count
     return {name: np.asarray(array[rows]).reshape(*lead, *array.shape[1:]) for name, array in dataset.train.items()}
+
+
+def given_batches(dataset: Dataset, lead: tuple[int, ...]) -> list[Given]:
+    """Each model's batch, for a task whose samples differ in size."""
+    if "node_count" not in dataset.train:
+        return []
+    rows = np.arange(math.prod(lead)) % dataset.train_count
+    return [Given(arrays=dataset.train, batches=rows.reshape(-1, lead[-1]))]
 
 
 def drawn_batch(seed: int, lead: tuple[int, ...], shape: tuple[int, ...], classes: int) -> dict[str, NDArray[Any]]:

@@ -23,7 +23,9 @@ from harness.work.closeness import (
     errors_of_tensors,
     relative_error,
 )
+from harness.work.datasets import Arrays
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.graphs import Given
 
 Output = Literal["norms", "full", "clipped_sum", "batch_gradient"]
 
@@ -47,6 +49,27 @@ class Settings(Frozen):
     chunk_size: int = Field(ge=1)
     """Samples of one chunk in the chunked formulation."""
     clip_norm: float = Field(gt=0)
+    max_nodes: int = Field(default=64, ge=1)
+    """Of graphs. Where each has room for the largest, a few very large ones would make all the work; they are left
+    out, of every formulation."""
+
+
+def samples_of_use(train: Arrays, max_nodes: int) -> Arrays:
+    """The samples of the training set that are taken; all but graphs with more than `max_nodes` nodes."""
+    if "node_count" not in train:
+        return train
+    taken = np.flatnonzero(train["node_count"] <= max_nodes)
+    return {name: array[taken] for name, array in train.items()}
+
+
+def given_batches(train: Arrays, batch_size: int, devices: int) -> list[Given]:
+    """What the task will be given: each device's part of the batch that is timed and of the check's, these few samples
+    as one batch, and each sample alone."""
+    if "node_count" not in train:
+        return []
+    timed, checked = np.arange(batch_size), check_batch_rows(batch_size)
+    parts = [part for rows in (timed, checked) for part in np.split(rows, devices)]
+    return [Given(arrays=train, batches=[*parts, np.unique(checked)]), Given(arrays=train, batches=timed[:, None])]
 
 
 def refuses(benchmark: Benchmark, model: Model) -> str | None:

@@ -24,6 +24,7 @@ from harness.work.closeness import (
     relative_error,
 )
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.graphs import balanced
 from harness.work.schedule import Schedule, rates_of_steps
 from harness.work.tasks import Metric
 from harness.work.weights import batch_order
@@ -152,12 +153,27 @@ class Steps:
         return self.learning_rate if self.rates is None else float(self.rates[step % len(self.rates)])
 
 
-def steps_of(settings: Settings, seed: int, train: Arrays, batch_size: int) -> Steps:
-    """Raises ConfigError where images are to be cut and there are none."""
+def evaluation_rows(settings: Settings, test: Arrays) -> list[NDArray[np.int64]]:
+    """The batches that what is evaluated of the test set is evaluated in."""
+    count = evaluation_count(settings, len(next(iter(test.values()))))
+    rows, at_once = np.arange(count), evaluation_batch(test)
+    return [rows[first : first + at_once] for first in range(0, count, at_once)]
+
+
+def steps_of(settings: Settings, seed: int, train: Arrays, batch_size: int, balanced_by: str | None = None) -> Steps:
+    """
+    Args:
+        balanced_by: the array with the samples' sizes, where these differ (`Task.balanced_by`).
+
+    Raises:
+        ConfigError: images are to be cut and there are none.
+    """
     count = len(next(iter(train.values())))
     steps_per_epoch = steps_in_epoch(settings, count, batch_size)
     of_epochs = batch_order(seed, count, batch_size, settings.epochs).reshape(settings.epochs, -1, batch_size)
     order = of_epochs[:, :steps_per_epoch].reshape(-1, batch_size)
+    if balanced_by:
+        order = balanced(order, train[balanced_by], steps_per_epoch)
     rates = crops = None
     if settings.schedule != "constant" or settings.warmup_epochs:
         rates = rates_of_steps(

@@ -1,0 +1,151 @@
+"""The reader of OGB's format on zips made here, right and damaged, and the generated molecules."""
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import DataError
+from harness.work.benchmarks import molpcba
+from harness.work.benchmarks.molpcba import ATOM_CODES, BENCHMARK, BOND_CODES, PCBA, TASKS, read_zip
+from harness.work.datasets import DataFiles, content_sha256, fetch, load, verify
+from harness.work.molecules import molecules
+
+CARBON, OXYGEN = "5,0,4,5,3,0,2,0,0", "7,0,2,5,1,0,2,0,0"
+SAMPLE_SHA256 = "a97c9eaa1c898fb3dffd01964c1c7f77af235d609533c0154fc77fa4fc277fd2"
+LABELS = [",".join(["1.0", "", "0"] + ["nan"] * 125), ",".join(["0"] * 128), ",".join(["1"] * 128)]
+FILES = {
+    "raw/num-node-list": "2\n1\n3\n",
+    "raw/num-edge-list": "1\n0\n2\n",
+    "raw/node-feat": "\n".join([CARBON, OXYGEN, CARBON, CARBON, CARBON, OXYGEN]) + "\n",
+    "raw/edge-feat": "0,0,0\n1,0,1\n0,0,0\n",
+    "raw/edge": "0,1\n2,0\n0,1\n",
+    "raw/graph-label": "\n".join(LABELS) + "\n",
+    "split/scaffold/train": "2\n0\n",
+    "split/scaffold/valid": "",
+    "split/scaffold/test": "1\n",
+}
+
+
+def made_zip(folder: Path, **changed: str) -> Path:
+    """`changed`: by the last part of the name."""
+    path = folder / "pcba.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in FILES.items():
+            own = changed.get(name.rpartition("/")[2].replace("-", "_"), content)
+            archive.writestr(f"pcba/{name}.csv.gz", gzip.compress(own.encode()))
+    return path
+
+
+def test_ogbs_format(tmp_path: Path) -> None:
+    """Three graphs: C-O, C, and O(2)=C(0)-C(1), of which the last and the first are to train on, in this order."""
+    found = read_zip(made_zip(tmp_path))
+    assert {name: array.tolist() for name, array in found.train.items() if name != "labels"} == {
+        "node_start": [3, 0],
+        "node_count": [3, 2],
+        "edge_start": [2, 0],
+        "edge_count": [4, 2],
+    }
+    assert found.test["node_start"].tolist() == [2]
+    assert found.test["edge_count"].tolist() == [0]
+    assert found.train["labels"][0].tolist() == [1] * 128
+    assert found.train["labels"][1].tolist() == [1, -1, 0] + [-1] * 125
+    assert found.shared["receivers"].tolist() == [0, 1, 0, 0, 1, 2]
+    assert found.shared["senders"].tolist() == [1, 0, 1, 2, 0, 0]
+    # Rows of one table: types begin at 0, stereo at 5, conjugated at 11; the double bond's code is 1, conjugated 1.
+    assert found.shared["bonds"].tolist()[2:] == [[0, 5, 11], [1, 5, 12], [0, 5, 11], [1, 5, 12]]
+    assert found.shared["atoms"][1].tolist() == [7, 119, 126, 141, 149, 158, 166, 170, 172]
+    assert {name: array.dtype.str for name, array in found.shared.items()} == {
+        "atoms": "|u1",
+        "bonds": "|u1",
+        "senders": "<i2",
+        "receivers": "<i2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"edge": "0,1\n2,0\n0,3\n"}, "its end 3 is not a node of its graph"),
+        ({"edge": "0,1\n2,0\n"}, "3 bonds, 2 pairs of atoms"),
+        ({"node_feat": FILES["raw/node-feat"].replace("5,0,4", "119,0,4", 1)}, "atoms: row 0 is"),
+        ({"node_feat": FILES["raw/node-feat"].replace("5,0,4", "-1,0,4", 1)}, "not OGB's molpcba"),
+        ({"num_node_list": "2\n1\n2\n"}, "5 nodes and 6 directed edges in all"),
+        ({"graph_label": "1,0\n" * 3}, "a line has not 128 labels"),
+        ({"graph_label": FILES["raw/graph-label"].replace("1.0", "0.5")}, "0.5"),
+        ({"train": "2\n3\n"}, "the split train names graphs that are not there"),
+        ({"train": "2\n1\n"}, "a graph is in two splits"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, changed: dict[str, str], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        read_zip(made_zip(tmp_path, **changed))
+
+
+def test_a_file_that_is_cut_off_or_missing(tmp_path: Path) -> None:
+    path = made_zip(tmp_path)
+    path.write_bytes(path.read_bytes()[:400])
+    with pytest.raises(DataError, match="not OGB's molpcba"):
+        read_zip(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("pcba/raw/edge.csv.gz", gzip.compress(b"0,1\n"))
+    with pytest.raises(DataError, match="not OGB's molpcba.*num-node-list"):
+        read_zip(path)
+
+
+def test_fetched_mapped_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zip with another checksum is refused and stays; the shared arrays are a part of the data set's checksum."""
+    files = DataFiles(data_dir=tmp_path, benchmark="molpcba")
+    files.originals.mkdir(parents=True)
+    path = made_zip(files.originals)
+    source = BENCHMARK.data
+    assert source is not None
+    with pytest.raises(DataError, match=f"its SHA-256 is .*, not {PCBA.sha256}"):
+        fetch(source, tmp_path)
+    assert path.exists()
+    monkeypatch.setattr(molpcba, "ensure_original", lambda *_: path)
+    fetched, expected = fetch(source, tmp_path), read_zip(path)
+    identity = verify(source, "real", tmp_path)
+    assert identity is not None
+    assert identity.sha256 == content_sha256(expected)
+    for name, array in load(source, "real", tmp_path).shared.items():
+        np.testing.assert_array_equal(array, expected.shared[name])
+    assert fetched.train_count == 2
+    changed = np.load(files.array("shared", "senders"))
+    changed[0] = 0
+    np.save(files.array("shared", "senders"), changed)
+    with pytest.raises(DataError, match="SHA-256 of its block 0"):
+        verify(source, "real", tmp_path)
+
+
+def test_generated_molecules() -> None:
+    """Legal codes and valences, both directions of each bond, one alone, one of 60 atoms, a tenth without labels."""
+    graphs, labels = molecules(300, TASKS, seed=1)
+    assert len(graphs[0].atoms) == 1
+    assert len(graphs[0].ends) == 0
+    assert len(graphs[1].atoms) == 60
+    valences = {5: 4, 6: 3, 7: 2, 8: 1, 15: 2}
+    for graph in graphs:
+        assert (graph.atoms < np.array(ATOM_CODES)).all()
+        assert (graph.bonds < np.array(BOND_CODES)).all()
+        pairs = set(map(tuple, graph.ends.tolist()))
+        assert len(pairs) == len(graph.ends)
+        assert pairs == {(receiver, sender) for sender, receiver in pairs}
+        assert not any(sender == receiver for sender, receiver in pairs)
+        degrees = np.bincount(graph.ends[:, 0], minlength=len(graph.atoms))
+        # Bonds and hydrogens together are the valence.
+        assert (degrees + graph.atoms[:, 4]).tolist() == [valences[code] for code in graph.atoms[:, 0]]
+    assert labels.shape == (300, TASKS)
+    assert np.mean(labels == -1) == pytest.approx(0.1, abs=0.005)
+    for own in labels.T:
+        assert {0, 1} <= set(own.tolist())
+
+
+def test_the_sample_is_the_same_everywhere() -> None:
+    source = BENCHMARK.data
+    assert source is not None
+    dataset = source.sample()
+    assert (dataset.train_count, dataset.test_count) == (1536, 512)
+    assert content_sha256(dataset) == SAMPLE_SHA256

@@ -1,0 +1,103 @@
+"""Sets of graphs as arrays, capacities and the balanced order, by hand."""
+
+import numpy as np
+import pytest
+
+from harness.errors import DataError
+from harness.work.graphs import (
+    Capacity,
+    Given,
+    Graph,
+    balanced,
+    capacities_of,
+    capacity_of_any,
+    describe_packing,
+    in_one_table,
+    places,
+    require_graphs,
+    shared_arrays,
+)
+
+LINE = Graph(
+    np.array([[6], [7], [8]], np.uint8),
+    np.array([[1, 2], [0, 1], [2, 1], [1, 0]], np.int16),
+    np.array([[1], [0], [1], [0]], np.uint8),
+)
+"""0 - 1 - 2; the bonds have the codes 0 and 1."""
+ALONE = Graph(np.array([[9]], np.uint8), np.zeros((0, 2), np.int16), np.zeros((0, 1), np.uint8))
+COUNTS = {"atoms": (10,), "bonds": (2,)}
+
+
+def test_edges_are_sorted_by_receiver_and_then_by_sender() -> None:
+    shared, arrays = shared_arrays([ALONE, LINE, LINE])
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        "node_start": [0, 1, 4],
+        "node_count": [1, 3, 3],
+        "edge_start": [0, 0, 4],
+        "edge_count": [0, 4, 4],
+    }
+    assert shared["receivers"].tolist() == [0, 1, 1, 2] * 2
+    assert shared["senders"].tolist() == [1, 0, 2, 1] * 2
+    assert shared["bonds"].tolist() == [[0], [0], [1], [1]] * 2
+    assert shared["atoms"].tolist() == [[9], [6], [7], [8], [6], [7], [8]]
+
+
+def test_features_have_their_own_rows_of_a_table() -> None:
+    codes = np.array([[0, 0, 0], [2, 1, 3]], np.uint8)
+    assert in_one_table(codes, (3, 2, 4)).tolist() == [[0, 3, 5], [2, 4, 8]]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value", "words"),
+    [
+        ("senders", 3, 3, "edge 3: its end 3 is not a node of its graph"),
+        ("receivers", 1, -1, "edge 1: its end -1 is not a node of its graph"),
+        ("atoms", 2, 10, "atoms: row 2 is"),
+    ],
+)
+def test_damaged_graphs_are_named(name: str, row: int, value: int, words: str) -> None:
+    shared, arrays = shared_arrays([LINE, ALONE])
+    require_graphs(shared, arrays, COUNTS)
+    shared[name][row] = value
+    with pytest.raises(DataError, match=words):
+        require_graphs(shared, arrays, COUNTS)
+    with pytest.raises(DataError, match=r"4 nodes and 4 directed edges in all; the arrays have .*'atoms': 3"):
+        require_graphs(shared | {"atoms": shared["atoms"][:3]}, arrays, COUNTS)
+
+
+def test_a_capacity_is_that_of_the_largest_batch_rounded_up() -> None:
+    """The batches have 63, 64 and 30 nodes, and 128, 129 and 2 edges; one node must be left for the padding."""
+    arrays = places(np.array([60, 3, 4, 30]), np.array([126, 2, 3, 0]))
+    batches = np.array([[0, 1], [0, 2], [1, 3]])
+    given = [Given(arrays=arrays, batches=batches), Given(arrays=arrays, batches=[np.array([3])])]
+    assert capacities_of(given[:1]) == {2: Capacity(128, 192)}
+    assert capacities_of([Given(arrays=arrays, batches=batches[:1])]) == {2: Capacity(64, 128)}
+    assert capacities_of(given) == {2: Capacity(128, 192), 1: Capacity(64, 64)}
+    assert capacity_of_any([arrays], 2) == Capacity(128, 192)  # the two largest: 90 nodes, 129 edges
+    found = describe_packing(given, capacities_of(given))
+    assert found["capacity"] == {"nodes": 128, "edges": 192}
+    assert found["padding"] == pytest.approx({"nodes": 1 - 160 / 3 / 128, "edges": 1 - 259 / 3 / 192})
+    assert found["edges_per_graph"] == pytest.approx(259 / 6)
+    assert describe_packing([], {}) == {}
+
+
+def test_balanced_batches_by_hand() -> None:
+    """Eight samples of the sizes 0 to 7, two steps of four in an epoch. Dealt in snake order: 7 4 3 0 and 6 5 2 1, in
+    an epoch by itself; and a step's own to its four parts."""
+    order = np.array([[3, 1, 4, 0], [5, 7, 2, 6]] * 2, np.int32)
+    found = balanced(order, np.arange(8), steps_per_epoch=2)
+    assert found.tolist() == [[7, 4, 3, 0], [6, 5, 2, 1]] * 2
+
+
+def test_balanced_batches_of_many() -> None:
+    """Each epoch keeps its samples, and batches and their eighths differ less than before."""
+    draw = np.random.default_rng(0)
+    sizes = np.round(draw.normal(56, 15, 1300)).astype(np.int32)
+    order = np.stack([draw.permutation(1300)[:1280] for _ in range(2)]).reshape(-1, 64).astype(np.int32)
+    found = balanced(order, sizes, steps_per_epoch=20)
+    assert found.shape == order.shape
+    for epoch in (slice(0, 16), slice(16, 20), slice(20, 36), slice(36, 40)):
+        assert sorted(found[epoch].ravel()) == sorted(order[epoch].ravel())
+    spread = lambda rows: sizes[rows].reshape(40, 8, 8).sum(2).std(1).mean()  # noqa: E731
+    assert sizes[found[:16]].sum(1).std() < sizes[order[:16]].sum(1).std() / 10
+    assert spread(found) < spread(order) / 2

@@ -1,0 +1,317 @@
+"""Graphs on both sides, in float64: packed batches by hand, the same numbers in every use case, and mistakes that the
+comparison must see."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from harness.plan import Framework
+from harness.work.benchmarks.molpcba import BENCHMARK
+from harness.work.closeness import relative_error
+from harness.work.datasets import Dataset
+from harness.work.graphs import Capacity, Given, places
+from jax_runner import graphs as jax_graphs
+from jax_runner.models import molpcba as jax_models
+from tests.made.captures import only_trace
+from tests.made.sessions import build, make_session
+from torch_runner import graphs as torch_graphs
+from torch_runner import task as torch_task
+from torch_runner.models import molpcba as torch_models
+
+TOLERANCE = 1e-9
+"""Of float64, which rounds at 1e-16."""
+SMALL = {"width": 8, "layers": 2}
+FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
+Numbers = dict[str, np.ndarray]
+
+
+def session_of(framework: Framework, use_case: str = "train", model: str = "graphnet", **rest: Any) -> Any:
+    """With the first graphs of the sample, one without an edge and one of 60 atoms among them."""
+    all_of_it = {"batch_size": 8, "precision": "fp64", "sizes": SMALL} | rest
+    if use_case == "train":
+        all_of_it |= {"learning_rate": 1e-3}
+    session = make_session(framework, use_case, benchmark="molpcba", model=model, **all_of_it)
+    data = session.dataset
+    few = {name: array[:40] for name, array in data.train.items()}
+    return replace(session, dataset=replace(data, train=few, test={n: a[:20] for n, a in data.test.items()}))
+
+
+@cache
+def trained(framework: Framework, model: str, mode: str = "") -> Numbers:
+    """The first batch, five steps, and after them the evaluation."""
+    program: Any = build(session_of(framework, model=model, execution_mode=mode, weight_decay=1.0))
+    numbers = dict(program.parity())
+    loss, score, _ = program.evaluate()
+    return numbers | {"test loss": np.array(loss), "test score": np.array(score)}
+
+
+def require_same(ours: Numbers, theirs: Numbers) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert relative_error({name: ours[name]}, {name: value}) < TOLERANCE, name
+
+
+def differ(ours: Numbers, theirs: Numbers) -> bool:
+    return any(relative_error({name: ours[name]}, {name: theirs[name]}) > TOLERANCE for name in theirs)
+
+
+@pytest.mark.parametrize("model", ["gcn", "graphnet"])
+def test_same_training_on_both_sides(model: str) -> None:
+    """Logits, losses, gradients, five updates, and the mean average precision afterwards."""
+    ours = trained("jax", model)
+    require_same(ours, trained("torch", model))
+    assert ours["outputs"].shape == (8, 128)
+    assert len(set(ours["losses_of_steps"])) == 5
+    assert 0 < ours["test score"] < 1
+
+
+def test_a_scan_and_a_compiled_step_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled one as one graph, collation included; batches of other graphs compile nothing more."""
+    only_trace(monkeypatch)
+    require_same(trained("jax", "gcn", "scan"), trained("torch", "gcn"))
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    program: Any = build(session_of("torch", model="gcn", execution_mode="compiled", weight_decay=1.0))
+    losses = program.losses([program.kept(program.step()) for _ in range(5)])
+    np.testing.assert_allclose(losses, trained("torch", "gcn")["losses_of_steps"], rtol=TOLERANCE)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+
+
+@pytest.mark.parametrize(("model", "count"), [("gcn", 426_880), ("graphnet", 3_598_464)])
+def test_parameter_counts_of_the_default_sizes(model: str, count: int) -> None:
+    """gcn: 174 codes of atoms, five layers of (a dense layer, one root, 13 codes of bonds, LayerNorm), the output.
+    graphnet: both tables, five steps of three dense layers with LayerNorm, the output."""
+    width, output = 256, 256 * 128 + 128
+    if model == "gcn":
+        by_hand = 174 * width + 5 * (width * width + width + width + 13 * width + 2 * width) + output
+    else:
+        of_steps = [128, 256, 256, 256, 256]
+        dense = sum(2 * (3 * width + own) * width + (2 * width + own) * width + 3 * 3 * width for own in of_steps)
+        by_hand = (174 + 13) * width + dense + output
+    assert by_hand == count == BENCHMARK.model(model).parameter_count
+    for framework in FRAMEWORKS:
+        models = {"jax": jax_models, "torch": torch_models}[framework]
+        if framework == "torch":
+            with torch.device("meta"):
+                built = models.make_model(model, BENCHMARK.sizes())
+            found = sum(parameter.numel() for parameter in built.parameters())
+        else:
+            dtypes = {"dtype": np.float32, "param_dtype": np.float32}
+            state = jax_models.nnx.eval_shape(
+                lambda: jax_models.nnx.state(jax_models.make_model(model, BENCHMARK.sizes(), dtypes))  # noqa: B023
+            )
+            found = sum(leaf.size for leaf in jax.tree.leaves(state))
+        assert found == count
+
+
+# Packing
+
+TWO_GRAPHS = {
+    **places(np.array([2, 1, 3]), np.array([2, 0, 4])),
+    "atoms": np.array([[1], [2], [3], [4], [5], [6]], np.uint8),
+    "bonds": np.array([[0], [1], [2], [3], [4], [5]], np.uint8),
+    "senders": np.array([1, 0, 1, 0, 2, 1], np.int16),
+    "receivers": np.array([0, 1, 0, 1, 1, 2], np.int16),
+}
+
+
+def packed(framework: Framework, rows: list[int], capacity: Capacity) -> Any:
+    batch = {name: array[rows] if "_" in name else array for name, array in TWO_GRAPHS.items()}
+    if framework == "jax":
+        found = jax_graphs.packed({name: jax.numpy.asarray(array) for name, array in batch.items()}, capacity)
+        return jax_graphs.GraphBatch(*map(np.asarray, found))
+    found = torch_graphs.packed(torch_task.to_device(batch, torch.device("cpu")), capacity)
+    return torch_graphs.GraphBatch(*(tensor.numpy() for tensor in found))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_packing_by_hand(framework: Framework) -> None:
+    """The third graph, the second, which has no edge, the first: 6 of 9 nodes and 6 of 10 edges. Of the four padded
+    edges, two each are on the first two of the three padded nodes."""
+    found = packed(framework, [2, 1, 0], Capacity(9, 10))
+    assert found.atoms[:6, 0].tolist() == [4, 5, 6, 3, 1, 2]
+    assert found.graph_of_node.tolist() == [0, 0, 0, 1, 2, 2, 3, 3, 3]
+    assert found.bonds[:6, 0].tolist() == [2, 3, 4, 5, 0, 1]
+    assert found.graph_of_edge.tolist() == [0] * 4 + [2] * 2 + [3] * 4
+    assert found.senders.tolist() == [1, 0, 2, 1, 5, 4, 6, 6, 7, 7]
+    assert found.receivers.tolist() == [0, 1, 1, 2, 4, 5, 6, 6, 7, 7]
+    assert found.node_count.tolist() == [3, 1, 2]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("capacity", [Capacity(7, 6), Capacity(7, 70), Capacity(200, 7)])
+def test_padding_stays_among_itself(framework: Framework, capacity: Capacity) -> None:
+    """However much of it there is; receivers stay sorted within graphs and in the padding."""
+    found = packed(framework, [0, 1, 2], capacity)
+    assert (found.senders[6:] >= 6).all()
+    assert (found.receivers[6:] >= 6).all()
+    assert (found.receivers < capacity.nodes).all()
+    assert (np.diff(found.receivers) >= 0).all()
+
+
+# Invariances
+
+
+def outputs_of(framework: Framework, model: str, dataset: Dataset, room: int = 0) -> np.ndarray:
+    """Of the first eight graphs; `room`: nodes and edges that the batch has more than it needs."""
+    session = replace(session_of(framework, model=model), dataset=dataset)
+    program: Any = build(session)
+    task = program.objective.task if framework == "torch" else program.problem.task
+    task.capacities = {count: Capacity(c.nodes + room, c.edges + 2 * room) for count, c in task.capacities.items()}
+    found: np.ndarray = program.first_batch()["outputs"]
+    return found
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("model", ["gcn", "graphnet"])
+def test_neither_capacity_nor_the_numbers_of_nodes_change_anything(framework: Framework, model: str) -> None:
+    """The second data set has the nodes of each graph in another order, and with them its edges."""
+    data = session_of(framework, model=model).dataset
+    expected = outputs_of(framework, model, data)
+    np.testing.assert_allclose(outputs_of(framework, model, data, room=128), expected, rtol=0, atol=1e-12)
+    shared = {name: array.copy() for name, array in data.shared.items()}
+    draw = np.random.default_rng(0)
+    for start, count, first, edges in zip(*(data.train[name] for name in list(places(*[np.ones(1)] * 2))), strict=True):
+        renamed = draw.permutation(count)
+        shared["atoms"][start : start + count][renamed] = data.shared["atoms"][start : start + count]
+        of_graph = slice(first, first + edges)
+        senders, receivers = (renamed[data.shared[name][of_graph]] for name in ("senders", "receivers"))
+        order = np.lexsort((senders, receivers))
+        shared["senders"][of_graph], shared["receivers"][of_graph] = senders[order], receivers[order]
+        shared["bonds"][of_graph] = data.shared["bonds"][of_graph][order]
+    assert any((shared["atoms"] != data.shared["atoms"]).ravel())
+    renamed_nodes = outputs_of(framework, model, replace(data, shared=shared))
+    np.testing.assert_allclose(renamed_nodes, expected, rtol=0, atol=1e-12)
+
+
+# Loss
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_loss_by_hand(framework: Framework) -> None:
+    """Over the labels that are there, by the number of all questions, graph by graph."""
+    program: Any = build(session_of(framework))
+    task = program.objective.task if framework == "torch" else program.problem.task
+    place = torch.tensor if framework == "torch" else jax.numpy.asarray
+    outputs, labels = (
+        np.array([[0.5, -2.0, 3.0, 1.0], [4.0, 0.0, -1.0, 0.0]]),
+        np.array([[1, 0, -1, -1], [-1, -1, 0, 1]]),
+    )
+    own = [[-np.log(1 / (1 + np.exp(-0.5))), np.log(1 + np.exp(-2.0))], [np.log(1 + np.exp(-1.0)), np.log(2)]]
+    placed = place(outputs), place(labels.astype(np.int8))
+    np.testing.assert_allclose(np.asarray(task.losses(*placed)), np.sum(own, 1) / 4, rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(task.mean_loss(*placed)), np.sum(own) / 8, rtol=1e-12)
+    # A fifth of each label is given to both answers alike: each loss takes a tenth of that of the other label.
+    other = [[np.log(1 + np.exp(0.5)), np.log(1 + np.exp(2.0))], [np.log(1 + np.exp(1.0)), np.log(2)]]
+    smoothed = 0.9 * np.sum(own) / 8 + 0.1 * np.sum(other) / 8
+    np.testing.assert_allclose(np.asarray(task.mean_loss(*placed, 0.2)), smoothed, rtol=1e-12)
+    assert np.asarray(task.answers(placed[0])).tolist() == [[1, 0, 1, 1], [1, 0, 0, 0]]
+
+
+# Mistakes that must be seen
+
+
+def over_labels_present(task: Any, outputs: torch.Tensor, targets: torch.Tensor, _smoothing: float = 0.0) -> Any:
+    known = targets >= 0
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(
+        outputs, targets.clamp(min=0).to(outputs.dtype), reduction="none"
+    )
+    return (losses * known).sum() / known.sum()
+
+
+def missing_is_negative(task: Any, outputs: torch.Tensor, targets: torch.Tensor, _smoothing: float = 0.0) -> Any:
+    labels = targets.clamp(min=0).to(outputs.dtype)
+    return torch.nn.functional.binary_cross_entropy_with_logits(outputs, labels)
+
+
+def on_a_real_node(batch: Any, capacity: Capacity) -> Any:
+    found = torch_graphs.packed(batch, capacity)
+    padding = found.graph_of_edge == len(found.node_count)
+    return found._replace(receivers=torch.where(padding, 0, found.receivers))
+
+
+def turned_round(batch: Any, capacity: Capacity) -> Any:
+    found = torch_graphs.packed(batch, capacity)
+    return found._replace(senders=found.receivers, receivers=found.senders)
+
+
+@pytest.mark.parametrize("mistake", [over_labels_present, missing_is_negative])
+def test_a_wrong_loss_is_seen(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_task.GraphClassification, "mean_loss", mistake)
+    program: Any = build(session_of("torch", model="graphnet", weight_decay=1.0))
+    ours, theirs = dict(program.parity()), trained("jax", "graphnet")
+    assert differ({"loss": ours["loss"]}, {"loss": theirs["loss"]})
+    assert differ({"g": ours["gradients/output.bias"]}, {"g": theirs["gradients/output.bias"]})
+
+
+@pytest.mark.parametrize("mistake", [None, on_a_real_node, turned_round])
+def test_a_wrong_edge_is_seen(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a data set whose edges have a direction: of a bond's two edges one has another code. A bond with the same code
+    both ways is the same graph when it is turned round."""
+    data = session_of("torch", model="gcn").dataset
+    bonds = data.shared["bonds"].copy()
+    bonds[:, 0] += data.shared["senders"] > data.shared["receivers"]
+    directed = replace(data, shared={**data.shared, "bonds": bonds})
+    theirs = outputs_of("jax", "gcn", directed)
+    if mistake:
+        monkeypatch.setattr(torch_task, "packed", mistake)
+    ours = outputs_of("torch", "gcn", directed)
+    assert differ({"outputs": ours}, {"outputs": theirs}) == (mistake is not None)
+
+
+# The other use cases
+
+
+@cache
+def output_of(framework: Framework, use_case: str, mode: str, **options: Any) -> Numbers:
+    session = session_of(framework, use_case, "gcn", batch_size=6, execution_mode=mode, options=options)
+    return dict(build(session).parity())
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "vmap_eager"), ("torch", "loop")])
+def test_per_graph_gradients(framework: Framework, mode: str) -> None:
+    """Each graph in a batch of its own; their mean is the gradient of the packed batch."""
+    full = output_of(framework, "per_sample_gradients", mode, output="full")
+    of_batch = output_of("torch", "per_sample_gradients", "batch_eager", output="batch_gradient")
+    for name, value in of_batch.items():
+        if name.startswith("gradients/"):
+            mean = full[f"per_sample_{name}"].mean(0)
+            assert relative_error({name: mean}, {name: value}) < TOLERANCE
+
+
+def test_large_graphs_are_left_out_of_per_sample_gradients() -> None:
+    """The second graph of the sample has 60 atoms."""
+    session = session_of("torch", "per_sample_gradients", "gcn", options={"output": "norms"}, max_nodes=40)
+    program: Any = build(session)
+    assert program.problem.train["node_count"].max() <= 40
+    assert len(program.problem.train["node_count"]) < 40
+    assert program.details["capacity"]["nodes"] >= 41
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "vmap_eager"), ("torch", "loop_eager")])
+def test_many_models(framework: Framework, mode: str) -> None:
+    options = {"models": 2, "batches": "different", "learning_rates": "one"}
+    require_same(
+        output_of(framework, "many_models", mode, **options), output_of("torch", "many_models", "loop_eager", **options)
+    )
+
+
+def test_inference() -> None:
+    ours, theirs = (output_of(framework, "inference", mode) for framework, mode in (("jax", "jit"), ("torch", "eager")))
+    require_same(ours, theirs)
+
+
+def test_given_batches_of_inference_are_those_that_come() -> None:
+    """No batch of the predictions, of the check or of the timed ones is larger than the room that was made."""
+    program: Any = build(session_of("torch", "inference", "gcn", batch_size=6))
+    test = program.requests.dataset.test
+    (given,) = program.requests.given()
+    room = program.prepare.task.capacity(6)
+    came = [rows for rows, _ in program.requests.predicted()]
+    assert all(test["node_count"][rows].sum() < room.nodes for rows in came)
+    assert isinstance(given, Given)
+    assert len(given.batches) == 1 + 2 + len(came)
