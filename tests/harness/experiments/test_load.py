@@ -151,7 +151,8 @@ did you mean compiled?
 24:3: use_cases.3.options.output: is missing; list the values to measure
 ? momentum: 0.9 -> momentum: 0.9, momentun: 1
 23:63: use_cases.1.settings.momentun: not a setting of train; valid: epochs, learning_rate, momentum, weight_decay,
-target_metric, schedule, warmup_epochs, label_smoothing, augmentation, weights; did you mean momentum?
+target_metric, schedule, warmup_epochs, label_smoothing, augmentation, weights,
+optimizer, beta1, beta2, epsilon, max_gradient_norm, epoch_steps, evaluation_samples; did you mean momentum?
 ? momentum: 0.9 -> momentum: 0.9, schedule: cosin
 23:73: use_cases.1.settings.schedule: cosin: valid: constant, cosine; did you mean cosine?
 ? momentum: 0.9 -> momentum: 0.9, label_smoothing: 1.5
