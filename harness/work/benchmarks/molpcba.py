@@ -19,11 +19,10 @@ from pydantic import Field
 
 from harness.errors import DataError
 from harness.plan import Frozen
-from harness.work.datasets import Arrays, Dataset, DataSource
+from harness.work.datasets import Arrays, Dataset, DataSource, Original, ensure_originals
 from harness.work.declared import Benchmark, Model
 from harness.work.graphs import Graph, in_one_table, places, require_graphs, shared_arrays
 from harness.work.molecules import molecules
-from harness.work.originals import HashedOriginal, ensure_original
 from harness.work.tasks import GRAPH_CLASSIFICATION
 
 TASKS = 128
@@ -35,10 +34,10 @@ BOND_CODES = (5, 6, 2)
 EPSILON = 1e-6
 """Of LayerNorm, as flax.linen has it, which AlgoPerf's model uses."""
 
-PCBA = HashedOriginal(
+PCBA = Original(
     name="pcba.zip",
     sha256="0bb12da2f3ec8b0bb80564114a6174fad2df6a3a0d3c19470b3a27813a7d4e53",
-    url="https://snap.stanford.edu/ogb/data/graphproppred/csv_mol_download/pcba.zip",
+    urls=("https://snap.stanford.edu/ogb/data/graphproppred/csv_mol_download/pcba.zip",),
 )
 """The checksum is that of tensorflow_datasets (ogbg_molpcba/checksums.tsv)."""
 
@@ -57,7 +56,7 @@ class Sizes(Frozen):
 
 
 def _read(originals: Path) -> Dataset:
-    return read_zip(ensure_original(PCBA, originals))
+    return read_zip(ensure_originals([PCBA], originals)[PCBA.name])
 
 
 def read_zip(path: Path) -> Dataset:
@@ -177,6 +176,5 @@ BENCHMARK = Benchmark(
         source="ogbg-molpcba (Hu et al. 2020, Open Graph Benchmark), split by scaffold",
         sample=_sample,
         sample_source="2,048 generated molecules, 1,536 to train",
-        needs_torchvision=False,
     ),
 )

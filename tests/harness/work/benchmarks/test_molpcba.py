@@ -2,6 +2,7 @@
 
 import gzip
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from harness.errors import DataError
 from harness.work.benchmarks import molpcba
 from harness.work.benchmarks.molpcba import ATOM_CODES, BENCHMARK, BOND_CODES, PCBA, TASKS, read_zip
-from harness.work.datasets import DataFiles, content_sha256, fetch, load, verify
+from harness.work.datasets import DataFiles, content_sha256, digest_of, fetch, load, verify
 from harness.work.molecules import molecules
 
 CARBON, OXYGEN = "5,0,4,5,3,0,2,0,0", "7,0,2,5,1,0,2,0,0"
@@ -102,10 +103,13 @@ def test_fetched_mapped_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = made_zip(files.originals)
     source = BENCHMARK.data
     assert source is not None
-    with pytest.raises(DataError, match=f"its SHA-256 is .*, not {PCBA.sha256}"):
+    monkeypatch.setattr(molpcba, "PCBA", replace(PCBA, urls=((tmp_path / "nowhere").as_uri(),)))
+    with pytest.raises(
+        DataError, match=f"has a wrong checksum, and it cannot be downloaded(.|\n)*SHA-256 {PCBA.sha256}"
+    ):
         fetch(source, tmp_path)
     assert path.exists()
-    monkeypatch.setattr(molpcba, "ensure_original", lambda *_: path)
+    monkeypatch.setattr(molpcba, "PCBA", replace(PCBA, sha256=digest_of(path, "sha256")))
     fetched, expected = fetch(source, tmp_path), read_zip(path)
     identity = verify(source, "real", tmp_path)
     assert identity is not None
