@@ -240,6 +240,8 @@ def write_config(source: Path, path: Path) -> None:
     for number, excluded in EXCLUDED.items():
         content["use_cases"][number].setdefault("exclude", []).append(excluded)
     content["wandb"] = {"mode": "disabled"}
+    others = sorted(content["benchmarks"].keys() - {benchmark for benchmark, _ in PAIRS})
+    content["matrix"].setdefault("exclude", []).append({"benchmark": others, "use_case": sorted(MODES)})
     quick = content.setdefault("quick", {})
     quick.pop("benchmarks", None)  # it may exclude these modes
     quick = quick.setdefault("use_cases", {})

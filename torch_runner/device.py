@@ -106,8 +106,8 @@ class Device:
             raise Refused(
                 f"precision {precision} needs compute capability 8.0, which {torch.cuda.get_device_name()} lacks"
             )
-        torch.backends.mha.set_fastpath_enabled(False)
         if precision != "default":
+            torch.backends.mha.set_fastpath_enabled(False)
             choose_arithmetic(tf32=precision == "tf32")
         if self.on_gpu:
             load_libraries(self.device)

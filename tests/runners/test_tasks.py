@@ -33,9 +33,12 @@ LOGITS_OF_TOKENS = DRAW.standard_normal((2, 3, 4))
 class InNumpy:
     """The task of one framework, which takes and returns numpy arrays; images are NHWC."""
 
-    def __init__(self, framework: Any, name: str) -> None:
+    def __init__(self, framework: Any, name: str, model: str = "") -> None:
+        """`model`: of the benchmark; its first where none is named."""
         self.framework = framework
-        session = make_session(framework, "train", benchmark=OF_TASKS[name], precision="fp64")
+        declared = benchmark(OF_TASKS[name])
+        model = model or declared.models[0].name
+        session = make_session(framework, "train", benchmark=declared.name, model=model, precision="fp64")
         constants = {"mean": MEAN.astype(np.float32), "std": STD.astype(np.float32)}
         of_many_classes = replace(session.benchmark, task=IMAGES_OF_MANY_CLASSES)
         session = replace(
@@ -140,10 +143,10 @@ def test_images_are_cut_to_what_the_benchmark_says(framework: Any) -> None:
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_drawn_inputs_are_taken_as_they_are(framework: str) -> None:
     """Given as channels x height x width; of many models there may be one more axis in front."""
-    task = InNumpy(framework, "generated_classification")
+    task, of_images = (InNumpy(framework, "generated_classification", model) for model in ("linear", "conv2d"))
     features, images = DRAW.standard_normal((2, 6)), DRAW.standard_normal((2, 3, 4, 5))
     np.testing.assert_array_equal(task.of_batch("inputs", {"inputs": features, "labels": LABELS}), features)
-    found = task.of_batch("inputs", {"inputs": images, "labels": LABELS})
+    found = of_images.of_batch("inputs", {"inputs": images, "labels": LABELS})
     np.testing.assert_array_equal(found, images.transpose(0, 2, 3, 1))
 
 
