@@ -1,5 +1,7 @@
 """From experiments.yaml and a selection to pairs of jobs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,9 +9,8 @@ import pytest
 from harness.errors import ConfigError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
-from harness.paths import script_path
+from harness.paths import REPOSITORY, script_path
 from harness.plan import DataKind, Scalar
-from main import main
 from tests.made.config_text import MINIMAL, PRETRAINED, config_of
 
 
@@ -304,13 +305,16 @@ def test_the_sample_has_no_classes_of_imagenet_so_weights_are_drawn(tmp_path: Pa
     assert weights("cifar10", "real") == weights("cifar10", "sample") == {"drawn"}
 
 
-def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path) -> None:
     config_of(PRETRAINED, tmp_path)
     flags = ["--config", str(tmp_path / "experiments.yaml"), "--results", str(tmp_path / "results"), "--dry-run"]
     flags += ["--benchmark", "imagenet100", "--benchmark", "cifar10", "--use_case", "5"]
-    assert main([*flags, "--data", "sample"]) == 0
+
+    def printed(*more: str) -> str:
+        command = [sys.executable, "main.py", *flags, *more]
+        return subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+
     said = "any/imagenet100_5: weights are drawn, not pretrained: the sample has no classes of ImageNet\n"
-    output = capsys.readouterr().out
+    output = printed("--data", "sample")
     assert said in output and output.count("weights are drawn") == 1
-    assert main(flags) == 0
-    assert "weights are drawn" not in capsys.readouterr().out
+    assert "weights are drawn" not in printed()
