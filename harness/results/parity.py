@@ -60,8 +60,8 @@ UPDATES = 5e-2
 """Typical, of five such gradients with momentum; 9e-3 was seen. At another learning rate they would drift apart, see
 GATE_SETTINGS."""
 WORST_TENSOR = 1e-1
-"""Of a deep network's gradients and updates. In ResNet-50 one tensor was seen at 2.4e-2 where the median was 3.9e-3;
-a framework's float32 is as far from its own float64. A mistake of mathematics is in most tensors, or is all of one."""
+"""Of a deep network's gradients and updates. One tensor of a right pair may be several times as far off as the
+median one, as a framework's float32 is from its own float64. A mistake of mathematics is in most tensors, or is all of one."""
 
 QUANTITIES: dict[str, Quantity] = {
     "outputs": Quantity(words="outputs", tolerance=FORWARD),
