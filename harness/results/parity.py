@@ -61,7 +61,8 @@ UPDATES = 5e-2
 GATE_SETTINGS."""
 WORST_TENSOR = 1e-1
 """Of a deep network's gradients and updates. One tensor of a right pair may be several times as far off as the
-median one, as a framework's float32 is from its own float64. A mistake of mathematics is in most tensors, or is all of one."""
+median one, as a framework's float32 is from its own float64. A mistake of mathematics is in most tensors, or is all of
+one."""
 
 QUANTITIES: dict[str, Quantity] = {
     "outputs": Quantity(words="outputs", tolerance=FORWARD),
