@@ -4,7 +4,7 @@ import types
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MultipleOf
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -139,7 +139,9 @@ def field_words(field: FieldInfo) -> str:
         return f"one of {', '.join(map(str, choices))}"
     noun = "a whole number" if field.annotation is int else "a number"
     limits = {type(limit): limit for limit in field.metadata}
-    least, above, most = limits.get(Ge), limits.get(Gt), limits.get(Le)
+    least, above, most, factor = (limits.get(kind) for kind in (Ge, Gt, Le, MultipleOf))
+    if factor:
+        noun = noun.replace("number", f"multiple of {factor.multiple_of}")
     if least and most:
         return f"{noun} from {least.ge} to {most.le}"
     if above:

@@ -9,8 +9,10 @@ import pytest
 from harness.errors import ConfigError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
+from harness.experiments.words import field_problem
 from harness.paths import REPOSITORY, script_path
 from harness.plan import DataKind, Scalar
+from harness.work.declared import benchmark as declared_benchmark
 from tests.made.config_text import MINIMAL, PRETRAINED, config_of
 
 
@@ -318,3 +320,9 @@ def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path) -> None:
     output = printed("--data", "sample")
     assert said in output and output.count("weights are drawn") == 1
     assert "weights are drawn" not in printed()
+
+
+def test_a_size_that_is_no_multiple_is_told_so() -> None:
+    field = declared_benchmark("imagenet100").sizes.model_fields["image_size"]
+    assert field_problem(65, field) == "must be a whole multiple of 16 from 32 to 256"
+    assert field_problem(64, field) is None
