@@ -19,7 +19,7 @@ from harness.results.parity import Numbers
 from harness.results.record import Check, Memory
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase
-from harness.work.weights import WeightOf
+from harness.work.weights import Draw, WeightOf
 
 Phase = tuple[str, Callable[[], Any]]
 """A part of a step, by name: a function that starts its work and returns its outputs."""
@@ -207,10 +207,10 @@ class Session(Generic[D]):
     pretrained: WeightOf | None = None
     """The weights that torchvision publishes, where the settings ask for them."""
 
-    def starting_weights(self, weights: str) -> WeightOf:
-        """Those that training begins with: `drawn` from the seed, or `pretrained`. Raises DataError."""
+    def weights_of(self, weights: str, draw: Draw) -> WeightOf:
+        """`drawn` from the seed, by `draw`, or `pretrained`. Raises DataError."""
         if weights == "drawn":
-            return partial(self.model.initial_weight, self.measurement.protocol.seed)
+            return partial(draw, self.measurement.protocol.seed)
         if self.pretrained is None:
             raise DataError(
                 f"weights: pretrained: there are none for {self.measurement.variant.model} of {self.benchmark.name} "

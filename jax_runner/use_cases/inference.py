@@ -16,6 +16,7 @@ How each is run is in jax_runner/compiler.py.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,8 +36,8 @@ from harness.work.use_cases.inference import (
     check_outputs,
     quality_of,
     require_whole_inputs,
-    weights_of,
 )
+from harness.work.weights import inference_weight
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
@@ -63,9 +64,8 @@ class Inference(OneProgram, Infers):
         self.device = session.device.device
         self.options = Options.model_validate(measurement.variant.options)
         self.settings = Settings.model_validate(measurement.settings)
-        self.weight_of = weights_of(
-            self.settings, measurement.protocol.seed, session.model.initial_weight, session.pretrained
-        )
+        draw = partial(inference_weight, draw=session.model.initial_weight)
+        self.weight_of = session.weights_of(self.settings.weights, draw)
         self.requests = Requests(
             benchmark=session.benchmark,
             dataset=session.dataset,

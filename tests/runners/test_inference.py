@@ -249,7 +249,7 @@ def test_predictions_are_those_of_the_model(framework: Framework, batch_size: in
 
 @every_framework
 def test_pretrained_weights_that_are_not_there(framework: Framework) -> None:
-    with pytest.raises(DataError, match="there are no pretrained weights of this model"):
+    with pytest.raises(DataError, match="weights: pretrained: there are none for cnn of mnist"):
         build(with_pretrained(make_session(framework, "inference"), None))
 
 

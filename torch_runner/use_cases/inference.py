@@ -18,6 +18,7 @@ How a call is run (torch_runner/compiler.py):
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,8 @@ from harness.work.use_cases.inference import (
     check_outputs,
     quality_of,
     require_whole_inputs,
-    weights_of,
 )
+from harness.work.weights import inference_weight
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.folding import without_batch_norm
@@ -65,9 +66,8 @@ class Inference(Infers):
         self.device = session.device.device
         self.options = Options.model_validate(measurement.variant.options)
         self.settings = Settings.model_validate(measurement.settings)
-        self.weight_of = weights_of(
-            self.settings, measurement.protocol.seed, session.model.initial_weight, session.pretrained
-        )
+        draw = partial(inference_weight, draw=session.model.initial_weight)
+        self.weight_of = session.weights_of(self.settings.weights, draw)
         self.requests = Requests(
             benchmark=session.benchmark,
             dataset=session.dataset,

@@ -84,7 +84,7 @@ class Training(Trains):
         self.device = session.device.device
         self.seed = measurement.protocol.seed
         self.communicates = joined and not session.is_alone
-        self.starting_weight = session.starting_weights(settings.weights)
+        self.starting_weight = session.weights_of(settings.weights, session.model.initial_weight)
         batch_size = measurement.variant.batch_size
         balanced_by = session.benchmark.task.balanced_by
         self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size, balanced_by)

@@ -6,13 +6,12 @@ very program that is timed is checked, and a float64 reference of the distinct s
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import DataError, Refused
+from harness.errors import Refused
 from harness.plan import Frozen, Precision, Scalar
 from harness.results.record import Check
 from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_items, relative_error
@@ -21,7 +20,6 @@ from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, to
 from harness.work.graphs import Given
 from harness.work.tasks import Metric, Task
 from harness.work.use_cases.many_models import drawn_batch
-from harness.work.weights import Draw, WeightOf, inference_weight
 
 Weights = Literal["drawn", "pretrained"]
 Rows = NDArray[np.int64]
@@ -73,23 +71,6 @@ USE_CASE = UseCase(
         ),
     },
 )
-
-
-def weights_of(settings: Settings, seed: int, draw: Draw, pretrained: WeightOf | None) -> WeightOf:
-    """Of the model with BatchNorm.
-
-    Args:
-        draw: the model's own.
-        pretrained: the model's, where they were asked for and are there.
-
-    Raises:
-        DataError: they were asked for and are not there.
-    """
-    if settings.weights == "drawn":
-        return partial(inference_weight, seed, draw=draw)
-    if pretrained is None:
-        raise DataError("there are no pretrained weights of this model; settings.weights: drawn measures without them")
-    return pretrained
 
 
 def no_score(settings: Settings) -> str | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from harness.errors import CheckFailed, DataError
+from harness.errors import CheckFailed
 from harness.work import datasets
 from harness.work.closeness import OUTPUTS
 from harness.work.datasets import NO_DATA, Dataset
@@ -18,9 +18,7 @@ from harness.work.use_cases.inference import (
     check_outputs,
     checked_rows,
     no_score,
-    weights_of,
 )
-from harness.work.weights import initial_weight
 
 
 def requests_of(count: int, batch_size: int, image_size: int | None = None, pixels: int = 4) -> Requests:
@@ -152,17 +150,9 @@ def test_what_is_no_number_does_not_pass(wrong: float) -> None:
 # Weights and modes.
 
 
-def test_weights_are_drawn_or_those_that_are_there() -> None:
-    def trained(_name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        return np.full(shape, 5, np.float32)
-
-    pretrained = Settings(weights="pretrained")
-    assert weights_of(pretrained, 0, initial_weight, trained)("bn1.bias", (2,)).tolist() == [5, 5]
-    drawn = weights_of(Settings(), 0, initial_weight, trained)("bn1.bias", (2,))
-    assert not np.any(drawn == 5) and no_score(Settings()) == "the weights are drawn"
-    assert no_score(pretrained) is None
-    with pytest.raises(DataError, match="there are no pretrained weights of this model"):
-        weights_of(pretrained, 0, initial_weight, None)
+def test_drawn_weights_have_no_quality() -> None:
+    assert no_score(Settings()) == "the weights are drawn"
+    assert no_score(Settings(weights="pretrained")) is None
 
 
 def modes_of(model: str, batch_norm: str, data: str = "imagenet100") -> set[str]:
