@@ -206,9 +206,7 @@ class Job:
         self.environment["load_average"] = load_average()
         self.tracker.begin(measurement, self.environment)
         log = self.results.log_of(path)
-        task = ChildTask(
-            measurement=measurement, data_dir=self.plan.data_dir, explain=explains_itself(measurement)
-        )
+        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir, explain=explains_itself(measurement))
         report = self._work(task, log)
         result = report.result
         try:

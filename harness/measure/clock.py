@@ -200,8 +200,8 @@ def measure_short(
 
 
 def measure_dispatch(step: Step, wait: Wait, *, count: int, max_time_s: float) -> list[float]:
-    """Seconds until a call has returned, started when the device was idle: how long the host takes to hand out its work.
-    On a CPU a call may return when its work is done."""
+    """Seconds until a call has returned, started when the device was idle: how long the host takes to hand out its
+    work. On a CPU a call may return when its work is done."""
     times_s: list[float] = []
     with _no_garbage_collection():
         wait(step())

@@ -63,7 +63,7 @@ def explain(program: Program, session: Session[Any], blocks: Blocks | None = Non
 
 
 def _work(program: Program, session: Session[Any]) -> tuple[Any, str | None]:
-    """A model of one's own may have something that cannot be counted: then there are no numbers, and the rest stands."""
+    """A model of one's own may have something that cannot be counted: then there are no numbers; the rest stands."""
     try:
         work = work_of_step(program, session)
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:

@@ -72,7 +72,5 @@ def test_nobody_explains_where_the_settings_say_no(repository: BehavingProject) 
 
 
 def test_it_is_no_part_of_the_measurements_identity(repository: BehavingProject) -> None:
-    with_it, without = (
-        next(repository.plan("well", explain=explain).measurements()).id for explain in (True, False)
-    )
+    with_it, without = (next(repository.plan("well", explain=explain).measurements()).id for explain in (True, False))
     assert with_it == without
