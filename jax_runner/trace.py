@@ -100,9 +100,7 @@ def _programs() -> Iterator[str]:
 
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?:\([^=]*?\)|\S+) (?P<opcode>[a-z][\w-]*)\(")
 _COMPUTATION = re.compile(r"(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
-_PRODUCT_TARGETS = re.compile(
-    r'custom_call_target="[^"]*(gemm|matmul|conv|dot|fmha|cublas|cudnn|onednn)', re.IGNORECASE
-)
+_PRODUCT_TARGETS = re.compile(r'(?i)custom_call_target="[^"]*(gemm|matmul|conv|dot|fmha|cublas|cudnn|onednn)')
 _MOVES = frozenset({"copy", "transpose", "slice", "concatenate", "pad", "reverse", "dynamic-slice", "copy-start"}) | {
     "dynamic-update-slice",
     "copy-done",

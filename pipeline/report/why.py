@@ -22,7 +22,7 @@ TERMS: tuple[Term, ...] = ("product", "traffic", "layout", "communication", "oth
 
 
 class Thresholds(NamedTuple):
-    """What is still believed, as fractions. Those of a GPU are the protocol's; a CPU's steps and its tracers' vary more,
+    """What is still believed, as fractions. Those of a CPU are wider: its steps vary more and its tracers cost more,
     and nothing there is said of launches."""
 
     busy: float

@@ -79,8 +79,8 @@ def _idle(slow: Terms, fast: Terms) -> str:
     text = f"{shares[0]:.0%} of its step against {shares[1]:.0%}"
     if slow.on_device and slow.bound == "launch-bound":
         text += (
-            f": the host needs {_ms(slow.dispatch_s)} ms to hand out {number(slow.kernels_per_step)} kernels, the other "
-            f"side {_ms(fast.dispatch_s)} ms for {number(fast.kernels_per_step)}"
+            f": the host needs {_ms(slow.dispatch_s)} ms to hand out {number(slow.kernels_per_step)} kernels, the "
+            f"other side {_ms(fast.dispatch_s)} ms for {number(fast.kernels_per_step)}"
         )
     return f" ({text})"
 
