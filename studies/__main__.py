@@ -10,6 +10,7 @@ PARTS = {
     "rounding": ([],),
     "sharding": (["mnist", "256"],),
     "planted_slowdown": (["jax"], ["torch"]),
+    "planted_causes": ([],),
 }
 
 if __name__ == "__main__":
