@@ -13,9 +13,9 @@ TERM_WORDS: dict[Term, str] = {
     "layout": "copies and changes of layout",
     "communication": "communication that no computation hides",
     "other": "kernels of unknown kind",
-    "idle": "time in which the GPU waits",
+    "idle": "nothing runs on the GPU",
 }
-OUTSIDE_OF_OPERATORS = "time outside of the framework's operators"
+OUTSIDE_OF_OPERATORS = "outside of the operators"
 NO_DIFFERENCE = "No difference to explain."
 ON_CPU = "On a CPU these are operators and no kernels, and nothing is said of launches."
 
@@ -65,10 +65,11 @@ def tensor_cores_text(terms: Terms) -> str:
 
 def _cause(why: Why, cause: Cause) -> str:
     slow, fast = why.terms[why.slow], why.terms[why.fast]
-    words = term_words(cause.term, on_device=slow.on_device)
-    text = f"{_ms(abs(cause.difference_s))} ms {'less ' if cause.difference_s < 0 else ''}in {words}"
+    text = f"{_ms(abs(cause.difference_s))} ms {'less ' if cause.difference_s < 0 else ''}"
     if cause.term == "idle":
-        return text + _idle(slow, fast)
+        where = "in which the GPU waits" if slow.on_device else "outside of the framework's operators"
+        return text + where + _idle(slow, fast)
+    text += f"in {TERM_WORDS[cause.term]}"
     kernels = "kernels" if slow.on_device else "operators"
     counts = [terms.kernels_of(cause.term) for terms in (slow, fast)]
     return f"{text} ({number(counts[0])} {kernels} against {number(counts[1])})"

@@ -57,7 +57,7 @@ def test_launch_bound_side_is_told_with_its_numbers() -> None:
     assert (why.slow, why.terms["torch"].bound, why.terms["jax"].bound) == ("torch", "launch-bound", "matrix products")
     assert [cause.term for cause in why.named] == ["idle"]  # 1.6 of 2.0 ms is 80 %
     assert why_sentence(why) == (
-        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.6 ms in time in which the GPU waits (45% of its step "
+        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.6 ms in which the GPU waits (45% of its step "
         "against 10%: the host needs 3.9 ms to hand out 100 kernels, the other side 0.2 ms for 30). "
         "PyTorch: launch-bound; JAX: matrix products, and waits for 10% of its time."
     )
@@ -169,7 +169,7 @@ def test_on_a_cpu_operators_and_no_verdict_on_launches() -> None:
     why = found(pair(fast, slow))
     assert why.terms["torch"].bound is None
     assert why_sentence(why) == (
-        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.7 ms in time outside of the framework's operators (45% of "
+        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.7 ms outside of the framework's operators (45% of "
         "its step against 5%)."
     )
 
@@ -228,7 +228,7 @@ def test_bars_of_both_sides_add_up_to_their_steps() -> None:
 def test_page_has_the_sentence_below_its_ratio(tmp_path: Any) -> None:
     records = launch_bound_pair()
     page = page_html(sections(records, passed), {}, records, [], tmp_path)
-    assert "PyTorch&#39;s step takes 2 ms more (4 against 2 ms): 1.6 ms in time in which the GPU waits" in page
+    assert "PyTorch&#39;s step takes 2 ms more (4 against 2 ms): 1.6 ms in which the GPU waits" in page
     assert (
         page.index("JAX over PyTorch, mnist")
         < page.index("PyTorch&#39;s step takes")
