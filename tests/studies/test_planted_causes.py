@@ -6,11 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from harness.paths import REPOSITORY
 from harness.results import timeline
 from harness.results.timeline import busy_s, gaps, timeline_of
 from pipeline.report import why as why_module
 from studies import planted_causes
-from harness.paths import REPOSITORY
 from studies.planted_causes import (
     CAUSES,
     RECORD,
