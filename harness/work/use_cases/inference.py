@@ -193,10 +193,20 @@ def check_outputs(
     Raises:
         CheckFailed: they differ; the variant is then recorded as failed and never timed.
     """
-    expected = reference[np.concatenate(checked_rows(len(actual[0])))]
-    found = np.concatenate(actual)
+    whole, of_samples = output_errors(actual, reference)
     tolerance = OUTPUTS[precision]
     against = f"outputs of {CHECKED_BATCHES} batches against float64"
-    whole = check_error(against, relative_error({"": found}, {"": expected}), tolerance.typical)
+    return [
+        check_error(against, whole, tolerance.typical),
+        check_worst(f"{against}, less their mean", of_samples, "sample", tolerance.worst),
+    ]
+
+
+def output_errors(
+    actual: Sequence[NDArray[np.float64]], reference: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64]]:
+    """Relative L2 errors: of all outputs together, and of each sample's less the mean over samples, [samples]. The
+    arguments are those of `check_outputs`."""
+    expected, found = reference[np.concatenate(checked_rows(len(actual[0])))], np.concatenate(actual)
     centred = errors_of_items({"": found - found.mean(0)}, {"": expected - expected.mean(0)})
-    return [whole, check_worst(f"{against}, less their mean", centred, "sample", tolerance.worst)]
+    return relative_error({"": found}, {"": expected}), centred
