@@ -11,6 +11,7 @@ PARTS = {
     "output_rounding": ([],),
     "sharding": (["mnist", "256"],),
     "planted_slowdown": (["jax"], ["torch"]),
+    "planted_causes": ([],),
 }
 
 if __name__ == "__main__":

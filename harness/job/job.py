@@ -19,7 +19,7 @@ from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
 from harness.job.tracker import NullTracker, Tracker, open_tracker
-from harness.job.warm_start import has_warm_start, start_twice, with_warm_start
+from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Measurement
@@ -206,7 +206,7 @@ class Job:
         self.environment["load_average"] = load_average()
         self.tracker.begin(measurement, self.environment)
         log = self.results.log_of(path)
-        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
+        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir, explain=explains_itself(measurement))
         report = self._work(task, log)
         result = report.result
         try:

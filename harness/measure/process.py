@@ -54,7 +54,8 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
             channel.result(Result())
         else:
             measuring = Measuring(session, gpu=gpu, channel=channel)
-            channel.result(measuring.cold_calls(build) if task.cold_calls_only else measuring.everything(build))
+            measure = measuring.cold_calls if task.cold_calls_only else measuring.everything
+            channel.result(measure(build, explained=task.explain))
     except Exception as error:
         traceback.print_exc()
         outcome, reason = _explain(error, device)

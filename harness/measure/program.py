@@ -41,6 +41,8 @@ class Program(Protocol):
     """Whether a step moves anything between devices; the control without it is then measured too."""
     details: dict[str, Any]
     """For `Result.details`."""
+    model_count: int = 1
+    """How many models a step is of."""
 
     def step(self) -> Any:
         """Start one call's work and return its outputs. It depends on the call before it, so that waiting for the last
@@ -62,6 +64,11 @@ class Program(Protocol):
     def settle(self) -> None:
         """Take the inputs of the timed calls, where the check had others."""
         return
+
+    def model_inputs(self) -> Any:
+        """What one model takes in the forward pass of a step, for counting its work: only shapes matter. None where
+        nobody knows."""
+        return None
 
     def phases(self) -> list[Phase]:
         """The parts of a step, in the order in which they depend on each other; empty where they are not told apart."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.measure.channel import Channel
+from harness.measure.explain import explain
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
 from harness.measure.program import Build, Infers, Phase, Program, Session, Trains
 from harness.measure.slowdown import PlantedSlowdown
@@ -51,21 +52,32 @@ class Measuring:
         self._gpu = gpu
         self._channel = channel
 
-    def cold_calls(self, build: Build) -> Result:
+    def cold_calls(self, build: Build, *, explained: bool = False) -> Result:
         """Nothing but the first calls: the warm start, whose caches another process has filled."""
-        return Result(cold_call_times_s=self._cold_calls(build(self._session)))
+        program = build(self._session)
+        result = Result(cold_call_times_s=self._cold_calls(program))
+        if not explained:
+            return result
+        program.settle()
+        return self._explained(program, result)
 
-    def everything(self, build: Build) -> Result:
+    def everything(self, build: Build, *, explained: bool = False) -> Result:
         """All that is measured of a variant."""
         # The program of the whole work must be gone, with its arrays, before the control is built.
-        result, communicates = self._without_control(build(self._session))
+        result, communicates = self._without_control(build(self._session), explained)
         return self._with_control(result, build) if communicates else result
+
+    def _explained(self, program: Program, result: Result) -> Result:
+        """Whatever fails here costs the explanation only (harness/job/ranks.py): what was measured is told before."""
+        self._channel.result_so_far(result.model_copy(update={"explanation_absent": "it broke off"}))
+        self._channel.progress("explanation", 0, 1)
+        return result.model_copy(update={"explanation": explain(program, self._session, result.blocks)})
 
     def _cold_calls(self, program: Program) -> list[float]:
         self._device.wait(program.state())  # copied before the clock starts
         return clock.measure_cold(program.step, self._device.wait)
 
-    def _without_control(self, program: Program) -> tuple[Result, bool]:
+    def _without_control(self, program: Program, explained: bool) -> tuple[Result, bool]:
         idle_watts = clock.idle_watts(self._gpu, self._protocol.idle_s)
         cold_call_times_s = self._cold_calls(program)
         checks = program.check()
@@ -97,6 +109,8 @@ class Measuring:
         )
         if phases := program.phases():
             result = result.model_copy(update={"details": result.details | self._phases(phases)})
+        if explained:
+            result = self._explained(program, result)
         return result, program.communicates
 
     def _steady(self, program: Program, idle_watts_before: float | None) -> clock.Steady:

@@ -213,6 +213,11 @@ class UseCase:
     """It splits no work among devices: each of several would do all of it."""
     forward_passes: int | None = None
     """How much work a sample is, in forward passes; None where that depends on the formulation."""
+    has_gradients: bool = True
+    """A step has a backward pass."""
+    parameter_passes: Callable[[Mapping[str, Any]], int] = field(default=lambda _settings: 0)
+    """How often a step's optimizer reads or writes each parameter, its gradient and what is kept of it; from the
+    settings."""
 
     def mode(self, framework: Framework, name: str) -> Mode:
         """Raises ConfigError for a name that is not declared."""

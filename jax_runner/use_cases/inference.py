@@ -193,6 +193,9 @@ class Inference(OneProgram, Infers):
         batch = self.requests.distinct() | dict(self.session.dataset.shared)
         return np.asarray(outputs(arrays_of(model), batch), np.float64)
 
+    def model_inputs(self) -> Inputs:
+        return jax.eval_shape(self._prepare, self.inputs) if self.on_host else self.inputs
+
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.count, self.weights, self.inputs)
         return lowered

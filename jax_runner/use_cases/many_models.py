@@ -93,6 +93,7 @@ class ManyModels(OneProgram, Program):
         if self.formulation == "side_by_side" and not problem.has_convolutions():
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
         self.samples_per_step = problem.count * variant.batch_size
+        self.model_count = problem.count
         self.parameter_count = problem.count * parameter_count(problem.model)
         of_compiler = details_of_compiler(session.mode, session.device)
         self.details = {"models": problem.count, **of_compiler, **problem.task.details}
@@ -173,6 +174,10 @@ class ManyModels(OneProgram, Program):
             ("backward", self.backward),
             ("optimizer", self.optimize),
         ]
+
+    def model_inputs(self) -> Inputs:
+        inputs = jax.eval_shape(lambda: self.problem.check_batch()[0])
+        return inputs if self.problem.shared else jax.eval_shape(lambda stacked: samples_of(stacked)[0], inputs)
 
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute_step.lower(self.models, self.rates, self.inputs, self.targets)

@@ -154,6 +154,9 @@ class PerSampleGradients(OneProgram, Program):
     def settle(self) -> None:
         self.batch = self.own_batch(np.arange(self.batch_size))
 
+    def model_inputs(self) -> Inputs:
+        return jax.eval_shape(lambda: self.problem.batch(np.arange(self.batch_size))[0])
+
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params, *self.batch)
         return lowered

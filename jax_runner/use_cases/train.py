@@ -71,7 +71,7 @@ from jax_runner.several_devices import (
     own_part,
     require_several_devices,
 )
-from jax_runner.task import Batch, make_task
+from jax_runner.task import Batch, Inputs, make_task
 from jax_runner.weights import (
     Neutral,
     Params,
@@ -285,6 +285,14 @@ class Training(OneProgram, Trains):
 
     def to_neutral(self, params: Params) -> Neutral:
         return to_neutral(params, flattened_of(self.model))
+
+    def model_inputs(self) -> Inputs:
+        problem = self.problem
+
+        def inputs(batch: Batch) -> Inputs:
+            return problem.task.inputs(augmented(batch, problem.image_size, problem.dtype))
+
+        return jax.eval_shape(inputs, self.own_batches(0)[0])
 
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.current, self.data)

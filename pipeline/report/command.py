@@ -126,7 +126,7 @@ def _devices(compared: Sequence[Section]) -> set[str]:
 
 def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) -> None:
     console.rule(style="dim")
-    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "LaTeX": files.tables}
+    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "why": files.why, "LaTeX": files.tables}
     written |= {"figures": files.figures} if with_figures else {}
     for what, path in written.items():
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)

@@ -9,6 +9,7 @@ from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.declared import task_of
 from pipeline.report.option_axis import OptionAxis, option_axis
+from pipeline.report.why_words import why_lines
 from pipeline.report.wording import (
     UNSTABLE_SHARES,
     absent_lines,
@@ -75,6 +76,8 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
         style="dim",
         highlight=False,
     )
+    for row, sentence in why_lines(section.rows):
+        console.print(f"{row.label}: {sentence}", highlight=False, markup=False)
     console.print(_mode_table(section))
     if section.setup.cell.devices > 1:
         _print_scaling(section, alone, console)

@@ -202,6 +202,9 @@ class Inference(Infers):
         batch = to_device({**self.requests.distinct(), **self.session.dataset.shared}, device)
         return to_neutral({"": model(task.inputs(batch))})[""]
 
+    def model_inputs(self) -> Inputs:
+        return self.prepare(self.inputs) if self.on_host else self.inputs
+
     def witness(self) -> dict[str, Any]:
         return witness(self.step, self.session.mode, self.device)
 

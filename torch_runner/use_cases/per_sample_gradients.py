@@ -133,6 +133,10 @@ class PerSampleGradients(Program):
         inputs, targets = self.problem.batch(rows)
         return loop, to_neutral(grad(problem.batch_loss)(problem.params, in_float64(inputs), targets))
 
+    def model_inputs(self) -> Inputs:
+        inputs, _ = self.problem.batch(np.arange(self.batch_size))
+        return inputs
+
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.problem.device)
 

@@ -60,7 +60,7 @@ from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.models import attention_of, make_model, with_attention
 from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
 from torch_runner.several_devices import average_gradients, with_averaged_gradients
-from torch_runner.task import Batch, make_task, to_device
+from torch_runner.task import Batch, Inputs, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, to_neutral
 
 STEPS_PER_GRAPH = 16
@@ -253,6 +253,10 @@ class Training(Trains):
         if self.steps.crops is not None:
             batch["crops"] = self.steps.crops[step, own]
         return to_device({**batch, **self.session.dataset.shared}, device)
+
+    def model_inputs(self) -> Inputs:
+        batch = augmented(self.own_batch(0, self.device), self.session.image_size, self.objective.input_dtype)
+        return self.objective.task.inputs(batch)
 
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.device)

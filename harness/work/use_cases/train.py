@@ -83,9 +83,15 @@ def goes_with(mode: Mode, model: Model, _options: Mapping[str, Any]) -> bool:
     return mode.formulation != "taps" or model.has_depthwise
 
 
+def parameter_passes(settings: Mapping[str, Any]) -> int:
+    """Read and written are the parameter and what is kept of it, one momentum or two moments; the gradient is read."""
+    return {"sgd": 5, "adamw": 7}[Settings.model_validate(settings).optimizer]
+
+
 USE_CASE = UseCase(
     name="train",
     settings=Settings,
+    parameter_passes=parameter_passes,
     refuses=refuses,
     goes_with=goes_with,
     forward_passes=FORWARD_PASSES,
