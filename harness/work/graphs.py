@@ -28,6 +28,8 @@ SAMPLE_ARRAYS = ("node_start", "node_count", "edge_start", "edge_count")
 SHARED_ARRAYS = ("atoms", "bonds", "senders", "receivers")
 MULTIPLE = 64
 """Capacities are rounded up to it."""
+ROOM_MULTIPLE = 8
+"""The room of a graph is rounded up to it."""
 BATCHES_IN_GROUP = 16
 """That get graphs of all sizes in equal parts."""
 PARTS_OF_BATCH = 8
@@ -42,6 +44,13 @@ class Capacity(NamedTuple):
 
     nodes: int
     """At least one more than any batch has: padded edges need a node."""
+    edges: int
+
+
+class Room(NamedTuple):
+    """For each graph, where those of a batch stand side by side instead of one behind the other."""
+
+    nodes: int
     edges: int
 
 
@@ -121,6 +130,16 @@ def capacity_of_any(parts: Iterable[Arrays], batch_size: int) -> Capacity:
     edge_counts = np.concatenate([part["edge_count"] for part in parts])
     nodes, edges = (int(np.sort(counts)[-batch_size:].sum()) for counts in (node_counts, edge_counts))
     return Capacity(_rounded(nodes + 1), _rounded(edges))
+
+
+def room_of(given: Iterable[Given]) -> Room | None:
+    """What the largest graph of these batches takes, rounded up to ROOM_MULTIPLE; None where there are none."""
+    found = [Room(0, 0)]
+    for batches in given:
+        counts = [batches.arrays[name] for name in ("node_count", "edge_count")]
+        found += [Room(*(int(count[np.asarray(rows)].max()) for count in counts)) for rows in batches.batches]
+    nodes, edges = (-(-max(counts) // ROOM_MULTIPLE) * ROOM_MULTIPLE for counts in zip(*found, strict=True))
+    return Room(nodes, max(edges, ROOM_MULTIPLE)) if nodes else None
 
 
 def describe_packing(given: Sequence[Given], capacities: Mapping[int, Capacity]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
     """Without BatchNorm there is nothing to fold, and `kept` would be the same program once more."""
     if options["batch_norm"] == "kept" and not model.has_batch_norm:
         return False
-    needs = {"taps": model.has_depthwise, "cudnn_attention": model.has_attention}
+    needs = {"taps": model.has_depthwise, "cudnn_attention": model.has_attention, "sorted_sums": model.of_graphs}
     return needs.get(mode.formulation, True)
 
 
@@ -64,9 +64,15 @@ USE_CASE = UseCase(
     one_device=True,
     forward_passes=1,
     modes={
-        "jax": (*jax_modes("forward", "jit"), *jax_modes("taps"), *jax_modes("cudnn_attention", "cudnn")),
+        "jax": (
+            *jax_modes("forward", "jit"),
+            *jax_modes("taps"),
+            *jax_modes("cudnn_attention", "cudnn"),
+            *jax_modes("sorted_sums", "sorted"),
+        ),
         "torch": (
             *torch_modes("forward"),
+            *torch_modes("sorted_sums", "sorted_"),
             Mode(name="eager_nchw", formulation="forward", run_as="eager", layout="nchw"),
         ),
     },

@@ -80,11 +80,17 @@ def refuses(benchmark: Benchmark, model: Model) -> str | None:
     return None
 
 
-def goes_with(mode: Mode, _model: Model, options: Mapping[str, Any]) -> bool:
+WITHOUT_GRAPHS = ("grouped", "chunked_outer_product")
+"""One is about convolutions; the other would cut a packed batch through its graphs."""
+
+
+def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
     """The gradient of the batch has no per-sample gradients, and `batch` computes nothing else; ghost norms never have
     the gradients themselves."""
     output = options["output"]
     if (mode.formulation == "batch") != (output == "batch_gradient"):
+        return False
+    if model.of_graphs and mode.formulation in WITHOUT_GRAPHS:
         return False
     return not (mode.formulation == "ghost" and output == "full")
 
