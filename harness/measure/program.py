@@ -7,6 +7,7 @@ Each `<framework>_runner/use_cases/<name>.py` has one `build(session, joined=Tru
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -41,6 +42,8 @@ class Program(Protocol):
     """Whether a step moves anything between devices; the control without it is then measured too."""
     details: dict[str, Any]
     """For `Result.details`."""
+    units: Mapping[str, float] = MappingProxyType({})
+    """As `Benchmark.units`, where samples differ in size: of the batches that are timed."""
 
     def step(self) -> Any:
         """Start one call's work and return its outputs. It depends on the call before it, so that waiting for the last

@@ -143,8 +143,8 @@ def room_of(given: Iterable[Given]) -> Room | None:
 
 
 def describe_packing(given: Sequence[Given], capacities: Mapping[int, Capacity]) -> dict[str, Any]:
-    """For `Result.details`, of the batches named first: the capacity, the share of a batch's nodes and edges that is
-    padding, and a graph's edges, both on average. Nothing where no batches were named."""
+    """For `Result.details`, of the batches named first: the capacity, and the share of a batch's nodes and edges that
+    is padding, on average. Nothing where no batches were named."""
     if not given:
         return {}
     arrays, batches = given[0].arrays, given[0].batches
@@ -153,8 +153,14 @@ def describe_packing(given: Sequence[Given], capacities: Mapping[int, Capacity])
     return {
         "capacity": capacity._asdict(),
         "padding": {"nodes": float(1 - nodes / capacity.nodes), "edges": float(1 - edges / capacity.edges)},
-        "edges_per_graph": float(edges / len(batches[0])),
     }
+
+
+def units_of(given: Sequence[Given]) -> dict[str, float]:
+    """For `Result.units`, of the batches named first: how many edges a graph has, on average. Nothing where no batches
+    were named."""
+    rows = np.concatenate([np.asarray(rows) for rows in given[0].batches]) if given else []
+    return {"edges": sizes_of(given[0].arrays, rows)[1] / len(rows)} if len(rows) else {}
 
 
 def balanced(order: NDArray[np.int32], sizes: NDArray[Any], steps_per_epoch: int) -> NDArray[np.int32]:

@@ -84,6 +84,7 @@ class Inference(OneProgram, Infers):
         """What samples share, where they do, and where inputs are on the device."""
         model = self.make_model(dtypes)
         self.graphdef, self.weights = nnx.graphdef(model), arrays_of(model)
+        self.units = self.task.units
         self.details = {**details_of_compiler(mode, session.device), **self.task.details, **attention_of(model)}
         self.details |= aggregation_of(model)
         self.details |= {"host_memory": self.host_memory} if self.on_host else {}

@@ -105,6 +105,7 @@ class PerSampleGradients(OneProgram, Program):
         self.details = details_of_compiler(session.mode, session.device) | attention_of(self.problem.model)
         self.details |= {} if session.is_alone else details_of(session)
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
+        self.units = self.problem.task.units
         self.details |= {**self.problem.task.details, **aggregation_of(self.problem.model)}
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)

@@ -150,6 +150,7 @@ class Training(OneProgram, Trains):
         self.chunk_there: int | None = None
         require_several_steps(self)
         self.parameter_count = parameter_count(self.model)
+        self.units = self.problem.task.units
         self.details = {
             **details_of_compiler(session.mode, session.device),
             **self.problem.task.details,

@@ -90,6 +90,7 @@ class Inference(Infers):
         """What samples share, where they do, and where inputs are on the device."""
         self.outputs_of: nn.Module = nn.Sequential(self.prepare, model) if self.on_host else model
         self.outputs_of = in_mode(self.outputs_of, mode, self.device)
+        self.units = task.units
         self.details = {**describe(mode), **task.details} | ({"host_memory": self.host_memory} if self.on_host else {})
         self.details |= attention_of(model, mode.formulation, compute_dtype(precision), self.device)
         self.details |= aggregation_of(model)

@@ -67,6 +67,7 @@ class ManyModels(Program):
         self.problem = problem = Problem(session, model_dtype(variant.precision))
         self.samples_per_step = problem.count * variant.batch_size
         self.parameter_count = problem.count * parameter_count(problem.make_model())
+        self.units = problem.task.units
         self.details = {"models": problem.count, **describe(mode), **problem.task.details}
         self.is_captured = mode.graph == "step"
         self.formulation = make_formulation(

@@ -97,6 +97,7 @@ class PerSampleGradients(Program):
         local = make_function(self.problem, session.mode, self.output, self.settings)
         compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
+        self.units = self.problem.task.units
         self.details |= {**self.problem.task.details, **aggregation_of(self.problem.model)}
         one_step = lambda: compute(*self.batch)  # noqa: E731
         self.compute = captured(one_step) if session.mode.graph == "step" else one_step

@@ -122,6 +122,7 @@ class Training(Trains):
         self.placed_order = place_order(own_order if self.is_resident else self.chunks.slots, self.device)
         self.placed_crops = place_crops(self.steps.crops, self.world, self.device)
         self.parameter_count = parameter_count(self.model)
+        self.units = self.objective.task.units
         self.details = {**describe(session.mode), **self.objective.task.details, **self.details_of_devices()}
         self.details |= aggregation_of(self.model)
         self.details |= attention_of(

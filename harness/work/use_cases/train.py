@@ -113,7 +113,9 @@ USE_CASE = UseCase(
                 Mode(name=f"{kernel}_compiled_graph", formulation=f"{kernel}_attention", graph="step")
                 for kernel in KERNELS
             ),
-            *torch_modes("sorted_sums", "sorted_"),
+            Mode(name="sorted_eager", formulation="sorted_sums", run_as="eager"),
+            Mode(name="sorted_compiled", formulation="sorted_sums"),
+            Mode(name="sorted_compiled_graph", formulation="sorted_sums", graph="step"),
             *torch_modes("flat", "flat_"),
             Mode(name="epoch_graph", formulation="epoch", graph="step", several_steps=True),
         ),
