@@ -8,6 +8,7 @@ PARTS = {
     "interval_coverage": ([],),
     "best_of_modes": ([],),
     "rounding": ([],),
+    "output_rounding": ([],),
     "sharding": (["mnist", "256"],),
     "planted_slowdown": (["jax"], ["torch"]),
     "planted_causes": ([],),

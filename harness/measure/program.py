@@ -7,6 +7,7 @@ Each `<framework>_runner/use_cases/<name>.py` has one `build(session, joined=Tru
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -43,6 +44,8 @@ class Program(Protocol):
     """For `Result.details`."""
     model_count: int = 1
     """How many models a step is of."""
+    units: Mapping[str, float] = MappingProxyType({})
+    """As `Benchmark.units`, where samples differ in size: of the batches that are timed."""
 
     def step(self) -> Any:
         """Start one call's work and return its outputs. It depends on the call before it, so that waiting for the last

@@ -104,7 +104,7 @@ class Measuring:
             evaluation=evaluation,
             checks=checks,
             parameter_count=program.parameter_count,
-            units=self._session.benchmark.units(self._session.dataset),
+            units=self._session.benchmark.units(self._session.dataset) | dict(program.units),
             details=program.details | ({"witness": witness} if witness else {}),
         )
         if phases := program.phases():

@@ -221,6 +221,7 @@ THROUGHPUT = Quantity(
 QUANTITIES = (
     THROUGHPUT,
     _rate("tokens"),
+    _rate("edges"),
     Quantity("step_time_s", "step", MS, _of_blocks(step_time_s), chart="step_ms"),
     Quantity(
         "step_time_alone_s", "step without communication", MS, _of_blocks(step_time_s, "blocks_alone"),

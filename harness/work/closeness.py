@@ -48,10 +48,9 @@ OUTPUTS: dict[Precision, Tolerance] = {
     "bf16": Tolerance(typical=6e-2, worst=4e-1),
     "default": Tolerance(typical=1e-2, worst=5e-2),
 }
-"""Of outputs in evaluation, from drawn weights: of all together, and of each sample's less the mean over samples, where
-what all samples share hides no error. Rounding was seen to do at most 1.2e-6 and 2.3e-5 in fp32, 2.0e-3 and 1.2e-2 in
-imitated tf32, 2.7e-2 and 1.7e-1 in bf16: on a CPU, of both models of cifar10 and of all of imagenet100 at 64 x 64,
-EfficientNet being the worst, whose outputs differ least between images."""
+"""Of outputs in evaluation: of all together, and of each sample's less the mean over samples, where what all samples
+share hides no error. More than twice what rounding alone was found to do: studies/output_rounding.py, with its
+record."""
 LOSSES: dict[Precision, float] = {"fp64": 1e-9, "fp32": 4e-4, "tf32": 4e-3, "bf16": 1.5e-2, "default": 4e-3}
 """Relative, of mean losses of a batch, in which rounding averages out."""
 SMALL = 1e-2

@@ -125,6 +125,9 @@ class Model:
     has_depthwise: bool = False
     """Convolutions with a group for each channel, which a framework may write down in more than one way."""
     has_attention: bool = False
+    of_graphs: bool = False
+    """It takes packed graphs (harness/work/graphs.py) and sums over neighbours, which a framework may do in more than
+    one way."""
     reference: "Reference | None" = None
     """What its source says of it."""
     parameter_count: int | None = None

@@ -96,6 +96,7 @@ class ManyModels(OneProgram, Program):
         self.model_count = problem.count
         self.parameter_count = problem.count * parameter_count(problem.model)
         of_compiler = details_of_compiler(session.mode, session.device)
+        self.units = problem.task.units
         self.details = {"models": problem.count, **of_compiler, **problem.task.details}
         self.batch_axis = FOR_ALL if problem.shared else PER_MODEL
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)

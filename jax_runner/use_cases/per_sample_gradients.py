@@ -42,6 +42,7 @@ from harness.work.use_cases.per_sample_gradients import (
 )
 from jax_runner.captured import (
     bias_gradients,
+    by_sample,
     capture_layers,
     kernel_gradients_by_group,
     kernel_gradients_by_outer_product,
@@ -50,7 +51,7 @@ from jax_runner.captured import (
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.ghost import choices, ghost
-from jax_runner.models import attention_of, make_model
+from jax_runner.models import aggregation_of, attention_of, make_model
 from jax_runner.several_devices import (
     REPLICATED,
     SPLIT,
@@ -104,7 +105,8 @@ class PerSampleGradients(OneProgram, Program):
         self.details = details_of_compiler(session.mode, session.device) | attention_of(self.problem.model)
         self.details |= {} if session.is_alone else details_of(session)
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
-        self.details |= self.problem.task.details
+        self.units = self.problem.task.units
+        self.details |= {**self.problem.task.details, **aggregation_of(self.problem.model)}
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)
         self.compute = jitted(with_counter(function), session.mode, session.device)
@@ -320,7 +322,7 @@ def by_layers(problem: Problem, formulation: str) -> Function:
     kernel_gradients = {"outer_product": kernel_gradients_by_outer_product, "grouped": kernel_gradients_by_group}
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Params:
-        layers = capture(params, inputs, targets)
+        layers = {path: by_sample(layer) for path, layer in capture(params, inputs, targets).items()}
         flat = {}
         for path in flatten_dict(params):
             if path[-1] == "bias":

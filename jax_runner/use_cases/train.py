@@ -10,6 +10,8 @@ Formulations:
     taps    as step; depthwise convolutions are sums of shifted products
     cudnn_attention
             as step; attention by cuDNN's fused kernel, which is for bf16
+    sorted_sums
+            as step; of graphs, XLA is told which sums are over sorted rows (graphs.py)
 
 Arrays are NHWC, which decides nothing: XLA lays out a convolution's images as it sees fit for the GPU and the dtype
 (before Hopper, NCHW for float32 and TF32), and transposes them where it must. `jit_nchw` and `jit_nhwc` force it. Nor
@@ -58,7 +60,7 @@ from jax_runner.augment import augmented
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.layers import write_as
-from jax_runner.models import attention_of, make_model
+from jax_runner.models import aggregation_of, attention_of, make_model
 from jax_runner.optimizer import first_gradients, make_optimizer, moments
 from jax_runner.several_devices import (
     AXIS,
@@ -148,10 +150,12 @@ class Training(OneProgram, Trains):
         self.chunk_there: int | None = None
         require_several_steps(self)
         self.parameter_count = parameter_count(self.model)
+        self.units = self.problem.task.units
         self.details = {
             **details_of_compiler(session.mode, session.device),
             **self.problem.task.details,
             **attention_of(self.model),
+            **aggregation_of(self.model),
         }
         if not session.is_alone:
             self.details |= {"batch_norm": "local", **details_of(session)}

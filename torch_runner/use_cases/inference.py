@@ -44,7 +44,8 @@ from harness.work.weights import inference_weight
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.folding import without_batch_norm
-from torch_runner.models import attention_of, make_model
+from torch_runner.graphs import use_sorted_sums
+from torch_runner.models import aggregation_of, attention_of, make_model
 from torch_runner.task import Batch, Inputs, Task, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, store_as, to_neutral
 
@@ -89,8 +90,10 @@ class Inference(Infers):
         """What samples share, where they do, and where inputs are on the device."""
         self.outputs_of: nn.Module = nn.Sequential(self.prepare, model) if self.on_host else model
         self.outputs_of = in_mode(self.outputs_of, mode, self.device)
+        self.units = task.units
         self.details = {**describe(mode), **task.details} | ({"host_memory": self.host_memory} if self.on_host else {})
         self.details |= attention_of(model, mode.formulation, compute_dtype(precision), self.device)
+        self.details |= aggregation_of(model)
         self.on_the_host: list[dict[str, Tensor]] = []
         """What comes to the device in turn, where inputs are on the host."""
         self.next_batch = 0
@@ -105,6 +108,8 @@ class Inference(Infers):
         """As it is timed, on the CPU. Raises Refused."""
         session = self.session
         model = make_model(session, dtype).eval().requires_grad_(False)
+        if session.mode.formulation == "sorted_sums":
+            use_sorted_sums(model)
         self.parameter_count = parameter_count(model)
         if session.mode.layout == "nchw" and not any(isinstance(module, nn.Conv2d) for module in model.modules()):
             raise Refused(f"execution mode {session.mode.name} is for models with convolutions; of others it is eager")

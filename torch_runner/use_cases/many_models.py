@@ -68,6 +68,7 @@ class ManyModels(Program):
         self.samples_per_step = problem.count * variant.batch_size
         self.model_count = problem.count
         self.parameter_count = problem.count * parameter_count(problem.make_model())
+        self.units = problem.task.units
         self.details = {"models": problem.count, **describe(mode), **problem.task.details}
         self.is_captured = mode.graph == "step"
         self.formulation = make_formulation(

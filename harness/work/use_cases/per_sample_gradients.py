@@ -68,8 +68,8 @@ def given_batches(train: Arrays, batch_size: int, devices: int) -> list[Given]:
     if "node_count" not in train:
         return []
     timed, checked = np.arange(batch_size), check_batch_rows(batch_size)
-    parts = [part for rows in (timed, checked) for part in np.split(rows, devices)]
-    return [Given(arrays=train, batches=[*parts, np.unique(checked)]), Given(arrays=train, batches=timed[:, None])]
+    batches = [np.split(timed, devices), [*np.split(checked, devices), np.unique(checked)], timed[:, None]]
+    return [Given(arrays=train, batches=some) for some in batches]
 
 
 def refuses(benchmark: Benchmark, model: Model) -> str | None:
@@ -80,11 +80,17 @@ def refuses(benchmark: Benchmark, model: Model) -> str | None:
     return None
 
 
-def goes_with(mode: Mode, _model: Model, options: Mapping[str, Any]) -> bool:
+WITHOUT_GRAPHS = ("grouped", "chunked_outer_product", "batch_process_per_node")
+"""Formulations and modes. The first is about convolutions; the others would cut a packed batch through its graphs."""
+
+
+def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
     """The gradient of the batch has no per-sample gradients, and `batch` computes nothing else; ghost norms never have
     the gradients themselves."""
     output = options["output"]
     if (mode.formulation == "batch") != (output == "batch_gradient"):
+        return False
+    if model.of_graphs and {mode.formulation, mode.name} & {*WITHOUT_GRAPHS}:
         return False
     return not (mode.formulation == "ghost" and output == "full")
 

@@ -80,6 +80,8 @@ KERNELS = ("flash", "cudnn", "efficient", "plain")
 def goes_with(mode: Mode, model: Model, _options: Mapping[str, Any]) -> bool:
     if mode.formulation.endswith("_attention"):
         return model.has_attention
+    if mode.formulation == "sorted_sums":
+        return model.of_graphs
     return mode.formulation != "taps" or model.has_depthwise
 
 
@@ -106,6 +108,7 @@ USE_CASE = UseCase(
             Mode(name="scan_graph", formulation="scan", graph="step", several_steps=True),
             *jax_modes("taps"),
             *jax_modes("cudnn_attention", "cudnn"),
+            *jax_modes("sorted_sums", "sorted"),
         ),
         "torch": (
             *torch_modes("step"),
@@ -116,6 +119,9 @@ USE_CASE = UseCase(
                 Mode(name=f"{kernel}_compiled_graph", formulation=f"{kernel}_attention", graph="step")
                 for kernel in KERNELS
             ),
+            Mode(name="sorted_eager", formulation="sorted_sums", run_as="eager"),
+            Mode(name="sorted_compiled", formulation="sorted_sums"),
+            Mode(name="sorted_compiled_graph", formulation="sorted_sums", graph="step"),
             *torch_modes("flat", "flat_"),
             Mode(name="epoch_graph", formulation="epoch", graph="step", several_steps=True),
         ),

@@ -548,6 +548,30 @@ def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
     assert tally([row]).without_ratio == 1
 
 
+def test_a_jaxlib_that_is_known_to_be_slow_is_no_speed_of_jax() -> None:
+    """On GPUs of one kind in all replicates; what such a release computed on a CPU is a number like any other."""
+    for platform, packages, is_compared in (
+        ("gpu", {"jaxlib": "0.11.0"}, False),
+        ("gpu", {"jaxlib": "0.11.1"}, True),
+        ("cpu", {"jaxlib": "0.11.0"}, True),
+    ):
+        framework = {"name": "jax", "platform": platform}
+        environment = {**H200, "framework": framework, "packages": packages}
+        jax = [record("jax", "jit", 1000, replicate=replicate, environment=environment) for replicate in range(3)]
+        torch = [
+            record(
+                "torch", "eager", 900, replicate=replicate, environment={**H200, "framework": {"platform": platform}}
+            )
+            for replicate in range(3)
+        ]
+        (row,) = sections([*jax, *torch])[0].rows
+        assert [mode.execution_mode for mode in row.modes] == ["jit", "eager"]
+        assert (row.ratio is not None) == is_compared
+        if not is_compared:
+            assert row.why_no_ratio is not None
+            assert row.why_no_ratio.startswith("JAX jit: known_slow_jaxlib: jaxlib 0.11.0 has a scatter-add that is ")
+
+
 def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
     one, two = record("jax", "jit", 1000), record("jax", "jit", 1500, cell=TWO)
     assert float(efficiencies([one, two])["jit", "100"][0]) == pytest.approx(0.75)
