@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from harness.plan import Framework
 from harness.results.quantities import number
 from pipeline.report.compare import NAMES, Row
-from pipeline.report.why import MENTIONED, Cause, Term, Terms, Why, terms_of, why_of
+from pipeline.report.why import MENTIONED, Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
 
 TERM_WORDS: dict[Term, str] = {
     "product": "convolutions and matrix products",
@@ -55,6 +55,20 @@ def not_explained_lines(rows: Iterable[Row]) -> list[str]:
             if reason is not None and terms_of(mode) is None:
                 found.append(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}: {reason}")
     return found
+
+
+def prediction_lines(rows: Iterable[Row]) -> list[str]:
+    """What explanations predict, beside what was measured."""
+    return [_prediction(row, one) for row in rows for one in predictions(row)]
+
+
+def _prediction(row: Row, found: Prediction) -> str:
+    mode = found.terms.mode
+    text = (
+        f"{NAMES[mode.framework]} {row.label} {mode.execution_mode} without its waiting: {_ms(found.predicted_s)} ms "
+        f"predicted; {_ms(found.measured_s)} ms measured as one CUDA graph ({found.graph.execution_mode})"
+    )
+    return text if found.agrees else f"{text}, which disagrees: the explanation is to be doubted"
 
 
 def tensor_cores_text(terms: Terms) -> str:

@@ -12,7 +12,7 @@ from pipeline.report.figures import section_drawing
 from pipeline.report.page import page_html
 from pipeline.report.tables import csv_text, why_csv_text
 from pipeline.report.why import TERMS, Why, terms_of, why_of
-from pipeline.report.why_words import NO_DIFFERENCE, not_explained_lines, why_sentence
+from pipeline.report.why_words import NO_DIFFERENCE, not_explained_lines, prediction_lines, why_sentence
 from tests.made.explained_records import (
     ADD,
     ALL_REDUCE,
@@ -242,3 +242,22 @@ def test_ten_longest_are_the_longest() -> None:
     terms = terms_of(explained_mode(explanation(kernels, step_ms=5.0)))
     assert terms is not None
     assert [kernel.name for kernel in terms.longest] == [f"gemm_{number}" for number in range(14, 4, -1)]
+
+
+@pytest.mark.parametrize(
+    ("graph_ms", "words"),
+    [
+        (2.3, "2.2 ms predicted; 2.3 ms measured as one CUDA graph (eager_graph)"),
+        (3.6, "2.2 ms predicted; 3.6 ms measured as one CUDA graph (eager_graph), which disagrees: the explanation is"),
+    ],
+)
+def test_prediction_stands_beside_the_graph_that_was_measured(graph_ms: float, words: str, tmp_path: Any) -> None:
+    """PyTorch's 4 ms hold 1.8 in which the GPU waits. The graph of another way to run it is no test."""
+    records = [
+        *launch_bound_pair(),
+        *explained("torch", "eager_graph", None, throughput=1e5 / graph_ms),
+        *explained("torch", "compiled_graph", None, throughput=1e5),
+    ]
+    (line,) = prediction_lines([row_of(records)])
+    assert line.startswith(f"PyTorch cnn-b100-fp32 eager without its waiting: {words}")
+    assert line in page_html(sections(records, passed), {}, records, [], tmp_path)
