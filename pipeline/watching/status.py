@@ -96,13 +96,14 @@ def table(states: Sequence[JobState]) -> "Table":
 
 
 def progress(state: JobState) -> str:
-    """`3/24 throughput 40 %`: measurements with a record, and what the current one is doing."""
+    """`screening 5/14 throughput 40 %`, and then `17/23 ...`: measurements with a record, and what the current one is
+    doing."""
     beat = state.heartbeat
     if beat is None:
         total = sum(1 for _ in state.plan.measurements()) if state.plan else 0
         waits = " waits for its turn" if state.state == "running" and state.partner else ""
         return f"{total if state.state == 'done' else 0}/{total}{waits}" if state.plan else ""
-    text = f"{beat.measurements_done}/{beat.measurements_total}"
+    text = beat.fraction()
     if beat.measurements_failed:
         text += f" ({beat.measurements_failed} failed)"
     if state.state == "running" and beat.phase:

@@ -216,7 +216,7 @@ def test_unknown_names(config: Config, selection: Selection, message: str) -> No
 def test_the_measurements_of_a_pair_have_ids_of_their_own_and_keep_them(config: Config) -> None:
     def ids() -> list[str]:
         (pair,) = expand(config, Selection(use_cases=(3,)))
-        return [each.id for job in pair.jobs for each in job.measurements()]
+        return [each.id for job in pair.jobs for each in job.replicates()]
 
     first = ids()
     assert len(first) == len(set(first)) == 16 + 24
