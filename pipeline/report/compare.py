@@ -21,7 +21,7 @@ from harness.results.quantities import THROUGHPUT, summary_numbers
 from harness.results.record import SETTLED, Evaluation, Record
 from harness.results.screening import chosen_mode
 from harness.results.statistics import (
-    REPLICATES_FOR_AN_INTERVAL,
+    ENOUGH_REPLICATES,
     SAME_WITHIN,
     Interval,
     RatioEstimate,
@@ -522,10 +522,9 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
             | flags
         )
     flags |= _flags_of_all(records)
-    if len(throughputs) < REPLICATES_FOR_AN_INTERVAL:
-        count = len(throughputs)
+    if len(throughputs) < ENOUGH_REPLICATES:
         flags["few_replicates"] = (
-            f"{count} replicate{'s' if count > 1 else ''}: an interval takes {REPLICATES_FOR_AN_INTERVAL}"
+            "1 replicate: an interval takes 2" if len(throughputs) == 1 else "2 replicates: their interval is very wide"
         )
     if records[0].measurement.quick:
         flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}
