@@ -119,12 +119,15 @@ def time_left(state: JobState) -> str:
         return ""
     is_in_turn = state.submission is not None and state.submission.partner is not None
     left_s = _sum_or_none(_seconds_left(beat) for beat in (state.heartbeat, *([state.partner] if is_in_turn else [])))
-    if left_s is None:
-        return ""
-    hours, minutes = divmod(round(left_s / 60), 60)
+    return "" if left_s is None else duration(left_s)
+
+
+def duration(seconds: float) -> str:
+    """`2 h 05 min`, `12 min`, `9 s`"""
+    hours, minutes = divmod(round(seconds / 60), 60)
     if hours:
         return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min" if minutes else f"{left_s:.0f} s"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
 def _seconds_left(beat: Heartbeat | None) -> float | None:
