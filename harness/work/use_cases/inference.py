@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import Refused
 from harness.plan import Frozen, Precision, Scalar
 from harness.results.record import Check
-from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_items, relative_error
+from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_centred, relative_error_of
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
 from harness.work.graphs import Given
@@ -33,6 +33,8 @@ DISTINCT_SAMPLES = 4
 """In each of the check's batches."""
 PREDICTED_SAMPLES = 5_000
 """Of the test set, at most, for the predictions that a record keeps."""
+PREDICTIONS = 2**16
+"""Of all samples; no batch is predicted any more when there are so many. Each takes two bytes of a record."""
 
 
 class Options(Frozen):
@@ -76,6 +78,11 @@ USE_CASE = UseCase(
 def no_score(settings: Settings) -> str | None:
     """Why predictions have no quality; None where they have."""
     return "the weights are drawn" if settings.weights == "drawn" else None
+
+
+def are_enough(labels: Sequence[NDArray[np.integer[Any]]]) -> bool:
+    """Of each batch so far, [samples, ...]."""
+    return sum(of_batch.size for of_batch in labels) >= PREDICTIONS
 
 
 def quality_of(
@@ -193,10 +200,10 @@ def check_outputs(
     Raises:
         CheckFailed: they differ; the variant is then recorded as failed and never timed.
     """
-    expected = reference[np.concatenate(checked_rows(len(actual[0])))]
-    found = np.concatenate(actual)
+    rows = np.concatenate(checked_rows(len(actual[0])))
+    found, expected = [one for outputs in actual for one in outputs], [reference[row] for row in rows]
     tolerance = OUTPUTS[precision]
     against = f"outputs of {CHECKED_BATCHES} batches against float64"
-    whole = check_error(against, relative_error({"": found}, {"": expected}), tolerance.typical)
-    centred = errors_of_items({"": found - found.mean(0)}, {"": expected - expected.mean(0)})
+    whole = check_error(against, relative_error_of(found, expected), tolerance.typical)
+    centred = errors_of_centred(found, expected)
     return [whole, check_worst(f"{against}, less their mean", centred, "sample", tolerance.worst)]
