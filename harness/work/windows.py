@@ -47,7 +47,7 @@ def _cut(tokens: Tokens, positions: int) -> Tokens:
 
 def logits_of(vocabulary: int, dataset: Dataset) -> int:
     """How many a sample has, one for each token of the vocabulary at each position (`Benchmark.outputs`)."""
-    return vocabulary * (dataset.train["tokens"].shape[1] - 1)
+    return vocabulary * int(dataset.train["tokens"].shape[1] - 1)
 
 
 def tokens_of(dataset: Dataset) -> dict[str, float]:

@@ -284,6 +284,19 @@ def test_what_is_right_passes_the_gate(jax_numbers: ParityNumbers) -> None:
     assert judgement.state == "passed", judgement.sentence
 
 
+def test_each_of_the_gates_programs_has_the_data_of_its_own_model() -> None:
+    """A job's child computes them one after the other, whatever its first one was."""
+    session = session_of("torch", "train")
+    variant = session.measurement.variant.model_copy(update={"model": "gpt_mini"})
+    other = gate_session(session, session.measurement.model_copy(update={"variant": variant}))
+    assert (session.dataset.train["tokens"].shape[1], other.dataset.train["tokens"].shape[1]) == (65, 257)
+    longer = make_session("torch", "train", benchmark="fineweb", model="gpt2", sizes={"positions": 128})
+    gated_sizes = gate_measurement(longer.measurement)
+    assert gated_sizes.sizes == {"positions": 64}
+    shorter = gate_session(longer, gated_sizes)
+    assert (longer.dataset.train["tokens"].shape[1], shorter.dataset.train["tokens"].shape[1]) == (129, 65)
+
+
 def untied(self: torch_gpt.TiedHead, hidden: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return F.linear(hidden, table.detach())
 

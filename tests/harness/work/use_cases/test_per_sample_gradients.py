@@ -1,5 +1,8 @@
 """The check of per-sample gradients: its formulas by hand, and the mistakes that it must catch."""
 
+import weakref
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -41,6 +44,21 @@ def test_outputs_by_hand() -> None:
     np.testing.assert_allclose(expected("clipped_sum")["b"], [1.6], rtol=1e-15)
     np.testing.assert_array_equal(expected("batch_gradient")["w"], MEAN["w"])
     np.testing.assert_array_equal(expected("batch_gradient")["b"], MEAN["b"])
+
+
+def test_no_sample_stays_in_memory_but_where_all_are_the_output() -> None:
+    """Of a loop that computes them one by one, all but the sample at hand and the one that comes are gone."""
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def loop() -> Iterator[Gradients]:
+        for sample in range(8):
+            alive.append(weakref.ref(value := np.full(2, float(sample))))
+            yield {"w": value}
+            assert sum(reference() is not None for reference in alive) <= 2
+
+    for output in ("norms", "clipped_sum", "batch_gradient"):
+        alive.clear()
+        np.testing.assert_allclose(expected_output(loop(), output, 8, clip_norm=2.0).mean["w"], [3.5, 3.5])
 
 
 def test_repeated_samples_count_as_often_as_they_are_there() -> None:
