@@ -237,6 +237,11 @@ class Session(Generic[D]):
         return size
 
     @property
+    def outputs_of_sample(self) -> int:
+        """How many numbers the model gives for a sample, where there are many; else 0."""
+        return self.benchmark.outputs(self.dataset)
+
+    @property
     def mode(self) -> Mode:
         """Raises ConfigError where the use case has no mode of that name."""
         return self.use_case.mode(self.measurement.framework, self.measurement.variant.execution_mode)

@@ -6,12 +6,23 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from harness.paths import REPOSITORY
 from harness.results import timeline
 from harness.results.timeline import busy_s, gaps, timeline_of
 from pipeline.report import why as why_module
 from studies import planted_causes
-from harness.paths import REPOSITORY
-from studies.planted_causes import CAUSES, RECORD, Kernel, named_cause, planted, run, shares, step_of, table, why_of_steps
+from studies.planted_causes import (
+    CAUSES,
+    RECORD,
+    Kernel,
+    named_cause,
+    planted,
+    run,
+    shares,
+    step_of,
+    table,
+    why_of_steps,
+)
 
 RUNS = 4
 
