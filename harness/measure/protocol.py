@@ -48,7 +48,7 @@ class Measuring:
     def __init__(self, session: Session[Any], *, gpu: Gpu | SeveralGpus | NoGpu, channel: Channel) -> None:
         self._session = session
         self._device = session.device
-        self._protocol = session.measurement.protocol
+        self._protocol = session.measurement.timing
         self._gpu = gpu
         self._channel = channel
 
@@ -62,7 +62,7 @@ class Measuring:
         return self._explained(program, result)
 
     def everything(self, build: Build, *, explained: bool = False) -> Result:
-        """All that is measured of a variant."""
+        """All that is measured of a variant; a screening ends with its steady state."""
         # The program of the whole work must be gone, with its arrays, before the control is built.
         result, communicates = self._without_control(build(self._session), explained)
         return self._with_control(result, build) if communicates else result
@@ -86,8 +86,9 @@ class Measuring:
         steady = self._steady(program, idle_watts)
         self._require_finite(program)
         witness = program.witness()
-        epochs = self._train(program) if isinstance(program, Trains) else []
-        evaluation = self._evaluate(program) if isinstance(program, Infers) else None
+        goes_on = not self._session.measurement.is_screening
+        epochs = self._train(program) if isinstance(program, Trains) and goes_on else []
+        evaluation = self._evaluate(program) if isinstance(program, Infers) and goes_on else None
         result = Result(
             compile_time_s=clock.compile_time_s(cold_call_times_s, steady.warm_call_s),
             cold_call_times_s=cold_call_times_s,
@@ -107,11 +108,11 @@ class Measuring:
             units=self._session.benchmark.units(self._session.dataset) | dict(program.units),
             details=program.details | ({"witness": witness} if witness else {}),
         )
-        if phases := program.phases():
+        if goes_on and (phases := program.phases()):
             result = result.model_copy(update={"details": result.details | self._phases(phases)})
         if explained:
             result = self._explained(program, result)
-        return result, program.communicates
+        return result, program.communicates and goes_on
 
     def _steady(self, program: Program, idle_watts_before: float | None) -> clock.Steady:
         """The steady state of a step that went through its cold calls; streams its numbers."""

@@ -66,6 +66,7 @@ USE_CASE = UseCase(
     one_device=True,
     forward_passes=1,
     has_gradients=False,
+    headline={"jax": "jit", "torch": "compiled"},
     modes={
         "jax": (
             *jax_modes("forward", "jit"),

@@ -110,7 +110,7 @@ def test_one_replicate_has_a_ratio_and_no_interval() -> None:
     ratio = section.rows[0].ratio
     assert ratio is not None
     assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "undecided")
-    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 3"}
+    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 2"}
 
 
 def test_only_common_replicates_are_paired() -> None:
@@ -119,7 +119,8 @@ def test_only_common_replicates_are_paired() -> None:
     ratio = sections(records)[0].rows[0].ratio
     assert ratio is not None
     # Replicates 1 and 2: 2000/1000 and 3000/1500.
-    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, None)
+    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, pytest.approx((2, 2)))
+    assert ratio.verdict == "undecided"
 
 
 def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
