@@ -273,8 +273,27 @@ def data_command(arguments: argparse.Namespace) -> int:
     )
 
 
+DOCTOR_DESCRIPTION = f"""\
+{COMMANDS["doctor"]}.
+
+--compute finds what only shows when something runs: a broken ptxas, cuDNN, C compiler, NCCL or driver. Each framework
+compiles and computes a matrix product, a convolution, a gradient and, on several devices, an all-reduce, in a process
+of its own with a time-out, and numpy says what is right. Run it where jobs run: on a GPU's node.
+
+example:
+  srun --gres=gpu:2 --cpus-per-task=8 --time=15 python main.py doctor --compute --executor local
+
+exit status: 0, 1 where a job could not run as experiments.yaml stands
+"""
+
+
 def doctor_parser() -> Parser:
-    parser = Parser("main.py doctor", COMMANDS["doctor"])
+    parser = Parser("main.py doctor", DOCTOR_DESCRIPTION)
+    parser.add_argument(
+        "--compute",
+        action="store_true",
+        help="also compile and compute in each framework, and compare with numpy: some minutes at most",
+    )
     parser.add_argument(
         "--executor",
         choices=("auto", "local"),
@@ -290,7 +309,12 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     from harness.experiments.load import load_config
     from pipeline.doctor import doctor
 
-    return doctor(load_config(arguments.config), read_results(arguments), slurm=arguments.executor != "local")
+    return doctor(
+        load_config(arguments.config),
+        read_results(arguments),
+        slurm=arguments.executor != "local",
+        compute=arguments.compute,
+    )
 
 
 def cancel_parser() -> Parser:
