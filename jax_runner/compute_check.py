@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from harness.work import compute_check as by_numpy
 from harness.work.compute_check import CPU_DEVICES, Array, Check, Inputs, drawn_inputs, tell
-from jax_runner.device import insist_on_cuda
+from jax_runner.device import insist_on_fp32
 
 
 def checks(inputs: Inputs) -> Iterator[Check]:
@@ -60,8 +60,7 @@ def all_reduce(inputs: Inputs) -> Array:
 
 
 def main() -> None:
-    insist_on_cuda()
-    jax.config.update("jax_default_matmul_precision", "highest")
+    insist_on_fp32()
     jax.config.update("jax_num_cpu_devices", CPU_DEVICES)
     tell(checks(drawn_inputs()), jax.local_devices()[0].device_kind)
 

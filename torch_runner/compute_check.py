@@ -14,7 +14,7 @@ from torch import Tensor, distributed, multiprocessing
 
 from harness.work import compute_check as by_numpy
 from harness.work.compute_check import CPU_DEVICES, Array, Check, Inputs, drawn_inputs, tell
-from torch_runner.device import choose_arithmetic, require_cuda
+from torch_runner.device import insist_on_fp32
 
 
 def checks(inputs: Inputs) -> Iterator[Check]:
@@ -109,8 +109,7 @@ def take_part(rank: int, devices: int, inputs: Inputs, with_gpus: bool, folder: 
 
 
 def main() -> None:
-    require_cuda()
-    choose_arithmetic(tf32=False)
+    insist_on_fp32()
     tell(checks(drawn_inputs()), torch.cuda.get_device_name() if on_gpu() else "cpu")
 
 

@@ -272,6 +272,7 @@ QUANTITIES = (
         "thermal", "sw_thermal_slowdown", "hw_thermal_slowdown",
     ),
     _held_back("clocks held back by the power brake", "gpu_held_back_by_brake_share", "hw_power_brake_slowdown"),
+    Quantity("parameter_count", "parameters", None, lambda result: result.parameter_count),
 )
 # fmt: on
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from harness.paths import PUBLISHED, README, Results
+from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import sections
-from pipeline.report.parity_gate import ParityGate
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, results_table
 from tests.made.report_records import CELL, H200, passed, plain, record, save, text
