@@ -1,4 +1,4 @@
-"""The table of all models in README.md, from their declarations: `python -m pipeline.report.declared_models` writes it."""
+"""The table of all models in README.md: `python -m pipeline.report.declared_models` writes it from the declarations."""
 
 from collections.abc import Iterator
 
