@@ -37,6 +37,15 @@ def test_the_table_of_full_records_on_real_data() -> None:
     )
 
 
+def test_the_project_in_wandb_is_linked_where_the_runs_were_online() -> None:
+    online = [
+        one.model_copy(update={"environment": one.environment | {"wandb_url": f"https://w.example/lab/speed/runs/{n}"}})
+        for n, one in enumerate(pair())
+    ]
+    below = results_table(sections(online, passed), online).splitlines()[-1]
+    assert below.endswith("`. Their runs in W&B: <https://w.example/lab/speed>.")
+
+
 def test_quick_runs_and_sample_data_are_never_in_it() -> None:
     doubtful = [*pair(quick=True), *pair(data="sample")]
     assert results_table(sections(doubtful, passed), doubtful) == NOTHING
