@@ -25,6 +25,8 @@ from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Measurement, Turn
 from harness.results.environment import describe_environment, load_average
 from harness.results.flags import quality_flags
+from harness.results.parity_gate import ParityGate
+from harness.results.partner import ratio_so_far
 from harness.results.quantities import summary_numbers
 from harness.results.record import (
     DataIdentity,
@@ -93,6 +95,7 @@ class Job:
         self.teller = Teller(self.progress, folder.heartbeat, plan.framework)
         self.children = Children(plan.framework, plan.cell, while_waiting=self.teller.when_due)
         self.tracker: Tracker = NullTracker()
+        self.gate = ParityGate(results)
         self.parity = ParityRun(
             plan=plan,
             job=folder.name,
@@ -269,7 +272,8 @@ class Job:
                 parity=self.parity.file_of(measurement),
             )
             write_record(record, path)
-        self.tracker.end(record, summary_numbers(result, operations_of(measurement)) if result else {})
+        summary = summary_numbers(result, operations_of(measurement)) if result else {}
+        self.tracker.end(record, summary | ratio_so_far(record, self.results, self.gate))
         self._tell_of_tracker()
         return record
 

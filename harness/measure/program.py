@@ -77,6 +77,11 @@ class Program(Protocol):
         """The parts of a step, in the order in which they depend on each other; empty where they are not told apart."""
         return []
 
+    def construction(self) -> list[Phase]:
+        """What comes before a first step and is timed beside it, such as building the models; empty where that is not
+        told apart. What it makes is dropped."""
+        return []
+
     def step_peak_bytes(self) -> int | None:
         """Of one steady step by the compiler's own account; None where the device measures it."""
         return None

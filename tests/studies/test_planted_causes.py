@@ -74,9 +74,7 @@ def test_equal_steps_have_nothing_to_explain() -> None:
 def test_a_class_that_is_dropped_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layout taken for traffic names another cause."""
     real = why_module.class_of
-    monkeypatch.setattr(
-        why_module, "class_of", lambda *name: "traffic" if real(*name) == "layout" else real(*name)
-    )
+    monkeypatch.setattr(why_module, "class_of", lambda *name: "traffic" if real(*name) == "layout" else real(*name))
     assert named("copies", 0.3) != {"layout": RUNS}
 
 
