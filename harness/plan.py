@@ -63,6 +63,9 @@ class MeasurementSettings(Frozen):
     idle_s: float = Field(default=2.0, ge=0)
     """How long idle power is measured, with the framework's context loaded: before the cold calls and before the
     warm-up."""
+    explain: bool = True
+    """Say where a step's time goes, once for each variant on one device: in a process of the first replicate that is
+    not timed or, in a smoke run, when all that is timed is done. It changes no number."""
     timeout_s: float = Field(default=1800.0, gt=0)
     """A measurement that takes longer is ended and recorded as `timeout`."""
 
@@ -187,7 +190,7 @@ class Measurement(Frozen):
         content = self.model_dump(mode="json")
         if not self.is_screening:
             del content["stage"]
-        for neither_work_nor_result in ("replicates", "timeout_s"):
+        for neither_work_nor_result in ("replicates", "timeout_s", "explain"):
             del content["protocol"][neither_work_nor_result]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

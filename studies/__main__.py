@@ -9,8 +9,10 @@ PARTS = {
     "best_of_modes": ([],),
     "screening": ([],),
     "rounding": ([],),
+    "output_rounding": ([],),
     "sharding": (["mnist", "256"],),
     "planted_slowdown": (["jax"], ["torch"]),
+    "planted_causes": ([],),
 }
 
 if __name__ == "__main__":

@@ -19,12 +19,14 @@ from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
 from harness.job.tracker import NullTracker, Tracker, open_tracker
-from harness.job.warm_start import has_warm_start, start_twice, with_warm_start
+from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Measurement, Turn
 from harness.results.environment import describe_environment, load_average
 from harness.results.flags import quality_flags
+from harness.results.parity_gate import ParityGate
+from harness.results.partner import ratio_so_far
 from harness.results.quantities import summary_numbers
 from harness.results.record import (
     DataIdentity,
@@ -93,6 +95,7 @@ class Job:
         self.teller = Teller(self.progress, folder.heartbeat, plan.framework)
         self.children = Children(plan.framework, plan.cell, while_waiting=self.teller.when_due)
         self.tracker: Tracker = NullTracker()
+        self.gate = ParityGate(results)
         self.parity = ParityRun(
             plan=plan,
             job=folder.name,
@@ -247,7 +250,7 @@ class Job:
         self.environment["load_average"] = load_average()
         self.tracker.begin(measurement, self.environment)
         log = self.results.log_of(path)
-        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
+        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir, explain=explains_itself(measurement))
         report = self._work(task, log)
         result = report.result
         try:
@@ -273,7 +276,8 @@ class Job:
                 parity=self.parity.file_of(measurement),
             )
             write_record(record, path)
-        self.tracker.end(record, summary_numbers(result, operations_of(measurement)) if result else {})
+        summary = summary_numbers(result, operations_of(measurement)) if result else {}
+        self.tracker.end(record, summary | ratio_so_far(record, self.results, self.gate))
         self._tell_of_tracker()
         return record
 

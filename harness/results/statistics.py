@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal, NamedTuple, TypeVar
 
-from harness.results.record import Blocks, Energy, EpochPoint, GpuState, Latency, Result
+from harness.results.record import Blocks, Energy, EpochPoint, Explanation, GpuState, Latency, Result
 
 Number = TypeVar("Number", int, float)
 
@@ -141,6 +141,11 @@ def step_time_s(blocks: Blocks) -> float:
     """Median over blocks of (time of the block) / (steps of the block), of back-to-back steps."""
     steps = blocks.calls_per_block * blocks.steps_per_call
     return median([time_s / steps for time_s in blocks.block_times_s])
+
+
+def dispatch_time_s(explanation: Explanation) -> float:
+    """Of a step: until its call has returned, started when the device was idle. The median."""
+    return median(explanation.dispatch_times_s) / explanation.blocks.steps_per_call
 
 
 def latency_p50_s(latency: Latency) -> float:

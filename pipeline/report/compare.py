@@ -53,7 +53,7 @@ VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undeci
 FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})
 """What its section's heading says already."""
 
-WORTHLESS = ("recompiled", "mixed_gpus")
+WORTHLESS = ("recompiled", "mixed_gpus", "known_slow_jaxlib")
 """Flags of a mode whose throughput is compared with nothing."""
 
 Judge = Callable[[Record, Record], Judgement]

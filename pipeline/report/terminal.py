@@ -8,7 +8,9 @@ from harness.results.quantities import THROUGHPUT, number, shown_in
 from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.declared import task_of
+from pipeline.report.models import model_lines, models_of
 from pipeline.report.option_axis import OptionAxis, option_axis
+from pipeline.report.why_words import why_lines
 from pipeline.report.wording import (
     UNSTABLE_SHARES,
     absent_lines,
@@ -77,7 +79,11 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
         style="dim",
         highlight=False,
     )
+    for row, sentence in why_lines(section.rows):
+        console.print(f"{row.label}: {sentence}", highlight=False, markup=False)
     console.print(_mode_table(section))
+    for line in model_lines(models_of([section])):
+        console.print(line, style="dim", highlight=False, markup=False)
     if section.setup.cell.devices > 1:
         _print_scaling(section, alone, console)
     axis = option_axis(section)

@@ -52,7 +52,7 @@ def test_help_teaches() -> None:
     assert done.returncode == 0
     text = done.stdout
     assert text.index("examples:") < text.index("commands") < text.index("--benchmark NAME  ")
-    for command in ("status", "report", "data", "doctor", "cancel", "gpu-check", "calibrate"):
+    for command in ("status", "report", "data", "doctor", "cancel", "gpu-check", "wandb", "calibrate"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
         assert call(command, "--help").returncode == 0
     for flag in ("--gpu", "--benchmark", "--use_case", "--framework", "--executor", "--dry-run", "--wait"):
@@ -81,7 +81,7 @@ def test_answers_at_once(words: list[str]) -> None:
         (
             ["sttus"],
             "main.py: sttus: there is no such command; valid: status, report, data, doctor, cancel, gpu-check, "
-            "calibrate; did you mean status?",
+            "wandb, calibrate; did you mean status?",
         ),
         (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
         (

@@ -55,7 +55,7 @@ def test_a_benchmark_has_a_data_set_or_draws_its_inputs_and_its_sample_has_the_a
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: benchmark("cifar"), "cifar: there is no such benchmark; valid: cifar10, enwik8, imagenet100, mnist, "),
+        (lambda: benchmark("cifar"), "cifar: there is no such benchmark; valid: cifar10, enwik8, "),
         (
             lambda: use_case("trian"),
             "trian: there is no such use case; valid: inference, many_models, per_sample_gradients, train",

@@ -123,11 +123,15 @@ def device(record: Json) -> str:
 
 
 def is_worthless(record: Json) -> bool:
-    """Recompiled, or on GPUs of different kinds."""
+    """Recompiled, or on GPUs of different kinds, or by a jaxlib that is slow on GPUs."""
     gpu = record["environment"].get("gpu") or {}
     names = {name for rank in record.get("ranks") or [] for name in rank.get("gpu_names") or []}
     recompiled = record["result"].get("recompiles") or "recompiled" in (record.get("flags") or {})
-    return bool(recompiled) or len(names | set(gpu.get("names") or [])) > 1
+    environment = record["environment"]
+    framework, version = environment.get("framework") or {}, (environment.get("packages") or {}).get("jaxlib")
+    on_gpu = framework.get("name") == "jax" and framework.get("platform") == "gpu"
+    is_slow = (on_gpu and version in ("0.10.2", "0.11.0")) or "known_slow_jaxlib" in (record.get("flags") or {})
+    return bool(recompiled) or is_slow or len(names | set(gpu.get("names") or [])) > 1
 
 
 def is_unstable(record: Json) -> bool:
