@@ -7,6 +7,7 @@ from bench.parts import run_parts
 PARTS = {
     "interval_coverage": ([],),
     "best_of_modes": ([],),
+    "screening": ([],),
     "rounding": ([],),
     "output_rounding": ([],),
     "sharding": (["mnist", "256"],),

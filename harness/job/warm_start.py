@@ -16,7 +16,8 @@ def has_warm_start(measurement: Measurement) -> bool:
     """Once for each variant, as it costs two more starts of the framework; a calibration has no use for it. On several
     devices each rank would need what rank 0 has cached, so there it is not measured."""
     cell = measurement.cell
-    return measurement.replicate == 0 and cell.devices == 1 and not cell.is_calibration and not measurement.quick
+    is_first = measurement.replicate == 0 and not measurement.is_screening
+    return is_first and cell.devices == 1 and not cell.is_calibration and not measurement.quick
 
 
 def explains_itself(measurement: Measurement) -> bool:

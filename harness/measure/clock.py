@@ -283,8 +283,8 @@ def _measure_blocks(
     times_s: list[float] = []
     gpu_states: list[GpuState] = []
     _collect_garbage()
-    start = collected = reported = perf_counter()
-    seen = -math.inf
+    start = collected = perf_counter()
+    seen = reported = -math.inf  # so that both have a first value at once
     counters_before = gpu.held_back_counters()
     while True:
         times_s.append(time_block(step, wait, calls))

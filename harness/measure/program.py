@@ -77,6 +77,11 @@ class Program(Protocol):
         """The parts of a step, in the order in which they depend on each other; empty where they are not told apart."""
         return []
 
+    def construction(self) -> list[Phase]:
+        """What comes before a first step and is timed beside it, such as building the models; empty where that is not
+        told apart. What it makes is dropped."""
+        return []
+
     def step_peak_bytes(self) -> int | None:
         """Of one steady step by the compiler's own account; None where the device measures it."""
         return None
@@ -235,6 +240,11 @@ class Session(Generic[D]):
         sizes = self.benchmark.sizes.model_validate(self.measurement.sizes)
         size: int | None = getattr(sizes, "image_size", None)
         return size
+
+    @property
+    def outputs_of_sample(self) -> int:
+        """How many numbers the model gives for a sample, where there are many; else 0."""
+        return self.benchmark.outputs(self.dataset)
 
     @property
     def mode(self) -> Mode:

@@ -139,6 +139,16 @@ def _test_metric(result: Result) -> float | None:
     return result.epochs[-1].test_metric if result.epochs else None
 
 
+STEPS_OF_A_RUN = 10_000
+
+
+def _time_of_many_steps(result: Result) -> float | None:
+    """With the compilation, by empty caches."""
+    if result.blocks is None or result.compile_time_s is None:
+        return None
+    return result.compile_time_s + STEPS_OF_A_RUN * step_time_s(result.blocks)
+
+
 def _memory(field: str, words: str, chart: str = "") -> Quantity:
     def derive(result: Result) -> float | None:
         value: int | None = getattr(result.memory, field)
@@ -295,6 +305,8 @@ QUANTITIES = (
         "thermal", "sw_thermal_slowdown", "hw_thermal_slowdown",
     ),
     _held_back("clocks held back by the power brake", "gpu_held_back_by_brake_share", "hw_power_brake_slowdown"),
+    Quantity("time_of_10000_steps_s", "10,000 steps from a cold start", SECONDS, _time_of_many_steps),
+    Quantity("parameter_count", "parameters", None, lambda result: result.parameter_count),
 )
 # fmt: on
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}

@@ -4,7 +4,8 @@ Raw samples only; every number is derived on reading (harness/results/quantities
 
 History of the schema:
     1  2026-11  before the first published record; not read any more
-    2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's
+    2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
+                version: a measurement has a `stage`; without one it is a replicate
 """
 
 import base64
@@ -411,7 +412,7 @@ def _other_schema(version: object) -> str:
 
 
 def find_settled_record(
-    measurement: Measurement, results: Results, scheduler: str, *, job: str | None = None
+    measurement: Measurement, results: Results, scheduler: str | None, *, job: str | None = None
 ) -> Path | None:
     """The newest record that makes a second run pointless, or None.
 
@@ -419,6 +420,7 @@ def find_settled_record(
     Corrupt records count as not measured; they are left in place.
 
     Args:
+        scheduler: None takes a record of any.
         job: only a record of this job counts (`--force`).
     """
     for path in reversed(results.record_files(measurement)):
@@ -426,7 +428,7 @@ def find_settled_record(
             record = read_record(path)
         except RecordError:
             continue
-        is_wanted = record.outcome in SETTLED and record.environment.get("scheduler") == scheduler
+        is_wanted = record.outcome in SETTLED and scheduler in (None, record.environment.get("scheduler"))
         if is_wanted and job in (None, record.job):
             return path
     return None

@@ -1,6 +1,6 @@
 """How close a result must be to its float64 reference before it is timed: relative errors and tolerances."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,8 @@ from harness.results.record import Check
 
 Tensors = Mapping[str, NDArray[np.float64]]
 """By neutral name (harness/work/weights.py)."""
+Items = Sequence[NDArray[np.float64]]
+"""Such as the outputs of each sample."""
 
 
 class Tolerance(NamedTuple):
@@ -79,6 +81,25 @@ def errors_of_items(actual: Tensors, expected: Tensors) -> NDArray[np.float64]:
         return np.array([np.inf])
     differences = sum(_sums_of_squares(actual[name] - expected[name]) for name in expected)
     return _relative(np.asarray(differences), np.asarray(sum(map(_sums_of_squares, expected.values()))))
+
+
+def relative_error_of(actual: Items, expected: Items) -> float:
+    """As `relative_error`, over all items together, without a copy of all of them."""
+    if [item.shape for item in actual] != [item.shape for item in expected]:
+        return float("inf")
+    difference = sum(float(np.sum((ours - theirs) ** 2)) for ours, theirs in zip(actual, expected, strict=True))
+    size = sum(float(np.sum(item**2)) for item in expected)
+    return float(_relative(np.array([difference]), np.array([size]))[0])
+
+
+def errors_of_centred(actual: Items, expected: Items) -> NDArray[np.float64]:
+    """As `errors_of_items`, [items], of each item less the mean over the items of its side, without a copy of all."""
+    if [item.shape for item in actual] != [item.shape for item in expected]:
+        return np.array([np.inf])
+    apart = sum(actual) / len(actual) - sum(expected) / len(expected)
+    mean = sum(expected) / len(expected)
+    differences = [np.sum((ours - theirs - apart) ** 2) for ours, theirs in zip(actual, expected, strict=True)]
+    return _relative(np.array(differences), np.array([np.sum((item - mean) ** 2) for item in expected]))
 
 
 def errors_of_tensors(actual: Tensors, expected: Tensors) -> NDArray[np.float64]:

@@ -34,6 +34,7 @@ from harness.work.use_cases.inference import (
     Options,
     Requests,
     Settings,
+    are_enough,
     check_outputs,
     quality_of,
     require_whole_inputs,
@@ -213,6 +214,8 @@ class Inference(OneProgram, Infers):
             targets = self.task.targets({name: array[rows] for name, array in self.session.dataset.test.items()})
             labels.append(np.asarray(self.task.answers(outputs)))
             said.append((np.asarray(self.task.scores(outputs, targets), np.float64), np.asarray(targets)))
+            if are_enough(labels):
+                break
         self.settle()
         return Answers(np.concatenate(labels), *quality_of(said, metric, self.settings))
 

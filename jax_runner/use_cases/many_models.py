@@ -16,6 +16,7 @@ Of the phases, each is a jitted program of its own; what the step fuses across t
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -165,6 +166,17 @@ class ManyModels(OneProgram, Program):
         """Where inputs are drawn, those that are timed come from the framework's own generator."""
         if self.problem.drawn:
             self.session.device.wait(self.draw())
+
+    def construction(self) -> list[Phase]:
+        initial = [jax.device_get(params) for params in self.problem.initial_weights()]
+        return [("build", partial(self.build, initial))]
+
+    def build(self, initial: Iterable[Params]) -> Arrays:
+        """N models on the device, with initial weights that are drawn already, and an optimizer that has seen nothing.
+        The module is one for all, and without values of its own."""
+        make_model(self.session, model_dtypes(self.session.measurement.variant.precision))
+        on_device = (jax.tree.map(jnp.asarray, params) for params in initial)
+        return laid_out([self.problem.initial_state(params) for params in on_device], self.formulation)
 
     def phases(self) -> list[Phase]:
         """Together they do what the step does, in more time."""

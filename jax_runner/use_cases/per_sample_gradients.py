@@ -18,7 +18,7 @@ On several devices each takes its own part of the batch. Per-sample outputs stay
 moves between devices; sums are all-reduced (several_devices.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -137,21 +137,17 @@ class PerSampleGradients(OneProgram, Program):
             own=self.own,
         )
 
-    def reference(self) -> tuple[list[Neutral], Neutral]:
-        """In float64: the gradient of each distinct sample of the check's batch, one by one, and that of their mean
-        loss."""
+    def reference(self) -> tuple[Iterator[Neutral], Neutral]:
+        """In float64: the gradient of each distinct sample of the check's batch, computed when it is asked for, and
+        that of their mean loss."""
         rows = np.unique(check_batch_rows(self.batch_size))
         samples, targets = self.problem.samples(rows)
         inputs, _ = self.problem.batch(rows)
         with jax.enable_x64(True):
             problem = Problem(self.session, FLOAT64)
-            sample_gradient = jax.jit(jax.grad(problem.sample_loss))
-            loop = [
-                problem.to_neutral(sample_gradient(problem.params, one, target))
-                for one, target in zip(samples_of(in_float64(samples)), targets, strict=True)
-            ]
+            pairs = list(zip(samples_of(in_float64(samples)), targets, strict=True))
             batch_gradient = jax.jit(jax.grad(problem.batch_loss))(problem.params, in_float64(inputs), targets)
-            return loop, problem.to_neutral(batch_gradient)
+            return gradients_of(problem, pairs), problem.to_neutral(batch_gradient)
 
     def settle(self) -> None:
         self.batch = self.own_batch(np.arange(self.batch_size))
@@ -230,6 +226,19 @@ class Problem:
 
     def to_neutral(self, gradients: Params, leading_axes: int = 0) -> Neutral:
         return to_neutral(gradients, flattened_of(self.model), leading_axes)
+
+
+def gradients_of(problem: Problem, samples: Sequence[tuple[Inputs, jax.Array]]) -> Iterator[Neutral]:
+    """In float64, one by one.
+
+    Args:
+        samples: input and target of each.
+    """
+    gradient = jax.jit(jax.grad(problem.sample_loss))
+    for one, target in samples:
+        with jax.enable_x64(True):
+            found = problem.to_neutral(gradient(problem.params, one, target))
+        yield found
 
 
 def with_counter(compute: Function) -> Callable[..., tuple[jax.Array, Arrays]]:

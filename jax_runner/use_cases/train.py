@@ -319,7 +319,7 @@ class Training(OneProgram, Trains):
         test, state, metric = self.session.dataset.test, self.own_state(), self.session.benchmark.task.metric
         count = evaluation_count(self.settings, self.session.dataset.test_count)
         sums, said = [], []
-        for rows in evaluation_rows(self.settings, test):
+        for rows in evaluation_rows(self.settings, test, self.session.outputs_of_sample):
             batch = {name: np.asarray(array[rows[0] : rows[-1] + 1]) for name, array in test.items()}
             of_batch, scores = self.evaluate_batch(state, batch | self.shared)
             sums.append(jax.device_get(of_batch))
@@ -458,7 +458,7 @@ def batches_given(session: Session[Any], settings: Settings, order: NDArray[np.i
     train, test = session.dataset.train, session.dataset.test
     return [
         Given(arrays=train, batches=order.reshape(-1, own_size)),
-        Given(arrays=test, batches=evaluation_rows(settings, test)),
+        Given(arrays=test, batches=evaluation_rows(settings, test, session.outputs_of_sample)),
     ]
 
 

@@ -36,6 +36,7 @@ from harness.work.use_cases.inference import (
     Options,
     Requests,
     Settings,
+    are_enough,
     check_outputs,
     quality_of,
     require_whole_inputs,
@@ -224,6 +225,8 @@ class Inference(Infers):
             targets = task.targets(to_device(test, outputs.device))
             labels.append(task.answers(outputs).cpu().numpy())
             said.append((task.scores(outputs, targets).double().cpu().numpy(), targets.cpu().numpy()))
+            if are_enough(labels):
+                break
         self.settle()
         return Answers(np.concatenate(labels), *quality_of(said, metric, self.settings))
 

@@ -22,7 +22,7 @@ On several devices each takes its own part of the batch. Per-sample outputs stay
 moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -122,16 +122,16 @@ class PerSampleGradients(Program):
             own=self.own,
         )
 
-    def reference(self) -> tuple[list[Neutral], Neutral]:
-        """In float64: the gradient of each distinct sample of the check's batch, one by one, and that of their mean
-        loss."""
+    def reference(self) -> tuple[Iterator[Neutral], Neutral]:
+        """In float64: the gradient of each distinct sample of the check's batch, computed when it is asked for, and
+        that of their mean loss."""
         rows = np.unique(check_batch_rows(self.batch_size))
         problem = Problem(self.session, torch.float64)
         samples, targets = self.problem.samples(rows)
-        loop = [
+        loop = (
             to_neutral(grad(problem.sample_loss)(problem.params, one, target))
             for one, target in zip(samples_of(in_float64(samples)), targets, strict=True)
-        ]
+        )
         inputs, targets = self.problem.batch(rows)
         return loop, to_neutral(grad(problem.batch_loss)(problem.params, in_float64(inputs), targets))
 

@@ -157,8 +157,8 @@ class Training(Trains):
             return len(self.order) - first_step
         number = self.chunks.number_of(first_step)
         if number != self.chunk_there:
-            for name, array in self.chunks.gathered(number).items():
-                self.objective.get_buffer(name).copy_(torch.from_numpy(array))
+            for name, samples in to_device(self.chunks.gathered(number), torch.device("cpu")).items():
+                self.objective.get_buffer(name).copy_(samples)
             self.chunk_there = number
         return self.chunks.steps_left(first_step)
 
@@ -273,7 +273,7 @@ class Training(Trains):
         count = evaluation_count(self.settings, self.session.dataset.test_count)
         sums, said = [], []
         self.objective.eval()
-        for rows in evaluation_rows(self.settings, test):
+        for rows in evaluation_rows(self.settings, test, self.session.outputs_of_sample):
             batch = to_device({name: array[rows[0] : rows[-1] + 1] for name, array in test.items()}, self.device)
             outputs, targets = self.objective.outputs(batch | self.objective.shared()), task.targets(batch)
             further = {name: float(scores.sum()) for name, scores in task.further_scores(outputs, targets).items()}
@@ -484,7 +484,7 @@ def batches_given(session: Session[Device], settings: Settings, order: NDArray[n
     train, test = session.dataset.train, session.dataset.test
     return [
         Given(arrays=train, batches=order.reshape(-1, own_size)),
-        Given(arrays=test, batches=evaluation_rows(settings, test)),
+        Given(arrays=test, batches=evaluation_rows(settings, test, session.outputs_of_sample)),
     ]
 
 

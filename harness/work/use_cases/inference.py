@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import Refused
 from harness.plan import Frozen, Precision, Scalar
 from harness.results.record import Check
-from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_items, relative_error
+from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_centred, relative_error_of
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
 from harness.work.graphs import Given
@@ -33,6 +33,8 @@ DISTINCT_SAMPLES = 4
 """In each of the check's batches."""
 PREDICTED_SAMPLES = 5_000
 """Of the test set, at most, for the predictions that a record keeps."""
+PREDICTIONS = 2**16
+"""Of all samples; no batch is predicted any more when there are so many. Each takes two bytes of a record."""
 
 
 class Options(Frozen):
@@ -64,6 +66,7 @@ USE_CASE = UseCase(
     one_device=True,
     forward_passes=1,
     has_gradients=False,
+    headline={"jax": "jit", "torch": "compiled"},
     modes={
         "jax": (
             *jax_modes("forward", "jit"),
@@ -85,6 +88,11 @@ USE_CASE = UseCase(
 def no_score(settings: Settings) -> str | None:
     """Why predictions have no quality; None where they have."""
     return "the weights are drawn" if settings.weights == "drawn" else None
+
+
+def are_enough(labels: Sequence[NDArray[np.integer[Any]]]) -> bool:
+    """Of each batch so far, [samples, ...]."""
+    return sum(of_batch.size for of_batch in labels) >= PREDICTIONS
 
 
 def quality_of(
@@ -220,6 +228,6 @@ def output_errors(
 ) -> tuple[float, NDArray[np.float64]]:
     """Relative L2 errors: of all outputs together, and of each sample's less the mean over samples, [samples]. The
     arguments are those of `check_outputs`."""
-    expected, found = reference[np.concatenate(checked_rows(len(actual[0])))], np.concatenate(actual)
-    centred = errors_of_items({"": found - found.mean(0)}, {"": expected - expected.mean(0)})
-    return relative_error({"": found}, {"": expected}), centred
+    rows = np.concatenate(checked_rows(len(actual[0])))
+    found, expected = [one for outputs in actual for one in outputs], [reference[row] for row in rows]
+    return relative_error_of(found, expected), errors_of_centred(found, expected)

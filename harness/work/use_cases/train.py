@@ -97,6 +97,7 @@ USE_CASE = UseCase(
     refuses=refuses,
     goes_with=goes_with,
     forward_passes=FORWARD_PASSES,
+    headline={"jax": "jit", "torch": "compiled"},
     modes={
         "jax": (
             *jax_modes("step", "jit"),
@@ -132,10 +133,18 @@ USE_CASE = UseCase(
 EVALUATION_BATCH = 1000
 EVALUATION_BYTES = 2**25
 """Of a batch of the test set, at most: large images go in smaller batches."""
+EVALUATION_OUTPUTS = 2**28
+"""Numbers that the model gives for such a batch, at most."""
 
 
-def evaluation_batch(test: Arrays) -> int:
-    return max(1, min(EVALUATION_BATCH, EVALUATION_BYTES // sample_bytes(test)))
+def evaluation_batch(test: Arrays, outputs: int = 0) -> int:
+    """Samples.
+
+    Args:
+        outputs: numbers that the model gives for a sample, where there are many (`Benchmark.outputs`).
+    """
+    of_outputs = EVALUATION_OUTPUTS // outputs if outputs else EVALUATION_BATCH
+    return max(1, min(EVALUATION_BATCH, EVALUATION_BYTES // sample_bytes(test), of_outputs))
 
 
 def evaluation_count(settings: Settings, test_count: int) -> int:
@@ -165,10 +174,10 @@ class Steps:
         return self.learning_rate if self.rates is None else float(self.rates[step % len(self.rates)])
 
 
-def evaluation_rows(settings: Settings, test: Arrays) -> list[NDArray[np.int64]]:
-    """The batches that what is evaluated of the test set is evaluated in."""
+def evaluation_rows(settings: Settings, test: Arrays, outputs: int) -> list[NDArray[np.int64]]:
+    """The batches that what is evaluated of the test set is evaluated in. `outputs`: see `evaluation_batch`."""
     count = evaluation_count(settings, len(next(iter(test.values()))))
-    rows, at_once = np.arange(count), evaluation_batch(test)
+    rows, at_once = np.arange(count), evaluation_batch(test, outputs)
     return [rows[first : first + at_once] for first in range(0, count, at_once)]
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import CheckFailed, Refused
 from harness.measure import clock as clock_module
 from harness.measure import process, slowdown
+from harness.measure import protocol as protocol_module
 from harness.measure.channel import ChildTask
 from harness.measure.gpu import NoGpu
 from harness.measure.program import Answers, Infers, Means, Phase, Program, Session, Trains
@@ -103,6 +104,7 @@ class Work:
         self.seen: dict[str, Any] = {}
         self.peak_bytes: int | None = None
         self.parts: list[Phase] = []
+        self.before: list[Phase] = []
         self.made = 0
         self.itself = self  # as modules and compiled programs hold each other
 
@@ -129,6 +131,9 @@ class Work:
 
     def model_inputs(self) -> None:
         self.lab.note("model inputs")
+
+    def construction(self) -> list[Phase]:
+        return self.before
 
     def phases(self) -> list[Phase]:
         self.lab.note("phases")
@@ -487,6 +492,15 @@ def test_phases_stand_beside_the_programs_own_details(lab: Lab) -> None:
     assert result.details == {"layout": "rows", "phases": {"forward": [2 * TICK_S] * 4, "backward": [6 * TICK_S] * 4}}
     streamed = {key: value for event in channel.of_kind("metrics") for key, value in event.items()}
     assert streamed["phase/backward/p50_s"] == 6 * TICK_S
+
+
+def test_construction_is_timed_apart_and_seldom(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol_module, "CONSTRUCTION_CALLS", 3)
+    program = Work(lab)
+    program.before = [("build", phase(lab, 50))]
+    assert everything(lab, program).details["phases"] == {"build": [50 * TICK_S] * 3}
+    program.parts = [("forward", phase(lab, 2))]
+    assert everything(lab, program).details["phases"] == {"build": [50 * TICK_S] * 3, "forward": [2 * TICK_S] * 4}
 
 
 def fills_the_device() -> None:

@@ -52,6 +52,7 @@ def test_the_numbers_of_a_record() -> None:
         "gpu_temperature_c": 60.0,
         "gpu_held_back_by_power_share": 0.2,
         "gpu_held_back_by_heat_share": 0.1,
+        "time_of_10000_steps_s": 2.5 + 10_000 * 0.025,
     }
 
 

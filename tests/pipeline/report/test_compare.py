@@ -110,7 +110,7 @@ def test_one_replicate_has_a_ratio_and_no_interval() -> None:
     ratio = section.rows[0].ratio
     assert ratio is not None
     assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "undecided")
-    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 3"}
+    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 2"}
 
 
 def test_only_common_replicates_are_paired() -> None:
@@ -119,7 +119,8 @@ def test_only_common_replicates_are_paired() -> None:
     ratio = sections(records)[0].rows[0].ratio
     assert ratio is not None
     # Replicates 1 and 2: 2000/1000 and 3000/1500.
-    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, None)
+    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, pytest.approx((2, 2)))
+    assert ratio.verdict == "undecided"
 
 
 def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
@@ -295,6 +296,7 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
     assert output.count("only mode") == 2  # what was refused has no number to be the best of
     assert "JAX faster" in output
     assert "98.8%" in output
+    assert "cnn of mnist: 26,010 parameters\n" in output
     assert "1.25" in output
     joined = " ".join(output.split())
     assert "No number: PyTorch cnn-b100-fp32-cuda_graphs: refused (3 replicates): [CPU] has no CUDA graphs" in joined
@@ -778,6 +780,28 @@ def test_code_is_compared_by_its_contents_where_both_say_them() -> None:
     assert code(conditions_of_one_framework([(jax, of("h2", "j2", "a"))])) == "harness h1 / h2, runner j1 / j2"
     before = {"git": {"commit": "a" * 40, "clean": False}}
     assert code(conditions([(jax, before)])) == "aaaaaaaaaa / aaaaaaaaaa with changes"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        (26_010, 26_010, "equal"),
+        (26_010, 1_026_010, "26,010 / 1,026,010"),
+        (26_010, None, "not recorded"),
+        (None, None, None),
+    ],
+)
+def test_parameters_are_counted_by_each_side_and_compared(
+    ours: int | None, theirs: int | None, expected: str | None
+) -> None:
+    def counted(framework: Framework, count: int | None) -> Record:
+        one = record(framework, "jit")
+        assert one.result is not None
+        return one.model_copy(update={"result": one.result.model_copy(update={"parameter_count": count})})
+
+    pair = side(counted("jax", ours)), side(counted("torch", theirs))
+    found = {one.name: one.detail or one.state for one in conditions([pair])}
+    assert found.get("parameters") == expected
 
 
 def test_every_rank_has_its_gpu() -> None:
