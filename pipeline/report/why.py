@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.kernel_names import class_of, uses_tensor_cores
 from harness.results.record import Explanation, KernelTime, TracedWindow
-from harness.results.statistics import dispatch_time_s, step_time_s
+from harness.results.statistics import ENOUGH_REPLICATES, dispatch_time_s, step_time_s
 from pipeline.report.compare import Mode, Row, Section
 from pipeline.report.declared import mode_of
 
@@ -219,9 +219,10 @@ class Why:
 
     @property
     def nothing_to_explain(self) -> bool:
-        """Both are the same, or nobody can tell them apart."""
+        """Both are the same, or enough replicates cannot tell them apart."""
         ratio = self.row.ratio
-        is_open = ratio is not None and ratio.interval is not None and ratio.verdict in ("same", "undecided")
+        enough = ratio is not None and ratio.replicates >= ENOUGH_REPLICATES
+        is_open = enough and ratio is not None and ratio.verdict in ("same", "undecided")
         return is_open or self.difference_s < WORTH_TELLING * self.terms[self.fast].step_s
 
     @cached_property
