@@ -150,6 +150,12 @@ def run_parser() -> Parser:
     )
     parser.add_argument("--quick", action="store_true", help="a short test run: few steps, one replicate")
     parser.add_argument(
+        "--full",
+        action="store_true",
+        help="measure every execution mode in all replicates; else a screening measures each once and short, and only "
+        "those that can still be the fastest go on, with the headline mode of each framework",
+    )
+    parser.add_argument(
         "--data",
         choices=("real", "sample"),
         default="real",
@@ -528,6 +534,7 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
         data=arguments.data,
         quick=arguments.quick,
         force=arguments.force,
+        full=getattr(arguments, "full", False),
     )
 
 

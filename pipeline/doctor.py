@@ -267,7 +267,10 @@ def judge_versions(name: str, answer: Mapping[str, Any]) -> list[Finding]:
         found = (
             f"jaxlib {jaxlib} has a scatter-add on GPUs that is known to be slow, 450 to 2000 times (openxla/xla#46225)"
         )
-        way_out = "Use 0.11.1 or later, which needs Python 3.12: pip install -U 'jax[cuda13]'. Records are flagged."
+        way_out = (
+            "Use 0.11.1 or later, which needs Python 3.12: pip install -U 'jax[cuda13]'. "
+            "Until then, records of JAX are flagged and compared with nothing."
+        )
         findings.append(Finding(name="jaxlib", verdict="warning", found=found, way_out=way_out))
     loaded, package = answer.get("cudnn"), answer.get("cudnn_package")
     if loaded and package and cudnn_words(loaded) != ".".join(package.split(".")[:3]):

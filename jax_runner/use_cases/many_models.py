@@ -96,8 +96,10 @@ class ManyModels(OneProgram, Program):
         if self.formulation == "side_by_side" and not problem.has_convolutions():
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
         self.samples_per_step = problem.count * variant.batch_size
+        self.model_count = problem.count
         self.parameter_count = problem.count * parameter_count(problem.model)
         of_compiler = details_of_compiler(session.mode, session.device)
+        self.units = problem.task.units
         self.details = {"models": problem.count, **of_compiler, **problem.task.details}
         self.batch_axis = FOR_ALL if problem.shared else PER_MODEL
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)
@@ -187,6 +189,10 @@ class ManyModels(OneProgram, Program):
             ("backward", self.backward),
             ("optimizer", self.optimize),
         ]
+
+    def model_inputs(self) -> Inputs:
+        inputs = jax.eval_shape(lambda: self.problem.check_batch()[0])
+        return inputs if self.problem.shared else jax.eval_shape(lambda stacked: samples_of(stacked)[0], inputs)
 
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute_step.lower(self.models, self.rates, self.inputs, self.targets)

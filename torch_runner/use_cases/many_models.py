@@ -68,7 +68,9 @@ class ManyModels(Program):
         self.session = session
         self.problem = problem = Problem(session, model_dtype(variant.precision))
         self.samples_per_step = problem.count * variant.batch_size
+        self.model_count = problem.count
         self.parameter_count = problem.count * parameter_count(problem.make_model())
+        self.units = problem.task.units
         self.details = {"models": problem.count, **describe(mode), **problem.task.details}
         self.is_captured = mode.graph == "step"
         self.formulation = self.make_formulation()
@@ -154,6 +156,10 @@ class ManyModels(Program):
         """Where inputs are drawn, those that are timed come from the framework's own generator."""
         if self.problem.drawn:
             self.session.device.wait(self.draw())
+
+    def model_inputs(self) -> Inputs:
+        inputs, _ = self.problem.check_batch()
+        return inputs if self.problem.shared else samples_of(inputs)[0]
 
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.problem.device)

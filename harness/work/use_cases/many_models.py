@@ -68,8 +68,10 @@ USE_CASE = UseCase(
     goes_with=goes_with,
     options=Options,
     settings=Settings,
+    parameter_passes=lambda _settings: 5,  # SGD with momentum, as use case 1 counts it
     refuses=refuses,
     one_device=True,
+    headline={"jax": "vmap", "torch": "vmap_compiled"},
     modes={
         "jax": (
             *jax_modes("vmap"),

@@ -99,6 +99,7 @@ class Work:
     def __init__(self, lab: Lab, *, call_ticks: int = CALL_TICKS, communicates: bool = False) -> None:
         self.lab, self.call_ticks, self.communicates = lab, call_ticks, communicates
         self.details: dict[str, Any] = {"layout": "rows"}
+        self.units = {"edges": 56.5}
         self.seen: dict[str, Any] = {}
         self.peak_bytes: int | None = None
         self.parts: list[Phase] = []
@@ -271,6 +272,7 @@ def test_the_numbers_of_a_measurement(lab: Lab) -> None:
     assert result.latency.call_times_s == [4 * TICK_S] * 4
     assert result.checks == [Check(name="near", error=0.25, tolerance=0.5, passed=True)]
     assert (result.parameter_count, result.details, result.recompiles) == (7, {"layout": "rows"}, 0)
+    assert result.units == {"edges": 56.5}
     assert (result.epochs, result.time_to_target_s, result.blocks_alone) == ([], None, None)
 
 

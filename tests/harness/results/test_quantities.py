@@ -76,6 +76,13 @@ def test_what_is_achieved_takes_the_operations_of_a_sample() -> None:
     assert "achieved_flop_per_s" not in summary_numbers(result)
 
 
+def test_rates_of_what_a_sample_has() -> None:
+    result = Result(blocks=blocks([0.5], samples=50), units={"edges": 56.5})  # 10 calls: 1000 samples/s
+    numbers = summary_numbers(result)
+    assert numbers["throughput_edges_per_s"] == 56_500
+    assert "throughput_tokens_per_s" not in numbers
+
+
 def test_the_numbers_of_epochs() -> None:
     def epoch(number: int, time_s: float, input_time_s: float | None, **further: float) -> EpochPoint:
         return EpochPoint(

@@ -110,7 +110,7 @@ def test_one_replicate_has_a_ratio_and_no_interval() -> None:
     ratio = section.rows[0].ratio
     assert ratio is not None
     assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "undecided")
-    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 3"}
+    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 2"}
 
 
 def test_only_common_replicates_are_paired() -> None:
@@ -119,7 +119,8 @@ def test_only_common_replicates_are_paired() -> None:
     ratio = sections(records)[0].rows[0].ratio
     assert ratio is not None
     # Replicates 1 and 2: 2000/1000 and 3000/1500.
-    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, None)
+    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, pytest.approx((2, 2)))
+    assert ratio.verdict == "undecided"
 
 
 def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
@@ -547,6 +548,30 @@ def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
     )
     assert no_ratio_lines([row]) == [f"{row.why_no_ratio}; cnn-b100-fp32"]
     assert tally([row]).without_ratio == 1
+
+
+def test_a_jaxlib_that_is_known_to_be_slow_is_no_speed_of_jax() -> None:
+    """On GPUs of one kind in all replicates; what such a release computed on a CPU is a number like any other."""
+    for platform, packages, is_compared in (
+        ("gpu", {"jaxlib": "0.11.0"}, False),
+        ("gpu", {"jaxlib": "0.11.1"}, True),
+        ("cpu", {"jaxlib": "0.11.0"}, True),
+    ):
+        framework = {"name": "jax", "platform": platform}
+        environment = {**H200, "framework": framework, "packages": packages}
+        jax = [record("jax", "jit", 1000, replicate=replicate, environment=environment) for replicate in range(3)]
+        torch = [
+            record(
+                "torch", "eager", 900, replicate=replicate, environment={**H200, "framework": {"platform": platform}}
+            )
+            for replicate in range(3)
+        ]
+        (row,) = sections([*jax, *torch])[0].rows
+        assert [mode.execution_mode for mode in row.modes] == ["jit", "eager"]
+        assert (row.ratio is not None) == is_compared
+        if not is_compared:
+            assert row.why_no_ratio is not None
+            assert row.why_no_ratio.startswith("JAX jit: known_slow_jaxlib: jaxlib 0.11.0 has a scatter-add that is ")
 
 
 def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
