@@ -140,9 +140,14 @@ class Job:
         if record.job != self.folder.name:
             self.progress.measurements_skipped += 1
             return
-        self.progress.measurements_made += 1
         lasted = datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)
-        self.progress.measuring_s += lasted.total_seconds()
+        self._count_made(measurement, lasted.total_seconds())
+
+    def _count_made(self, measurement: Measurement, lasted_s: float) -> None:
+        self.progress.measurements_made += 1
+        if not measurement.is_screening:
+            self.progress.replicates_made += 1
+            self.progress.measuring_s += lasted_s
 
     def _count_record(self, record: Record) -> None:
         self.progress.measurements_done += 1
@@ -232,8 +237,7 @@ class Job:
             return
         start = time.monotonic()
         record = self._measure(measurement)
-        progress.measuring_s += time.monotonic() - start
-        progress.measurements_made += 1
+        self._count_made(measurement, time.monotonic() - start)
         self._count_record(record)
         self.teller.say(f"[{progress.fraction()}] {_describe_outcome(record)}")
         self.teller.beat()
