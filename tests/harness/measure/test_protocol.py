@@ -131,6 +131,7 @@ class Work:
 
     def construction(self) -> list[Phase]:
         return self.before
+
     def model_inputs(self) -> None:
         self.lab.note("model inputs")
 
