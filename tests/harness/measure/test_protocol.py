@@ -129,11 +129,11 @@ class Work:
     def settle(self) -> None:
         self.lab.note("settle")
 
-    def model_inputs(self) -> None:
-        self.lab.note("model inputs")
-
     def construction(self) -> list[Phase]:
         return self.before
+
+    def model_inputs(self) -> None:
+        self.lab.note("model inputs")
 
     def phases(self) -> list[Phase]:
         self.lab.note("phases")
