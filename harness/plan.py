@@ -178,6 +178,8 @@ class JobPlan(Frozen):
     quick: bool = False
     force: bool = False
     """Measure again what has a good record."""
+    flags: tuple[str, ...] = ()
+    """Of run.py: those that narrow it to this plan, beside those of the cell."""
 
     @property
     def name(self) -> str:

@@ -204,6 +204,8 @@ class UseCase:
     """Its own axes: each field is one, with the values that it may take."""
     settings: type[Frozen] = Nothing
     """What it is told besides: epochs, learning rates, ... A field without a default must be given."""
+    headline: Mapping[Framework, str] = field(default_factory=dict)
+    """The mode of each framework that is measured in full whatever a screening finds: what most people run."""
     refuses: Callable[[Benchmark, Model], str | None] = field(default=lambda _benchmark, _model: None)
     """Why it makes no sense with this model of this benchmark; None where it does."""
     goes_with: Callable[[Mode, Model, Mapping[str, Any]], bool] = field(default=lambda _mode, _model, _options: True)

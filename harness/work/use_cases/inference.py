@@ -63,6 +63,7 @@ USE_CASE = UseCase(
     goes_with=goes_with,
     one_device=True,
     forward_passes=1,
+    headline={"jax": "jit", "torch": "compiled"},
     modes={
         "jax": (*jax_modes("forward", "jit"), *jax_modes("taps"), *jax_modes("cudnn_attention", "cudnn")),
         "torch": (

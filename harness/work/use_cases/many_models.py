@@ -56,6 +56,7 @@ USE_CASE = UseCase(
     settings=Settings,
     refuses=refuses,
     one_device=True,
+    headline={"jax": "vmap", "torch": "vmap_compiled"},
     modes={
         "jax": (
             *jax_modes("vmap"),

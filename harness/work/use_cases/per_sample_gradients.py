@@ -95,6 +95,7 @@ USE_CASE = UseCase(
     settings=Settings,
     refuses=refuses,
     goes_with=goes_with,
+    headline={"jax": "vmap", "torch": "vmap_compiled"},
     modes={
         "jax": (
             *jax_modes("batch"),

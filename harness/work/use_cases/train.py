@@ -89,6 +89,7 @@ USE_CASE = UseCase(
     refuses=refuses,
     goes_with=goes_with,
     forward_passes=FORWARD_PASSES,
+    headline={"jax": "jit", "torch": "compiled"},
     modes={
         "jax": (
             *jax_modes("step", "jit"),
