@@ -15,6 +15,8 @@ Pairing = Literal["together", "separate"]
 """Whether one allocation runs both frameworks in turn, or each has a job of its own."""
 
 FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
+CPU = "cpu"
+"""The name under `gpus` in experiments.yaml that asks for no GPU: GPUs are hidden from both frameworks."""
 
 BASES = ("unslowed_a", "unslowed_b")
 """The two unslowed conditions of a calibration. Which is called which is chance."""
@@ -80,7 +82,7 @@ class Cell(Frozen):
     """One point of GPU x benchmark x use case. Two jobs that differ only in framework measure it."""
 
     gpu: str
-    """A name under `gpus` in experiments.yaml; `any` takes what the scheduler gives."""
+    """A name under `gpus` in experiments.yaml; `any` takes what the scheduler gives, `cpu` no GPU."""
     benchmark: str
     use_case: Annotated[int, Field(ge=1)]
     use_case_name: str
@@ -90,6 +92,10 @@ class Cell(Frozen):
     nodes: int = Field(default=1, ge=1)
     is_calibration: bool = False
     """One framework is measured against itself (`main.py calibrate`); no comparison takes these measurements."""
+
+    @property
+    def is_for_cpu(self) -> bool:
+        return self.gpu == CPU
 
     @property
     def short_name(self) -> str:

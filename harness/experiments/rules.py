@@ -13,7 +13,7 @@ from harness.experiments.expand import expand_variants
 from harness.experiments.model import BatchSizes, Config, PartialVariant, QuickBenchmark, QuickUseCase, UseCaseConfig
 from harness.experiments.source import Keys, Problem, Source
 from harness.experiments.words import field_problem, field_words, shape_problems
-from harness.plan import FRAMEWORKS, Frozen, MeasurementSettings
+from harness.plan import CPU, FRAMEWORKS, Frozen, MeasurementSettings
 from harness.suggest import valid_names
 from harness.work.declared import Benchmark, UseCase, benchmark, benchmark_names, use_case, use_case_names
 
@@ -22,6 +22,7 @@ Problems = Iterator[Problem]
 
 def check(config: Config, source: Source) -> Problems:
     yield from _check_matrix(config, source)
+    yield from _check_cpu(config, source)
     yield from _check_benchmarks(config, source)
     for number, given in config.use_cases.items():
         yield from _check_use_case(number, given, config, source)
@@ -58,6 +59,13 @@ def _check_matrix(config: Config, source: Source) -> Problems:
         yield from _known((*keys, "gpu"), partial.gpu, config.gpus, source)
         yield from _known((*keys, "benchmark"), partial.benchmark, config.benchmarks, source)
         yield from _known((*keys, "use_case"), partial.use_case, config.use_cases, source)
+
+
+def _check_cpu(config: Config, source: Source) -> Problems:
+    given = config.gpus.get(CPU)
+    for key in ("gres", "per_node"):
+        if given and getattr(given, key) is not None:
+            yield source.problem(("gpus", CPU, key), "is for GPUs; `cpu` asks for none", at_key=True)
 
 
 def _check_benchmarks(config: Config, source: Source) -> Problems:

@@ -136,7 +136,7 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--benchmark", help="a name under `benchmarks` in experiments.yaml")
     parser.add_argument("--use_case", "--use-case", type=int, help="a number under `use_cases`")
     parser.add_argument(
-        "--gpu", default="any", help="a name under `gpus` (default: any); only a label when run by hand"
+        "--gpu", default="any", help="a name under `gpus` (default: any); by hand a label, but `cpu` hides GPUs"
     )
     add_narrowing_flags(
         lambda flag, **options: parser.add_argument(*dict.fromkeys((flag, flag.replace("_", "-"))), **options)
