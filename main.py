@@ -37,17 +37,18 @@ COMMAND_LINES = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items
 
 DESCRIPTION = f"""\
 Measures the same work in JAX and in PyTorch, each in its own best way, through Slurm or on this machine.
-Without a command, it submits measurements: all of the matrix in experiments.yaml, or what the flags select.
+Without a command, it submits measurements: what the flags select of experiments.yaml, or its preset `headline`.
 
 examples:
   python main.py doctor                                check this machine; a fix is suggested for each problem
   python main.py data                                  download the data sets, once
-  python main.py --quick --data sample --wait          a short test run of everything; wait until it is over
+  python main.py --quick --data sample --wait          a short test run; wait until it is over
   python main.py --benchmark cifar10 --use_case 3      measure one cell, in both frameworks
   python main.py --benchmark cifar10 --use_case 3 --model cnn --batch_size 64 --precision fp32 --option output=full
                                                        only these of its variants
-  python main.py --gpu a100 --gpu h100                 measure the matrix on these two GPUs
-  python main.py --dry-run                             show what `python main.py` would submit
+  python main.py --dry-run                             show what `python main.py` would submit: the headline
+  python main.py --gpu a100 --gpu h100                 measure the headline on these two GPUs
+  python main.py --preset full                         measure everything in experiments.yaml
   python main.py status --watch                        follow all jobs
 
 commands:
@@ -147,6 +148,12 @@ def run_parser() -> Parser:
     )
     parser.add_argument("--framework", action="append", metavar="NAME", help="only jax or torch (default: both)")
     add_narrowing_flags(parser.two_spellings)
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="a selection of experiments.yaml by name: headline, demo, full, ... (default: headline, where none of "
+        "--benchmark, --use_case and --quick is given)",
+    )
     add_job_flags(parser)
     parser.two_spellings(
         "--no-baseline",
@@ -168,7 +175,12 @@ def run_parser() -> Parser:
 def run_command(arguments: argparse.Namespace) -> int:
     from pipeline.measure import measure
 
-    return measure(selection_of(arguments), job_flags_of(arguments), baseline=not arguments.no_baseline)
+    return measure(
+        selection_of(arguments),
+        job_flags_of(arguments),
+        preset=arguments.preset,
+        baseline=not arguments.no_baseline,
+    )
 
 
 def status_parser() -> Parser:

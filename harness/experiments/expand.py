@@ -1,7 +1,7 @@
 """From experiments.yaml to the pairs of jobs that a command asks for. Pure: no file, no Slurm."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -41,27 +41,52 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
         ConfigError: a name that is not defined, a cell that takes more GPUs than its nodes have, or nothing left to
             measure.
     """
+    scope = scope_of(config, selection)
+    if not scope.cells:
+        raise ConfigError("nothing to measure: matrix.exclude in experiments.yaml removes every cell asked for")
+    if not selection.narrowing.is_empty:
+        require_valid(selection.narrowing, places_of(config, scope.cells), scope.frameworks)
+    pairs = pairs_in(config, selection, scope)
+    if not pairs:
+        raise ConfigError(_why_nothing(config, selection, scope.cells, scope.frameworks))
+    return pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """The names that a selection stands for, in the order of experiments.yaml."""
+
+    gpus: list[str]
+    cells: list[tuple[str, int]]
+    """Benchmark and use case; not those that matrix.exclude names on each of the GPUs."""
+    frameworks: list[Framework]
+
+
+def scope_of(config: Config, selection: Selection) -> Scope:
+    """Raises ConfigError for a name that is not defined."""
     gpus = _chosen("--gpu", selection.gpus, config.gpus, config.matrix.gpus)
     benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks)
     use_cases = _chosen("--use_case", selection.use_cases, config.use_cases, config.matrix.use_cases)
     known = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS)
-    frameworks = [framework for framework in FRAMEWORKS if framework in known]
+    return Scope(
+        gpus=gpus,
+        cells=[
+            (benchmark, use_case)
+            for benchmark, use_case in itertools.product(benchmarks, use_cases)
+            if not all(config.is_excluded(gpu, benchmark, use_case) for gpu in gpus)
+        ],
+        frameworks=[framework for framework in FRAMEWORKS if framework in known],
+    )
 
-    cells = [
-        (benchmark, use_case)
-        for benchmark, use_case in itertools.product(benchmarks, use_cases)
-        if not all(config.is_excluded(gpu, benchmark, use_case) for gpu in gpus)
-    ]
-    if not cells:
-        raise ConfigError("nothing to measure: matrix.exclude in experiments.yaml removes every cell asked for")
-    if not selection.narrowing.is_empty:
-        require_valid(selection.narrowing, places_of(config, cells), frameworks)
 
+def pairs_in(config: Config, selection: Selection, scope: Scope) -> list[Pair]:
+    """Of a selection whose narrowing is valid; none where no cell has all of it. Raises ConfigError for a cell that
+    takes more GPUs than its nodes have."""
     # The same for every GPU, and there may be thousands of variants.
-    plans = {cell: _plans(config, selection, gpus[0], *cell, frameworks) for cell in cells}
+    plans = {cell: _plans(config, selection, scope.gpus[0], *cell, scope.frameworks) for cell in scope.cells}
     pairs = []
-    for gpu, benchmark, use_case in itertools.product(gpus, benchmarks, use_cases):
-        if (benchmark, use_case) not in plans or config.is_excluded(gpu, benchmark, use_case):
+    for gpu, (benchmark, use_case) in itertools.product(scope.gpus, scope.cells):
+        if config.is_excluded(gpu, benchmark, use_case):
             continue
         if not selection.narrowing.is_empty and not all(plan.variants for plan in plans[benchmark, use_case]):
             continue
@@ -69,8 +94,6 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
         _require_enough_gpus(config, cell)
         jobs = tuple(plan.model_copy(update={"cell": cell}) for plan in plans[benchmark, use_case])
         pairs.append(Pair(cell=cell, jobs=jobs))
-    if not pairs:
-        raise ConfigError(_why_nothing(config, selection, cells, frameworks))
     return pairs
 
 
@@ -92,7 +115,7 @@ def _plans(
         sizes |= {name: value for name, value in asked.items() if name in sizes}
         of_protocol = {name: value for name, value in asked.items() if name in MeasurementSettings.model_fields}
         protocol = MeasurementSettings.model_validate(protocol.model_dump() | of_protocol, strict=True)
-    of_frameworks = _narrowed(config, benchmark, use_case, frameworks, narrowing, quick=quick)
+    of_frameworks = narrowed(config, benchmark, use_case, frameworks, narrowing, quick=quick)
     return [
         JobPlan(
             framework=framework,
@@ -112,7 +135,7 @@ def _plans(
     ]
 
 
-def _narrowed(
+def narrowed(
     config: Config,
     benchmark: str,
     number: int,
@@ -188,10 +211,10 @@ def _why_nothing(
     quick, narrowing = selection.quick, selection.narrowing
 
     def counts(of: Narrowing) -> dict[Framework, int]:
-        narrowed = _narrowed(config, benchmark, number, frameworks, of, quick=quick)
+        own_of = narrowed(config, benchmark, number, frameworks, of, quick=quick)
         return {
             one: len(expand_variants(config, one, benchmark, number, quick=quick, narrowing=own))
-            for one, own in narrowed.items()
+            for one, own in own_of.items()
         }
 
     lacking = [framework for framework, count in counts(narrowing).items() if not count]
@@ -229,14 +252,15 @@ def _require_enough_gpus(config: Config, cell: Cell) -> None:
         )
 
 
-def baselines(config: Config, pairs: Sequence[Pair], selection: Selection) -> list[Pair]:
-    """What must be measured on one device for the scaling efficiency of these pairs, and is not among them.
+def baselines(config: Config, pairs: Sequence[Pair], selection: Selection, asked: Collection[Cell] = ()) -> list[Pair]:
+    """What must be measured on one device for the scaling efficiency of these pairs, and is not among them, nor of the
+    cells `asked`.
 
     From the use case of the same name with one device: its variants with the whole batch of a variant on N devices, or
     with 1/N of it. A quick run finds them among the variants of the full run and its own.
     """
     one_device = {use_case.name: number for number, use_case in config.use_cases.items() if use_case.devices == 1}
-    asked = {pair.cell for pair in pairs}
+    asked = {*asked, *(pair.cell for pair in pairs)}
     found: dict[Cell, Pair] = {}
     for pair in pairs:
         cell, number = pair.cell, one_device.get(pair.cell.use_case_name)
@@ -250,11 +274,11 @@ def baselines(config: Config, pairs: Sequence[Pair], selection: Selection) -> li
             force=False,
             narrowing=_of_baseline(pair, selection.narrowing),
         )
-        (whole,) = expand(config, alone)
-        jobs = [_partners(config, job, pair) for job in whole.jobs]
-        needed = whole.model_copy(update={"jobs": tuple(job for job in jobs if job.variants)})
-        if whole.cell not in asked and needed.jobs:
-            found[whole.cell] = needed
+        for whole in pairs_in(config, alone, scope_of(config, alone)):
+            jobs = [_partners(config, job, pair) for job in whole.jobs]
+            needed = whole.model_copy(update={"jobs": tuple(job for job in jobs if job.variants)})
+            if whole.cell not in asked and needed.jobs:
+                found[whole.cell] = needed
     return list(found.values())
 
 

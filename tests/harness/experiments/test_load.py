@@ -386,7 +386,7 @@ def test_an_excluded_cell_may_be_impossible(tmp_path: Path) -> None:
         (
             "- a\n",
             "experiments.yaml:1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, "
-            "benchmarks, use_cases, measurement, quick, wandb",
+            "benchmarks, use_cases, measurement, quick, presets, wandb",
         ),
         (
             "project: p\ncluster:\n\tpartition: x\n",
