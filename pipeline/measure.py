@@ -124,7 +124,10 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
     scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
     pairing = flags.pairing or config.pairing
     if flags.dry_run:
-        return print_dry_run(pairs, scripts, results, pairing=pairing, executor=flags.executor)
+        limit = config.cluster.time_limit_minutes
+        return print_dry_run(
+            pairs, scripts, results, pairing=pairing, executor=flags.executor, time_limit_minutes=limit
+        )
 
     from pipeline.submission.submit import choose_executor, submit
     from pipeline.watching.follow import follow

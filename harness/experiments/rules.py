@@ -81,8 +81,8 @@ def _check_part(keys: Keys, part: PresetPart, preset: PresetConfig, config: Conf
         yield source.problem(keys, f"as flags: {error}")
         return
     for benchmark_name, number in cells:
-        for framework in part.frameworks or FRAMEWORKS:
-            own = narrowed(config, benchmark_name, number, part.frameworks or FRAMEWORKS, narrowing, quick=preset.quick)
+        own = narrowed(config, benchmark_name, number, part.frameworks or FRAMEWORKS, narrowing, quick=preset.quick)
+        for framework in own:
             if not expand_variants(
                 config, framework, benchmark_name, number, quick=preset.quick, narrowing=own[framework]
             ):

@@ -8,12 +8,19 @@ from pathlib import Path
 
 from harness.paths import Results
 from harness.plan import JobPlan, Pair, Pairing
+from pipeline.submission.estimate import estimate_part, in_words
 from pipeline.submission.pairing import arms_of
 from pipeline.submission.submit import run_arguments, script_name, split
 
 
 def print_dry_run(
-    pairs: Iterable[Pair], scripts: Mapping[str, Path], results: Results, *, pairing: Pairing, executor: str
+    pairs: Iterable[Pair],
+    scripts: Mapping[str, Path],
+    results: Results,
+    *,
+    pairing: Pairing,
+    executor: str,
+    time_limit_minutes: int,
 ) -> int:
     """`executor` as on the command line; `auto` shows sbatch lines also where there is no sbatch."""
     parts = [part for pair in pairs for part in split(pair, pairing)]
@@ -26,6 +33,12 @@ def print_dry_run(
     measurements = sum(measurement_count(plan) for part in parts for plan in part.jobs)
     jobs = f"{len(parts)} job{'' if len(parts) == 1 else 's'}"
     lines.append(f"# {jobs}, {measurements} measurements; nothing was submitted.\n")
+    scheduler = "local" if executor == "local" else "slurm"
+    estimates = [estimate_part(part, results, scheduler) for part in parts]
+    if (left := sum(one.measurements for one in estimates)) < measurements:
+        lines.append(f"# {measurements - left} of them have a record already.\n")
+    if left:
+        lines.append(f"# {in_words(estimates, time_limit_minutes, has_limit=scheduler == 'slurm')}\n")
     if executor == "auto" and shutil.which("sbatch") is None:
         lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
     sys.stdout.writelines(lines)

@@ -23,6 +23,7 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair, Pairing
 from harness.plan_file import write_plan
 from harness.results.record import find_settled_record
+from pipeline.submission.estimate import estimate_part, in_words
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.watching.jobs import JobState, Submission, job_states
 
@@ -90,6 +91,11 @@ def submit(
             else:
                 plans.append(plan)
         needed += split(pair.model_copy(update={"jobs": tuple(plans)}), pairing)
+    if needed:
+        estimates = [estimate_part(part, results, executor) for part in needed]
+        count = sum(one.measurements for one in estimates)
+        has_limit = executor == "slurm"
+        print(f"{count} measurements. {in_words(estimates, config.cluster.time_limit_minutes, has_limit=has_limit)}")
     if executor == "slurm":
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)

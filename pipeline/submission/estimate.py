@@ -1,0 +1,206 @@
+"""How long jobs will take: from earlier records of the same kind, else from the protocol's settings. Pure, but for the
+function that reads the records' times."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from harness.paths import Results, timestamp
+from harness.plan import JobPlan, MeasurementSettings, Pair, Variant
+from harness.results.record import SETTLED, find_settled_record
+from harness.results.statistics import median
+
+START_S = 10.0
+"""Of a process: import the framework, load, compile, check. An assumption, until there are records."""
+SHARE_OF_LIMIT = 0.25
+"""Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
+STOPS_BEFORE_LIMIT_S = 90.0
+"""A job of Slurm stops so long before its limit (templates/header.sh.j2)."""
+LENGTH_OF_TIMESTAMP = len(timestamp())
+NEWEST = 60
+"""Records that are read of each framework and cell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """What earlier measurements of a cell and framework took, in seconds; medians."""
+
+    by_variant: dict[str, float]
+    """By the variant's key."""
+    of_any: float | None
+    """None without a record."""
+
+
+NO_DURATIONS = Durations(by_variant={}, of_any=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Of one job, or of the two that run in turn."""
+
+    measurements: int
+    """Without those that have a record."""
+    from_records: int
+    """How many of them are known from records of the same cell and framework."""
+    seconds: float
+    longest_s: float
+    """Of a measurement."""
+    devices: int
+    trains: bool
+    """Whether it is training, whose way to the target the protocol does not tell."""
+
+
+def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
+    """
+    Args:
+        starts: processes of a measurement, on the average over its replicates.
+    """
+    blocks_s = max(protocol.min_blocks * protocol.block_min_s, SHARE_OF_LIMIT * protocol.max_time_s)
+    return (
+        starts * START_S
+        + 2 * protocol.idle_s
+        + protocol.warmup_s
+        + min(blocks_s, protocol.max_time_s)
+        + SHARE_OF_LIMIT * protocol.latency_max_time_s
+        + protocol.energy_window_s
+    )
+
+
+def estimate_of(plan: JobPlan, left: dict[str, int], durations: Durations) -> Estimate:
+    """
+    Args:
+        left: by the key of a variant, how many measurements are to be made.
+    """
+    replicates = plan.protocol.replicates
+    has_warm_start = plan.cell.devices == 1 and not plan.quick and not plan.cell.is_calibration
+    starts = (replicates + 2) / replicates if has_warm_start else 1.0  # two more processes in the first replicate
+    otherwise = protocol_s(plan.protocol, starts=starts) if durations.of_any is None else durations.of_any
+    each_s = {key: durations.by_variant.get(key, otherwise) for key in left}
+    count = sum(left.values())
+    return Estimate(
+        measurements=count,
+        from_records=0 if durations.of_any is None else count,
+        seconds=sum(each_s[key] * count for key, count in left.items()),
+        longest_s=max((each_s[key] for key, count in left.items() if count), default=0.0),
+        devices=plan.cell.devices,
+        trains=plan.cell.use_case_name == "train",
+    )
+
+
+def together(estimates: Sequence[Estimate]) -> Estimate:
+    """Of jobs that run in turn."""
+    return Estimate(
+        measurements=sum(one.measurements for one in estimates),
+        from_records=sum(one.from_records for one in estimates),
+        seconds=sum(one.seconds for one in estimates),
+        longest_s=max(one.longest_s for one in estimates),
+        devices=estimates[0].devices,
+        trains=any(one.trains for one in estimates),
+    )
+
+
+def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
+    """How often its job is cut off and goes on: each time the measurement at hand is lost, the longest at most. None
+    where no measurement fits into the limit."""
+    limit_s = 60 * time_limit_minutes - STOPS_BEFORE_LIMIT_S
+    if estimate.seconds <= limit_s:
+        return 0
+    useful_s = limit_s - estimate.longest_s
+    return math.ceil((estimate.seconds - limit_s) / useful_s) if useful_s > 0 else None
+
+
+def estimate_part(part: Pair, results: Results, scheduler: str) -> Estimate:
+    """Of what is submitted as one job."""
+    return together([_estimate_plan(plan, results, scheduler) for plan in part.jobs])
+
+
+def _estimate_plan(plan: JobPlan, results: Results, scheduler: str) -> Estimate:
+    folder = results.records(plan.cell, plan.framework)
+    if not folder.is_dir():  # thousands of plans may have none
+        return estimate_of(
+            plan, dict.fromkeys((one.key for one in plan.variants), plan.protocol.replicates), NO_DURATIONS
+        )
+    left = dict.fromkeys((one.key for one in plan.variants), 0)
+    for measurement in plan.measurements():
+        if plan.force or find_settled_record(measurement, results, scheduler) is None:
+            left[measurement.variant.key] += 1
+    return estimate_of(plan, left, read_durations(folder, quick=plan.quick))
+
+
+def read_durations(folder: Path, *, quick: bool) -> Durations:
+    """Of the newest records in a folder. What cannot be read tells nothing here; the report complains about it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    files = sorted(folder.glob("*.json"), key=lambda path: path.stem[-LENGTH_OF_TIMESTAMP:], reverse=True)
+    for path in files[:NEWEST]:
+        try:
+            content = json.loads(path.read_text())
+            measurement = content["measurement"]
+            lasted = datetime.fromisoformat(content["ended_at"]) - datetime.fromisoformat(content["started_at"])
+            if content["outcome"] in SETTLED and measurement["quick"] == quick:
+                found[Variant.model_validate(measurement["variant"]).key].append(lasted.total_seconds())
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    everything = [seconds for of_variant in found.values() for seconds in of_variant]
+    return Durations(
+        by_variant={key: median(of_variant) for key, of_variant in found.items()},
+        of_any=median(everything) if everything else None,
+    )
+
+
+def in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *, has_limit: bool) -> str:
+    """Some sentences: how long, known from what, and how that fits the limit.
+
+    Args:
+        has_limit: whether a scheduler ends what takes longer.
+    """
+    by_devices: dict[int, float] = defaultdict(float)
+    for one in estimates:
+        by_devices[one.devices] += one.seconds
+    times = [
+        f"{in_time(seconds)} on {'one device' if devices == 1 else f'{devices} devices'}"
+        for devices, seconds in sorted(by_devices.items())
+    ]
+    sentences = [f"About {' and '.join(times)}, one job after the other, {_known_from(estimates)}."]
+    if has_limit:
+        sentences.append(_limit_in_words(estimates, time_limit_minutes))
+    return " ".join(sentences)
+
+
+def _known_from(estimates: Iterable[Estimate]) -> str:
+    estimates = list(estimates)
+    known, count = (sum(getattr(one, name) for one in estimates) for name in ("from_records", "measurements"))
+    if known == count:
+        return "from earlier records"
+    unknown_training = any(one.trains and one.from_records < one.measurements for one in estimates)
+    training = ", without the training to its target, which only records tell" if unknown_training else ""
+    if known == 0:
+        return f"by the protocol's settings{training}: there are no earlier records of this kind"
+    return f"from earlier records ({known} of {count} measurements) and the protocol's settings{training}"
+
+
+def _limit_in_words(estimates: Sequence[Estimate], time_limit_minutes: int) -> str:
+    limit = f"time_limit_minutes ({time_limit_minutes})"
+    needed = [requeues(one, time_limit_minutes) for one in estimates]
+    if None in needed:
+        return f"A measurement may take longer than {limit} allows: raise it."
+    most = max(count or 0 for count in needed)
+    longest = in_time(max(one.seconds for one in estimates))
+    if most == 0:
+        return f"The longest job takes {longest}, within {limit}."
+    over = sum(1 for count in needed if count)
+    return (
+        f"{over} of {len(needed)} jobs {'takes' if over == 1 else 'take'} longer than {limit}, up to {longest}: "
+        f"cut off, they are requeued, at most {most} time{'' if most == 1 else 's'}, and go on where they were."
+    )
+
+
+def in_time(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
