@@ -35,9 +35,6 @@ class Durations:
     """None without a record."""
 
 
-NO_DURATIONS = Durations(by_variant={}, of_any=None)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Of one job, or of the two that run in turn."""
@@ -75,10 +72,7 @@ def estimate_of(plan: JobPlan, left: dict[str, int], durations: Durations) -> Es
     Args:
         left: by the key of a variant, how many measurements are to be made.
     """
-    replicates = plan.protocol.replicates
-    has_warm_start = plan.cell.devices == 1 and not plan.quick and not plan.cell.is_calibration
-    starts = (replicates + 2) / replicates if has_warm_start else 1.0  # two more processes in the first replicate
-    otherwise = protocol_s(plan.protocol, starts=starts) if durations.of_any is None else durations.of_any
+    otherwise = _by_protocol_s(plan) if durations.of_any is None else durations.of_any
     each_s = {key: durations.by_variant.get(key, otherwise) for key in left}
     count = sum(left.values())
     return Estimate(
@@ -89,6 +83,26 @@ def estimate_of(plan: JobPlan, left: dict[str, int], durations: Durations) -> Es
         devices=plan.cell.devices,
         trains=plan.cell.use_case_name == "train",
     )
+
+
+def without_records(plan: JobPlan) -> Estimate:
+    """Of all its measurements."""
+    count, each_s = len(plan.variants) * plan.protocol.replicates, _by_protocol_s(plan)
+    return Estimate(
+        measurements=count,
+        from_records=0,
+        seconds=count * each_s,
+        longest_s=each_s,
+        devices=plan.cell.devices,
+        trains=plan.cell.use_case_name == "train",
+    )
+
+
+def _by_protocol_s(plan: JobPlan) -> float:
+    """Of a measurement. The first replicate has two more processes where the warm start is measured."""
+    replicates = plan.protocol.replicates
+    has_warm_start = plan.cell.devices == 1 and not plan.quick and not plan.cell.is_calibration
+    return protocol_s(plan.protocol, starts=(replicates + 2) / replicates if has_warm_start else 1.0)
 
 
 def together(estimates: Sequence[Estimate]) -> Estimate:
@@ -121,9 +135,7 @@ def estimate_part(part: Pair, results: Results, scheduler: str) -> Estimate:
 def _estimate_plan(plan: JobPlan, results: Results, scheduler: str) -> Estimate:
     folder = results.records(plan.cell, plan.framework)
     if not folder.is_dir():  # thousands of plans may have none
-        return estimate_of(
-            plan, dict.fromkeys((one.key for one in plan.variants), plan.protocol.replicates), NO_DURATIONS
-        )
+        return without_records(plan)
     left = dict.fromkeys((one.key for one in plan.variants), 0)
     for measurement in plan.measurements():
         if plan.force or find_settled_record(measurement, results, scheduler) is None:

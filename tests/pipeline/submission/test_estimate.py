@@ -19,6 +19,7 @@ from pipeline.submission.estimate import (
     read_durations,
     requeues,
     together,
+    without_records,
 )
 
 
@@ -62,6 +63,9 @@ def test_of_a_plan_without_records(plan: JobPlan, each_s: float) -> None:
     assert (found.measurements, found.from_records) == (5, 0)
     assert found.seconds == pytest.approx(5 * each_s)
     assert found.longest_s == pytest.approx(each_s)
+    everything = without_records(plan)
+    assert (everything.measurements, everything.from_records) == (3, 0)
+    assert everything.seconds == pytest.approx(3 * each_s)
 
 
 def test_of_a_plan_with_records() -> None:
