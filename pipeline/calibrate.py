@@ -55,6 +55,7 @@ def calibration_pair(pair: Pair, *, rounds: int, quick: bool) -> Pair:
         "cell": cell,
         "protocol": (QUICK_PROTOCOL if quick else PROTOCOL).model_copy(update={"replicates": rounds}),
         "quick": quick,
+        "screening": None,
     }
     jobs = tuple(
         plan.model_copy(update=changes | {"variants": _conditions(plan), "settings": _settings(plan)})

@@ -8,7 +8,18 @@ from typing import TypeVar
 from harness.errors import ConfigError
 from harness.experiments.model import Config
 from harness.experiments.narrow import ALL, Narrowing, places_of, require_valid
-from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, JobPlan, MeasurementSettings, Pair, Scalar, Variant
+from harness.plan import (
+    FRAMEWORKS,
+    Cell,
+    DataKind,
+    Framework,
+    JobPlan,
+    MeasurementSettings,
+    Pair,
+    Scalar,
+    Screening,
+    Variant,
+)
 from harness.suggest import valid_names
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.declared import benchmark_names, use_case_names
@@ -29,6 +40,8 @@ class Selection:
     quick: bool = False
     force: bool = False
     narrowing: Narrowing = ALL
+    full: bool = False
+    """Every mode in all replicates, whichever is the fastest."""
 
 
 def expand(config: Config, selection: Selection) -> list[Pair]:
@@ -116,7 +129,7 @@ def _plans(
         of_protocol = {name: value for name, value in asked.items() if name in MeasurementSettings.model_fields}
         protocol = MeasurementSettings.model_validate(protocol.model_dump() | of_protocol, strict=True)
     of_frameworks = narrowed(config, benchmark, use_case, frameworks, narrowing, quick=quick)
-    return [
+    plans = [
         JobPlan(
             framework=framework,
             cell=config.cell(gpu, benchmark, use_case),
@@ -130,9 +143,14 @@ def _plans(
             quick=quick,
             force=selection.force,
             flags=own.flags(),
+            full=selection.full,
+            screening=None
+            if selection.full or quick or own.execution_modes  # who names modes wants to see them
+            else _screening(config, framework, use_case, protocol),
         )
         for framework, own in of_frameworks.items()
     ]
+    return [plan if plan.screened_variants() else plan.model_copy(update={"screening": None}) for plan in plans]
 
 
 def narrowed(
@@ -235,6 +253,21 @@ def _why_nothing(
     )
 
 
+def _screening(config: Config, framework: Framework, number: int, protocol: MeasurementSettings) -> Screening | None:
+    """None where one replicate is all that is wanted, which is as much as a screening; and for a use case that is not
+    declared, which the check of experiments.yaml tells."""
+    name = config.use_cases[number].name
+    if protocol.replicates == 1 or name not in use_case_names():
+        return None
+    declared = declared_use_case(name)
+    modes = declared.modes[framework]
+    headline = [declared.headline[framework]] if framework in declared.headline else []
+    return Screening(
+        always=(*headline, *(mode.name for mode in modes if mode.is_loop)),
+        many_steps=tuple(mode.name for mode in modes if mode.several_steps),
+    )
+
+
 def with_possible_weights(settings: dict[str, Scalar], data: DataKind) -> dict[str, Scalar]:
     """The sample's classes are none of ImageNet's, so pretrained weights have no outputs for them: they are drawn."""
     is_pretrained = settings.get("weights") == "pretrained"
@@ -303,7 +336,8 @@ def _partners(config: Config, job: JobPlan, of_several: Pair) -> JobPlan:
     }
     full = expand_variants(config, job.framework, job.cell.benchmark, job.cell.use_case, quick=False)
     known = {variant.key: variant for variant in (*full, *job.variants)}
-    return job.model_copy(update={"variants": tuple(variant for key, variant in known.items() if key in wanted)})
+    variants = tuple(variant for key, variant in known.items() if key in wanted)
+    return job.model_copy(update={"variants": variants, "screening": None})  # all of them are wanted
 
 
 def expand_variants(

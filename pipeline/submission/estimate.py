@@ -3,15 +3,16 @@ function that reads the records' times."""
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from harness.paths import Results, timestamp
-from harness.plan import JobPlan, MeasurementSettings, Pair, Variant
+from harness.plan import JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
 from harness.results.record import SETTLED, find_settled_record
+from harness.results.screening import needed
 from harness.results.statistics import median
 
 START_S = 10.0
@@ -27,12 +28,24 @@ NEWEST = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Durations:
-    """What earlier measurements of a cell and framework took, in seconds; medians."""
+    """What earlier measurements of a cell and framework took, in seconds; medians. None without a record."""
 
     by_variant: dict[str, float]
-    """By the variant's key."""
+    """By the variant's key; of replicates, as the next."""
     of_any: float | None
-    """None without a record."""
+    of_screening: float | None = None
+
+
+NO_DURATIONS = Durations(by_variant={}, of_any=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What is to be measured of a plan."""
+
+    screenings: int
+    replicates: Mapping[str, int]
+    """By the key of a variant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,39 +80,37 @@ def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
     )
 
 
-def estimate_of(plan: JobPlan, left: dict[str, int], durations: Durations) -> Estimate:
-    """
-    Args:
-        left: by the key of a variant, how many measurements are to be made.
-    """
+def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
     otherwise = _by_protocol_s(plan) if durations.of_any is None else durations.of_any
-    each_s = {key: durations.by_variant.get(key, otherwise) for key in left}
-    count = sum(left.values())
+    screening_s = durations.of_screening or protocol_s(of_screening(plan.protocol), starts=1)
+    each_s = {key: durations.by_variant.get(key, otherwise) for key in left.replicates}
+    replicates = sum(left.replicates.values())
+    longest_s = max((each_s[key] for key, count in left.replicates.items() if count), default=0.0)
     return Estimate(
-        measurements=count,
-        from_records=0 if durations.of_any is None else count,
-        seconds=sum(each_s[key] * count for key, count in left.items()),
-        longest_s=max((each_s[key] for key, count in left.items() if count), default=0.0),
+        measurements=left.screenings + replicates,
+        from_records=(0 if durations.of_any is None else replicates)
+        + (0 if durations.of_screening is None else left.screenings),
+        seconds=left.screenings * screening_s + sum(each_s[key] * count for key, count in left.replicates.items()),
+        longest_s=max(longest_s, screening_s if left.screenings else 0.0),
         devices=plan.cell.devices,
         trains=plan.cell.use_case_name == "train",
     )
 
 
-def without_records(plan: JobPlan) -> Estimate:
-    """Of all its measurements."""
-    count, each_s = len(plan.variants) * plan.protocol.replicates, _by_protocol_s(plan)
-    return Estimate(
-        measurements=count,
-        from_records=0,
-        seconds=count * each_s,
-        longest_s=each_s,
-        devices=plan.cell.devices,
-        trains=plan.cell.use_case_name == "train",
-    )
+def expected(plan: JobPlan) -> Left:
+    """Before anything is measured. After a screening, those of its modes that always have replicates go on, and one
+    other of each comparison: how many really do is what the screening says."""
+    screened = {variant.key for variant in plan.screened_variants()}
+    going_on: list[Variant] = []
+    for contest in plan.contests():
+        others = [one for one in contest if plan.screening and one.execution_mode not in plan.screening.always]
+        is_screened = contest[0].key in screened
+        going_on += [one for one in contest if not is_screened or one not in others[1:]]
+    return Left(screenings=len(screened), replicates={one.key: plan.protocol.replicates for one in going_on})
 
 
 def _by_protocol_s(plan: JobPlan) -> float:
-    """Of a measurement. The first replicate has two more processes where the warm start is measured."""
+    """Of a replicate. The first has two more processes where the warm start is measured."""
     replicates = plan.protocol.replicates
     has_warm_start = plan.cell.devices == 1 and not plan.quick and not plan.cell.is_calibration
     return protocol_s(plan.protocol, starts=(replicates + 2) / replicates if has_warm_start else 1.0)
@@ -127,32 +138,51 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
     return math.ceil((estimate.seconds - limit_s) / useful_s) if useful_s > 0 else None
 
 
-def estimate_part(part: Pair, results: Results, scheduler: str) -> Estimate:
-    """Of what is submitted as one job."""
-    return together([_estimate_plan(plan, results, scheduler) for plan in part.jobs])
+def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
+    """Of each part that is submitted as one job."""
+    known: dict[int, Estimate] = {}  # by the identity of the variants, which thousands of plans share
+
+    def of_plan(plan: JobPlan) -> Estimate:
+        folder = results.records(plan.cell, plan.framework)
+        if folder.is_dir():
+            return estimate_of(plan, _left(plan, results, scheduler), read_durations(folder, quick=plan.quick))
+        if id(plan.variants) not in known:
+            known[id(plan.variants)] = estimate_of(plan, expected(plan), NO_DURATIONS)
+        return known[id(plan.variants)]
+
+    return [together([of_plan(plan) for plan in part.jobs]) for part in parts]
 
 
-def _estimate_plan(plan: JobPlan, results: Results, scheduler: str) -> Estimate:
-    folder = results.records(plan.cell, plan.framework)
-    if not folder.is_dir():  # thousands of plans may have none
-        return without_records(plan)
-    left = dict.fromkeys((one.key for one in plan.variants), 0)
-    for measurement in plan.measurements():
-        if plan.force or find_settled_record(measurement, results, scheduler) is None:
-            left[measurement.variant.key] += 1
-    return estimate_of(plan, left, read_durations(folder, quick=plan.quick))
+def _left(plan: JobPlan, results: Results, scheduler: str) -> Left:
+    """Without what has a record. Until the screening is over, what is expected of it."""
+
+    def is_open(measurement: Measurement) -> bool:
+        return plan.force or find_settled_record(measurement, results, scheduler) is None
+
+    screenings = sum(is_open(measurement) for measurement in plan.screenings())
+    if screenings:
+        return replace(expected(plan), screenings=screenings)
+    found = Counter(
+        one.variant.key for one in needed(plan, results, scheduler) if not one.is_screening and is_open(one)
+    )
+    return Left(screenings=0, replicates=found)
 
 
 def read_durations(folder: Path, *, quick: bool) -> Durations:
     """Of the newest records in a folder. What cannot be read tells nothing here; the report complains about it."""
     found: dict[str, list[float]] = defaultdict(list)
+    screenings: list[float] = []
     files = sorted(folder.glob("*.json"), key=lambda path: path.stem[-LENGTH_OF_TIMESTAMP:], reverse=True)
     for path in files[:NEWEST]:
         try:
             content = json.loads(path.read_text())
             measurement = content["measurement"]
             lasted = datetime.fromisoformat(content["ended_at"]) - datetime.fromisoformat(content["started_at"])
-            if content["outcome"] in SETTLED and measurement["quick"] == quick:
+            if content["outcome"] not in SETTLED or measurement["quick"] != quick:
+                continue
+            if measurement.get("stage") == "screening":
+                screenings.append(lasted.total_seconds())
+            else:
                 found[Variant.model_validate(measurement["variant"]).key].append(lasted.total_seconds())
         except (OSError, ValueError, KeyError, TypeError):
             continue
@@ -160,10 +190,11 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
     return Durations(
         by_variant={key: median(of_variant) for key, of_variant in found.items()},
         of_any=median(everything) if everything else None,
+        of_screening=median(screenings) if screenings else None,
     )
 
 
-def in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *, has_limit: bool) -> str:
+def estimate_in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *, has_limit: bool) -> str:
     """Some sentences: how long, known from what, and how that fits the limit.
 
     Args:

@@ -23,7 +23,8 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair, Pairing
 from harness.plan_file import write_plan
 from harness.results.record import find_settled_record
-from pipeline.submission.estimate import estimate_part, in_words
+from harness.results.screening import needed
+from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.watching.jobs import JobState, Submission, job_states
 
@@ -92,10 +93,8 @@ def submit(
                 plans.append(plan)
         needed += split(pair.model_copy(update={"jobs": tuple(plans)}), pairing)
     if needed:
-        estimates = [estimate_part(part, results, executor) for part in needed]
-        count = sum(one.measurements for one in estimates)
-        has_limit = executor == "slurm"
-        print(f"{count} measurements. {in_words(estimates, config.cluster.time_limit_minutes, has_limit=has_limit)}")
+        estimates, limit = estimates_of(needed, results, executor), config.cluster.time_limit_minutes
+        print(estimate_in_words(estimates, limit, has_limit=executor == "slurm"))
     if executor == "slurm":
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
@@ -117,7 +116,7 @@ def script_name(part: Pair) -> str:
 
 
 def is_measured(plan: JobPlan, results: Results, executor: Executor) -> bool:
-    return all(find_settled_record(each, results, executor) for each in plan.measurements())
+    return all(find_settled_record(each, results, executor) for each in needed(plan, results, executor))
 
 
 def find_twin(plan: JobPlan, active: Sequence[JobState]) -> JobState | None:
@@ -145,7 +144,7 @@ def run_arguments(folder: JobFolder, results: Results, arm: Arm | None = None, p
     return [
         *("--results", str(results.root.absolute())),
         *("--job-folder", str(folder.root.absolute())),
-        *(("--replicate", str(arm.replicate), "--position", str(arm.position)) if arm else ()),
+        *(("--replicate", str(arm.turn), "--position", str(arm.position)) if arm else ()),
         *(("--pair", pair) if pair else ()),
     ]
 
@@ -311,7 +310,7 @@ def _submit_pair(
     runs = {}
     for arm in arms_of(part):
         plan, folder = sides[arm.framework]
-        arm_folder = folder.arm(arm.replicate)
+        arm_folder = folder.arm(arm.turn)
         arm_folder.mkdir()
         arguments = run_arguments(folder, results, arm)
         runs[arm_folder] = RunScript(run_script(plan), arguments, stop_marker=arm_folder / "stopped")

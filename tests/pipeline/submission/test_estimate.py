@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 
 from harness.paths import Results
-from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Variant, WandbSettings
+from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant, WandbSettings
 from pipeline.submission.estimate import (
     Durations,
     Estimate,
+    Left,
+    estimate_in_words,
     estimate_of,
-    estimate_part,
+    estimates_of,
+    expected,
     in_time,
-    in_words,
     protocol_s,
     read_durations,
     requeues,
     together,
-    without_records,
 )
 
 
@@ -59,19 +60,29 @@ def test_by_the_protocol() -> None:
     ],
 )
 def test_of_a_plan_without_records(plan: JobPlan, each_s: float) -> None:
-    found = estimate_of(plan, {"a": 3, "b": 2}, Durations(by_variant={}, of_any=None))
+    found = estimate_of(plan, Left(screenings=0, replicates={"a": 3, "b": 2}), Durations(by_variant={}, of_any=None))
     assert (found.measurements, found.from_records) == (5, 0)
     assert found.seconds == pytest.approx(5 * each_s)
     assert found.longest_s == pytest.approx(each_s)
-    everything = without_records(plan)
-    assert (everything.measurements, everything.from_records) == (3, 0)
-    assert everything.seconds == pytest.approx(3 * each_s)
+    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap": 3})
 
 
 def test_of_a_plan_with_records() -> None:
     """Of the variant itself, else of the others; what has a record costs nothing, however long it took."""
-    found = estimate_of(plan_of(), {"a": 3, "b": 2, "c": 0}, Durations(by_variant={"a": 10.0, "c": 99.0}, of_any=40.0))
+    left = Left(screenings=0, replicates={"a": 3, "b": 2, "c": 0})
+    found = estimate_of(plan_of(), left, Durations(by_variant={"a": 10.0, "c": 99.0}, of_any=40.0))
     assert (found.measurements, found.from_records, found.seconds, found.longest_s) == (5, 5, 110.0, 40.0)
+
+
+def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
+    """Three modes are screened for 10 start + 0.5 warm-up + 1 blocks + 0.25 latency + 0.1 energy; two go on."""
+    plan = plan_of("vmap", "grouped", "ghost").model_copy(update={"screening": Screening(always=("vmap",))})
+    left = expected(plan)
+    assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap": 3, "cnn-b8-fp32-grouped": 3})
+    found = estimate_of(plan, left, Durations(by_variant={}, of_any=60.0))
+    assert (found.measurements, found.from_records, found.longest_s) == (9, 6, 60.0)
+    assert found.seconds == pytest.approx(3 * 11.85 + 6 * 60)
+    assert estimate_of(plan, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 375.0
 
 
 def test_two_in_turn_are_one_job() -> None:
@@ -124,20 +135,21 @@ def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
     results, plan = Results(root=tmp_path), plan_of("vmap", "ghost")
     write_record(results.records(plan.cell, "jax"), "vmap", 20, number=1)
     part = Pair(cell=plan.cell, jobs=(plan,))
-    assert estimate_part(part, results, "slurm") == estimate(120.0, measurements=6, from_records=6, longest_s=20.0)
-    assert estimate_part(part, Results(root=tmp_path / "none"), "slurm").from_records == 0
+    assert estimates_of([part], results, "slurm") == [estimate(120.0, measurements=6, from_records=6, longest_s=20.0)]
+    (without,) = estimates_of([part], Results(root=tmp_path / "none"), "slurm")
+    assert without.from_records == 0
 
 
 def test_in_words() -> None:
-    assert in_words([estimate(600.0), estimate(1200.0), estimate(90.0, devices=2)], 30, has_limit=True) == (
+    assert estimate_in_words([estimate(600.0), estimate(1200.0), estimate(90.0, devices=2)], 30, has_limit=True) == (
         "About 30 min on one device and 2 min on 2 devices, one job after the other, from earlier records. The longest "
         "job takes 20 min, within time_limit_minutes (30)."
     )
-    assert in_words([estimate(45.0, from_records=4, trains=True)], 30, has_limit=False) == (
+    assert estimate_in_words([estimate(45.0, from_records=4, trains=True)], 30, has_limit=False) == (
         "About 45 s on one device, one job after the other, from earlier records (4 of 10 measurements) and the "
         "protocol's settings, without the training to its target, which only records tell."
     )
-    assert in_words([estimate(9999.0, longest_s=5000.0)], 30, has_limit=True).endswith(
+    assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], 30, has_limit=True).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."
     )
 
