@@ -27,8 +27,7 @@ $(VENV)/installed-%: pyproject.toml install.sh
 	@touch $@ $(VENV)/installed-$(patsubst %$(comma)dev,%,$*)
 
 demo: env  ## a small run of both frameworks on this machine, with a live table and the comparison at its end
-	$(RUN) main.py --benchmark mnist --use_case 1 --use_case 3 --data sample --quick \
-	    --executor local --wait --results results/demo
+	$(RUN) main.py --preset demo --executor local --wait --results results/demo
 
 test: env-dev  ## run the tests
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.errors import ProjectError
+from harness.experiments.flags import add_narrowing_flags
 from harness.suggest import nearest
 
 if TYPE_CHECKING:
@@ -37,15 +38,18 @@ COMMAND_LINES = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items
 
 DESCRIPTION = f"""\
 Measures the same work in JAX and in PyTorch, each in its own best way, through Slurm or on this machine.
-Without a command, it submits measurements: all of the matrix in experiments.yaml, or what the flags select.
+Without a command, it submits measurements: what the flags select of experiments.yaml, or its preset `headline`.
 
 examples:
   python main.py doctor                                check this machine; a fix is suggested for each problem
   python main.py data                                  download the data sets, once
-  python main.py --quick --data sample --wait          a short test run of everything; wait until it is over
+  python main.py --quick --data sample --wait          a short test run; wait until it is over
   python main.py --benchmark cifar10 --use_case 3      measure one cell, in both frameworks
-  python main.py --gpu a100 --gpu h100                 measure the matrix on these two GPUs
-  python main.py --dry-run                             show what `python main.py` would submit
+  python main.py --benchmark cifar10 --use_case 3 --model cnn --batch_size 64 --precision fp32 --option output=full
+                                                       only these of its variants
+  python main.py --dry-run                             show what `python main.py` would submit: the headline
+  python main.py --gpu a100 --gpu h100                 measure the headline on these two GPUs
+  python main.py --preset full                         measure everything in experiments.yaml
   python main.py status --watch                        follow all jobs
 
 commands:
@@ -72,9 +76,11 @@ class Parser(argparse.ArgumentParser):
         )
 
     def two_spellings(self, flag: str, **options: Any) -> None:
-        """Adds `--use_case` and, without mention in the help, `--use-case`."""
+        """Adds `--use_case` and, without mention in the help, `--use-case`. A flag of one word has one."""
         self.add_argument(flag, **options)
         other = flag[:2] + (flag[2:].replace("_", "-") if "_" in flag else flag[2:].replace("-", "_"))
+        if other == flag:
+            return
         options["dest"] = flag[2:].replace("-", "_")
         options["help"] = argparse.SUPPRESS
         self.add_argument(other, **options)
@@ -142,6 +148,13 @@ def run_parser() -> Parser:
         "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
     )
     parser.add_argument("--framework", action="append", metavar="NAME", help="only jax or torch (default: both)")
+    add_narrowing_flags(parser.two_spellings)
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="a selection of experiments.yaml by name: headline, demo, full, ... (default: headline, where none of "
+        "--benchmark, --use_case and --quick is given)",
+    )
     add_job_flags(parser)
     parser.two_spellings(
         "--no-baseline",
@@ -169,7 +182,12 @@ def run_parser() -> Parser:
 def run_command(arguments: argparse.Namespace) -> int:
     from pipeline.measure import measure
 
-    return measure(selection_of(arguments), job_flags_of(arguments), baseline=not arguments.no_baseline)
+    return measure(
+        selection_of(arguments),
+        job_flags_of(arguments),
+        preset=arguments.preset,
+        baseline=not arguments.no_baseline,
+    )
 
 
 def status_parser() -> Parser:
@@ -392,8 +410,8 @@ CALIBRATE_DESCRIPTION = f"""\
 
 Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
 slowdown of 1, 2, 5 and 10 % planted in the timed step. The rounds are then compared as a report compares JAX with
-PyTorch. Jobs do this, like any other: `status` shows them, `cancel` ends them, and the same command goes on where
-they were. It wants a quiet machine.
+PyTorch. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
+`cancel` ends them, and the same command goes on where they were. It wants a quiet machine.
 
 examples:
   python main.py calibrate --wait                  both frameworks, 12 rounds, then the table
@@ -409,9 +427,7 @@ def calibrate_parser() -> Parser:
     parser.add_argument("--benchmark", nargs=1, default=["mnist"], metavar="NAME", help="default: mnist")
     parser.two_spellings("--use_case", nargs=1, type=use_case_number, default=[1], metavar="N", help="default: 1")
     parser.add_argument("--framework", action="append", metavar="NAME", help="only jax or torch (default: both)")
-    parser.add_argument("--model", metavar="NAME", help="default: the benchmark's first")
-    parser.two_spellings("--batch_size", type=int, metavar="N", help="default: the use case's first")
-    parser.two_spellings("--execution_mode", metavar="NAME", help="default: the framework's first")
+    add_narrowing_flags(parser.two_spellings, settings=False)
     parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 3")
     add_job_flags(parser)
     parser.add_argument("--quick", action="store_true", help="few short blocks, to see that it works")
@@ -428,7 +444,7 @@ def calibrate_parser() -> Parser:
 
 
 def calibrate_command(arguments: argparse.Namespace) -> int:
-    from pipeline.calibrate import Choice, calibrate, print_table
+    from pipeline.calibrate import calibrate, print_table
     from pipeline.report.calibrations import update_docs
 
     if arguments.update_docs:
@@ -436,8 +452,7 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.table:
         return print_table(read_results(arguments))
-    choice = Choice(model=arguments.model, batch_size=arguments.batch_size, execution_mode=arguments.execution_mode)
-    return calibrate(selection_of(arguments), choice, job_flags_of(arguments), rounds=arguments.rounds)
+    return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds)
 
 
 COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {
@@ -525,6 +540,7 @@ def read_results(arguments: argparse.Namespace) -> "Results":
 
 def selection_of(arguments: argparse.Namespace) -> "Selection":
     from harness.experiments.expand import Selection
+    from harness.experiments.narrow import narrowing_of
 
     return Selection(
         gpus=tuple(arguments.gpu or ()),
@@ -534,6 +550,7 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
         data=arguments.data,
         quick=arguments.quick,
         force=arguments.force,
+        narrowing=narrowing_of(arguments),
         full=getattr(arguments, "full", False),
     )
 

@@ -19,7 +19,7 @@ from harness.errors import DataError
 from harness.experiments.model import Config
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
-from harness.plan import FRAMEWORKS, Framework
+from harness.plan import CPU, FRAMEWORKS, Framework
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.suggest import valid_names
 from pipeline.finding import Finding, Verdict
@@ -429,6 +429,8 @@ def parse_gpu_types(gres: str) -> dict[str, int]:
 def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
     """Of the GPUs in the matrix; those that `gpus` only defines are nobody's problem yet."""
     offered = ", ".join(f"{count} x {name or 'GPUs without a type'}" for name, count in sorted(types.items()))
+    if set(config.matrix.gpus) == {CPU}:
+        return Finding(name="slurm GPUs", verdict="ok", found=f"none is asked for; in one node: {offered or 'none'}")
     if not types:
         return Finding(
             name="slurm GPUs",
@@ -440,7 +442,7 @@ def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
     wanted = {
         name: config.gpus[name].gres or name
         for name in config.matrix.gpus
-        if name != "any" or config.gpus[name].gres is not None
+        if name != CPU and (name != "any" or config.gpus[name].gres is not None)
     }
     wrong = {name: gres for name, gres in wanted.items() if gres not in typed}
     if not wrong:

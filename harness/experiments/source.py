@@ -158,6 +158,17 @@ def _compose(text: str) -> yaml.Node | None:
         return yaml.compose(text, Loader=yaml.BaseLoader)
 
 
+def plain_value(text: str) -> str | int | float | bool | None:
+    """What a text without quotes stands for."""
+    if NULL.fullmatch(text):
+        return None
+    if boolean := BOOLEAN.fullmatch(text):
+        return boolean["true"] is not None
+    if INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if FLOAT.fullmatch(text) else text
+
+
 class _Builder:
     """Turns nodes into data and notes their places in `source`."""
 
@@ -214,18 +225,10 @@ class _Builder:
         text: str = node.value
         if getattr(node, "style", None):  # in quotes, or a block of text
             return text
-        if NULL.fullmatch(text):
-            return None
-        if boolean := BOOLEAN.fullmatch(text):
-            return boolean["true"] is not None
-        if INTEGER.fullmatch(text):
-            return int(text)
-        if FLOAT.fullmatch(text):
-            number = float(text)
-            if not math.isfinite(number):
-                self._note(node, dotted, text, "too large for a number")
-            return number
-        return text
+        value = plain_value(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            self._note(node, dotted, text, "too large for a number")
+        return value
 
     def _note(self, node: yaml.Node, where: str, value: str, rule: str) -> None:
         self.source.problems.append(Problem(place=_place(node), where=where, value=value, rule=rule))

@@ -63,6 +63,8 @@ BESIDE_THE_POOL_BYTES = 1.5 * 2**30
 JOB_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """By these a scheduler or a user ends a job. What they mean is the job's to decide; it kills its ranks."""
 
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+
 Events = queue.SimpleQueue[tuple[int, Event]]
 Tell = Callable[[int, Event], None]
 """Called from threads with a rank and what it told."""
@@ -203,7 +205,9 @@ class Children:
 class _Process(ABC):
     """A process of this machine on whose stdout events come. It runs from the moment it is made."""
 
-    def __init__(self, command: Sequence[str], ranks: Sequence[int], tell: Tell, *, stderr: IO[str] | int) -> None:
+    def __init__(
+        self, command: Sequence[str], task: ChildTask, ranks: Sequence[int], tell: Tell, *, stderr: IO[str] | int
+    ) -> None:
         """Raises OSError.
 
         Args:
@@ -217,7 +221,7 @@ class _Process(ABC):
             stdout=subprocess.PIPE,
             stderr=stderr,
             cwd=REPOSITORY,
-            env=child_environment(),
+            env=child_environment(for_cpu=task.measurement.cell.is_for_cpu),
             start_new_session=True,  # its signals come from here alone
         )
         self._readers = [threading.Thread(target=self._read_events, daemon=True)]
@@ -267,7 +271,7 @@ class _LocalRank(_Process):
     def __init__(self, command: Sequence[str], task: ChildTask, rank: int, log: Path, tell: Tell) -> None:
         self._log = log
         with log.open("w") as output, _job_signals_blocked():
-            super().__init__(command, [rank], tell, stderr=output)
+            super().__init__(command, task, [rank], tell, stderr=output)
         self._begin(task)
 
     def end(self) -> bool:
@@ -292,7 +296,7 @@ class _Step(_Process):
         self, command: Sequence[str], task: ChildTask, nodes: Sequence[str], logs: Sequence[Path], tell: Tell
     ) -> None:
         """`nodes` and `logs`: of each rank."""
-        super().__init__(command, range(len(nodes)), tell, stderr=subprocess.PIPE)
+        super().__init__(command, task, range(len(nodes)), tell, stderr=subprocess.PIPE)
         self._nodes = nodes
         self._logs = logs
         self._running = set(self._ranks)
@@ -360,9 +364,12 @@ def _job_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def child_environment() -> dict[str, str]:
+def child_environment(*, for_cpu: bool = False) -> dict[str, str]:
     """Defaults that the caller may override, and no proxies: the ranks reach each other directly, and gRPC, which JAX's
     use, would ask a proxy for the way.
+
+    Args:
+        for_cpu: GPUs are hidden from both frameworks, whatever the caller's environment says.
 
     JAX may take almost all of the GPU's memory, as PyTorch may: its own limit is 75 %, whether it takes that at once or
     not. The variable for that has an older name, and JAX refuses both together (jaxlib/xla_client.py).
@@ -374,7 +381,8 @@ def child_environment() -> dict[str, str]:
     }
     if "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:
         defaults["XLA_CLIENT_MEM_FRACTION"] = memory_fraction(gpu_memory_bytes())
-    return defaults | {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    given = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    return defaults | given | (NO_GPU if for_cpu else {})
 
 
 @cache

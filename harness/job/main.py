@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.errors import ConfigError, ProjectError
+from harness.experiments.flags import add_narrowing_flags
 from harness.job.children import JOB_SIGNALS, cannot_start
 from harness.job.job import EXIT_STOPPED, Job, Stopped
 from harness.measure.channel import Channel, ChildTask
@@ -136,7 +137,10 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--benchmark", help="a name under `benchmarks` in experiments.yaml")
     parser.add_argument("--use_case", "--use-case", type=int, help="a number under `use_cases`")
     parser.add_argument(
-        "--gpu", default="any", help="a name under `gpus` (default: any); only a label when run by hand"
+        "--gpu", default="any", help="a name under `gpus` (default: any); by hand a label, but `cpu` hides GPUs"
+    )
+    add_narrowing_flags(
+        lambda flag, **options: parser.add_argument(*dict.fromkeys((flag, flag.replace("_", "-"))), **options)
     )
     parser.add_argument("--data", choices=("real", "sample"), default="real", help="sample needs no download")
     parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
@@ -178,6 +182,7 @@ def _plan_of(framework: Framework, parsed: argparse.Namespace) -> tuple[JobPlan,
 def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
     from harness.experiments.expand import Selection, expand
     from harness.experiments.load import load_config
+    from harness.experiments.narrow import narrowing_of
 
     selection = Selection(
         gpus=(parsed.gpu,),
@@ -187,6 +192,7 @@ def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
         data=parsed.data,
         quick=parsed.quick,
         force=parsed.force,
+        narrowing=narrowing_of(parsed),
         full=parsed.full,
     )
     return expand(load_config(parsed.config), selection)[0].jobs[0]

@@ -17,7 +17,7 @@ from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, devic
 from pipeline.report.files import ReportFiles, figures, report_files, write_figures, write_page, write_tables
 from pipeline.report.reading import Reading, read_records, without_collector
 from pipeline.report.readme import PART_OF_README, results_table
-from pipeline.report.terminal import new_console, print_calibrations, print_sections
+from pipeline.report.terminal import new_console, print_calibrations, print_devices, print_sections
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,6 +63,7 @@ def print_summary(
     alone = one_device(sections(_one_device_records(results, plans, console), judge))
     compared = sections(reading.records, judge)
     print_sections(compared, console, alone)
+    print_devices(compared, console)
     calibrations, refused = read_calibrations(_calibration_folders(results))
     _print_refused(refused, console)
     print_calibrations(calibrated_devices(calibrations, _devices(compared)), console)
@@ -106,6 +107,7 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
     to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         print_sections(compared, console, alone)
+        print_devices(compared, console)
         calibrations, refused = read_calibrations(_calibration_folders(results))
         _print_refused(refused, console)
         calibrated = calibrated_devices(calibrations, _devices(compared))

@@ -24,6 +24,7 @@ from harness.plan import JobPlan, Pair, Pairing
 from harness.plan_file import write_plan
 from harness.results.record import find_settled_record
 from harness.results.screening import needed
+from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.watching.jobs import JobState, Submission, job_states
 
@@ -91,6 +92,9 @@ def submit(
             else:
                 plans.append(plan)
         needed += split(pair.model_copy(update={"jobs": tuple(plans)}), pairing)
+    if needed:
+        estimates, limit = estimates_of(needed, results, executor), config.cluster.time_limit_minutes
+        print(estimate_in_words(estimates, limit, has_limit=executor == "slurm"))
     if executor == "slurm":
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)

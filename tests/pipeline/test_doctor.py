@@ -269,6 +269,8 @@ def test_gpu_types_of_sinfo(gres: str, types: dict[str, int]) -> None:
         ({"gpus": ANY | {"h100": {}}, "matrix_gpus": ["any"]}, {"": 4}, "ok", "4 x GPUs without a type"),
         ({"gpus": {"a100": {}}}, {"a100_80gb": 4, "h100": 8}, "problem", "4 x a100_80gb, 8 x h100"),
         ({}, {}, "problem", None),
+        ({"gpus": {"cpu": {}}}, {"a100": 2}, "ok", None),
+        ({"gpus": {"cpu": {}}}, {}, "ok", None),
     ],
 )
 def test_gpu_types(changes: dict[str, Any], in_one_node: dict[str, int], verdict: Verdict, found: str | None) -> None:

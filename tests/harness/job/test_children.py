@@ -50,6 +50,14 @@ def test_no_proxy_is_asked_for_the_way_to_another_rank(monkeypatch: pytest.Monke
     assert environment["PATH"] == os.environ["PATH"]
 
 
+def test_a_cell_for_the_cpu_hides_gpus_whatever_the_caller_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    assert child_environment()["CUDA_VISIBLE_DEVICES"] == "0,1"
+    hidden = child_environment(for_cpu=True)
+    assert (hidden["CUDA_VISIBLE_DEVICES"], hidden["JAX_PLATFORMS"]) == ("", "cpu")
+
+
 def test_jax_keeps_its_programs_only_for_another_process() -> None:
     """Off is its own default; where it is on, every program is kept, and not only those that took a second."""
     variables = cache_variables(Path("/c/3"), kept=False)
