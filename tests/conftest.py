@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import locks
 from tests.made.guardian import guarded_folder
 
 HERE = Path(__file__).parent
@@ -45,4 +46,5 @@ def pytest_configure() -> None:
     inherit that; some tests are about what a SIGINT does."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    guarded_folder()
+    # Nor do the jobs of one worker wait for those of another, or for a measurement on this machine.
+    os.environ[locks.FOLDER] = str(guarded_folder() / "locks")

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.job.caches import PREFIX, in_use
 from harness.job.ranks import RanksReport
 from harness.measure.channel import ChildTask
 from harness.measure.clock import compile_time_s
@@ -23,7 +24,10 @@ def start_twice(task: ChildTask, log: Path, work: Callable[[ChildTask, Path], Ra
     """The cold calls in two new processes with the same caches: the first fills them, and the second, which is
     reported, finds them. Both frameworks' caches are on here, whatever their defaults."""
     log = log.with_name(f"{log.stem}-warm-start{log.suffix}")
-    with tempfile.TemporaryDirectory(prefix="warm-caches-", ignore_cleanup_errors=True) as caches:
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{PREFIX}warm-", ignore_cleanup_errors=True) as caches,
+        in_use(Path(caches)),
+    ):
         cold_calls = task.model_copy(update={"cold_calls_only": True, "caches": caches, "caches_kept": True})
         first = work(cold_calls, log)
         return first if first.result is None else work(cold_calls, log)
