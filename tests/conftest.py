@@ -12,7 +12,10 @@ from tests.made.guardian import guarded_folder
 HERE = Path(__file__).parent
 FRAMEWORKS_IN_THIS_PROCESS = HERE / "runners"
 LONGEST = FRAMEWORKS_IN_THIS_PROCESS / "test_several_devices.py"
+FAULTS = HERE / "faults"
+QUICK_FAULTS = FAULTS / "test_quick.py"
 SLOW = (
+    "faults",
     "harness/job",
     "pipeline/submission/test_local_queue.py",
     "pipeline/test_calibrate.py",
@@ -35,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(HERE / name) for name in SLOW):
             item.add_marker("slow")
+        if FAULTS in item.path.parents and item.path != QUICK_FAULTS:
+            item.add_marker("faults")
         if "slurm" in getattr(item, "fixturenames", ()):
             item.add_marker("slurm")
 

@@ -75,7 +75,7 @@ for arm in jax:0 torch:0 torch:1 jax:1 jax:2 torch:2; do
     run_arm "$framework" "$replicate" "$position" "$@"
     status=$?
     if was_stopped "$framework" "$replicate" "$status"; then
-        echo "$(date -u +%T) pair | stopped; started again, it goes on where it was"
+        echo "$(date -u +%T) pair | stopped; when it is started again, it goes on where it was"
         exit 75
     fi
     if [[ $status -ne 0 ]]; then
