@@ -60,6 +60,7 @@ CONTROLLER_PATIENCE_S = 600.0
 """For Slurm's controller to come back, as after an update. The allocation stays, and may have been waited for for
 days."""
 ASK_CONTROLLER_EVERY_S = 5.0
+STEP_RETRIES = 3
 CLEAN_UP_S = 10.0
 """A job that is preempted has little time."""
 BESIDE_THE_POOL_BYTES = 1.5 * 2**30
@@ -121,10 +122,11 @@ class Children:
         caches = task.caches or str(self._caches)
         task = task.model_copy(update={"world": self._world(nodes), "caches": caches})
         was_killed, self._was_killed = self._was_killed, True  # also where a signal ends this
-        while True:
-            report = self._work_once(task, nodes, log, hear)
-            if not (self._is_step and was_never_started(report)) or not self._controller_comes_back():
+        report = self._work_once(task, nodes, log, hear)
+        for _ in range(STEP_RETRIES):
+            if not (self._is_step and was_never_started(report) and self._controller_comes_back()):
                 break
+            report = self._work_once(task, nodes, log, hear)
         self._was_killed = was_killed or report.outcome not in ("ok", "refused")
         return report
 

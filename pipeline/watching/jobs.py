@@ -58,7 +58,7 @@ class Submission(Frozen):
         """Whether Slurm's job is this one: on another cluster, or after many jobs, its number means another. The job's
         folders, which are among the arguments of its script, tell."""
         arguments = self.slurm_arguments
-        return not (known.command and arguments) or known.command.endswith(arguments)
+        return known.command is None or not arguments or known.command.endswith(arguments)
 
     @property
     def slurm_arguments(self) -> str:

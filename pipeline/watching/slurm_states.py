@@ -40,7 +40,8 @@ class SlurmState:
     reason: str | None = None
     """Why it waits or ended, in Slurm's words."""
     command: str | None = None
-    """The script with its arguments; None where it is not told."""
+    """The script with its arguments, empty for a job without a script of its own (sbatch --wrap); None where it is not
+    told."""
 
     @property
     def phase(self) -> Phase:
@@ -127,6 +128,6 @@ def parse(answer: str) -> dict[str, SlurmState]:
             name=name.split()[0],
             node=node if node and node != "None assigned" else None,
             reason=reason if reason not in ("", "None") else None,
-            command=next((each for each in command if each not in ("", "(null)")), None),
+            command=next(("" if each == "(null)" else each for each in command), None),
         )
     return states

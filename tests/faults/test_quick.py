@@ -144,7 +144,7 @@ def test_cancel_ends_no_job_of_slurm_that_only_has_the_number(
 ) -> None:
     mine = submitted(fake, "slurm", "12")
     foreign = submitted(fake, "slurm", "13")
-    lines = f"12|RUNNING|n1|None|/s.sh slurm {mine.root}\n13|RUNNING|n1|None|/home/me/my-thesis.sh"
+    lines = f"12|RUNNING|n1|None|/s.sh slurm {mine.root}\n13|RUNNING|n1|None|(null)"
     programs(tmp_path, squeue=f"echo '{lines}'", scancel="echo $@ >> $here/ended", sacct="exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert cancel(fake.results) == 0
