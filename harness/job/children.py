@@ -61,6 +61,8 @@ CONTROLLER_PATIENCE_S = 600.0
 days."""
 ASK_CONTROLLER_EVERY_S = 5.0
 STEP_RETRIES = 3
+EXPLANATION_TIMEOUT_S = 180.0
+"""From the last number that is measured to the end: a tracer that hangs costs no more."""
 CLEAN_UP_S = 10.0
 """A job that is preempted has little time."""
 BESIDE_THE_POOL_BYTES = 1.5 * 2**30
@@ -224,6 +226,9 @@ class Children:
             if rank == 0:
                 hear(event)
                 if event["kind"] == "parity":  # each key has as long as a measurement
+                    deadline = time.monotonic() + timeout_s
+                if event["kind"] == "result_so_far" and event["content"].get("explanation_absent"):
+                    timeout_s = min(timeout_s, EXPLANATION_TIMEOUT_S)
                     deadline = time.monotonic() + timeout_s
         return ranks.report()
 

@@ -30,6 +30,9 @@ class Heartbeat(BaseModel):
     measurements_done: int = 0
     """With a record, whatever the outcome; skipped ones included."""
     measurements_failed: int = 0
+    screenings_total: int = 0
+    """Of these measurements. When all have a record, the other ones become fewer."""
+    screenings_done: int = 0
     measurements_skipped: int = 0
     """Had a good record already."""
     measurements_made: int = 0
@@ -49,6 +52,12 @@ class Heartbeat(BaseModel):
     wandb_url: str | None = None
     started_at_unix_s: float = Field(default_factory=time.time)
     updated_at_unix_s: float = Field(default_factory=time.time)
+
+    def fraction(self, *, current: bool = False) -> str:
+        """`screening 5/14`, and once that is over `17/23` of all. `current`: with the one that runs."""
+        if self.screenings_done < self.screenings_total:
+            return f"screening {self.screenings_done + current}/{self.screenings_total}"
+        return f"{self.measurements_done + current}/{self.measurements_total}"
 
     @property
     def is_stale(self) -> bool:
@@ -106,7 +115,7 @@ class Teller:
         if now - self._last_line >= PRINT_EVERY_S:
             beat = self._heartbeat
             eta = "" if beat.eta_s is None else f", about {beat.eta_s / 60:.0f} min left"
-            self.say(f"[{beat.measurements_done + 1}/{beat.measurements_total}] {beat.current}: {beat.phase}{eta}")
+            self.say(f"[{beat.fraction(current=True)}] {beat.current}: {beat.phase}{eta}")
 
     def say(self, line: str, *, once: bool = False) -> None:
         self._last_line = time.monotonic()

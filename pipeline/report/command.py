@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
+from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
+from harness.results.screening import needed
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
 from pipeline.report.files import ReportFiles, figures, report_files, write_figures, write_page, write_tables
-from pipeline.report.parity_gate import ParityGate
 from pipeline.report.reading import Reading, read_records, without_collector
 from pipeline.report.readme import PART_OF_README, results_table
 from pipeline.report.terminal import new_console, print_calibrations, print_sections
@@ -66,9 +67,13 @@ def print_summary(
     _print_refused(refused, console)
     print_calibrations(calibrated_devices(calibrations, _devices(compared)), console)
     recorded = {record.measurement_id for record in reading.records}
-    missing = [measurement for id_, measurement in measurements.items() if id_ not in recorded]
+    to_do = [measurement for plan in plans for measurement in needed(plan, results, None)]
+    missing = [measurement for measurement in to_do if measurement.id not in recorded]
     if missing:
-        console.print(f"Not measured yet: {len(missing)} of {len(measurements)} ({_shortened(missing)}).")
+        console.print(f"Not measured yet: {len(missing)} of {len(to_do)} ({_shortened(missing)}).")
+    spared = len(measurements) - len(to_do)
+    if spared:
+        console.print(f"Not measured, as the screening found other modes faster: {spared} of {len(measurements)}.")
 
 
 def report_command(
@@ -126,7 +131,7 @@ def _devices(compared: Sequence[Section]) -> set[str]:
 
 def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) -> None:
     console.rule(style="dim")
-    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "LaTeX": files.tables}
+    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "why": files.why, "LaTeX": files.tables}
     written |= {"figures": files.figures} if with_figures else {}
     for what, path in written.items():
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)

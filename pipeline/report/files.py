@@ -14,7 +14,7 @@ from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import overview, section_drawing
 from pipeline.report.page import page_html
-from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
+from pipeline.report.tables import csv_text, latex_tables, phases_csv_text, why_csv_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class ReportFiles:
     csv: Path
     phases: Path
     """CSV of the phases of each step."""
+    why: Path
+    """CSV of where a step's time goes."""
     tables: Path
     figures: Path
 
@@ -34,6 +36,7 @@ def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = N
         html=html or folder / "report.html",
         csv=csv or folder / "comparison.csv",
         phases=folder / "phases.csv",
+        why=folder / "why.csv",
         tables=folder / "tables",
         figures=folder / "figures",
     )
@@ -57,6 +60,7 @@ def write_tables(
 ) -> None:
     write_atomically(files.csv, csv_text(compared, alone), replace=True)
     write_atomically(files.phases, phases_csv_text(compared), replace=True)
+    write_atomically(files.why, why_csv_text(compared), replace=True)
     _clear(files.tables, "*.tex")
     for name, text in latex_tables(compared, section_names(compared), calibrated).items():
         write_atomically(files.tables / f"{name}.tex", text, replace=True)

@@ -27,6 +27,7 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair, Pairing
 from harness.plan_file import write_plan
 from harness.results.record import find_settled_record
+from harness.results.screening import needed
 from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.watching import slurm_states
@@ -157,7 +158,7 @@ def script_name(part: Pair) -> str:
 
 
 def is_measured(plan: JobPlan, results: Results, executor: Executor) -> bool:
-    return all(find_settled_record(each, results, executor) for each in plan.measurements())
+    return all(find_settled_record(each, results, executor) for each in needed(plan, results, executor))
 
 
 def find_twin(plan: JobPlan, active: Sequence[JobState]) -> JobState | None:
@@ -185,7 +186,7 @@ def run_arguments(folder: JobFolder, results: Results, arm: Arm | None = None, p
     return [
         *("--results", str(results.root.absolute())),
         *("--job-folder", str(folder.root.absolute())),
-        *(("--replicate", str(arm.replicate), "--position", str(arm.position)) if arm else ()),
+        *(("--replicate", str(arm.turn), "--position", str(arm.position)) if arm else ()),
         *(("--pair", pair) if pair else ()),
     ]
 
@@ -425,7 +426,7 @@ def _submit_pair(
     runs = {}
     for arm in arms_of(part):
         plan, folder = sides[arm.framework]
-        arm_folder = folder.arm(arm.replicate)
+        arm_folder = folder.arm(arm.turn)
         arm_folder.mkdir()
         arguments = run_arguments(folder, results, arm)
         runs[arm_folder] = RunScript(run_script(plan), arguments, stop_marker=arm_folder / "stopped")

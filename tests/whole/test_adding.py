@@ -94,8 +94,8 @@ def test_recipe_measures(extended: Path, framework: str) -> None:
 def test_recipe_passes_the_parity_gate(extended: Path) -> None:
     """The records of the test above."""
     from harness.paths import Results
+    from harness.results.parity_gate import ParityGate
     from harness.results.record import read_record
-    from pipeline.report.parity_gate import ParityGate
 
     results = Results(root=extended / "results")
     ours, theirs = (

@@ -140,7 +140,8 @@ precision, execution_mode, options
 22:50: use_cases.1.execution_modes.torch[1]: compile: not in harness/work/use_cases/train.py for torch; valid: eager,
 eager_graph, compiled, compiled_graph, max_autotune, max_autotune_graph, reduce_overhead, compiled_unsplit,
 flash_compiled, cudnn_compiled, efficient_compiled, plain_compiled, flash_compiled_graph, cudnn_compiled_graph,
-efficient_compiled_graph, plain_compiled_graph, flat_eager, flat_eager_graph, flat_compiled, flat_compiled_graph,
+efficient_compiled_graph, plain_compiled_graph, sorted_eager, sorted_compiled, sorted_compiled_graph, flat_eager,
+flat_eager_graph, flat_compiled, flat_compiled_graph,
 flat_max_autotune, flat_max_autotune_graph, epoch_graph;
 did you mean compiled?
 ? {jax: [jit], torch: [eager, compiled]} -> {jax: [jit]}
@@ -216,7 +217,7 @@ def test_mistakes_under_quick(tmp_path: Path) -> None:
         "harness/work/use_cases/train.py for torch; valid: eager, eager_graph, compiled, compiled_graph, max_autotune, "
         "max_autotune_graph, reduce_overhead, compiled_unsplit, flash_compiled, cudnn_compiled, efficient_compiled, "
         "plain_compiled, flash_compiled_graph, cudnn_compiled_graph, efficient_compiled_graph, plain_compiled_graph, "
-        "flat_eager, flat_eager_graph, flat_compiled, "
+        "sorted_eager, sorted_compiled, sorted_compiled_graph, flat_eager, flat_eager_graph, flat_compiled, "
         "flat_compiled_graph, flat_max_autotune, flat_max_autotune_graph, epoch_graph; did you mean eager?",
         "experiments.yaml:36:55: quick.use_cases.2: not one of use_cases; valid: 1, 3",
     ]

@@ -248,7 +248,10 @@ def test_a_job_that_waits_for_its_turn_lives_as_long_as_the_other(project: FakeP
 def test_a_replicate_by_hand_is_not_the_whole(project: FakeProject) -> None:
     folder = make_folder(project)
     beat(folder, "waiting")
-    assert verdict(project, folder, {}) == ("stopped", "its replicate is done; others have no record yet")
+    assert verdict(project, folder, {}) == (
+        "stopped",
+        "its turn is done; others have no record yet",
+    )
     record_all(project, scheduler="local")  # other runs by hand have measured the rest
     assert verdict(project, folder, {}) == ("done", None)
 
