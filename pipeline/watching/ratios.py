@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from harness.errors import RecordError
 from harness.paths import Results
 from harness.plan import JobPlan
+from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
 from harness.results.statistics import RatioEstimate
 from pipeline.report.compare import Judge, Row, Setup, sections
-from pipeline.report.parity_gate import ParityGate
 from pipeline.report.wording import bracket, replicates, times
 
 if TYPE_CHECKING:

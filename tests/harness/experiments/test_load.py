@@ -120,7 +120,7 @@ train?
 ?     name: train\n ->     name: train\n    measurement: {latency_call: 5}\n
 20:19: use_cases.1.measurement.latency_call: unknown key; valid: replicates, seed, warmup_s, warmup_min_calls,
 block_min_s, min_blocks, max_blocks, target_noise, max_time_s, latency_calls, latency_max_time_s, energy_window_s,
-idle_s, timeout_s; did you mean latency_calls?
+idle_s, explain, timeout_s; did you mean latency_calls?
 ? clip_norm: 1.0 -> clip_norm: 1e999
 30:42: use_cases.3.settings.clip_norm: 1e999: too large for a number
 ? project: trial -> project: my trial
