@@ -86,6 +86,7 @@ def test_the_controller_is_away_when_a_step_begins(project: BehavingProject, slu
     finally:
         slurm.start_controller()
     wait_for(lambda: len(project.records()) == 3, "all is measured", lambda: job.log.read_text())
+    job.wait()
     assert {mode: record.outcome for mode, record in project.by_mode().items()} == dict.fromkeys(
         ("all_gated", "well", "prints_much"), "ok"
     ), job.log.read_text()
