@@ -145,9 +145,14 @@ class Job:
         if record.job != self.folder.name:
             self.progress.measurements_skipped += 1
             return
-        self.progress.measurements_made += 1
         lasted = datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)
-        self.progress.measuring_s += lasted.total_seconds()
+        self._count_made(measurement, lasted.total_seconds())
+
+    def _count_made(self, measurement: Measurement, lasted_s: float) -> None:
+        self.progress.measurements_made += 1
+        if not measurement.is_screening:
+            self.progress.replicates_made += 1
+            self.progress.measuring_s += lasted_s
 
     def _count_record(self, record: Record) -> None:
         self.progress.measurements_done += 1
@@ -252,8 +257,7 @@ class Job:
             self._at_hand = None
         else:
             record = self._own_timeout(measurement) or self._give_up(measurement)
-        progress.measuring_s += time.monotonic() - start
-        progress.measurements_made += 1
+        self._count_made(measurement, time.monotonic() - start)
         self._count_record(record)
         self.teller.say(f"[{progress.fraction()}] {_describe_outcome(record)}")
         self.teller.beat()

@@ -37,8 +37,10 @@ class Heartbeat(BaseModel):
     """Had a good record already."""
     measurements_made: int = 0
     """By this job, also before a requeue."""
+    replicates_made: int = 0
+    """Of these; the others are screenings."""
     measuring_s: float = 0.0
-    """What these took together."""
+    """What the replicates took together."""
     current: str | None = None
     """Key of the measurement that runs."""
     phase: str | None = None
@@ -65,9 +67,10 @@ class Heartbeat(BaseModel):
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the whole plan is done, from the mean of the measurements so far; None before the first."""
+        """Seconds until the whole plan is done, from the mean of the replicates so far; None before the first, as a
+        screening is shorter and does not yet know how many there will be."""
         left = self.measurements_total - self.measurements_done
-        return left * self.measuring_s / self.measurements_made if self.measurements_made else None
+        return left * self.measuring_s / self.replicates_made if self.replicates_made else None
 
     def set_phase(self, phase: str | None, done: float | None, total: float | None) -> None:
         self.phase, self.phase_done, self.phase_total = phase, done, total

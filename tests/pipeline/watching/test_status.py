@@ -405,7 +405,7 @@ def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProje
 def heartbeat_of(*, eta_s: float | None = None, **changes: Any) -> Heartbeat:
     beat = heartbeat(**({"measurements_total": 24, "measurements_done": 3, "updated_at_unix_s": time.time()} | changes))
     if eta_s is not None:  # one measurement took so long that the rest takes that
-        beat.measurements_made = 1
+        beat.replicates_made = 1
         beat.measuring_s = eta_s / (beat.measurements_total - beat.measurements_done)
     return beat
 
