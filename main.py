@@ -5,6 +5,7 @@ is ever imported here.
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parent
 USAGE_ERROR = 2
 INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 COMMANDS = {
     "status": "show all jobs: state, progress, time left, node, and why one failed",
@@ -138,6 +140,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of a pipe, such as `head`, has seen enough; Python would complain again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{where}{error.strerror}. Free space or choose another folder with --results DIR.", file=sys.stderr)
+        return USAGE_ERROR
 
 
 def run_parser() -> Parser:

@@ -386,7 +386,20 @@ def examine_slurm(config: Config) -> list[Finding]:
         _examine_accounting(),
         judge_partitions(config, partitions),
         judge_gpu_types(config, parse_gpu_types(gres)),
+        *judge_time_limit(config),
     ]
+
+
+def judge_time_limit(config: Config) -> list[Finding]:
+    """A measurement with its warm start is three processes, each of which may take its timeout; 90 s before the
+    limit the job stops and begins anew."""
+    available_s = config.cluster.time_limit_minutes * 60 - 90
+    needed_s = 3 * config.measurement.timeout_s
+    if available_s >= needed_s:
+        return []
+    found = f"a job has {available_s} s before it starts again, and one measurement may take {needed_s:g} s"
+    way_out = "Raise cluster.time_limit_minutes, or lower measurement.timeout_s."
+    return [Finding(name="time limit", verdict="warning", found=found, way_out=way_out)]
 
 
 def _examine_accounting() -> Finding:

@@ -14,14 +14,17 @@ import os
 import shutil
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from harness.errors import ConfigError, ProjectError
 from harness.experiments.flags import add_narrowing_flags
+from harness.job.caches import in_use
 from harness.job.children import JOB_SIGNALS, cannot_start
 from harness.job.job import EXIT_STOPPED, Job, Stopped
+from harness.job.turn import keep_busy
 from harness.measure.channel import Channel, ChildTask
 from harness.measure.process import run_child
 from harness.paths import REPOSITORY, JobFolder, Results
@@ -88,6 +91,7 @@ def _run_rank(framework: Framework, place: str) -> int:
     """One rank of one measurement. `place`: its number on this machine, or `slurm` for a task of a step."""
     signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
+    keep_busy()
     events = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is for the log
     try:
@@ -98,19 +102,19 @@ def _run_rank(framework: Framework, place: str) -> int:
     world = task.world.of_slurm_task(os.environ) if place == "slurm" else task.world.of_local_rank(int(place))
     channel = Channel(events, world.rank)
     caches = Path(task.caches) / str(world.rank)
-    try:
+    with ExitStack() as stack:
+        try:
+            if not task.caches_kept:
+                shutil.rmtree(caches, ignore_errors=True)  # of a rank that was killed
+            caches.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(in_use(caches.parent))
+        except OSError as error:
+            channel.error("failed", cannot_start(error))
+            return 0
         if not task.caches_kept:
-            shutil.rmtree(caches, ignore_errors=True)  # of a rank that was killed
-        caches.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        channel.error("failed", cannot_start(error))
-        return 0
-    os.environ.update(cache_variables(caches, kept=task.caches_kept))
-    try:
+            stack.callback(shutil.rmtree, caches, ignore_errors=True)
+        os.environ.update(cache_variables(caches, kept=task.caches_kept))
         return run_child(framework, task.model_copy(update={"world": world}), channel)
-    finally:
-        if not task.caches_kept:
-            shutil.rmtree(caches, ignore_errors=True)
 
 
 def cache_variables(folder: Path, *, kept: bool) -> dict[str, str]:

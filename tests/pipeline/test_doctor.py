@@ -28,6 +28,7 @@ from pipeline.doctor import (
     judge_gpu_types,
     judge_nvml,
     judge_partitions,
+    judge_time_limit,
     judge_versions,
     judge_wandb,
     last_line,
@@ -401,3 +402,20 @@ def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "cluster.frameworks.jax.python" in text
     assert "slurm" in lines
     assert not [one for one in examine(config, Results(root=tmp_path), slurm=False) if "slurm" in one.name]
+
+
+def test_a_time_limit_that_is_too_short_for_one_measurement_is_told() -> None:
+    """Three processes of 1,800 s, and 90 s to end in order: 5,490 s are 91.5 min."""
+    config = load_config(REPOSITORY / "experiments.yaml")
+
+    def found(minutes: int) -> list[Finding]:
+        cluster = config.cluster.model_copy(update={"time_limit_minutes": minutes})
+        return judge_time_limit(config.model_copy(update={"cluster": cluster}))
+
+    assert config.measurement.timeout_s == 1800
+    assert found(92) == []
+    [finding] = found(91)
+    assert (finding.verdict, finding.found) == (
+        "warning",
+        "a job has 5370 s before it starts again, and one measurement may take 5400 s",
+    )

@@ -11,7 +11,7 @@ import pytest
 
 from harness.paths import REPOSITORY
 
-BOTTOM = ("harness.errors", "harness.suggest", "harness.files")
+BOTTOM = ("harness.errors", "harness.suggest", "harness.files", "harness.locks", "harness.slurm_words")
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
 OF_RUNNERS = ("harness.measure.program", "harness.measure.world", "harness.measure.gpu")
