@@ -120,12 +120,11 @@ def test_parameter_counts_of_the_default_sizes(model: str, count: int) -> None:
         assert found == count
 
 
-@pytest.mark.parametrize("model", ["gcn", "graphnet"])
-def test_the_gate_passes_with_adamw(model: str) -> None:
+def test_the_gate_passes_with_adamw() -> None:
     """As experiments.yaml has it, in fp32, and far from the tolerances: no parameter's gradient is all rounding."""
     found = []
     for framework in FRAMEWORKS:
-        session = session_of(framework, model=model, precision="fp32", optimizer="adamw", weight_decay=0.0)
+        session = session_of(framework, model="gcn", precision="fp32", optimizer="adamw", weight_decay=0.0)
         session = replace(session, measurement=gate_measurement(session.measurement))
         kept, shapes = condense(build(session).parity())
         metadata = ParityMetadata(key=key_of(session.measurement), outcome="ok", shapes=shapes, created_at="now")
@@ -433,15 +432,14 @@ def test_outer_products_of_packed_graphs_are_the_loop(model: str) -> None:
         assert relative_error(to_neutral(actual), wanted) < TOLERANCE
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "ghost"), ("torch", "ghost_compiled")])
-def test_modes_of_packed_graphs_pass_their_check(
-    framework: Framework, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mode_of_packed_graphs_passes_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
     only_trace(monkeypatch)
     options = {"output": "clipped_sum"}
-    session = session_of(framework, "per_sample_gradients", "gcn", batch_size=10, execution_mode=mode, options=options)
+    session = session_of(
+        "torch", "per_sample_gradients", "gcn", batch_size=10, execution_mode="ghost_compiled", options=options
+    )
     program: Any = build(session)
-    assert program.check() and program.details["aggregation"] in ("scatter", "index_add")
+    assert program.check() and program.details["aggregation"] == "index_add"
 
 
 def test_both_frameworks_choose_the_same_forms() -> None:
