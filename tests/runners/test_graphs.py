@@ -120,12 +120,11 @@ def test_parameter_counts_of_the_default_sizes(model: str, count: int) -> None:
         assert found == count
 
 
-@pytest.mark.parametrize("model", ["gcn", "graphnet"])
-def test_the_gate_passes_with_adamw(model: str) -> None:
+def test_the_gate_passes_with_adamw() -> None:
     """As experiments.yaml has it, in fp32, and far from the tolerances: no parameter's gradient is all rounding."""
     found = []
     for framework in FRAMEWORKS:
-        session = session_of(framework, model=model, precision="fp32", optimizer="adamw", weight_decay=0.0)
+        session = session_of(framework, model="gcn", precision="fp32", optimizer="adamw", weight_decay=0.0)
         session = replace(session, measurement=gate_measurement(session.measurement))
         kept, shapes = condense(build(session).parity())
         metadata = ParityMetadata(key=key_of(session.measurement), outcome="ok", shapes=shapes, created_at="now")
@@ -219,11 +218,13 @@ def test_neither_capacity_nor_the_numbers_of_nodes_change_anything(framework: Fr
 # Sums over sorted rows
 
 
-@pytest.mark.parametrize("model", ["gcn", "graphnet"])
-def test_sums_over_sorted_rows_train_the_same(model: str) -> None:
+@pytest.mark.parametrize(
+    ("framework", "model", "mode"),
+    [("jax", "gcn", "sorted"), ("torch", "gcn", "sorted_eager"), ("torch", "graphnet", "sorted_eager")],
+)
+def test_sums_over_sorted_rows_train_the_same(framework: Framework, model: str, mode: str) -> None:
     """The mean average precision as well: evaluation sums in the same way."""
-    for framework, mode in (("jax", "sorted"), ("torch", "sorted_eager")):
-        require_same(trained(framework, model, mode), trained("torch", model))
+    require_same(trained(framework, model, mode), trained("torch", model))
 
 
 def test_sums_over_sorted_rows_are_in_the_record() -> None:
@@ -394,8 +395,7 @@ def loop_over_graphs(model: str) -> dict[str, Any]:
     return {"norms": {"norms": norms}, "full": full, "clipped_sum": clipped, "clip_norm": clip_norm}
 
 
-@pytest.mark.parametrize("model", ["gcn", "graphnet"])
-@pytest.mark.parametrize("form", ["gram", "instantiated"])
+@pytest.mark.parametrize(("model", "form"), [("gcn", "gram"), ("gcn", "instantiated"), ("graphnet", "gram")])
 def test_ghost_norms_of_packed_graphs_are_the_loop(model: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all layers in the one form or in the other; with the sizes of this test the cheaper one is mostly the second.
     A packed batch has more room than graphs."""
@@ -432,23 +432,14 @@ def test_outer_products_of_packed_graphs_are_the_loop(model: str) -> None:
         assert relative_error(to_neutral(actual), wanted) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    ("framework", "mode", "output"),
-    [
-        ("jax", "ghost", "clipped_sum"),
-        ("torch", "ghost_compiled", "clipped_sum"),
-        ("torch", "outer_product_compiled", "norms"),
-    ],
-)
-def test_modes_of_packed_graphs_pass_their_check(
-    framework: Framework, mode: str, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mode_of_packed_graphs_passes_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
     only_trace(monkeypatch)
+    options = {"output": "clipped_sum"}
     session = session_of(
-        framework, "per_sample_gradients", "gcn", batch_size=10, execution_mode=mode, options={"output": output}
+        "torch", "per_sample_gradients", "gcn", batch_size=10, execution_mode="ghost_compiled", options=options
     )
     program: Any = build(session)
-    assert program.check() and program.details["aggregation"] in ("scatter", "index_add")
+    assert program.check() and program.details["aggregation"] == "index_add"
 
 
 def test_both_frameworks_choose_the_same_forms() -> None:
