@@ -4,9 +4,11 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from harness.printable import is_one_line
 
 Framework = Literal["jax", "torch"]
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "default"]
@@ -34,32 +36,48 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _check_line(text: str) -> str:
+    if not is_one_line(text):
+        raise ValueError("must be one line without control characters")
+    return text
+
+
+Line = Annotated[str, Field(min_length=1), AfterValidator(_check_line)]
+"""Becomes part of a script, of a file name or of a command."""
+LONGEST_S = 1e6
+"""Eleven days: no time of a measurement is longer."""
+MOST_REPLICATES = 1000
+MOST_VARIANTS = 10_000
+MOST_MEASUREMENTS = 100_000
+"""Of one job; at a minute each they take ten weeks."""
+
+
 class MeasurementSettings(Frozen):
     """The protocol of harness/measure/clock.py. Every time is in seconds of wall clock."""
 
-    replicates: int = Field(default=3, ge=1)
+    replicates: int = Field(default=3, ge=1, le=MOST_REPLICATES)
     """Fresh processes per variant; statistics run over these."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
     """Seed of the initial weights and of the order of the batches, the same for both frameworks."""
-    warmup_s: float = Field(default=2.0, gt=0)
-    warmup_min_calls: int = Field(default=5, ge=2)
-    block_min_s: float = Field(default=0.1, gt=0)
+    warmup_s: float = Field(default=2.0, gt=0, le=LONGEST_S)
+    warmup_min_calls: int = Field(default=5, ge=2, le=10**6)
+    block_min_s: float = Field(default=0.1, gt=0, le=LONGEST_S)
     """A throughput block holds as many back-to-back calls as fill this time; one wait at its end."""
-    min_blocks: int = Field(default=20, ge=3)
-    max_blocks: int = Field(default=300, ge=3)
+    min_blocks: int = Field(default=20, ge=3, le=10**6)
+    max_blocks: int = Field(default=300, ge=3, le=10**6)
     target_noise: float = Field(default=0.005, gt=0, lt=1)
     """Stop when the 95 % interval of the median block time is narrower than this on either side, relatively."""
-    max_time_s: float = Field(default=30.0, gt=0)
+    max_time_s: float = Field(default=30.0, gt=0, le=LONGEST_S)
     """Stop the throughput blocks after this time whatever the noise; the record is then flagged if it is noisy."""
-    latency_calls: int = Field(default=200, ge=1)
-    latency_max_time_s: float = Field(default=20.0, gt=0)
-    energy_window_s: float = Field(default=5.0, gt=0)
+    latency_calls: int = Field(default=200, ge=1, le=10**6)
+    latency_max_time_s: float = Field(default=20.0, gt=0, le=LONGEST_S)
+    energy_window_s: float = Field(default=5.0, gt=0, le=LONGEST_S)
     """On a GPU with an energy counter, this long a run of blocks follows the throughput's: the counter ticks only every
     0.1 s."""
-    idle_s: float = Field(default=2.0, ge=0)
+    idle_s: float = Field(default=2.0, ge=0, le=LONGEST_S)
     """How long idle power is measured, with the framework's context loaded: before the cold calls and before the
     warm-up."""
-    timeout_s: float = Field(default=1800.0, gt=0)
+    timeout_s: float = Field(default=1800.0, gt=0, le=LONGEST_S)
     """A measurement that takes longer is ended and recorded as `timeout`."""
 
 
@@ -67,9 +85,9 @@ class WandbSettings(Frozen):
     """Where the results stream to. `auto` is online when an API key is configured, else offline."""
 
     mode: Literal["auto", "online", "offline", "disabled"] = "auto"
-    project: str = "jax-vs-torch"
-    entity: str | None = None
-    tags: tuple[str, ...] = ()
+    project: Line = "jax-vs-torch"
+    entity: Line | None = None
+    tags: tuple[Line, ...] = ()
 
 
 Scalar = str | int | float | bool | None
@@ -178,6 +196,16 @@ class JobPlan(Frozen):
     quick: bool = False
     force: bool = False
     """Measure again what has a good record."""
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Self:
+        if self.measurement_count > MOST_MEASUREMENTS:
+            raise ValueError(f"{self.measurement_count:,} measurements; a job has {MOST_MEASUREMENTS:,} at most")
+        return self
+
+    @property
+    def measurement_count(self) -> int:
+        return len(self.variants) * self.protocol.replicates
 
     @property
     def name(self) -> str:

@@ -39,10 +39,11 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
         ConfigError: a name that is not defined, a cell that takes more GPUs than its nodes have, or nothing left to
             measure.
     """
-    gpus = _chosen("--gpu", selection.gpus, config.gpus, config.matrix.gpus)
-    benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks)
-    use_cases = _chosen("--use_case", selection.use_cases, config.use_cases, config.matrix.use_cases)
-    frameworks = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS)
+    where = f"not defined in {config.file}"
+    gpus = _chosen("--gpu", selection.gpus, config.gpus, config.matrix.gpus, where)
+    benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks, where)
+    use_cases = _chosen("--use_case", selection.use_cases, config.use_cases, config.matrix.use_cases, where)
+    frameworks = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS, "no such framework")
 
     # The same for every GPU, and there may be thousands of variants.
     @cache
@@ -76,7 +77,7 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
         jobs = tuple(plan.model_copy(update={"cell": cell}) for plan in plans_of(benchmark, use_case))
         pairs.append(Pair(cell=cell, jobs=jobs))
     if not pairs:
-        raise ConfigError("nothing to measure: matrix.exclude in experiments.yaml removes every cell asked for")
+        raise ConfigError(f"nothing to measure: matrix.exclude in {config.file} removes every cell asked for")
     return pairs
 
 
@@ -90,8 +91,8 @@ def _require_enough_gpus(config: Config, cell: Cell) -> None:
     per_node = config.gpus[cell.gpu].per_node
     if per_node is not None and cell.devices > per_node * cell.nodes:
         raise ConfigError(
-            f"{cell.name}: use_cases.{cell.use_case} takes {cell.devices} GPUs on {cell.nodes} node(s), and by "
-            f"gpus.{cell.gpu}.per_node a node has {per_node}. Lower `devices` or raise `nodes` of the use case, "
+            f"{config.file}: {cell.name}: use_cases.{cell.use_case} takes {cell.devices} GPUs on {cell.nodes} node(s), "
+            f"and by gpus.{cell.gpu}.per_node a node has {per_node}. Lower `devices` or raise `nodes` of the use case, "
             f"correct per_node, or leave the cell out with `- {{gpu: {cell.gpu}, use_case: {cell.use_case}}}` under "
             f"matrix.exclude."
         )
@@ -189,12 +190,13 @@ def _combinations(axes: dict[str, tuple[str | int | float | bool, ...]]) -> list
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def _chosen(flag: str, asked: Sequence[Choice], defined: Iterable[Choice], of_matrix: Sequence[Choice]) -> list[Choice]:
+def _chosen(
+    flag: str, asked: Sequence[Choice], defined: Iterable[Choice], of_matrix: Sequence[Choice], where: str
+) -> list[Choice]:
     """In the order of definition and once each, however often and in which order they were asked for."""
     defined = dict.fromkeys(defined)
     for name in asked:
         if name not in defined:
-            where = "no such framework" if flag == "--framework" else "not defined in experiments.yaml"
             raise ConfigError(f"{flag} {name}: {where}; {valid_names(name, defined)}")
     wanted = set(asked or of_matrix)
     return [name for name in defined if name in wanted]

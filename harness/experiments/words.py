@@ -13,6 +13,8 @@ from harness.experiments.source import Keys, Problem, Source
 from harness.suggest import valid_names
 
 Model = TypeVar("Model", bound=BaseModel)
+LARGEST_SETTING = 1e9
+"""Of options, settings and sizes: none that makes sense comes near it."""
 ONE_VALUE = "must be one plain value: text, a number, true or false"
 UNION_TAGS = ("of all models", "by model")
 """Which of two shapes a value has; pydantic puts them into the places that it reports."""
@@ -69,7 +71,7 @@ def shape_problems(
         if keys[-1:] == ("[key]",):
             yield source.problem(keys[:-1], _rule(details), at_key=True)
             continue
-        if details["type"] == "extra_forbidden":
+        if details["type"] in ("extra_forbidden", "invalid_key"):
             valid = _fields(model, details["loc"][:-1])
             yield source.problem(keys, f"unknown key; {valid_names(keys[-1], valid)}", at_key=True)
             continue
@@ -123,6 +125,9 @@ def _bare(annotation: Any) -> Any:
 
 def field_problem(value: object, field: FieldInfo) -> str | None:
     """What is wrong with a value of a declared option, setting or size; None where nothing is."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and abs(value) > LARGEST_SETTING:  # type: ignore[arg-type]
+        return f"must be at most {LARGEST_SETTING:g}"
     try:
         annotated: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         TypeAdapter(annotated).validate_python(value, strict=True)

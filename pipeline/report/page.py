@@ -5,12 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
+from harness.printable import printable
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.record import Record
 from harness.results.statistics import calls_needed
@@ -26,6 +27,8 @@ from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS,
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
 
+PAGE_BEGINS = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
+"""By which a page of a report is known."""
 TEMPLATES = REPOSITORY / "templates"
 EMBED = "window.vegaEmbed = vegaEmbed;"
 """What the page's own script uses of Vega."""
@@ -115,7 +118,6 @@ def page_html(
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
     """
-    import vl_convert
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -148,7 +150,7 @@ def page_html(
     return environment.get_template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
-        vega=Markup(_safe_script(vl_convert.javascript_bundle(EMBED))),
+        vega=Markup(_vega()),
         charts=Markup(_safe_json(_chart_data(places, summary))),
         summary=summary,
         cards=_cards(quotable),
@@ -163,10 +165,18 @@ def page_html(
         about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
         environments=environment_groups(records),
         records=len(records),
-        refused=refused,
-        source=source,
+        refused=[printable(sentence) for sentence in refused],
+        source=printable(str(source)),
         now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+@cache
+def _vega() -> str:
+    """It takes seconds to bundle."""
+    import vl_convert
+
+    return _safe_script(vl_convert.javascript_bundle(EMBED))
 
 
 def _place(index: int, section: Section, alone: OneDevice) -> Place:

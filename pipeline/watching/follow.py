@@ -36,11 +36,12 @@ def _follow_live(reader: JobReader, folders: Sequence[JobFolder]) -> list[JobSta
     from rich.live import Live
 
     states = reader.read(folders)
-    with Live(table(states), auto_refresh=False) as live:
+    with Live(auto_refresh=False) as live:
+        live.update(table(states, live.console.width), refresh=True)
         while any(state.is_active for state in states):
             time.sleep(REFRESH_EVERY_S)
             states = reader.read(folders)
-            live.update(table(states), refresh=True)
+            live.update(table(states, live.console.width), refresh=True)
     return states
 
 

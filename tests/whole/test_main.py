@@ -103,7 +103,7 @@ def test_a_wrong_command_line(words: list[str], message: str) -> None:
 
 def test_a_wrong_name_and_a_wrong_file(config: Path) -> None:
     assert complaint("--config", config, "--benchmark", "cifar100") == (
-        "--benchmark cifar100: not defined in experiments.yaml; valid: mnist, cifar10; did you mean cifar10?\n"
+        f"--benchmark cifar100: not defined in {config}; valid: mnist, cifar10; did you mean cifar10?\n"
     )
     config.write_text(changed("time_limit_minutes: 30", "time_limit_minutes: -5"))
     assert complaint("--config", config) == (f"{config}:3:23: cluster.time_limit_minutes: -5: must be at least 1\n")

@@ -398,7 +398,10 @@ def test_an_excluded_cell_may_be_impossible(tmp_path: Path) -> None:
             "experiments.yaml:2:1: not valid YAML: expected ',' or ']', but got '<stream end>' "
             "(while parsing a flow sequence)",
         ),
-        ("project: a\x07b\n", "experiments.yaml:1:11: special characters are not allowed"),
+        (
+            "project: a\x07b\n",
+            "experiments.yaml:1:11: the character U+0007: must be removed: YAML takes no control characters",
+        ),
     ],
 )
 def test_a_file_that_is_no_configuration(text: str, complaint: str, tmp_path: Path) -> None:
