@@ -12,7 +12,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed-$(EXTRAS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-fast gpu-check lint bench
+.PHONY: help env demo test test-fast test-inputs gpu-check lint bench
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -37,6 +37,10 @@ test: env  ## run the tests
 test-fast: env  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	    -m "not slow and not slurm and not browser and not latex and not gpu"
+
+SEED ?= 0
+test-inputs: env  ## try thousands of odd files, command lines and values; SEED=random for new ones
+	$(RUN) -m tests.bad_inputs --seed $(SEED)
 
 gpu-check: env  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send
 	$(RUN) main.py gpu-check

@@ -229,6 +229,7 @@ def report_parser() -> Parser:
     parser.add_argument(
         "--gpu",
         action="append",
+        type=name,
         metavar="NAME",
         help="only this GPU: its name in experiments.yaml, or part of the device name; repeatable",
     )

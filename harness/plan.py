@@ -44,6 +44,8 @@ def _check_line(text: str) -> str:
 
 Line = Annotated[str, Field(min_length=1), AfterValidator(_check_line)]
 """Becomes part of a script, of a file name or of a command."""
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
+"""Becomes part of file names and of Slurm's options."""
 LONGEST_S = 1e6
 """Eleven days: no time of a measurement is longer."""
 MOST_REPLICATES = 1000
@@ -97,15 +99,15 @@ PLAN_SCHEMA_VERSION = 1
 class Cell(Frozen):
     """One point of GPU x benchmark x use case. Two jobs that differ only in framework measure it."""
 
-    gpu: str
+    gpu: FileName
     """A name under `gpus` in experiments.yaml; `any` takes what the scheduler gives."""
-    benchmark: str
-    use_case: Annotated[int, Field(ge=1)]
-    use_case_name: str
+    benchmark: FileName
+    use_case: Annotated[int, Field(ge=1, le=10**9)]
+    use_case_name: FileName
     """The module in each runner's use_cases/ that does it, such as `train`."""
-    devices: int = Field(default=1, ge=1)
+    devices: int = Field(default=1, ge=1, le=100_000)
     """GPUs over all nodes."""
-    nodes: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1, le=100_000)
     is_calibration: bool = False
     """One framework is measured against itself (`main.py calibrate`); no comparison takes these measurements."""
 
@@ -123,11 +125,11 @@ class Cell(Frozen):
 class Variant(Frozen):
     """One setting inside a cell."""
 
-    model: str
-    batch_size: int = Field(ge=1)
+    model: FileName
+    batch_size: int = Field(ge=1, le=10**9)
     """Global batch size."""
     precision: Precision
-    execution_mode: str
+    execution_mode: FileName
     """How the framework is asked to run the same mathematics: `eager`, `compiled`, `jit`, ..."""
     options: dict[str, Scalar] = {}
     """The use case's own axes, such as {"output": "full"}. They change what is computed, so they are never mixed."""
@@ -158,7 +160,7 @@ class Measurement(Frozen):
     framework: Framework
     cell: Cell
     variant: Variant
-    replicate: int = Field(ge=0)
+    replicate: int = Field(ge=0, le=MOST_REPLICATES)
     settings: dict[str, Scalar]
     """The use case's own settings (epochs, learning_rate, chunk_size, ...)."""
     sizes: dict[str, Scalar] = {}

@@ -22,6 +22,7 @@ from harness.experiments.words import UNION_TAGS
 from harness.paths import REPOSITORY
 from harness.plan import (
     Cell,
+    FileName,
     Framework,
     Frozen,
     Line,
@@ -39,8 +40,6 @@ Setting = str | int | float | bool
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOfMachines = Annotated[int, Field(ge=1, le=100_000)]
 """Nodes, GPUs, CPUs, gigabytes."""
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""Becomes part of file names and of Slurm's options."""
 Some = Annotated[tuple[Item, ...], Field(min_length=1)]
 """A list with at least one entry."""
 OneOrMore = Annotated[
@@ -147,7 +146,7 @@ class ClusterConfig(Frozen):
 class GpuConfig(Frozen):
     """One kind of GPU and how the cluster calls it."""
 
-    gres: Name | None = None
+    gres: FileName | None = None
     """The type in --gres=gpu:TYPE:N; None means the GPU's name here. `any` asks for no type."""
     per_node: CountOfMachines | None = None
     """GPUs in a node, to refuse what no node can give; None checks nothing."""
@@ -295,14 +294,14 @@ class QuickConfig(Frozen):
 class Config(Frozen):
     """experiments.yaml."""
 
-    project: Name
+    project: FileName
     data_dir: Annotated[Line, Field(validate_default=True)] = "data"
     """Absolute once validated: `~` and environment variables expanded, then relative to the repository."""
     cluster: ClusterConfig = ClusterConfig()
     pairing: Pairing = "together"
-    gpus: Annotated[dict[Name, GpuConfig], Field(min_length=1)]
+    gpus: Annotated[dict[FileName, GpuConfig], Field(min_length=1)]
     matrix: MatrixConfig
-    benchmarks: Annotated[dict[Name, BenchmarkConfig], Field(min_length=1)]
+    benchmarks: Annotated[dict[FileName, BenchmarkConfig], Field(min_length=1)]
     use_cases: Annotated[dict[Count, UseCaseConfig], Field(min_length=1)]
     measurement: MeasurementSettings = MeasurementSettings()
     quick: QuickConfig = QuickConfig()

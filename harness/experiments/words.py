@@ -28,10 +28,11 @@ RULES = {
     "model_type": "must hold keys, such as `name: value`",
     "greater_than_equal": "must be at least {ge:g}",
     "greater_than": "must be greater than {gt:g}",
-    "less_than_equal": "must be at most {le:g}",
+    "less_than_equal": "must be at most {le:.12g}",
     "less_than": "must be less than {lt:g}",
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
+    "string_too_long": "must be of at most {max_length} characters: it becomes part of file names",
     "string_pattern_mismatch": "must be of letters, digits, `_`, `.` and `-`: it becomes part of file names",
     "value_error": "{error}",
 }
@@ -127,7 +128,7 @@ def field_problem(value: object, field: FieldInfo) -> str | None:
     """What is wrong with a value of a declared option, setting or size; None where nothing is."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and abs(value) > LARGEST_SETTING:  # type: ignore[arg-type]
-        return f"must be at most {LARGEST_SETTING:g}"
+        return f"must be at most {LARGEST_SETTING:.12g}"
     try:
         annotated: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         TypeAdapter(annotated).validate_python(value, strict=True)

@@ -8,6 +8,7 @@ network.
 
 import hashlib
 import json
+import math
 import random
 import shutil
 import socket
@@ -17,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from harness.errors import DataError
 from harness.files import in_words, read_json, write_atomically
@@ -116,17 +117,25 @@ class DataSource:
     """As `read`, with so many images of each class to train on. It is another data set, and says so."""
 
 
+def _check_dtype(name: str) -> str:
+    try:
+        np.dtype(name)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ValueError("must be a type of NumPy") from error
+    return name
+
+
 class ArrayFile(Frozen):
     """What the manifest says of one array."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: tuple[Annotated[int, Field(ge=0, le=2**40)], ...]
+    dtype: Annotated[str, AfterValidator(_check_dtype)]
     blocks: tuple[str, ...]
     """The SHA-256 of each block of BLOCK_BYTES."""
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Manifest(Frozen):

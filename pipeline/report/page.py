@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
@@ -26,6 +26,9 @@ from pipeline.report.figures import Drawing, overview, section_drawing
 from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, models_of, published_sources
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 PAGE_BEGINS = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
 """By which a page of a report is known."""
@@ -118,7 +121,6 @@ def page_html(
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     places = [_place(index, section, alone) for index, section in enumerate(compared)]
@@ -127,27 +129,7 @@ def page_html(
     shown = quotable or doubtful
     summary = overview([place.section for place in shown])
     models = models_of(compared)
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {
-        "wording": wording,
-        "calibrations": calibrations,
-        "number": number,
-        "throughput": THROUGHPUT,
-        "cell_of": _cell_text,
-        "names": NAMES,
-        "frameworks": FRAMEWORKS,
-        "verdicts": VERDICTS,
-        "statistics": STATISTICS,
-        "calls_for_p99": calls_needed(0.99),
-        "published_heads": PUBLISHED_HEADS,
-    }
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
         vega=Markup(_vega()),
@@ -169,6 +151,33 @@ def page_html(
         source=printable(str(source)),
         now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "wording": wording,
+        "calibrations": calibrations,
+        "number": number,
+        "throughput": THROUGHPUT,
+        "cell_of": _cell_text,
+        "names": NAMES,
+        "frameworks": FRAMEWORKS,
+        "verdicts": VERDICTS,
+        "statistics": STATISTICS,
+        "calls_for_p99": calls_needed(0.99),
+        "published_heads": PUBLISHED_HEADS,
+    }
+    return environment.get_template("report.html.j2")
 
 
 @cache

@@ -65,7 +65,7 @@ def without_odd_ones(reading: Reading, work: Callable[[Sequence[Record]], object
 
     def search(numbers: Sequence[int], beside: Sequence[int]) -> list[int]:
         """Those of `numbers` that do no harm, alone and among those beside them."""
-        error = try_([*beside, *numbers])
+        error = try_([*beside, *numbers]) if numbers else None
         if error is None:
             return list(numbers)
         if len(numbers) == 1:
@@ -77,7 +77,7 @@ def without_odd_ones(reading: Reading, work: Callable[[Sequence[Record]], object
 
     good = search(every, [])
     if (error := try_(good)) is not None:
-        good = search(good[1:], good[:1])  # no single one is odd alone; one of them is among the others
+        good = [*good[:1], *search(good[1:], good[:1])]  # no single one is odd alone; one of them is among the others
     if not good and left_out:
         raise next(iter(left_out.values()))
     if error is not None and not left_out:
