@@ -85,6 +85,9 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(other, **options)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        for word in argv:
+            if word.startswith("--") and word.endswith("=--"):  # argparse would take it for no value at all
+                self.error(f"{shortened(word)}: a value is missing")
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             # Behind a wrong flag stands its value, about which there is nothing to say.

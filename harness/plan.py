@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from harness.printable import is_one_line
 
@@ -135,6 +135,14 @@ class Variant(Frozen):
     """The use case's own axes, such as {"output": "full"}. They change what is computed, so they are never mixed."""
     planted: str | None = None
     """A key of CONDITIONS, for a calibration; None for every ordinary measurement."""
+
+    @field_validator("options")
+    @classmethod
+    def _may_be_in_a_file_name(cls, options: dict[str, Scalar]) -> dict[str, Scalar]:
+        for value in options.values():
+            if isinstance(value, str) and ("/" in value or len(value) > 80 or not is_one_line(value)):
+                raise ValueError("a text must be fit for a file name")
+        return options
 
     @property
     def planted_slowdown(self) -> float:

@@ -231,7 +231,7 @@ BatchSizes = Annotated[
 
 
 class BenchmarkConfig(Frozen):
-    models: Some[str]
+    models: Some[FileName]
     sizes: dict[str, Setting] = {}
     """Of its models and inputs, where it has any to choose; what is absent has its default."""
     batch_sizes: dict[str, BatchSizes] = {}
@@ -243,7 +243,7 @@ class BenchmarkConfig(Frozen):
 class UseCaseConfig(Frozen):
     """The axes of a use case: each combination is a variant, unless `exclude` names it."""
 
-    name: str
+    name: FileName
     """As harness/work/use_cases/ declares it."""
     like: Count | None = None
     """The use case that gave what is absent here (harness/experiments/like.py)."""
@@ -253,7 +253,7 @@ class UseCaseConfig(Frozen):
     batch_sizes: Some[Count]
     """Global: over all devices."""
     precisions: Some[Precision]
-    execution_modes: dict[Framework, Some[str]]
+    execution_modes: dict[Framework, Some[FileName]]
     options: dict[str, Some[Setting]] = {}
     settings: dict[str, Setting] = {}
     measurement: dict[str, Setting] = {}
@@ -266,7 +266,7 @@ class QuickUseCase(Frozen):
 
     batch_sizes: Some[Count] | None = None
     precisions: Some[Precision] | None = None
-    execution_modes: dict[Framework, Some[str]] = {}
+    execution_modes: dict[Framework, Some[FileName]] = {}
     options: dict[str, Some[Setting]] = {}
     settings: dict[str, Setting] = {}
 
@@ -274,7 +274,7 @@ class QuickUseCase(Frozen):
 class QuickBenchmark(Frozen):
     """What a smoke run replaces in a benchmark; what is absent stays."""
 
-    models: Some[str] | None = None
+    models: Some[FileName] | None = None
     sizes: dict[str, Setting] = {}
     batch_sizes: dict[str, BatchSizes] = {}
     """By the name of a use case."""

@@ -33,7 +33,7 @@ ENVIRONMENT = H200 | {
     "code": {"harness": "ab", "runner": "cd"},
     "load_average": [0.1, 0.2, 0.3],
 }
-EXECUTED = ("<script>PWNED", "<img src=x onerror=PWNED>", "\\input{PWNED}", "\\write18{")
+EXECUTED = {".html": ("<script>PWNED", "<img src=x"), ".tex": ("\\input{PWNED}", "\\write18{"), ".csv": ()}
 
 
 def cases(draw: random.Random, folder: Path) -> Cases:
@@ -119,7 +119,7 @@ def _judged_report(results: Results) -> str | None:
         text = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL) if file.suffix == ".html" else text
         if why := judged_text(file.name, text):
             return why
-        if file.suffix != ".csv" and (found := [words for words in EXECUTED if words in text]):
+        if found := [words for words in EXECUTED[file.suffix] if words in text]:
             return f"{file.name} has {found[0]}"
         if file.suffix == ".csv":
             for line in csv.reader(text.splitlines()):
