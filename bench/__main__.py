@@ -22,6 +22,7 @@ PARTS = {
     ),
     "planning": ([],),
     "report": ([],),
+    "load": ([],),
 }
 
 if __name__ == "__main__":
