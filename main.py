@@ -36,6 +36,7 @@ COMMANDS = {
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "cancel": "end this project's jobs, by their ids",
     "gpu-check": "try all that needs a GPU, in ten minutes at most: doctor, tests, a short pair of each kind",
+    "wandb": "make a saved workspace in W&B: both frameworks side by side, grouped by variant",
     "calibrate": "how often the verdict is right: a framework against itself, alike and slowed down",
 }
 COMMAND_LINES = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items())
@@ -182,6 +183,12 @@ def run_parser() -> Parser:
     )
     parser.add_argument("--quick", action="store_true", help="a short test run: few steps, one replicate")
     parser.add_argument(
+        "--full",
+        action="store_true",
+        help="measure every execution mode in all replicates; else a screening measures each once and short, and only "
+        "those that can still be the fastest go on, with the headline mode of each framework",
+    )
+    parser.add_argument(
         "--data",
         choices=("real", "sample"),
         default="real",
@@ -310,8 +317,27 @@ def data_command(arguments: argparse.Namespace) -> int:
     )
 
 
+DOCTOR_DESCRIPTION = f"""\
+{COMMANDS["doctor"]}.
+
+--compute finds what only shows when something runs: a broken ptxas, cuDNN, C compiler, NCCL or driver. Each framework
+compiles and computes a matrix product, a convolution, a gradient and, on several devices, an all-reduce, in a process
+of its own with a time-out, and numpy says what is right. Run it where jobs run: on a GPU's node.
+
+example:
+  srun --gres=gpu:2 --cpus-per-task=8 --time=15 python main.py doctor --compute --executor local
+
+exit status: 0, 1 where a job could not run as experiments.yaml stands
+"""
+
+
 def doctor_parser() -> Parser:
-    parser = Parser("main.py doctor", COMMANDS["doctor"])
+    parser = Parser("main.py doctor", DOCTOR_DESCRIPTION)
+    parser.add_argument(
+        "--compute",
+        action="store_true",
+        help="also compile and compute in each framework, and compare with numpy: some minutes at most",
+    )
     parser.add_argument(
         "--executor",
         choices=("auto", "local"),
@@ -327,7 +353,12 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     from harness.experiments.load import load_config
     from pipeline.doctor import doctor
 
-    return doctor(load_config(arguments.config), read_results(arguments), slurm=arguments.executor != "local")
+    return doctor(
+        load_config(arguments.config),
+        read_results(arguments),
+        slurm=arguments.executor != "local",
+        compute=arguments.compute,
+    )
 
 
 def cancel_parser() -> Parser:
@@ -364,6 +395,33 @@ def gpu_check_command(arguments: argparse.Namespace) -> int:
     from pipeline.gpu_check import gpu_check
 
     return gpu_check(read_results(arguments), config_path=arguments.config, dry_run=arguments.dry_run)
+
+
+WANDB_DESCRIPTION = f"""\
+{COMMANDS["wandb"]}.
+
+Every measurement is a run in W&B already. This makes a view of them that a project's people share: throughput, loss,
+metric, latency, memory, energy and compilation, with the runs grouped by variant and then by framework. It needs the
+package wandb-workspaces (pip install -e '.[workspace]') and a key (wandb login). Each call makes a new view.
+"""
+
+
+def wandb_parser() -> Parser:
+    parser = Parser("main.py wandb", WANDB_DESCRIPTION)
+    parser.add_argument("--entity", metavar="NAME", help="default: wandb.entity of experiments.yaml, else your own")
+    parser.add_argument("--project", metavar="NAME", help="default: wandb.project of experiments.yaml")
+    parser.two_spellings("--dry-run", action="store_true", help="list what would be in it, and ask no server")
+    add_config_flag(parser)
+    return parser
+
+
+def wandb_command(arguments: argparse.Namespace) -> int:
+    from harness.experiments.load import load_config
+    from pipeline import wandb_workspace
+
+    return wandb_workspace.wandb_command(
+        load_config(arguments.config), entity=arguments.entity, project=arguments.project, dry_run=arguments.dry_run
+    )
 
 
 CALIBRATE_DESCRIPTION = f"""\
@@ -431,6 +489,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),
+    "wandb": (wandb_parser, wandb_command),
     "calibrate": (calibrate_parser, calibrate_command),
 }
 
@@ -554,6 +613,7 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
         data=arguments.data,
         quick=arguments.quick,
         force=arguments.force,
+        full=getattr(arguments, "full", False),
     )
 
 

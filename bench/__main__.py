@@ -20,6 +20,7 @@ PARTS = {
         for model in ("resnet50", "vit_b_16", "mobilenet_v3_small", "efficientnet_b0")
         for batch_size in ("1", "8")
     ),
+    "plain_models": tuple([framework, model] for framework in ("torch", "jax") for model in ("gpt_nano", "graphnet")),
     "planning": ([],),
     "report": ([],),
     "load": ([],),

@@ -26,8 +26,9 @@ def make_measurement(
     options: Mapping[str, Any] = NOTHING,
     devices: int = 1,
     sizes: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = NOTHING,
 ) -> Measurement:
-    """In fp32, on sample data."""
+    """In fp32, on sample data. `settings`: instead of those that are made up."""
     number = NUMBERS[use_case] + (devices > 1)
     return Measurement(
         framework=framework,
@@ -36,7 +37,7 @@ def make_measurement(
             model=model, batch_size=batch_size, precision="fp32", execution_mode=execution_mode, options=dict(options)
         ),
         replicate=0,
-        settings=SETTINGS[use_case],
+        settings=SETTINGS[use_case] | dict(settings),
         sizes=dict(sizes),
         protocol=MeasurementSettings(),
         data="sample",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.plan import Cell, JobPlan, Measurement
+from harness.plan import Cell, JobPlan, Measurement, Turn
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = REPOSITORY / "README.md"
@@ -132,9 +132,10 @@ class JobFolder:
         """The script as it was when it was submitted. Absent where sbatch, which keeps such a copy, took this one."""
         return self.root / "script.sh"
 
-    def arm(self, replicate: int) -> Path:
-        """Of a job that runs in turn with the other framework's: what submitit keeps of this one replicate."""
-        return self.root / f"r{replicate}"
+    def arm(self, turn: Turn) -> Path:
+        """Of a job that runs in turn with the other framework's: what submitit keeps of its screening, or of this one
+        replicate."""
+        return self.root / arm_name(turn)
 
     @property
     def local_end(self) -> Path:
@@ -145,6 +146,11 @@ class JobFolder:
     def cancelled(self) -> Path:
         """There from the moment that `main.py cancel` meant this job."""
         return self.root / "cancelled"
+
+
+def arm_name(turn: Turn) -> str:
+    """`screening`, or `r0`."""
+    return turn if turn == "screening" else f"r{turn}"
 
 
 def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -15,6 +15,10 @@ Precision = Literal["fp64", "fp32", "tf32", "bf16", "default"]
 DataKind = Literal["real", "sample"]
 Pairing = Literal["together", "separate"]
 """Whether one allocation runs both frameworks in turn, or each has a job of its own."""
+Stage = Literal["screening", "replicate"]
+"""A screening is one short measurement of a mode, to choose which modes have replicates. It is in no ratio."""
+Turn = int | Literal["screening"]
+"""What an arm of a pair measures: a replicate by its number, or the screening."""
 
 FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
 
@@ -79,8 +83,28 @@ class MeasurementSettings(Frozen):
     idle_s: float = Field(default=2.0, ge=0, le=LONGEST_S)
     """How long idle power is measured, with the framework's context loaded: before the cold calls and before the
     warm-up."""
+    explain: bool = True
+    """Say where a step's time goes, once for each variant on one device: in a process of the first replicate that is
+    not timed or, in a smoke run, when all that is timed is done. It changes no number."""
     timeout_s: float = Field(default=1800.0, gt=0, le=LONGEST_S)
     """A measurement that takes longer is ended and recorded as `timeout`."""
+
+
+def of_screening(protocol: MeasurementSettings) -> MeasurementSettings:
+    """As short as still tells which modes are close to the fastest; nothing but the throughput is of use."""
+    return protocol.model_copy(
+        update={
+            "warmup_s": min(protocol.warmup_s, 0.5),
+            "min_blocks": min(protocol.min_blocks, 10),
+            "max_blocks": min(protocol.max_blocks, 20),
+            "target_noise": max(protocol.target_noise, 0.01),
+            "max_time_s": min(protocol.max_time_s, 3.0),
+            "latency_calls": min(protocol.latency_calls, 3),
+            "latency_max_time_s": min(protocol.latency_max_time_s, 1.0),
+            "energy_window_s": min(protocol.energy_window_s, 0.1),
+            "idle_s": 0.0,
+        }
+    )
 
 
 class WandbSettings(Frozen):
@@ -164,26 +188,48 @@ class Measurement(Frozen):
     framework: Framework
     cell: Cell
     variant: Variant
+    stage: Stage = "replicate"
     replicate: int = Field(ge=0, le=MOST_REPLICATES)
+    """0 of a screening."""
     settings: dict[str, Scalar]
     """The use case's own settings (epochs, learning_rate, chunk_size, ...)."""
     sizes: dict[str, Scalar] = {}
     """The benchmark's own sizes, where it has any."""
     protocol: MeasurementSettings
+    """That of the replicates, also in a screening: `timing` is what it is timed by."""
     data: DataKind
     quick: bool
+
+    @property
+    def is_screening(self) -> bool:
+        return self.stage == "screening"
+
+    @property
+    def timing(self) -> MeasurementSettings:
+        return of_screening(self.protocol) if self.is_screening else self.protocol
 
     @property
     def id(self) -> str:
         """Twelve hex digits of the content: the same work has the same id in every session."""
         content = self.model_dump(mode="json")
-        for neither_work_nor_result in ("replicates", "timeout_s"):
+        if not self.is_screening:
+            del content["stage"]
+        for neither_work_nor_result in ("replicates", "timeout_s", "explain"):
             del content["protocol"][neither_work_nor_result]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def key(self) -> str:
-        return f"{self.variant.key}-r{self.replicate}"
+        return f"{self.variant.key}-{'screening' if self.is_screening else f'r{self.replicate}'}"
+
+
+class Screening(Frozen):
+    """How the modes are chosen that have replicates (harness/results/screening.py)."""
+
+    always: tuple[str, ...]
+    """Execution modes that have replicates whatever the screening says: the headline, and the plain loops."""
+    many_steps: tuple[str, ...] = ()
+    """Those of many steps in a call, which are compared only with each other."""
 
 
 class JobPlan(Frozen):
@@ -202,6 +248,10 @@ class JobPlan(Frozen):
     quick: bool = False
     force: bool = False
     """Measure again what has a good record."""
+    full: bool = False
+    """Every mode in all replicates, whichever is the fastest."""
+    screening: Screening | None = None
+    """None: nothing is to be chosen, and every mode has all replicates."""
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
@@ -211,28 +261,65 @@ class JobPlan(Frozen):
 
     @property
     def measurement_count(self) -> int:
-        return len(self.variants) * self.protocol.replicates
+        """At most: the screening makes it fewer."""
+        return len(self.variants) * self.protocol.replicates + len(self.screened_variants())
 
     @property
     def name(self) -> str:
         """`any/jax_cifar10_3`: the rendered script's name without its ending, and a relative path."""
         return f"{self.cell.gpu}/{self.framework}_{self.cell.short_name}"
 
-    def measurements(self) -> Iterator[Measurement]:
-        """Replicates outside, variants inside: drift of the machine spreads over all variants."""
+    def contests(self) -> list[tuple[Variant, ...]]:
+        """The variants that a report chooses one from: they differ in their execution mode alone."""
+        many_steps = self.screening.many_steps if self.screening else ()
+        found: dict[tuple[str, bool], list[Variant]] = {}
+        for variant in self.variants:
+            found.setdefault((variant.comparison_key, variant.execution_mode in many_steps), []).append(variant)
+        return [tuple(variants) for variants in found.values()]
+
+    def screened_variants(self) -> list[Variant]:
+        """Where there is a choice, all modes."""
+        if self.screening is None:
+            return []
+        always = self.screening.always
+        return [
+            variant
+            for variants in self.contests()
+            if len(variants) > 1 and any(one.execution_mode not in always for one in variants)
+            for variant in variants
+        ]
+
+    def screenings(self) -> Iterator[Measurement]:
+        for variant in self.screened_variants():
+            yield self._measurement(variant, 0, "screening")
+
+    def replicates(self, variants: Collection[Variant] | None = None) -> Iterator[Measurement]:
+        """Of all variants, or of some. Replicates outside, variants inside: drift of the machine spreads over all
+        variants."""
+        chosen = None if variants is None else {variant.key for variant in variants}
         for replicate in range(self.protocol.replicates):
             for variant in self._in_order(replicate):
-                yield Measurement(
-                    framework=self.framework,
-                    cell=self.cell,
-                    variant=variant,
-                    replicate=replicate,
-                    settings=self.settings,
-                    sizes=self.sizes,
-                    protocol=self.protocol,
-                    data=self.data,
-                    quick=self.quick,
-                )
+                if chosen is None or variant.key in chosen:
+                    yield self._measurement(variant, replicate)
+
+    def measurements(self) -> Iterator[Measurement]:
+        """All that it may come to: of the replicates, the screening makes fewer."""
+        yield from self.screenings()
+        yield from self.replicates()
+
+    def _measurement(self, variant: Variant, replicate: int, stage: Stage = "replicate") -> Measurement:
+        return Measurement(
+            framework=self.framework,
+            cell=self.cell,
+            variant=variant,
+            stage=stage,
+            replicate=replicate,
+            settings=self.settings,
+            sizes=self.sizes,
+            protocol=self.protocol,
+            data=self.data,
+            quick=self.quick,
+        )
 
     def _in_order(self, replicate: int) -> list[Variant]:
         """As in the plan; those of a calibration in an order drawn for each of its rounds."""

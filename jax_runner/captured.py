@@ -2,6 +2,12 @@
 
 From these two a layer's weight gradient can be had sample by sample, or its norm without the gradient, or a weighted
 sum. The formulations outer_product, grouped and ghost are made of it.
+
+Of packed graphs a layer sees rows, of nodes or of edges, and a graph's gradient is a sum over its rows. What is linear
+in the rows, such as a weighted sum over all graphs, is made of the packed rows, which have next to no padding. What is
+a product of each graph's own rows is made `by_sample`: each graph has the room of the largest one, and zeros behind its
+own rows. Products of groups of different sizes are no alternative: XLA itself pads those of a GPU (openxla/xla#45995),
+and it has none for Gram matrices.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +21,10 @@ from flax.traverse_util import flatten_dict
 from jax import numpy as jnp
 
 from harness.errors import Refused
+from jax_runner.graphs import GraphBatch, Places, places_of, side_by_side
 from jax_runner.models.gpt import Embedding, LayerNorm, Positions, TiedHead
-from jax_runner.task import Task
+from jax_runner.models.molpcba import CodeTable, GraphLinear, GraphNorm, Root
+from jax_runner.task import Inputs, Task
 from jax_runner.weights import Params, Path
 
 Product = Callable[[jax.Array, jax.Array], jax.Array]
@@ -43,13 +51,15 @@ class Captured(NamedTuple):
     product: Product
     layer_input: jax.Array
     """As the product takes it, in the layer's dtype: [batch, height, width, channels] or [batch, ..., features]. Of a
-    table of tokens or positions: tokens [batch, ...]. Of LayerNorm: normalised."""
+    table of tokens or positions: tokens [batch, ...]. Of LayerNorm: normalised. Of packed graphs: [rows, features]."""
     output_gradient: jax.Array
     """Of the losses' sum by the layer's output, in the layer's dtype: [batch, height, width, channels] or
     [batch, ..., features]. Row i belongs to sample i's own loss, as the samples of a batch do not depend on each
     other."""
     weight: Any = None
     """Shape and dtype of the weight, as the product takes it."""
+    places: Places | None = None
+    """Of the samples' rows, where these are packed."""
 
 
 Capture = Callable[[Params, jax.Array, jax.Array], dict[Path, Captured]]
@@ -60,9 +70,11 @@ and `(*path, "bias")` in `flatten_dict(params)`, or a weight of another name. To
 DENSE = (nnx.Linear, TiedHead)
 TABLES = (nnx.Embed, Embedding)
 """Of tokens."""
-KNOWN = (nnx.Conv, *DENSE, *TABLES, Positions, LayerNorm)
-HOOKS = {nnx.Conv: "conv_general_dilated", nnx.Linear: "dot_general"}
-"""The attributes of Flax's layers that hold their products; those of models/gpt.py are called `product`."""
+SCALES = (LayerNorm, GraphNorm, Root)
+"""A weight for each feature."""
+KNOWN = (nnx.Conv, *DENSE, GraphLinear, *TABLES, CodeTable, Positions, *SCALES)
+HOOKS = {nnx.Conv: "conv_general_dilated", nnx.Linear: "dot_general", GraphLinear: "dot_general"}
+"""The attributes of Flax's layers that hold their products; those of our own are called `product`."""
 
 
 def capture_layers(problem: Problem, formulation: str) -> Capture:
@@ -120,12 +132,34 @@ def capture_layers(problem: Problem, formulation: str) -> Capture:
             return problem.task.losses(outputs, targets).sum(), seen.inputs
 
         output_gradients, layer_inputs = jax.grad(loss, has_aux=True)(zeros)
-        return {
-            path: Captured(module, products[path], layer_inputs[path], output_gradients[path], weights[path])
-            for path, module in layers.items()
-        }
+        places = places_in(inputs, problem.task)
+
+        def captured(path: Path, module: Any) -> Captured:
+            kind = getattr(module, "rows", "")
+            # Behind the graphs there may be one more, that of the padding.
+            of_samples = slice(len(targets) if kind == "graphs" else None)
+            seen, gradient = layer_inputs[path][of_samples], output_gradients[path][of_samples]
+            return Captured(module, products[path], seen, gradient, weights[path], places.get(kind))
+
+        return {path: captured(path, module) for path, module in layers.items()}
 
     return capture
+
+
+def places_in(inputs: Inputs, task: Task) -> Mapping[str, Places]:
+    """Of the rows of packed graphs; of other inputs there are none."""
+    return places_of(inputs, task.room) if isinstance(inputs, GraphBatch) and task.room else {}
+
+
+def by_sample(layer: Captured) -> Captured:
+    """With a first axis of samples, also of packed graphs. A table of codes is then a dense layer, which sees how often
+    each code is there."""
+    if layer.places is None:
+        return layer
+    seen, gradient = (side_by_side(rows, layer.places) for rows in (layer.layer_input, layer.output_gradient))
+    if isinstance(layer.module, CodeTable):
+        seen = jax.nn.one_hot(seen, layer.weight.shape[0], dtype=gradient.dtype).sum(-2)
+    return layer._replace(layer_input=seen, output_gradient=gradient, places=None)
 
 
 def uses_of(layers: Mapping[Path, Captured], path: Path) -> list[Captured]:
@@ -201,11 +235,11 @@ def kernel_gradient_of_sum(layer: Captured, output_gradient: jax.Array) -> jax.A
 
 
 def kernel_gradients_by_outer_product(layer: Captured) -> jax.Array:
-    """[batch, *kernel]: one batched product, summed over positions. Of a convolution: its patches (im2col) times the
-    output's gradient. Of what is no product of matrices: its transpose, sample by sample."""
-    if isinstance(layer.module, DENSE):
+    """[batch, *kernel], of a layer `by_sample`: one batched product, summed over positions. Of a convolution: its
+    patches (im2col) times the output's gradient. Of what is no product of matrices: its transpose, sample by sample."""
+    if isinstance(layer.module, (*DENSE, CodeTable)):
         subscripts = "b...o,b...i->boi" if isinstance(layer.module, TiedHead) else "b...o,b...i->bio"
-        precision = layer.module.precision
+        precision = getattr(layer.module, "precision", None)
         return jnp.einsum(subscripts, layer.output_gradient, layer.layer_input, precision=precision)
     if not isinstance(layer.module, nnx.Conv):
         return jax.vmap(lambda one, gradient: kernel_gradient_of_one(layer, one, gradient))(

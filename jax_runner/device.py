@@ -227,6 +227,12 @@ def insist_on_cuda() -> None:
         jax.config.update("jax_platforms", "cuda,cpu")
 
 
+def insist_on_fp32() -> None:
+    """Of all products and convolutions of this process, and on the GPU where there is one."""
+    insist_on_cuda()
+    jax.config.update("jax_default_matmul_precision", "highest")
+
+
 def uses_cuda() -> bool:
     """Whether JAX has its plugin for CUDA and may use it."""
     plugins = [plugin.name for plugin in entry_points(group="jax_plugins")]

@@ -23,15 +23,19 @@ from harness.work.use_cases.per_sample_gradients import Settings
 from jax_runner.captured import (
     DENSE,
     KNOWN,
+    SCALES,
     TABLES,
     Captured,
     Problem,
     bias_gradients,
+    by_sample,
     capture_layers,
     kernel_gradient_of_sum,
     uses_of,
 )
-from jax_runner.models.gpt import LayerNorm, Positions
+from jax_runner.graphs import of_rows
+from jax_runner.models.gpt import Positions
+from jax_runner.models.molpcba import CodeTable
 from jax_runner.weights import Params
 
 Arrays = Any
@@ -56,11 +60,12 @@ def ghost(problem: Problem, output: str, settings: Settings) -> Function:
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Arrays:
         layers = capture(params, inputs, targets)
+        samples = {path: by_sample(layer) for path, layer in layers.items()}
         flat = flatten_dict(params)
-        biases = {path: in_float32(bias_gradients(layers[path[:-1]])) for path in flat if path[-1] == "bias"}
-        squares = [squared_norms(layer, form_of(layer)) for layer in layers.values()]
+        biases = {path: in_float32(bias_gradients(samples[path[:-1]])) for path in flat if path[-1] == "bias"}
+        squares = [squared_norms(layer, form_of(layer)) for layer in samples.values()]
         squares += [jnp.sum(bias**2, axis=1) for bias in biases.values()]
-        squares += [2 * product_of_shared(*uses) for path in layers if len(uses := uses_of(layers, path)) == 2]
+        squares += [2 * product_of_shared(*uses) for path in samples if len(uses := uses_of(samples, path)) == 2]
         # Rounding can make a Gram form of a sample without a gradient a little less than zero.
         norms = jnp.sqrt(jnp.maximum(sum(squares), 0))
         if output == "norms":
@@ -83,7 +88,7 @@ def choices(problem: Problem) -> list[str]:
 
     def note(inputs: jax.Array, targets: jax.Array) -> None:
         for path, layer in capture(problem.params, inputs, targets).items():
-            found.append((".".join(map(str, path)), form_of(layer)))
+            found.append((".".join(map(str, path)), form_of(by_sample(layer))))
 
     jax.eval_shape(note, *problem.batch(np.arange(1)))
     return described(found)
@@ -141,10 +146,10 @@ def form_of(layer: Captured) -> Form:
         return "equal_tokens"
     if isinstance(module, Positions):
         return "rows"
-    if isinstance(module, LayerNorm):
+    if isinstance(module, SCALES):
         return "summed"
     positions = int(np.prod(of_output))
-    if isinstance(module, DENSE):
+    if isinstance(module, (*DENSE, CodeTable)):
         return choose(Shape(positions, layer.layer_input.shape[-1], features))
     height, width = module.kernel_size
     _, *pixels, channels = layer.layer_input.shape
@@ -349,13 +354,15 @@ def sum_of_uses(uses: Sequence[Captured], factors: jax.Array) -> jax.Array:
 def weight_sum(layer: Captured, factors: jax.Array) -> jax.Array:
     """The sum over the samples of their weight gradients times their factors: one ordinary weight gradient."""
     layer_input, gradient = layer.layer_input, layer.output_gradient
+    if layer.places is not None:
+        factors = of_rows(factors, layer.places)
     if isinstance(layer.module, (nnx.Conv, *DENSE)) and layer_input.size < gradient.size:
         return kernel_gradient_of_sum(layer._replace(layer_input=times(factors, layer_input)), gradient)
     return kernel_gradient_of_sum(layer, times(factors, gradient))
 
 
 def times(factors: jax.Array, values: jax.Array) -> jax.Array:
-    """Each sample by its own factor, in the values' precision."""
+    """Each sample, or row, by its own factor, in the values' precision."""
     return values * factors.astype(values.dtype).reshape(-1, *(1 for _ in values.shape[1:]))
 
 

@@ -1,13 +1,22 @@
-"""Batches of graphs, packed on the device into arrays of a fixed length (harness/work/graphs.py)."""
+"""Batches of graphs, packed on the device into arrays of a fixed length (harness/work/graphs.py), and sums over rows
+with the same index.
+
+Rows are added up by XLA's scatter. Where the indices are sorted, as those of receivers and of graphs are, XLA can be
+told so (`use_sorted_sums`): in the sum, and in the gradient of a gather, which is one. Those of senders are not sorted.
+"""
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
+from flax import nnx
 from jax import numpy as jnp
 
-from harness.work.graphs import Capacity
+from harness.work.graphs import Capacity, Room
+
+Kind = Literal["nodes", "edges", "graphs"]
+"""Of which a layer sees rows."""
 
 
 class GraphBatch(NamedTuple):
@@ -28,6 +37,19 @@ class GraphBatch(NamedTuple):
     """int32 [edges]; sorted"""
     node_count: jax.Array
     """int32 [graphs]"""
+    edge_count: jax.Array
+    """int32 [graphs]"""
+
+
+class Places(NamedTuple):
+    """Where the nodes, or the edges, of each graph are in a packed batch."""
+
+    graph: jax.Array
+    """int32 [rows]: whose each is; the number of graphs where it is padding"""
+    row: jax.Array
+    """int32 [graphs, room]; any, behind those that a graph has"""
+    is_there: jax.Array
+    """bool [graphs, room]"""
 
 
 @partial(jax.jit, static_argnames="capacity")
@@ -56,6 +78,7 @@ def packed(batch: Mapping[str, jax.Array], capacity: Capacity) -> GraphBatch:
         graph_of_node=node_graph,
         graph_of_edge=edge_graph,
         node_count=batch["node_count"],
+        edge_count=batch["edge_count"],
     )
 
 
@@ -72,6 +95,46 @@ def rows_of(start: jax.Array, count: jax.Array, capacity: int) -> tuple[jax.Arra
     return graph, row, is_real, end
 
 
-def taken(array: jax.Array, rows: jax.Array) -> jax.Array:
-    """`array[rows]` of rows that are there, for which JAX need not look."""
-    return array.at[rows].get(mode="promise_in_bounds")
+def taken(array: jax.Array, rows: jax.Array, is_sorted: bool = False) -> jax.Array:
+    """`array[rows]` of rows that are there, for which JAX need not look; `is_sorted` is about the gradient."""
+    return array.at[rows].get(mode="promise_in_bounds", indices_are_sorted=is_sorted)
+
+
+def summed(values: jax.Array, index: jax.Array, count: int, is_sorted: bool = False) -> jax.Array:
+    """Rows of values [rows, width] with the same index are added up: [count, width]."""
+    return jax.ops.segment_sum(values, index, count, indices_are_sorted=is_sorted, mode="promise_in_bounds")
+
+
+def use_sorted_sums(model: nnx.Module) -> None:
+    """From now on, of all the model's layers that sum over rows."""
+    modules: Any = [module for _, module in nnx.iter_modules(model)]
+    for module in modules:
+        if hasattr(module, "sorted_sums"):
+            module.sorted_sums = True
+
+
+# Graph by graph
+
+
+def places_of(batch: GraphBatch, room: Room) -> dict[str, Places]:
+    def places(graph: jax.Array, count: jax.Array, length: int) -> Places:
+        nth, end = jnp.arange(length, dtype=jnp.int32), jnp.cumsum(count, dtype=jnp.int32)
+        is_there = nth < count[:, None]
+        return Places(graph, jnp.where(is_there, (end - count)[:, None] + nth, 0), is_there)
+
+    return {
+        "nodes": places(batch.graph_of_node, batch.node_count, room.nodes),
+        "edges": places(batch.graph_of_edge, batch.edge_count, room.edges),
+    }
+
+
+def side_by_side(values: jax.Array, places: Places) -> jax.Array:
+    """Rows of a packed batch [rows, ...] as [graphs, room, ...], and zeros behind those that a graph has."""
+    of_graphs = taken(values, places.row)
+    is_there = places.is_there.reshape(*places.is_there.shape, *(1 for _ in values.shape[1:]))
+    return jnp.where(is_there, of_graphs, 0)
+
+
+def of_rows(of_graphs: jax.Array, places: Places) -> jax.Array:
+    """Each graph's number, [graphs], for each of its rows, [rows]; zero for padding."""
+    return taken(jnp.append(of_graphs, jnp.zeros((), of_graphs.dtype)), places.graph)

@@ -14,6 +14,7 @@ from jax import numpy as jnp
 
 from harness.errors import Refused
 from harness.work import declared
+from jax_runner.graphs import use_sorted_sums
 
 Function = Callable[[jax.Array], jax.Array]
 Attention = Callable[[jax.Array, jax.Array, jax.Array, Any, bool], jax.Array]
@@ -143,7 +144,8 @@ class Layers:
 def write_as(model: nnx.Module, formulation: str) -> None:
     """Write the model's layers down as a mode's formulation has them; most formulations are not about layers. Raises
     Refused."""
-    change = {"taps": use_taps, "cudnn_attention": use_cudnn_attention}.get(formulation)
+    changes = {"taps": use_taps, "cudnn_attention": use_cudnn_attention, "sorted_sums": use_sorted_sums}
+    change = changes.get(formulation)
     if change:
         change(model)
 

@@ -18,9 +18,12 @@ from harness.work.graphs import (
     SHARED_ARRAYS,
     Capacity,
     Given,
+    Room,
     capacities_of,
     capacity_of_any,
     describe_packing,
+    room_of,
+    units_of,
 )
 from harness.work.tasks import TOP_5, Metric
 from jax_runner.graphs import GraphBatch, packed
@@ -37,6 +40,10 @@ class Task(Protocol):
 
     details: Mapping[str, Any] = MappingProxyType({})
     """For `Result.details`."""
+    units: Mapping[str, float] = MappingProxyType({})
+    """For `Result.units`."""
+    room: Room | None = None
+    """Of a sample of the batches that the task is given, where samples are packed."""
 
     def inputs(self, batch: Batch) -> Inputs:
         """What the model takes; images are NHWC."""
@@ -152,6 +159,7 @@ class GraphClassification(Task):
     def __init__(self, dataset: Dataset, given: Sequence[Given]) -> None:
         self.parts = (dataset.train, dataset.test)
         self.capacities = capacities_of(given)
+        self.units, self.room = units_of(given), room_of(given)
         self.details = describe_packing(given, self.capacities)
 
     def capacity(self, graphs: int) -> Capacity:

@@ -66,6 +66,7 @@ def calibration_pair(pair: Pair, choice: Choice, *, rounds: int, quick: bool) ->
         "cell": cell,
         "protocol": (QUICK_PROTOCOL if quick else PROTOCOL).model_copy(update={"replicates": rounds}),
         "quick": quick,
+        "screening": None,
     }
     jobs = tuple(
         plan.model_copy(update=changes | {"variants": _conditions(plan, choice), "settings": _settings(plan)})

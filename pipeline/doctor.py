@@ -12,9 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import DataError
 from harness.experiments.model import Config
@@ -23,6 +22,7 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.suggest import valid_names
+from pipeline.finding import Finding, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,40 +136,39 @@ print(json.dumps({"version": wandb.__version__, "url": url, "key": found is not 
 """
 """Reads the key where the client would (variable, netrc, settings); asks no server."""
 
-Verdict = Literal["ok", "warning", "problem"]
 STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One line of the table."""
-
-    name: str
-    verdict: Verdict
-    found: str
-    way_out: str = ""
-
-
 def doctor(
-    config: Config, results: Results | None = None, *, slurm: bool = True, console: "Console | None" = None
+    config: Config,
+    results: Results | None = None,
+    *,
+    slurm: bool = True,
+    compute: bool = False,
+    console: "Console | None" = None,
 ) -> int:
-    """Prints the table. 1 if a job could not run as experiments.yaml stands, else 0.
+    """Prints the table and a last line. 1 if a job could not run as experiments.yaml stands, else 0.
 
     Args:
         slurm: whether jobs are to go there, if it is there.
+        compute: whether each framework is to compile and compute something, which takes a minute or more.
     """
     from rich.console import Console
 
-    findings = examine(config, results or Results(root=REPOSITORY / "results"), slurm=slurm)
-    _print_table(findings, console or Console())
+    console = console or Console()
+    with console.status("looking"):
+        findings = examine(config, results or Results(root=REPOSITORY / "results"), slurm=slurm, compute=compute)
+    _print_table(findings, console)
+    console.print(last_line(findings, computed=compute), soft_wrap=True, highlight=False, markup=False)
     return exit_status(findings)
 
 
-def examine(config: Config, results: Results, *, slurm: bool = True) -> list[Finding]:
+def examine(config: Config, results: Results, *, slurm: bool = True, compute: bool = False) -> list[Finding]:
+    """`compute`: also what each framework computes, and compiles on a GPU, which else torch alone is asked for."""
     answers = {name: _ask_framework(config, name, PROBES[name]) for name in FRAMEWORKS}
-    compiles = (
-        _ask_framework(config, "torch", COMPILE_PROBE, COMPILE_TIMEOUT_S) if answers["torch"].get("gpus") else None
-    )
+    compiles = None
+    if answers["torch"].get("gpus") and not compute:
+        compiles = _ask_framework(config, "torch", COMPILE_PROBE, COMPILE_TIMEOUT_S)
     gpu = open_gpu()
     nvml_sees = gpu.describe()["name"] if isinstance(gpu, Gpu) else None
     return [
@@ -177,12 +176,31 @@ def examine(config: Config, results: Results, *, slurm: bool = True) -> list[Fin
         *(judge_framework(name, answers[name], nvml_sees) for name in FRAMEWORKS),
         *(finding for name in FRAMEWORKS for finding in judge_versions(name, answers[name])),
         *judge_compiler(answers["torch"], compiles),
+        *(_examine_compute(config, answers) if compute else ()),
         judge_nvml(gpu.describe()),
         *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
         *(examine_data(benchmark, Path(config.data_dir)) for benchmark in config.benchmarks),
         examine_results(results),
     ]
+
+
+def _examine_compute(config: Config, answers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Of the frameworks that are there, one after the other: on a GPU they would take each other's memory."""
+    from pipeline.compute_checks import examine_compute
+
+    return [examine_compute(config, name) for name in FRAMEWORKS if "error" not in answers[name]]
+
+
+def last_line(findings: Iterable[Finding], *, computed: bool) -> str:
+    """What all of them come to, and how to look closer."""
+    wrong = {verdict: [one.name for one in findings if one.verdict == verdict] for verdict in ("problem", "warning")}
+    if wrong["problem"]:
+        return f"To be corrected: {', '.join(wrong['problem'])}. The table has the way out of each."
+    closer = "" if computed else " `python main.py doctor --compute` also compiles and computes in each framework."
+    if wrong["warning"]:
+        return f"No check failed. Warnings: {', '.join(wrong['warning'])}.{closer}"
+    return f"All checks passed.{closer}"
 
 
 def exit_status(findings: Iterable[Finding]) -> int:
@@ -249,7 +267,10 @@ def judge_versions(name: str, answer: Mapping[str, Any]) -> list[Finding]:
         found = (
             f"jaxlib {jaxlib} has a scatter-add on GPUs that is known to be slow, 450 to 2000 times (openxla/xla#46225)"
         )
-        way_out = "Use 0.11.1 or later, which needs Python 3.12: pip install -U 'jax[cuda13]'. Records are flagged."
+        way_out = (
+            "Use 0.11.1 or later, which needs Python 3.12: pip install -U 'jax[cuda13]'. "
+            "Until then, records of JAX are flagged and compared with nothing."
+        )
         findings.append(Finding(name="jaxlib", verdict="warning", found=found, way_out=way_out))
     loaded, package = answer.get("cudnn"), answer.get("cudnn_package")
     if loaded and package and cudnn_words(loaded) != ".".join(package.split(".")[:3]):

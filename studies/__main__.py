@@ -7,9 +7,12 @@ from bench.parts import run_parts
 PARTS = {
     "interval_coverage": ([],),
     "best_of_modes": ([],),
+    "screening": ([],),
     "rounding": ([],),
+    "output_rounding": ([],),
     "sharding": (["mnist", "256"],),
     "planted_slowdown": (["jax"], ["torch"]),
+    "planted_causes": ([],),
 }
 
 if __name__ == "__main__":

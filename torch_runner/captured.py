@@ -2,6 +2,11 @@
 
 From these two a layer's weight gradient can be had sample by sample, or its norm without the gradient, or a weighted
 sum.
+
+Of packed graphs a layer sees rows, of nodes or of edges, and a graph's gradient is a sum over its rows. What is linear
+in the rows, such as a weighted sum over all graphs, is made of the packed rows, which have next to no padding. What is
+a product of each graph's own rows is made `by_sample`: each graph has the room of the largest one, and zeros behind its
+own rows. Products of groups of different sizes are no alternative: PyTorch's (`grouped_mm`) make no Gram matrices.
 """
 
 import math
@@ -15,16 +20,20 @@ from torch.func import grad
 from torch.nn import functional as F
 
 from harness.errors import Refused
+from torch_runner.graphs import GraphBatch, Places, places_of, side_by_side
 from torch_runner.models.gpt import LayerNorm, Positions, TiedHead
-from torch_runner.task import Task
+from torch_runner.models.molpcba import CodeTable, GraphNorm, Root
+from torch_runner.task import Inputs, Task
 
 Tensors = dict[str, Tensor]
-Capture = Callable[[Tensor, Tensor], tuple[Tensors, Tensors]]
+Capture = Callable[[Inputs, Tensor], tuple[Tensors, Tensors]]
 """(inputs [batch, ...], targets [batch, ...]) -> by layer, its input and the gradient of the summed losses by its
-output."""
+output; of packed graphs, by rows."""
 
 
-KNOWN = (nn.Conv2d, nn.Linear, nn.Embedding, Positions, LayerNorm, TiedHead)
+SCALES = (LayerNorm, GraphNorm)
+"""A weight for each feature."""
+KNOWN = (nn.Conv2d, nn.Linear, nn.Embedding, Positions, *SCALES, Root, TiedHead)
 """Layers whose weight gradients can be made of what they see."""
 
 
@@ -67,8 +76,9 @@ def capture_layers(problem: Problem, layers: Mapping[str, nn.Module], *, traced:
 
     for name, module in layers.items():
         module.register_forward_hook(capture(name))
+    of_graphs = [name for name, module in layers.items() if getattr(module, "rows", None) == "graphs"]
 
-    def losses_of(inputs: Tensor, targets: Tensor) -> Tensor:
+    def losses_of(inputs: Inputs, targets: Tensor) -> Tensor:
         """[batch]"""
         with torch.autocast(problem.device.type, torch.bfloat16, enabled=problem.bf16):
             model_outputs = model(inputs)
@@ -78,26 +88,51 @@ def capture_layers(problem: Problem, layers: Mapping[str, nn.Module], *, traced:
         for kept in (layer_inputs, outputs, zeros):
             kept.clear()
 
-    def differentiate(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
+    def without_padding(captured: Tensors, batch_size: int) -> Tensors:
+        """Behind the graphs there may be one more, that of the padding."""
+        return captured | {name: captured[name][:batch_size] for name in of_graphs}
+
+    def differentiate(inputs: Inputs, targets: Tensor) -> tuple[Tensors, Tensors]:
         losses = losses_of(inputs, targets)
         of_layers = [outputs[name] for name in layers]
         output_gradients = torch.autograd.grad(losses, of_layers, torch.ones_like(losses))
-        seen = dict(layer_inputs)
+        found = dict(layer_inputs), dict(zip(layers, output_gradients, strict=True))
         forget()
-        return seen, dict(zip(layers, output_gradients, strict=True))
+        seen, of_outputs = (without_padding(captured, len(targets)) for captured in found)
+        return seen, of_outputs
 
-    def loss_and_inputs(added: Tensors, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensors]:
+    def loss_and_inputs(added: Tensors, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensors]:
         zeros.update(added)
         return losses_of(inputs, targets).sum(), dict(layer_inputs)
 
-    def differentiate_traced(inputs: Tensor, targets: Tensor) -> tuple[Tensors, Tensors]:
+    def differentiate_traced(inputs: Inputs, targets: Tensor) -> tuple[Tensors, Tensors]:
         losses_of(inputs, targets)  # for the outputs' shapes; the compiler drops it
         no_change = {name: torch.zeros_like(output) for name, output in outputs.items()}
         output_gradients, seen = grad(loss_and_inputs, has_aux=True)(no_change, inputs, targets)
         forget()
-        return seen, output_gradients
+        return without_padding(seen, len(targets)), without_padding(output_gradients, len(targets))
 
     return differentiate_traced if traced else differentiate
+
+
+def places_in(inputs: Inputs, task: Task) -> Mapping[str, Places]:
+    """Of the rows of packed graphs; of other inputs there are none."""
+    return places_of(inputs, task.room) if isinstance(inputs, GraphBatch) and task.room else {}
+
+
+def by_sample(
+    module: nn.Module, layer_input: Tensor, gradient: Tensor, places: Mapping[str, Places]
+) -> tuple[Tensor, Tensor]:
+    """Both with a first axis of samples, also of packed graphs. A table of codes is then a dense layer, which sees how
+    often each code is there."""
+    of_rows = places.get(getattr(module, "rows", ""))
+    if of_rows is None:
+        return layer_input, gradient
+    seen, gradient = side_by_side(layer_input, of_rows), side_by_side(gradient, of_rows)
+    if isinstance(module, CodeTable):
+        counts = gradient.new_zeros(*seen.shape[:-1], module.num_embeddings)
+        seen = counts.scatter_add(-1, seen, torch.ones_like(seen, dtype=gradient.dtype))
+    return seen, gradient
 
 
 def require_known(formulation: str, name: str, module: nn.Module) -> None:

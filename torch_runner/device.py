@@ -225,6 +225,12 @@ def choose_arithmetic(*, tf32: bool) -> None:
     torch.backends.cudnn.benchmark_limit = 0
 
 
+def insist_on_fp32() -> None:
+    """Of all products and convolutions of this process, and on the GPU where there is one. Raises ProjectError."""
+    require_cuda()
+    choose_arithmetic(tf32=False)
+
+
 def fp32_precisions() -> dict[str, str]:
     """What PyTorch says of each, from 2.9 on."""
     backends: dict[str, Any] = {

@@ -19,12 +19,16 @@ from torch.nn.grad import conv2d_weight
 
 from harness.errors import Refused
 from harness.work.ghost import Form, Shape, choose, described, slices
-from torch_runner.captured import Problem, capture_layers, patches_of, weight_of
+from harness.work.graphs import Room
+from torch_runner.captured import SCALES, Problem, by_sample, capture_layers, patches_of, places_in, weight_of
 from torch_runner.captured import require_known as require_known_kind
-from torch_runner.models.gpt import LayerNorm, Positions, TiedHead
+from torch_runner.graphs import of_rows
+from torch_runner.models.gpt import Positions, TiedHead
+from torch_runner.models.molpcba import CodeTable, Root
+from torch_runner.task import Inputs
 
 Tensors = dict[str, Tensor]
-Function = Callable[[Tensor, Tensor], Tensors]
+Function = Callable[[Inputs, Tensor], Tensors]
 """(inputs [batch, ...], targets [batch, ...]) -> tensors by name."""
 
 SLICE_BYTES = {"cpu": 2**21, "cuda": 2**28}
@@ -55,11 +59,12 @@ def ghost(problem: Problem, output: str, clip_norm: float, *, traced: bool) -> F
     layers = [replace(layer, slice_bytes=limits[problem.device.type]) for layer in layers_of(problem)]
     capture = capture_layers(problem, {layer.name: layer.module for layer in layers}, traced=traced)
 
-    def compute(inputs: Tensor, targets: Tensor) -> Tensors:
+    def compute(inputs: Inputs, targets: Tensor) -> Tensors:
         seen, output_gradients = capture(inputs, targets)
+        places = places_in(inputs, problem.task)
         squares, biases = [], {}
         for layer in layers:
-            layer_input, gradient = seen[layer.name], output_gradients[layer.name]
+            layer_input, gradient = by_sample(layer.module, seen[layer.name], output_gradients[layer.name], places)
             squares.append(squared_norms(layer, layer_input, gradient))
             if has_bias(layer.module):
                 biases[layer.name] = bias_gradients(layer.module, gradient)
@@ -79,7 +84,9 @@ def ghost(problem: Problem, output: str, clip_norm: float, *, traced: bool) -> F
         for layer in layers:
             name = layer.name
             of_weight = weight_of(name, layer.module)
-            total = weight_sum(layer.module, seen[name], output_gradients[name], factors)
+            own = places.get(getattr(layer.module, "rows", ""))
+            own_factors = factors if own is None else of_rows(factors, own)
+            total = weight_sum(layer.module, seen[name], output_gradients[name], own_factors)
             total = total.to(problem.params[of_weight].dtype)
             sums[of_weight] = sums[of_weight] + total if of_weight in sums else total
             if name in biases:
@@ -119,7 +126,8 @@ def layers_of(problem: Problem) -> list[Layer]:
         def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
             if name in layers:
                 raise Refused(f"the formulation ghost knows no layer that is used twice, as {name} is")
-            layers[name] = Layer(name, module, form_of(module, arguments[0], output), slice_bytes=0)
+            form = form_of(module, arguments[0], output, problem.task.room)
+            layers[name] = Layer(name, module, form, slice_bytes=0)
 
         return hook
 
@@ -154,14 +162,22 @@ def require_known(name: str, module: nn.Module) -> None:
         raise Refused(f"the formulation ghost knows convolutions whose padding is a number, not {name}")
 
 
-def form_of(module: nn.Module, layer_input: Tensor, output: Tensor) -> Form:
-    """By its input and output for one sample."""
+def form_of(module: nn.Module, layer_input: Tensor, output: Tensor, room: Room | None = None) -> Form:
+    """By its input and output for one sample.
+
+    Args:
+        room: that each sample has `by_sample`, where these are packed.
+    """
+    if isinstance(module, (*SCALES, Root)):
+        return "summed"
+    kind = getattr(module, "rows", "")
+    if kind and room:
+        seen = module.num_embeddings if isinstance(module, CodeTable) else layer_input.shape[-1]
+        return choose(Shape(1 if kind == "graphs" else getattr(room, kind), seen, output.shape[-1]))
     if isinstance(module, nn.Embedding):
         return "equal_tokens"
     if isinstance(module, Positions):
         return "rows"
-    if isinstance(module, LayerNorm):
-        return "summed"
     if isinstance(module, nn.Linear | TiedHead):
         positions = output[0, ..., 0].numel()
         return choose(Shape(positions, layer_input.shape[-1], output.shape[-1]))
@@ -193,13 +209,15 @@ def squared_norms(layer: Layer, layer_input: Tensor, gradient: Tensor) -> Tensor
     if isinstance(module, nn.Conv2d):
         of_slice = {"gram": gram_of_patches, "pixel_gram": gram_of_pixels, "instantiated": convolution_instantiated}
         return in_slices(layer, of_slice[layer.form], layer_input.to(gradient.dtype), gradient)
-    by_position = gradient.flatten(1, -2)
-    if isinstance(module, nn.Embedding):
+    by_position = gradient.unsqueeze(1).flatten(1, -2)
+    if layer.form == "equal_tokens":
         return in_slices(layer, equal_tokens, layer_input.flatten(1), by_position)
     if isinstance(module, Positions):
         return row_norms(by_position.flatten(1)).square()
-    if isinstance(module, LayerNorm):
-        return row_norms((module.normalised(layer_input).flatten(1, -2) * by_position).sum(1)).square()
+    if isinstance(module, SCALES):
+        return row_norms((module.normalised(layer_input).view_as(by_position) * by_position).sum(1)).square()
+    if isinstance(module, Root):
+        return row_norms(by_position.sum(1)).square()
     seen = layer_input.to(gradient.dtype).flatten(1, -2)
     return in_slices(layer, {"gram": gram, "instantiated": instantiated}[layer.form], seen, by_position)
 
@@ -359,12 +377,16 @@ def weight_sum(module: nn.Module, layer_input: Tensor, gradient: Tensor, factors
     """The sum over the samples of their weight gradients times their factors: one ordinary weight gradient."""
     if isinstance(module, nn.Embedding):
         scaled = times(factors, gradient)
+        if isinstance(module, CodeTable):  # the row of each of the codes that were added up
+            scaled = scaled.unsqueeze(1).expand(*layer_input.shape, -1)
         return torch.ops.aten.embedding_dense_backward(scaled, layer_input, module.num_embeddings, -1, False)
     if isinstance(module, Positions):
         rows = times(factors, gradient).sum(0)
         return F.pad(rows, (0, 0, 0, len(module.weight) - len(rows)))
-    if isinstance(module, LayerNorm):
+    if isinstance(module, SCALES):
         return (times(factors, gradient) * module.normalised(layer_input)).flatten(0, -2).sum(0)
+    if isinstance(module, Root):
+        return times(factors, gradient).sum(0, keepdim=True)
     layer_input = layer_input.to(gradient.dtype)
     if layer_input.numel() < gradient.numel():
         layer_input = times(factors, layer_input)
@@ -376,7 +398,7 @@ def weight_sum(module: nn.Module, layer_input: Tensor, gradient: Tensor, factors
 
 
 def times(factors: Tensor, values: Tensor) -> Tensor:
-    """Each sample by its own factor, in the values' precision."""
+    """Each sample, or row, by its own factor, in the values' precision."""
     return values * factors.to(values.dtype).view(-1, *(1 for _ in range(values.dim() - 1)))
 
 

@@ -1,12 +1,21 @@
-"""Batches of graphs, packed on the device into arrays of a fixed length (harness/work/graphs.py)."""
+"""Batches of graphs, packed on the device into arrays of a fixed length (harness/work/graphs.py), and sums over rows
+with the same index.
+
+Rows are added up by `index_add`, on a GPU with atomic additions. Where the indices are sorted, as those of receivers
+and of graphs are, `segment_reduce` can do it without them (`use_sorted_sums`): in the sum, and in the gradient of a
+gather, which is one. Those of senders are not sorted.
+"""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from harness.work.graphs import Capacity
+from harness.work.graphs import Capacity, Room
+
+Kind = Literal["nodes", "edges", "graphs"]
+"""Of which a layer sees rows."""
 
 
 class GraphBatch(NamedTuple):
@@ -27,6 +36,19 @@ class GraphBatch(NamedTuple):
     """int64 [edges]; sorted"""
     node_count: Tensor
     """int64 [graphs]"""
+    edge_count: Tensor
+    """int64 [graphs]"""
+
+
+class Places(NamedTuple):
+    """Where the nodes, or the edges, of each graph are in a packed batch."""
+
+    graph: Tensor
+    """int64 [rows]: whose each is; the number of graphs where it is padding"""
+    row: Tensor
+    """int64 [graphs, room]; any, behind those that a graph has"""
+    is_there: Tensor
+    """bool [graphs, room]"""
 
 
 def packed(batch: Mapping[str, Tensor], capacity: Capacity) -> GraphBatch:
@@ -50,6 +72,7 @@ def packed(batch: Mapping[str, Tensor], capacity: Capacity) -> GraphBatch:
         graph_of_node=node_graph,
         graph_of_edge=edge_graph,
         node_count=batch["node_count"],
+        edge_count=batch["edge_count"],
     )
 
 
@@ -65,6 +88,88 @@ def rows_of(start: Tensor, count: Tensor, capacity: int) -> tuple[Tensor, Tensor
     return graph, row, is_real, end
 
 
-def taken(values: Tensor, index: Tensor) -> Tensor:
-    """`values[index]`, whose gradient is added up by index_add; that of the other sorts on a GPU."""
-    return values.index_select(0, index)
+def taken(values: Tensor, index: Tensor, is_sorted: bool = False) -> Tensor:
+    """`values[index]`, whose gradient is added up by `index_add` (that of the other sorts on a GPU), or as sorted rows
+    are."""
+    if not is_sorted:
+        return values.index_select(0, index)
+    found: Tensor = TakenInOrder.apply(values, index)
+    return found
+
+
+def summed(values: Tensor, index: Tensor, count: int, is_sorted: bool = False) -> Tensor:
+    """Rows of values [rows, width] with the same index are added up: [count, width]."""
+    if not is_sorted:
+        return values.new_zeros(count, values.shape[1]).index_add(0, index, values)
+    found: Tensor = SummedInOrder.apply(values, index, count)
+    return found
+
+
+class TakenInOrder(torch.autograd.Function):
+    """Of a sorted index."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.count = len(values)
+        return values.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        return sums_of_segments(gradient, index, ctx.count), None
+
+
+class SummedInOrder(torch.autograd.Function):
+    """Of a sorted index."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, count: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return sums_of_segments(values, index, count)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (index,) = ctx.saved_tensors
+        return gradient.index_select(0, index), None, None
+
+
+def sums_of_segments(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """One after the other by position, without atomic additions. `unsafe` leaves out a check on the host."""
+    ends = torch.searchsorted(index, torch.arange(count, device=index.device), right=True)
+    lengths = torch.diff(ends, prepend=ends.new_zeros(1))
+    return torch.segment_reduce(values.contiguous(), "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+
+
+def use_sorted_sums(model: nn.Module) -> None:
+    """From now on, of all the model's layers that sum over rows."""
+    modules: Any = model.modules()
+    for module in modules:
+        if hasattr(module, "sorted_sums"):
+            module.sorted_sums = True
+
+
+# Graph by graph
+
+
+def places_of(batch: GraphBatch, room: Room) -> dict[str, Places]:
+    def places(graph: Tensor, count: Tensor, length: int) -> Places:
+        nth, end = torch.arange(length, device=count.device), torch.cumsum(count, 0)
+        is_there = nth < count[:, None]
+        return Places(graph, torch.where(is_there, (end - count)[:, None] + nth, 0), is_there)
+
+    return {
+        "nodes": places(batch.graph_of_node, batch.node_count, room.nodes),
+        "edges": places(batch.graph_of_edge, batch.edge_count, room.edges),
+    }
+
+
+def side_by_side(values: Tensor, places: Places) -> Tensor:
+    """Rows of a packed batch [rows, ...] as [graphs, room, ...], and zeros behind those that a graph has."""
+    is_there = places.is_there.view(*places.is_there.shape, *(1 for _ in values.shape[1:]))
+    return torch.where(is_there, values[places.row], 0)
+
+
+def of_rows(of_graphs: Tensor, places: Places) -> Tensor:
+    """Each graph's number, [graphs], for each of its rows, [rows]; zero for padding."""
+    return nn.functional.pad(of_graphs, (0, 1))[places.graph]

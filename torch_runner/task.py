@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -22,9 +23,12 @@ from harness.work.graphs import (
     SHARED_ARRAYS,
     Capacity,
     Given,
+    Room,
     capacities_of,
     capacity_of_any,
     describe_packing,
+    room_of,
+    units_of,
 )
 from harness.work.tasks import TOP_5, Metric
 from torch_runner.graphs import GraphBatch, packed
@@ -41,6 +45,10 @@ class Task(nn.Module, ABC):
 
     details: Mapping[str, Any] = MappingProxyType({})
     """For `Result.details`."""
+    units: Mapping[str, float] = MappingProxyType({})
+    """For `Result.units`."""
+    room: Room | None = None
+    """Of a sample of the batches that the task is given, where samples are packed."""
 
     @abstractmethod
     def inputs(self, batch: Batch) -> Inputs:
@@ -144,10 +152,10 @@ class NextToken(Task):
     """Outputs are logits [batch, positions, vocabulary], targets are tokens [batch, positions]."""
 
     def inputs(self, batch: Batch) -> Tensor:
-        return batch["tokens"][..., :-1].long()
+        return as_indices(batch["tokens"][..., :-1])
 
     def targets(self, batch: Batch) -> Tensor:
-        return batch["tokens"][..., 1:].long()
+        return as_indices(batch["tokens"][..., 1:])
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Of each sample the mean over its positions."""
@@ -171,6 +179,7 @@ class GraphClassification(Task):
         super().__init__()
         self.parts = (dataset.train, dataset.test)
         self.capacities = capacities_of(given)
+        self.units, self.room = units_of(given), room_of(given)
         self.details = describe_packing(given, self.capacities)
 
     def capacity(self, graphs: int) -> Capacity:
@@ -245,13 +254,20 @@ def centre_of(images: Tensor, size: int) -> Tensor:
 
 
 def to_device(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
-    """32-bit integers become 64-bit ones, which PyTorch takes as labels and indices. On the CPU, what can be written
-    to is not copied."""
+    """32-bit integers become 64-bit ones, which PyTorch takes as labels and indices; 16 bits without a sign become the
+    same bits with one, as PyTorch gathers no rows of the former (`as_indices`). On the CPU, what can be written to is
+    not copied."""
+    known = {name: array.view(np.int16) if array.dtype == np.uint16 else array for name, array in arrays.items()}
     placed = {
         name: torch.as_tensor(array, device=device) if array.flags.writeable else torch.tensor(array, device=device)
-        for name, array in arrays.items()
+        for name, array in known.items()
     }
     return {name: tensor.long() if tensor.dtype == torch.int32 else tensor for name, tensor in placed.items()}
+
+
+def as_indices(tokens: Tensor) -> Tensor:
+    """From as many bits as the vocabulary takes. Those of 16 bits have no sign, whatever their type (`to_device`)."""
+    return tokens.long() & 0xFFFF if tokens.dtype == torch.int16 else tokens.long()
 
 
 def in_float64(inputs: Inputs) -> Inputs:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from harness.errors import ConfigError
 from harness.experiments.model import Config
-from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, JobPlan, Pair, Scalar, Variant
+from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, JobPlan, Pair, Scalar, Screening, Variant
 from harness.suggest import valid_names
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.declared import benchmark_names, use_case_names
@@ -28,6 +28,8 @@ class Selection:
     data: DataKind = "real"
     quick: bool = False
     force: bool = False
+    full: bool = False
+    """Every mode in all replicates, whichever is the fastest."""
 
 
 def expand(config: Config, selection: Selection) -> list[Pair]:
@@ -48,7 +50,7 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     # The same for every GPU, and there may be thousands of variants.
     @cache
     def plans_of(benchmark: str, use_case: int) -> list[JobPlan]:
-        return [
+        plans = [
             JobPlan(
                 framework=framework,
                 cell=config.cell(gpus[0], benchmark, use_case),
@@ -63,10 +65,13 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
                 data_dir=config.data_dir,
                 quick=selection.quick,
                 force=selection.force,
+                full=selection.full,
+                screening=None if selection.full or selection.quick else _screening(config, framework, use_case),
             )
             for framework in FRAMEWORKS
             if framework in frameworks
         ]
+        return [plan if plan.screened_variants() else plan.model_copy(update={"screening": None}) for plan in plans]
 
     pairs = []
     for gpu, benchmark, use_case in itertools.product(gpus, benchmarks, use_cases):
@@ -79,6 +84,21 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     if not pairs:
         raise ConfigError(f"nothing to measure: matrix.exclude in {config.file} removes every cell asked for")
     return pairs
+
+
+def _screening(config: Config, framework: Framework, number: int) -> Screening | None:
+    """None where one replicate is all that is wanted, which is as much as a screening; and for a use case that is not
+    declared, which the check of experiments.yaml tells."""
+    name = config.use_cases[number].name
+    if config.protocol(number, quick=False).replicates == 1 or name not in use_case_names():
+        return None
+    declared = declared_use_case(name)
+    modes = declared.modes[framework]
+    headline = [declared.headline[framework]] if framework in declared.headline else []
+    return Screening(
+        always=(*headline, *(mode.name for mode in modes if mode.is_loop)),
+        many_steps=tuple(mode.name for mode in modes if mode.several_steps),
+    )
 
 
 def with_possible_weights(settings: dict[str, Scalar], data: DataKind) -> dict[str, Scalar]:
@@ -132,7 +152,8 @@ def _partners(config: Config, job: JobPlan, of_several: Pair) -> JobPlan:
     }
     full = expand_variants(config, job.framework, job.cell.benchmark, job.cell.use_case, quick=False)
     known = {variant.key: variant for variant in (*full, *job.variants)}
-    return job.model_copy(update={"variants": tuple(variant for key, variant in known.items() if key in wanted)})
+    variants = tuple(variant for key, variant in known.items() if key in wanted)
+    return job.model_copy(update={"variants": variants, "screening": None})  # all of them are wanted
 
 
 def expand_variants(

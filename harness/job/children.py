@@ -55,6 +55,8 @@ END_TIMEOUT_S = 30.0
 kernel and may do so for ever."""
 STEP_END_TIMEOUT_S = 90.0
 """The same for srun, which waits for KillWait of slurm.conf, 30 s by default, before it says that a task is left."""
+EXPLANATION_TIMEOUT_S = 180.0
+"""From the last number that is measured to the end: a tracer that hangs costs no more."""
 CLEAN_UP_S = 10.0
 """A job that is preempted has little time."""
 BESIDE_THE_POOL_BYTES = 1.5 * 2**30
@@ -191,6 +193,9 @@ class Children:
             if rank == 0:
                 hear(event)
                 if event["kind"] == "parity":  # each key has as long as a measurement
+                    deadline = time.monotonic() + timeout_s
+                if event["kind"] == "result_so_far" and event["content"].get("explanation_absent"):
+                    timeout_s = min(timeout_s, EXPLANATION_TIMEOUT_S)
                     deadline = time.monotonic() + timeout_s
         return ranks.report()
 

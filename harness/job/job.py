@@ -7,7 +7,7 @@ SIGUSR2 the measurement at hand is given up, and everything recorded stays.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,15 @@ from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
 from harness.job.tracker import NullTracker, Tracker, open_tracker
-from harness.job.warm_start import has_warm_start, start_twice, with_warm_start
+from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
-from harness.plan import JobPlan, Measurement
+from harness.plan import JobPlan, Measurement, Turn
 from harness.results.environment import code_digests, describe_environment, load_average
 from harness.results.flags import quality_flags
 from harness.results.parity_file import ParityFiles
+from harness.results.parity_gate import ParityGate
+from harness.results.partner import ratio_so_far
 from harness.results.quantities import summary_numbers
 from harness.results.record import (
     DataIdentity,
@@ -35,6 +37,7 @@ from harness.results.record import (
     read_record,
     write_record,
 )
+from harness.results.screening import describe_choice, going_on, screening_records
 from harness.work.declared import operations_of
 
 EXIT_FAILED = 1
@@ -50,7 +53,7 @@ class Stopped(BaseException):
 
 
 class Job:
-    """One run of one plan, or of one replicate of it."""
+    """One run of one plan, or of one turn of it: the screening, or a replicate."""
 
     def __init__(
         self,
@@ -60,13 +63,13 @@ class Job:
         results: Results,
         data: DataIdentity | None,
         weights: Mapping[str, WeightsIdentity],
-        replicate: int | None,
+        turn: Turn | None,
         pairing: dict[str, str | int | None],
     ) -> None:
         """
         Args:
             weights: pretrained ones, by model.
-            replicate: the only one to measure; the progress is that of the whole plan all the same.
+            turn: the only one to take; the progress is that of the whole plan all the same.
 
         Raises:
             ConfigError: the ranks of the plan's cell cannot be started from here.
@@ -77,11 +80,14 @@ class Job:
         self.data = data
         self.weights = weights
         self.environment = describe_environment() | {"pairing": pairing}
-        measurements = list(plan.measurements())
-        self.measurements = [each for each in measurements if replicate in (None, each.replicate)]
+        self.turn = turn
+        self.screenings = list(plan.screenings())
+        self.replicates = list(plan.replicates())
+        """Those of the modes that can still be the fastest, once that is known."""
         slurm = self.environment["slurm"] or {}
         self.progress = Heartbeat(
-            measurements_total=len(measurements),
+            measurements_total=len(self.screenings) + len(self.replicates),
+            screenings_total=len(self.screenings),
             node=self.environment["node"],
             pid=os.getpid(),
             slurm_job_id=slurm.get("job_id"),
@@ -90,6 +96,7 @@ class Job:
         self.teller = Teller(self.progress, folder.heartbeat, plan.framework)
         self.children = Children(plan.framework, plan.cell, while_waiting=self.teller.when_due)
         self.tracker: Tracker = NullTracker()
+        self.gate = ParityGate(results)
         self.parity = ParityRun(
             plan=plan,
             job=folder.name,
@@ -98,9 +105,27 @@ class Job:
             work=self._work,
             is_per_node=self.children.is_per_node,
         )
-        for other in measurements:
-            if replicate not in (None, other.replicate):
+        if not self._takes("screening"):
+            for other in self.screenings:
                 self._count(other)
+            self._choose()
+
+    def _takes(self, turn: Turn) -> bool:
+        return self.turn in (None, turn)
+
+    def _choose(self) -> None:
+        """Of the replicates, keep those of the modes that can still be the fastest. Without a screening that is all."""
+        plan, job = self.plan, self.folder.name if self.plan.force else None
+        screened = screening_records(plan, self.results, self.environment["scheduler"], job=job)
+        kept = going_on(plan, screened)
+        self.replicates = list(plan.replicates(kept))
+        self.progress.measurements_total = len(self.screenings) + len(self.replicates)
+        for other in self.replicates:
+            if not self._takes(other.replicate):
+                self._count(other)
+        if self._takes("screening"):
+            for line in describe_choice(plan, screened, kept):
+                self.teller.say(line)
 
     def _count(self, measurement: Measurement) -> None:
         """One that this run leaves to others: with a record that it need not make again, or one that this job made in
@@ -116,12 +141,18 @@ class Job:
         if record.job != self.folder.name:
             self.progress.measurements_skipped += 1
             return
-        self.progress.measurements_made += 1
         lasted = datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)
-        self.progress.measuring_s += lasted.total_seconds()
+        self._count_made(measurement, lasted.total_seconds())
+
+    def _count_made(self, measurement: Measurement, lasted_s: float) -> None:
+        self.progress.measurements_made += 1
+        if not measurement.is_screening:
+            self.progress.replicates_made += 1
+            self.progress.measuring_s += lasted_s
 
     def _count_record(self, record: Record) -> None:
         self.progress.measurements_done += 1
+        self.progress.screenings_done += record.measurement.is_screening
         if record.outcome in ("failed", "timeout"):
             self.progress.measurements_failed += 1
             self.progress.last_error = f"{record.measurement.key}: {record.reason}"
@@ -139,19 +170,23 @@ class Job:
             ProjectError: the records cannot be written.
         """
         progress, say = self.progress, self.teller.say
-        here, total = len(self.measurements), progress.measurements_total
-        count = f"{here} measurements" if here == total else f"{here} of {total} measurements"
-        say(f"{self.plan.name}: {count}, records in {self.results.records(self.plan.cell)}")
+        say(f"{self.plan.name}: {self._what_is_to_do()}, records in {self.results.records(self.plan.cell)}")
         before = progress.model_copy()
         self.tracker = open_tracker(self.plan.wandb, self.results)
         try:
             with stop_on_signal():
                 self.teller.beat()
-                self._compute_parity()
-                for measurement in self.measurements:
+                if self._takes("screening"):
+                    for measurement in self.screenings:
+                        self._measure_unless_settled(measurement)
+                    self._choose()
+                measurements = [each for each in self.replicates if self._takes(each.replicate)]
+                self._compute_parity(measurements)
+                for measurement in measurements:
                     self._measure_unless_settled(measurement)
         except Stopped:
             self.teller.beat("stopped")
+            total = progress.measurements_total
             say(f"stopped by a signal after {progress.measurements_done} of {total}; a later run goes on here")
             raise
         except ProjectError as error:
@@ -165,7 +200,7 @@ class Job:
             self.children.close()
             self.tracker.close()
             self._tell_of_tracker()
-        is_done = progress.measurements_done == total
+        is_done = progress.measurements_done == progress.measurements_total
         if not is_done:
             progress.current = None
             progress.set_phase("waits for its turn", None, None)
@@ -177,7 +212,16 @@ class Job:
         )
         return EXIT_FAILED if failed else 0
 
-    def _compute_parity(self) -> None:
+    def _what_is_to_do(self) -> str:
+        here = [
+            *(self.screenings if self._takes("screening") else ()),
+            *(each for each in self.replicates if self._takes(each.replicate)),
+        ]
+        total = self.progress.measurements_total
+        of_all = f"{len(here)} measurements" if len(here) == total else f"{len(here)} of {total} measurements"
+        return f"at most {of_all}" if self.screenings and self.turn is None else of_all
+
+    def _compute_parity(self, measurements: Iterable[Measurement]) -> None:
         """For what will be measured, and for records whose numbers cannot be read any more. A program that fails here
         has no ratio later, and is measured all the same."""
         self.progress.current = "parity gate"
@@ -188,7 +232,7 @@ class Job:
             record = _read(path) if path else None
             return record is None or files.can_be_repaired(record, code)
 
-        self.parity.compute(each for each in self.measurements if lacks(each))
+        self.parity.compute(each for each in measurements if lacks(each))
         for variant, reason in self.parity.failures.items():
             self.teller.say(f"no parity numbers, so no ratio: {variant}: {reason}")
 
@@ -198,24 +242,24 @@ class Job:
         if self._settled_record(measurement):
             progress.measurements_skipped += 1
             progress.measurements_done += 1
+            progress.screenings_done += measurement.is_screening
             return
         start = time.monotonic()
         record = self._measure(measurement)
-        progress.measuring_s += time.monotonic() - start
-        progress.measurements_made += 1
+        self._count_made(measurement, time.monotonic() - start)
         self._count_record(record)
-        self.teller.say(f"[{progress.measurements_done}/{progress.measurements_total}] {_describe_outcome(record)}")
+        self.teller.say(f"[{progress.fraction()}] {_describe_outcome(record)}")
         self.teller.beat()
 
     def _measure(self, measurement: Measurement) -> Record:
         """Leave a record, whatever becomes of the measurement's processes."""
         path = self.results.new_record(measurement)
-        protocol = measurement.protocol
+        timing = measurement.timing
         started_at = _now()
         self.environment["load_average"] = load_average()
         self.tracker.begin(measurement, self.environment)
         log = self.results.log_of(path)
-        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir)
+        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir, explain=explains_itself(measurement))
         report = self._work(task, log)
         result = report.result
         try:
@@ -229,9 +273,7 @@ class Job:
                 measurement=measurement,
                 outcome=report.outcome,
                 reason=report.reason,
-                flags=quality_flags(result, environment, protocol.target_noise, protocol.latency_calls)
-                if result
-                else {},
+                flags=quality_flags(result, environment, timing.target_noise, timing.latency_calls) if result else {},
                 job=self.folder.name,
                 data=self.data,
                 weights=self.weights.get(measurement.variant.model),
@@ -243,7 +285,8 @@ class Job:
                 parity=self.parity.file_of(measurement),
             )
             write_record(record, path)
-        self.tracker.end(record, summary_numbers(result, operations_of(measurement)) if result else {})
+        summary = summary_numbers(result, operations_of(measurement)) if result else {}
+        self.tracker.end(record, summary | ratio_so_far(record, self.results, self.gate))
         self._tell_of_tracker()
         return record
 

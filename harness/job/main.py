@@ -3,6 +3,7 @@
     python jax_runner/run.py --benchmark cifar10 --use_case 3          by hand, or from a rendered script
     python jax_runner/run.py ... --job-folder DIR                      from main.py: DIR/plan.json is what runs
     python jax_runner/run.py ... --replicate 0                         one replicate: an arm of a pair
+    python jax_runner/run.py ... --replicate screening                 what comes before them
 
 It imports no framework, except where it is a rank.
 """
@@ -24,7 +25,7 @@ from harness.job.job import EXIT_STOPPED, Job, Stopped
 from harness.measure.channel import Channel, ChildTask
 from harness.measure.process import run_child
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import Framework, JobPlan
+from harness.plan import Framework, JobPlan, Turn
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
 from harness.results.environment import CACHE_FOLDERS, describe_slurm
@@ -67,7 +68,7 @@ def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
             results=results,
             data=identity,
             weights=verified_weights(plan),
-            replicate=_checked_replicate(plan, parsed.replicate),
+            turn=_checked_turn(plan, parsed.replicate),
             pairing=describe_pairing(parsed.position, parsed.pair, is_submitted=parsed.job_folder is not None),
         )
         return job.run()
@@ -157,7 +158,10 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--data", choices=("real", "sample"), default="real", help="sample needs no download")
     parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
     parser.add_argument("--force", action="store_true", help="measure again what has a good record")
-    parser.add_argument("--replicate", type=count, metavar="N", help="only this one, from 0 (default: all)")
+    parser.add_argument("--full", action="store_true", help="every mode in all replicates, without a screening")
+    parser.add_argument(
+        "--replicate", type=_turn, metavar="N", help="only this one, from 0, or only the `screening` (default: all)"
+    )
     by_pair = parser.add_argument_group("set by the script of a pair, for the records")
     by_pair.add_argument("--position", type=count, metavar="N", help="place among the arms of the pair, from 0")
     by_pair.add_argument("--pair", metavar="ID", help="which run of the pair this arm belongs to")
@@ -200,19 +204,34 @@ def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
         data=parsed.data,
         quick=parsed.quick,
         force=parsed.force,
+        full=parsed.full,
     )
     return expand(load_config(parsed.config), selection)[0].jobs[0]
 
 
-def _checked_replicate(plan: JobPlan, replicate: int | None) -> int | None:
+def _turn(text: str) -> Turn:
+    if text == "screening":
+        return "screening"
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        shown = shortened(text) or repr(text)
+        raise argparse.ArgumentTypeError(f"{shown}: the number of a replicate, from 0, or `screening`")
+    return int(text)
+
+
+def _checked_turn(plan: JobPlan, turn: Turn | None) -> Turn | None:
     """Raises ConfigError for one that the plan does not have."""
     last = plan.protocol.replicates - 1
-    if replicate is not None and not 0 <= replicate <= last:
+    if turn == "screening" and plan.screening is None:
         raise ConfigError(
-            f"--replicate {replicate}: the plan has {plan.protocol.replicates} replicates; valid: 0 to {last}. "
+            "--replicate screening: nothing is screened here: a --quick or --full run measures all modes alike, and so "
+            "does one with a single mode or replicate. Leave the flag out."
+        )
+    if isinstance(turn, int) and turn > last:
+        raise ConfigError(
+            f"--replicate {turn}: the plan has {plan.protocol.replicates} replicates; valid: 0 to {last}. "
             f"measurement.replicates in experiments.yaml sets how many there are."
         )
-    return replicate
+    return turn
 
 
 def describe_pairing(

@@ -32,12 +32,17 @@ class Heartbeat(BaseModel):
     measurements_done: Count = 0
     """With a record, whatever the outcome; skipped ones included."""
     measurements_failed: Count = 0
+    screenings_total: Count = 0
+    """Of these measurements. When all have a record, the other ones become fewer."""
+    screenings_done: Count = 0
     measurements_skipped: Count = 0
     """Had a good record already."""
     measurements_made: Count = 0
     """By this job, also before a requeue."""
+    replicates_made: Count = 0
+    """Of these; the others are screenings."""
     measuring_s: Seconds = 0.0
-    """What these took together."""
+    """What the replicates took together."""
     current: str | None = None
     """Key of the measurement that runs."""
     phase: str | None = None
@@ -52,15 +57,22 @@ class Heartbeat(BaseModel):
     started_at_unix_s: Seconds = Field(default_factory=time.time)
     updated_at_unix_s: Seconds = Field(default_factory=time.time)
 
+    def fraction(self, *, current: bool = False) -> str:
+        """`screening 5/14`, and once that is over `17/23` of all. `current`: with the one that runs."""
+        if self.screenings_done < self.screenings_total:
+            return f"screening {self.screenings_done + current}/{self.screenings_total}"
+        return f"{self.measurements_done + current}/{self.measurements_total}"
+
     @property
     def is_stale(self) -> bool:
         return self.state == "running" and time.time() - self.updated_at_unix_s > STALE_AFTER_S
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the whole plan is done, from the mean of the measurements so far; None before the first."""
+        """Seconds until the whole plan is done, from the mean of the replicates so far; None before the first, as a
+        screening is shorter and does not yet know how many there will be."""
         left = self.measurements_total - self.measurements_done
-        return left * self.measuring_s / self.measurements_made if self.measurements_made else None
+        return left * self.measuring_s / self.replicates_made if self.replicates_made else None
 
     def set_phase(self, phase: str | None, done: float | None, total: float | None) -> None:
         self.phase, self.phase_done, self.phase_total = phase, done, total
@@ -108,7 +120,7 @@ class Teller:
         if now - self._last_line >= PRINT_EVERY_S:
             beat = self._heartbeat
             eta = "" if beat.eta_s is None else f", about {beat.eta_s / 60:.0f} min left"
-            self.say(f"[{beat.measurements_done + 1}/{beat.measurements_total}] {beat.current}: {beat.phase}{eta}")
+            self.say(f"[{beat.fraction(current=True)}] {beat.current}: {beat.phase}{eta}")
 
     def say(self, line: str, *, once: bool = False) -> None:
         self._last_line = time.monotonic()

@@ -130,7 +130,8 @@ class Ranks:
     def report(self, *, timeout: str | None = None) -> RanksReport:
         """`timeout`: why it ended before it was over.
 
-        What breaks off when every rank has told its result so far breaks nothing off but the control.
+        What breaks off when every rank has told its result so far breaks nothing off but what comes after it: the
+        explanation, where the result says that it misses it, or the control.
         """
         broken_off = self._broken_off(timeout)
         if broken_off is None:
@@ -139,7 +140,8 @@ class Ranks:
         if len(so_far) < len(self._ranks):
             return broken_off
         absent = f"{broken_off.outcome}: {str(broken_off.reason).splitlines()[0]}"
-        return self._measured([result.model_copy(update={"blocks_alone_absent": absent}) for result in so_far])
+        missing = "blocks_alone_absent" if so_far[0].explanation_absent is None else "explanation_absent"
+        return self._measured([result.model_copy(update={missing: absent}) for result in so_far])
 
     def _broken_off(self, timeout: str | None) -> RanksReport | None:
         environment = self._ranks[0].environment

@@ -91,6 +91,7 @@ def describe_run(
     """
     cell, variant = measurement.cell, measurement.variant
     kinds = (["sample"] if measurement.data == "sample" else []) + (["quick"] if measurement.quick else [])
+    kinds += ["screening"] if measurement.is_screening else []
     gpu = environment.get("gpu")
     gpu_name = gpu.get("name") if isinstance(gpu, dict) else None
     all_tags = [
@@ -121,7 +122,8 @@ def describe_run(
 
 def summarize_outcome(record: Record) -> dict[str, Any]:
     """What every run's summary holds besides the derived numbers."""
-    return {"outcome": record.outcome, "reason": record.reason, "flags": record.flags}
+    stage = record.measurement.stage
+    return {"stage": stage, "outcome": record.outcome, "reason": record.reason, "flags": record.flags}
 
 
 def exit_code(record: Record) -> int:

@@ -174,6 +174,46 @@ def measure_blocks(step: Step, wait: Wait, *, like: Blocks, count: int, agree: A
     return like.model_copy(update={"block_times_s": block_times_s, "warmup_times_s": warmup_times_s})
 
 
+def measure_short(
+    step: Step, wait: Wait, *, block_min_s: float, count: int, max_time_s: float, steps_per_call: int, samples: int
+) -> Blocks:
+    """A few blocks of a step that is compiled, for an explanation and no result.
+
+    Args:
+        count: of blocks, or as many as fit into `max_time_s` and three at least.
+        samples: of a step.
+    """
+    with _no_garbage_collection():
+        warmup_times_s = [time_call(step, wait) for _ in range(COLD_CALLS)]
+        calls = max(1, math.ceil(block_min_s / min(warmup_times_s)))
+        times_s: list[float] = []
+        start = perf_counter()
+        while len(times_s) < 3 or (len(times_s) < count and perf_counter() - start < max_time_s):
+            times_s.append(time_block(step, wait, calls))
+    return Blocks(
+        calls_per_block=calls,
+        steps_per_call=steps_per_call,
+        samples_per_step=samples,
+        block_times_s=times_s,
+        warmup_times_s=warmup_times_s,
+    )
+
+
+def measure_dispatch(step: Step, wait: Wait, *, count: int, max_time_s: float) -> list[float]:
+    """Seconds until a call has returned, started when the device was idle: how long the host takes to hand out its
+    work. On a CPU a call may return when its work is done."""
+    times_s: list[float] = []
+    with _no_garbage_collection():
+        wait(step())
+        start = perf_counter()
+        while len(times_s) < 3 or (len(times_s) < count and perf_counter() - start < max_time_s):
+            begun = perf_counter()
+            outputs = step()
+            times_s.append(perf_counter() - begun)
+            wait(outputs)
+    return times_s
+
+
 def measure_phases(
     phases: Sequence[Phase],
     wait: Wait,
@@ -243,8 +283,8 @@ def _measure_blocks(
     times_s: list[float] = []
     gpu_states: list[GpuState] = []
     _collect_garbage()
-    start = collected = reported = perf_counter()
-    seen = -math.inf
+    start = collected = perf_counter()
+    seen = reported = -math.inf  # so that both have a first value at once
     counters_before = gpu.held_back_counters()
     while True:
         times_s.append(time_block(step, wait, calls))

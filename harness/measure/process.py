@@ -27,7 +27,7 @@ from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_
 from harness.results.parity_file import write_parity
 from harness.results.record import Outcome, Result
 from harness.work import datasets
-from harness.work.declared import benchmark, use_case
+from harness.work.declared import as_gated, benchmark, use_case
 from harness.work.pretrained import pretrained_weights
 
 
@@ -51,11 +51,12 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
         require_whole_batch(session)
         build = builder(measurement)
         if task.parity:
-            leave_parity_numbers(session, build, task.parity, channel, code)
+            leave_parity_numbers(session, build, task.parity, channel, code, Path(task.data_dir))
             channel.result(Result())
         else:
             measuring = Measuring(session, gpu=gpu, channel=channel)
-            channel.result(measuring.cold_calls(build) if task.cold_calls_only else measuring.everything(build))
+            measure = measuring.cold_calls if task.cold_calls_only else measuring.everything
+            channel.result(measure(build, explained=task.explain))
     except Exception as error:
         traceback.print_exc()
         outcome, reason = _explain(error, device)
@@ -71,12 +72,14 @@ def make_session(
 ) -> Session[D]:
     """For whoever wants to build a program. The device must have been set up."""
     declared = benchmark(measurement.cell.benchmark)
+    dataset = datasets.load(declared.data, measurement.data, data_dir)
+    sizes = declared.sizes.model_validate(measurement.sizes)
     is_pretrained = measurement.settings.get("weights") == "pretrained"
     return Session(
         measurement=measurement,
         benchmark=declared,
         use_case=use_case(measurement.cell.use_case_name),
-        dataset=declared.for_model(datasets.load(declared.data, measurement.data, data_dir), measurement.variant.model),
+        dataset=declared.for_model(dataset, measurement.variant.model, sizes),
         device=device,
         world=world,
         pretrained=pretrained_weights(declared.name, measurement.variant.model, data_dir) if is_pretrained else None,
@@ -90,8 +93,22 @@ def builder(measurement: Measurement) -> Build:
     return build
 
 
+def gate_session(session: Session[D], measurement: Measurement, data_dir: Path = Path("data")) -> Session[D]:
+    """For one of the parity gate's measurements: its data as its own model takes them, its weights as the gate draws
+    them."""
+    before = session.measurement
+    if (before.variant.model, before.sizes) != (measurement.variant.model, measurement.sizes):
+        session = make_session(measurement, session.device, data_dir, session.world)
+    return replace(session, measurement=measurement, benchmark=as_gated(session.benchmark))
+
+
 def leave_parity_numbers(
-    session: Session[Any], build: Build, tasks: Sequence[ParityTask], channel: Channel, code: dict[str, str]
+    session: Session[Any],
+    build: Build,
+    tasks: Sequence[ParityTask],
+    channel: Channel,
+    code: dict[str, str],
+    data_dir: Path,
 ) -> None:
     """One file and one event for each; what this machine refuses to do leaves a file that says so.
 
@@ -103,7 +120,7 @@ def leave_parity_numbers(
         outcome: Outcome = "ok"
         reason, numbers = None, {}
         try:
-            numbers = dict(build(replace(session, measurement=task.measurement)).parity())
+            numbers = dict(build(gate_session(session, task.measurement, data_dir)).parity())
         except Refused as error:
             outcome, reason = "refused", str(error)
         session.agree(0.0)  # every rank is through, so the key is done

@@ -7,6 +7,7 @@ Each `<framework>_runner/use_cases/<name>.py` has one `build(session, joined=Tru
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -41,6 +42,10 @@ class Program(Protocol):
     """Whether a step moves anything between devices; the control without it is then measured too."""
     details: dict[str, Any]
     """For `Result.details`."""
+    model_count: int = 1
+    """How many models a step is of."""
+    units: Mapping[str, float] = MappingProxyType({})
+    """As `Benchmark.units`, where samples differ in size: of the batches that are timed."""
 
     def step(self) -> Any:
         """Start one call's work and return its outputs. It depends on the call before it, so that waiting for the last
@@ -63,8 +68,18 @@ class Program(Protocol):
         """Take the inputs of the timed calls, where the check had others."""
         return
 
+    def model_inputs(self) -> Any:
+        """What one model takes in the forward pass of a step, for counting its work: only shapes matter. None where
+        nobody knows."""
+        return None
+
     def phases(self) -> list[Phase]:
         """The parts of a step, in the order in which they depend on each other; empty where they are not told apart."""
+        return []
+
+    def construction(self) -> list[Phase]:
+        """What comes before a first step and is timed beside it, such as building the models; empty where that is not
+        told apart. What it makes is dropped."""
         return []
 
     def step_peak_bytes(self) -> int | None:
@@ -225,6 +240,11 @@ class Session(Generic[D]):
         sizes = self.benchmark.sizes.model_validate(self.measurement.sizes)
         size: int | None = getattr(sizes, "image_size", None)
         return size
+
+    @property
+    def outputs_of_sample(self) -> int:
+        """How many numbers the model gives for a sample, where there are many; else 0."""
+        return self.benchmark.outputs(self.dataset)
 
     @property
     def mode(self) -> Mode:

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.measure.channel import Channel
+from harness.measure.explain import explain
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
 from harness.measure.program import Build, Infers, Phase, Program, Session, Trains
 from harness.measure.slowdown import PlantedSlowdown
+from harness.plan import MeasurementSettings
 from harness.results.predictions import evaluation_of
 from harness.results.quantities import summary_numbers
 from harness.results.record import EpochPoint, Evaluation, Memory, Result
@@ -30,6 +32,9 @@ from harness.work.use_cases.train import (
     steps_in_epoch,
     time_to_target_s,
 )
+
+CONSTRUCTION_CALLS, CONSTRUCTION_MAX_TIME_S = 20, 5.0
+"""At most: what comes before a first step is slow and happens once."""
 
 
 @dataclass(kw_only=True)
@@ -47,25 +52,36 @@ class Measuring:
     def __init__(self, session: Session[Any], *, gpu: Gpu | SeveralGpus | NoGpu, channel: Channel) -> None:
         self._session = session
         self._device = session.device
-        self._protocol = session.measurement.protocol
+        self._protocol = session.measurement.timing
         self._gpu = gpu
         self._channel = channel
 
-    def cold_calls(self, build: Build) -> Result:
+    def cold_calls(self, build: Build, *, explained: bool = False) -> Result:
         """Nothing but the first calls: the warm start, whose caches another process has filled."""
-        return Result(cold_call_times_s=self._cold_calls(build(self._session)))
+        program = build(self._session)
+        result = Result(cold_call_times_s=self._cold_calls(program))
+        if not explained:
+            return result
+        program.settle()
+        return self._explained(program, result)
 
-    def everything(self, build: Build) -> Result:
-        """All that is measured of a variant."""
+    def everything(self, build: Build, *, explained: bool = False) -> Result:
+        """All that is measured of a variant; a screening ends with its steady state."""
         # The program of the whole work must be gone, with its arrays, before the control is built.
-        result, communicates = self._without_control(build(self._session))
+        result, communicates = self._without_control(build(self._session), explained)
         return self._with_control(result, build) if communicates else result
+
+    def _explained(self, program: Program, result: Result) -> Result:
+        """Whatever fails here costs the explanation only (harness/job/ranks.py): what was measured is told before."""
+        self._channel.result_so_far(result.model_copy(update={"explanation_absent": "it broke off"}))
+        self._channel.progress("explanation", 0, 1)
+        return result.model_copy(update={"explanation": explain(program, self._session, result.blocks)})
 
     def _cold_calls(self, program: Program) -> list[float]:
         self._device.wait(program.state())  # copied before the clock starts
         return clock.measure_cold(program.step, self._device.wait)
 
-    def _without_control(self, program: Program) -> tuple[Result, bool]:
+    def _without_control(self, program: Program, explained: bool) -> tuple[Result, bool]:
         idle_watts = clock.idle_watts(self._gpu, self._protocol.idle_s)
         cold_call_times_s = self._cold_calls(program)
         checks = program.check()
@@ -74,8 +90,9 @@ class Measuring:
         steady = self._steady(program, idle_watts)
         self._require_finite(program)
         witness = program.witness()
-        epochs = self._train(program) if isinstance(program, Trains) else []
-        evaluation = self._evaluate(program) if isinstance(program, Infers) else None
+        goes_on = not self._session.measurement.is_screening
+        epochs = self._train(program) if isinstance(program, Trains) and goes_on else []
+        evaluation = self._evaluate(program) if isinstance(program, Infers) and goes_on else None
         result = Result(
             compile_time_s=clock.compile_time_s(cold_call_times_s, steady.warm_call_s),
             cold_call_times_s=cold_call_times_s,
@@ -92,12 +109,16 @@ class Measuring:
             evaluation=evaluation,
             checks=checks,
             parameter_count=program.parameter_count,
-            units=self._session.benchmark.units(self._session.dataset),
+            units=self._session.benchmark.units(self._session.dataset) | dict(program.units),
             details=program.details | ({"witness": witness} if witness else {}),
         )
-        if phases := program.phases():
-            result = result.model_copy(update={"details": result.details | self._phases(phases)})
-        return result, program.communicates
+        construction, phases = (program.construction(), program.phases()) if goes_on else ([], [])
+        if construction or phases:
+            found = self._phases((construction, self._of_construction()), (phases, self._protocol))
+            result = result.model_copy(update={"details": result.details | found})
+        if explained:
+            result = self._explained(program, result)
+        return result, program.communicates and goes_on
 
     def _steady(self, program: Program, idle_watts_before: float | None) -> clock.Steady:
         """The steady state of a step that went through its cold calls; streams its numbers."""
@@ -205,17 +226,30 @@ class Measuring:
         target = TrainSettings.model_validate(self._session.measurement.settings).target_metric
         return time_to_target_s(epochs, self._session.benchmark.task.metric, target)
 
-    def _phases(self, phases: Sequence[Phase]) -> dict[str, Any]:
-        """For `Result.details`: the seconds of every run of each phase by its name; streams their statistics.
+    def _of_construction(self) -> MeasurementSettings:
+        own = self._protocol
+        return own.model_copy(
+            update={
+                "latency_calls": min(own.latency_calls, CONSTRUCTION_CALLS),
+                "latency_max_time_s": min(own.latency_max_time_s, CONSTRUCTION_MAX_TIME_S),
+            }
+        )
+
+    def _phases(self, *groups: tuple[Sequence[Phase], MeasurementSettings]) -> dict[str, Any]:
+        """For `Result.details`: the seconds of every run of each phase by its name; streams their statistics. Those of
+        one group run in turn.
 
         The phases apart may need more memory than the step. Where there is not enough, `phases` is empty,
         `phases_absent` says why, and what was measured before stands.
         """
         session = self._session
+        times_s: dict[str, list[float]] = {}
         try:
-            times_s = clock.measure_phases(
-                phases, self._device.wait, protocol=self._protocol, channel=self._channel, agree=session.agree
-            )
+            for phases, protocol in groups:
+                if phases:
+                    times_s |= clock.measure_phases(
+                        phases, self._device.wait, protocol=protocol, channel=self._channel, agree=session.agree
+                    )
         except Exception as error:
             if not self._device.is_out_of_memory(error) or session.world.size > 1:  # other ranks would wait for ever
                 raise

@@ -106,8 +106,9 @@ a forgotten clip changes next to nothing unless epsilon is about as large as wha
 gradient is all rounding becomes an update of full size. A gradient that is clipped to a norm of 0.1 has, over 10^5 to
 10^7 parameters, elements of 3e-4 to 3e-5. Five steps hardly tell the betas apart, as the bias is corrected, so the
 moments are compared too."""
-GATE_SIZES: dict[str, int] = {"image_size": 64}
-"""At most. Rounding grows with the size of the sums, and mistakes do not: small images show the same ones."""
+GATE_SIZES: dict[str, int] = {"image_size": 64, "positions": 64}
+"""At most. Rounding grows with the size of the sums, and mistakes do not: small images and short texts show the same
+ones."""
 
 
 class Judgement(Frozen):

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from harness.results.record import Blocks, EpochPoint, Latency, Record, Result
 from harness.results.statistics import (
+    dispatch_time_s,
     energy_per_epoch,
     energy_per_sample,
     epoch_time_s,
@@ -58,6 +59,7 @@ MIB = Unit(name="MiB", factor=1 / 2**20)
 PERCENT = Unit(name="%", factor=100)
 MILLIJOULES = Unit(name="mJ/sample", factor=1e3)
 JOULES = Unit(name="J")
+GIGAFLOP = Unit(name="GFLOP", factor=1e-9)
 TERAFLOPS = Unit(name="TFLOP/s", factor=1e-12)
 
 PAGE: tuple[Place, ...] = ("page",)
@@ -137,6 +139,16 @@ def _test_metric(result: Result) -> float | None:
     return result.epochs[-1].test_metric if result.epochs else None
 
 
+STEPS_OF_A_RUN = 10_000
+
+
+def _time_of_many_steps(result: Result) -> float | None:
+    """With the compilation, by empty caches."""
+    if result.blocks is None or result.compile_time_s is None:
+        return None
+    return result.compile_time_s + STEPS_OF_A_RUN * step_time_s(result.blocks)
+
+
 def _memory(field: str, words: str, chart: str = "") -> Quantity:
     def derive(result: Result) -> float | None:
         value: int | None = getattr(result.memory, field)
@@ -195,6 +207,19 @@ QUALITY = Absence(
     reason=lambda _, result: result.evaluation.test_metric_absent if result.evaluation else None,
 )
 COMMUNICATION = Absence(words="Communication", reason=lambda _, result: result.blocks_alone_absent, on_terminal=True)
+EXPLANATION = Absence(words="Where the time goes", reason=lambda _, result: result.explanation_absent)
+
+
+def _of_work(field: str) -> Derive:
+    """Of a step, counted from its shapes."""
+
+    def derive(result: Result) -> float | None:
+        work = result.explanation.work if result.explanation else None
+        return None if work is None else float(getattr(work, field))
+
+    return derive
+
+
 MEMORY = Absence(words="Memory", reason=lambda _, result: result.memory.absent)
 ENERGY = Absence(words="Energy", reason=lambda _, result: result.energy.absent)
 
@@ -206,6 +231,7 @@ THROUGHPUT = Quantity(
 QUANTITIES = (
     THROUGHPUT,
     _rate("tokens"),
+    _rate("edges"),
     Quantity("step_time_s", "step", MS, _of_blocks(step_time_s), chart="step_ms"),
     Quantity(
         "step_time_alone_s", "step without communication", MS, _of_blocks(step_time_s, "blocks_alone"),
@@ -223,6 +249,13 @@ QUANTITIES = (
     Quantity("step_time_mean_s", "step mean", MS, _of_latency(latency_mean_s)),
     Quantity(
         "achieved_flop_per_s", "achieved", TERAFLOPS, _of_blocks(throughput_samples_per_s), PAGE, times_operations=True
+    ),
+    Quantity("step_operations", "work of a step", GIGAFLOP, _of_work("operations"), PAGE, absent=EXPLANATION),
+    Quantity("step_forward_operations", "its forward pass", GIGAFLOP, _of_work("forward_operations")),
+    Quantity("step_least_bytes", "least traffic of a step", MIB, _of_work("least_bytes"), PAGE),
+    Quantity(
+        "dispatch_time_s", "handed out after", MS,
+        lambda result: dispatch_time_s(result.explanation) if result.explanation else None, PAGE,
     ),
     Quantity(
         "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, TABLES,
@@ -272,6 +305,8 @@ QUANTITIES = (
         "thermal", "sw_thermal_slowdown", "hw_thermal_slowdown",
     ),
     _held_back("clocks held back by the power brake", "gpu_held_back_by_brake_share", "hw_power_brake_slowdown"),
+    Quantity("time_of_10000_steps_s", "10,000 steps from a cold start", SECONDS, _time_of_many_steps),
+    Quantity("parameter_count", "parameters", None, lambda result: result.parameter_count),
 )
 # fmt: on
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}

@@ -4,7 +4,8 @@ Raw samples only; every number is derived on reading (harness/results/quantities
 
 History of the schema:
     1  2026-11  before the first published record; not read any more
-    2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's
+    2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
+                version: a measurement has a `stage`; without one it is a replicate
 """
 
 import base64
@@ -158,6 +159,74 @@ class Evaluation(Measured):
         return self
 
 
+class Work(Measured):
+    """Of one step, counted from the shapes of the forward pass (harness/work/products.py)."""
+
+    products: int
+    """Convolutions and matrix products of the forward pass."""
+    forward_operations: int
+    """Floating-point operations of these: two for each multiply-add."""
+    operations: int
+    """With the backward pass, where a step has one."""
+    least_bytes: int
+    """If each product reads its operands once and writes its result once, and so does the optimizer with all
+    parameters: no measured traffic."""
+
+
+KernelClass = Literal["product", "traffic", "layout", "communication", "other"]
+"""Matrix products, convolutions and attention; what moves each element once, such as activations, sums and look-ups;
+copies and changes of layout; between devices; and what no rule knows."""
+
+
+class KernelTime(Measured):
+    """All events of one name in a traced window."""
+
+    name: str
+    """As the tracer gives it."""
+    count: int
+    busy_s: float
+    """Their share of the busy time: what several do at one time, they share equally."""
+    content: KernelClass | None = None
+    """Of a kernel that a compiler has made: by what the compiled program says is in it."""
+
+
+class TracedWindow(Measured):
+    """Some steps in a row under the framework's own profiler. In seconds of the tracer's clock."""
+
+    steps: int
+    span_s: float
+    """From the start of the first event to the end of the last."""
+    busy_s: float
+    """In which anything ran."""
+    host_gaps_s: float
+    """In which nothing ran, and the call that starts what comes next had not returned."""
+    other_gaps_s: float
+    """In which nothing ran although it had."""
+    unknown_gaps_s: float
+    """In which nothing ran, and the tracer does not tell which call started what comes next."""
+    dropped: int
+    """Records that the tracer has lost."""
+    kernels: list[KernelTime]
+    """The longest first."""
+
+
+class Explanation(Measured):
+    """Where a step's time goes: of a process that is not timed, or of a smoke run's own when all its times are told."""
+
+    tracer: str
+    """Who traced, with its release."""
+    on_device: bool
+    """Kernels of a GPU; else operators of the host."""
+    blocks: Blocks
+    """Without a tracer, before it was started."""
+    dispatch_times_s: Times
+    """Without a tracer: from an idle device until one call has returned."""
+    windows: list[TracedWindow]
+    """Two, the second with twice as many steps."""
+    work: Work | None = None
+    work_absent: str | None = None
+
+
 class Check(Frozen):
     """A numerical check that ran before the clock: relative L2 error against a reference."""
 
@@ -198,6 +267,10 @@ class Result(Measured):
     """Training time (evaluation excluded) until test accuracy first reached settings["target_metric"]."""
     evaluation: Evaluation | None = None
     """None where nothing is predicted, or there is no test set."""
+    explanation: Explanation | None = None
+    """Of the first replicate, on one device."""
+    explanation_absent: str | None = None
+    """Why it broke off; None also where none was asked for."""
     checks: list[Check] = []
     parameter_count: int | None = None
     units: dict[str, float] = {}
@@ -354,7 +427,7 @@ def _other_schema(version: object) -> str:
 
 
 def find_settled_record(
-    measurement: Measurement, results: Results, scheduler: str, *, job: str | None = None
+    measurement: Measurement, results: Results, scheduler: str | None, *, job: str | None = None
 ) -> Path | None:
     """The newest record that makes a second run pointless, or None.
 
@@ -362,6 +435,7 @@ def find_settled_record(
     Corrupt records count as not measured; they are left in place.
 
     Args:
+        scheduler: None takes a record of any.
         job: only a record of this job counts (`--force`).
     """
     found = find_settled(measurement, results, scheduler, job=job)
@@ -369,7 +443,7 @@ def find_settled_record(
 
 
 def find_settled(
-    measurement: Measurement, results: Results, scheduler: str, *, job: str | None = None
+    measurement: Measurement, results: Results, scheduler: str | None, *, job: str | None = None
 ) -> tuple[Path, Record] | None:
     """As find_settled_record, with what it holds."""
     for path in reversed(results.record_files(measurement)):
@@ -377,7 +451,7 @@ def find_settled(
             record = read_record(path)
         except RecordError:
             continue
-        is_wanted = record.outcome in SETTLED and record.environment.get("scheduler") == scheduler
+        is_wanted = record.outcome in SETTLED and scheduler in (None, record.environment.get("scheduler"))
         if is_wanted and job in (None, record.job):
             return path, record
     return None

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal, NamedTuple, TypeVar
 
-from harness.results.record import Blocks, Energy, EpochPoint, GpuState, Latency, Result
+from harness.results.record import Blocks, Energy, EpochPoint, Explanation, GpuState, Latency, Result
 
 Number = TypeVar("Number", int, float)
 
-REPLICATES_FOR_AN_INTERVAL = 3
-"""Two would give one of t[1] = 12.7 standard errors: true, and of no use."""
+REPLICATES_FOR_AN_INTERVAL = 2
+"""Two give one of t[1] = 12.7 standard errors: true, and the first that can be seen while a job runs."""
+ENOUGH_REPLICATES = 3
+"""For a verdict: t[2] = 4.3. Fewer are flagged."""
 SAME_WITHIN = 1.01
 REPLICATES_NEEDED_MAX = 100
 ROUNDING = 1e-9
@@ -141,6 +143,11 @@ def step_time_s(blocks: Blocks) -> float:
     return median([time_s / steps for time_s in blocks.block_times_s])
 
 
+def dispatch_time_s(explanation: Explanation) -> float:
+    """Of a step: until its call has returned, started when the device was idle. The median."""
+    return median(explanation.dispatch_times_s) / explanation.blocks.steps_per_call
+
+
 def latency_p50_s(latency: Latency) -> float:
     """Median over waited-for calls of (time of the call) / (steps of the call)."""
     return median(latency.call_times_s) / latency.steps_per_call
@@ -247,7 +254,7 @@ def student_t_95(degrees_of_freedom: int) -> float:
 
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval | None:
-    """95 % interval of the ratio of two sides, paired by replicate; None under 3 replicates.
+    """95 % interval of the ratio of two sides, paired by replicate; None for a single one.
 
     Student's t on d = log(numerator / denominator) of each replicate: exp(mean(d) +- t[n - 1] * s / sqrt(n)),
     with s the standard deviation of d. Its centre is the geometric mean of the replicates' ratios.
@@ -284,7 +291,7 @@ class RatioEstimate(NamedTuple):
     value: float
     """Geometric mean of the ratios of the replicates."""
     interval: Interval | None
-    """Of 95 %; None under 3 replicates."""
+    """Of 95 %; None for a single replicate."""
     replicates: int
     verdict: Verdict
     replicates_needed: int | None
@@ -305,7 +312,7 @@ def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -
     if count == 0:
         raise ValueError("a ratio needs one replicate at the least")
     interval = ratio_interval(numerators, denominators)
-    verdict = verdict_of(interval)
+    verdict = verdict_of(interval) if count >= ENOUGH_REPLICATES else "undecided"
     return RatioEstimate(
         value=math.exp(math.fsum(differences) / count),
         interval=interval,
@@ -344,8 +351,8 @@ def _replicates_needed(differences: Sequence[float]) -> int:
     are themselves estimates, so many replicates decide about every second time.
     """
     count = len(differences)
-    if count < REPLICATES_FOR_AN_INTERVAL:
-        return REPLICATES_FOR_AN_INTERVAL
+    if count < ENOUGH_REPLICATES:
+        return ENOUGH_REPLICATES
     distance = abs(math.fsum(differences) / count)
     goal = max(distance, math.log(SAME_WITHIN) - distance)
     spread = standard_deviation(differences)

@@ -1,6 +1,6 @@
 """How close a result must be to its float64 reference before it is timed: relative errors and tolerances."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,8 @@ from harness.results.record import Check
 
 Tensors = Mapping[str, NDArray[np.float64]]
 """By neutral name (harness/work/weights.py)."""
+Items = Sequence[NDArray[np.float64]]
+"""Such as the outputs of each sample."""
 
 
 class Tolerance(NamedTuple):
@@ -48,10 +50,9 @@ OUTPUTS: dict[Precision, Tolerance] = {
     "bf16": Tolerance(typical=6e-2, worst=4e-1),
     "default": Tolerance(typical=1e-2, worst=5e-2),
 }
-"""Of outputs in evaluation, from drawn weights: of all together, and of each sample's less the mean over samples, where
-what all samples share hides no error. Rounding was seen to do at most 1.2e-6 and 2.3e-5 in fp32, 2.0e-3 and 1.2e-2 in
-imitated tf32, 2.7e-2 and 1.7e-1 in bf16: on a CPU, of both models of cifar10 and of all of imagenet100 at 64 x 64,
-EfficientNet being the worst, whose outputs differ least between images."""
+"""Of outputs in evaluation: of all together, and of each sample's less the mean over samples, where what all samples
+share hides no error. More than twice what rounding alone was found to do: studies/output_rounding.py, with its
+record."""
 LOSSES: dict[Precision, float] = {"fp64": 1e-9, "fp32": 4e-4, "tf32": 4e-3, "bf16": 1.5e-2, "default": 4e-3}
 """Relative, of mean losses of a batch, in which rounding averages out."""
 SMALL = 1e-2
@@ -80,6 +81,25 @@ def errors_of_items(actual: Tensors, expected: Tensors) -> NDArray[np.float64]:
         return np.array([np.inf])
     differences = sum(_sums_of_squares(actual[name] - expected[name]) for name in expected)
     return _relative(np.asarray(differences), np.asarray(sum(map(_sums_of_squares, expected.values()))))
+
+
+def relative_error_of(actual: Items, expected: Items) -> float:
+    """As `relative_error`, over all items together, without a copy of all of them."""
+    if [item.shape for item in actual] != [item.shape for item in expected]:
+        return float("inf")
+    difference = sum(float(np.sum((ours - theirs) ** 2)) for ours, theirs in zip(actual, expected, strict=True))
+    size = sum(float(np.sum(item**2)) for item in expected)
+    return float(_relative(np.array([difference]), np.array([size]))[0])
+
+
+def errors_of_centred(actual: Items, expected: Items) -> NDArray[np.float64]:
+    """As `errors_of_items`, [items], of each item less the mean over the items of its side, without a copy of all."""
+    if [item.shape for item in actual] != [item.shape for item in expected]:
+        return np.array([np.inf])
+    apart = sum(actual) / len(actual) - sum(expected) / len(expected)
+    mean = sum(expected) / len(expected)
+    differences = [np.sum((ours - theirs - apart) ** 2) for ours, theirs in zip(actual, expected, strict=True)]
+    return _relative(np.array(differences), np.array([np.sum((item - mean) ** 2) for item in expected]))
 
 
 def errors_of_tensors(actual: Tensors, expected: Tensors) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ BENCHMARK, a file in use_cases/ a USE_CASE; a file that is there is known, nothi
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -125,6 +125,9 @@ class Model:
     has_depthwise: bool = False
     """Convolutions with a group for each channel, which a framework may write down in more than one way."""
     has_attention: bool = False
+    of_graphs: bool = False
+    """It takes packed graphs (harness/work/graphs.py) and sums over neighbours, which a framework may do in more than
+    one way."""
     reference: "Reference | None" = None
     """What its source says of it."""
     parameter_count: int | None = None
@@ -135,6 +138,8 @@ class Model:
     """Of one sample's way through convolutions, dense layers and attention, with the benchmark's default sizes."""
     initial_weight: Draw = initial_weight
     """How its weights are drawn."""
+    gate_weight: Draw | None = None
+    """How the parity gate draws them, where its initial weights hide mistakes."""
 
     @property
     def has_batch_norm(self) -> bool:
@@ -180,10 +185,13 @@ class Benchmark:
     """Where they are some of ImageNet's."""
     sizes: type[Frozen] = Nothing
     """Sizes of the models and inputs that experiments.yaml may choose (`benchmarks.<name>.sizes`)."""
-    for_model: Callable[[Dataset, str], Dataset] = field(default=lambda dataset, _model: dataset)
-    """(data set, model) -> the samples as this model takes them, where its models differ in that."""
+    for_model: Callable[[Dataset, str, Any], Dataset] = field(default=lambda dataset, _model, _sizes: dataset)
+    """(data set, model, sizes) -> the samples as this model takes them, where its models or sizes differ in that."""
     units: Callable[[Dataset], dict[str, float]] = field(default=lambda _dataset: {})
     """What else than samples its work is counted in, such as tokens: how many a sample of this data set has."""
+    outputs: Callable[[Dataset], int] = field(default=lambda _dataset: 0)
+    """How many numbers a model gives for a sample of this data set, where these are so many that they decide how many
+    samples go through it at once."""
 
     def model(self, name: str) -> Model:
         """Raises ConfigError for a name that is not declared."""
@@ -204,6 +212,8 @@ class UseCase:
     """Its own axes: each field is one, with the values that it may take."""
     settings: type[Frozen] = Nothing
     """What it is told besides: epochs, learning rates, ... A field without a default must be given."""
+    headline: Mapping[Framework, str] = field(default_factory=dict)
+    """The mode of each framework that is measured in full whatever a screening finds: what most people run."""
     refuses: Callable[[Benchmark, Model], str | None] = field(default=lambda _benchmark, _model: None)
     """Why it makes no sense with this model of this benchmark; None where it does."""
     goes_with: Callable[[Mode, Model, Mapping[str, Any]], bool] = field(default=lambda _mode, _model, _options: True)
@@ -213,6 +223,11 @@ class UseCase:
     """It splits no work among devices: each of several would do all of it."""
     forward_passes: int | None = None
     """How much work a sample is, in forward passes; None where that depends on the formulation."""
+    has_gradients: bool = True
+    """A step has a backward pass."""
+    parameter_passes: Callable[[Mapping[str, Any]], int] = field(default=lambda _settings: 0)
+    """How often a step's optimizer reads or writes each parameter, its gradient and what is kept of it; from the
+    settings."""
 
     def mode(self, framework: Framework, name: str) -> Mode:
         """Raises ConfigError for a name that is not declared."""
@@ -235,6 +250,14 @@ def use_case(name: str) -> UseCase:
     _require("use case", name, use_case_names())
     found: UseCase = importlib.import_module(f"harness.work.use_cases.{name}").USE_CASE
     return found
+
+
+def as_gated(benchmark: Benchmark) -> Benchmark:
+    """The same with its models' weights drawn as the parity gate draws them."""
+    models = tuple(
+        replace(model, initial_weight=model.gate_weight or model.initial_weight) for model in benchmark.models
+    )
+    return replace(benchmark, models=models)
 
 
 def operations_of(measurement: Measurement) -> int | None:

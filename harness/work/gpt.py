@@ -19,6 +19,7 @@ WEIGHT_STD = 0.02
 """Of all matrices; of those whose output is added to the residual stream, over the root of how many there are."""
 INTO_RESIDUAL = ".c_proj.weight"
 """How their names end: two in each layer."""
+TABLES = ("wte.weight", "wpe.weight")
 EPSILON = 1e-5
 """Added to the variance by LayerNorm."""
 
@@ -41,6 +42,7 @@ class GptSize:
             parameter_count=self.parameter_count,
             multiply_adds=self.multiply_adds,
             initial_weight=self.initial_weight,
+            gate_weight=self.gate_weight,
         )
 
     @property
@@ -59,8 +61,18 @@ class GptSize:
 
     def initial_weight(self, seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.floating[Any]]:
         """N(0, WEIGHT_STD), less for those that end in INTO_RESIDUAL; ones for LayerNorm."""
-        if len(shape) == 1:
-            return np.ones(shape, np.float32)
-        std = WEIGHT_STD / math.sqrt(2 * self.layers) if name.endswith(INTO_RESIDUAL) else WEIGHT_STD
-        generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        return (std * generator.standard_normal(shape)).astype(np.float32)
+        is_added = name.endswith(INTO_RESIDUAL)
+        return _drawn(seed, name, shape, WEIGHT_STD / math.sqrt(2 * self.layers) if is_added else WEIGHT_STD)
+
+    def gate_weight(self, seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.floating[Any]]:
+        """As large in the layers as leaves what goes in and what comes out of one size: N(0, 1 / features in). With
+        initial weights what GELU and softmax are given is so small that another GELU, or scores that are not scaled,
+        would make no difference. The tables stay as they are."""
+        return _drawn(seed, name, shape, WEIGHT_STD if name in TABLES else 1 / math.sqrt(shape[-1]))
+
+
+def _drawn(seed: int, name: str, shape: tuple[int, ...], std: float) -> NDArray[np.floating[Any]]:
+    if len(shape) == 1:
+        return np.ones(shape, np.float32)
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return (std * generator.standard_normal(shape)).astype(np.float32)

@@ -28,6 +28,8 @@ SAMPLE_ARRAYS = ("node_start", "node_count", "edge_start", "edge_count")
 SHARED_ARRAYS = ("atoms", "bonds", "senders", "receivers")
 MULTIPLE = 64
 """Capacities are rounded up to it."""
+ROOM_MULTIPLE = 8
+"""The room of a graph is rounded up to it."""
 BATCHES_IN_GROUP = 16
 """That get graphs of all sizes in equal parts."""
 PARTS_OF_BATCH = 8
@@ -42,6 +44,13 @@ class Capacity(NamedTuple):
 
     nodes: int
     """At least one more than any batch has: padded edges need a node."""
+    edges: int
+
+
+class Room(NamedTuple):
+    """For each graph, where those of a batch stand side by side instead of one behind the other."""
+
+    nodes: int
     edges: int
 
 
@@ -123,9 +132,19 @@ def capacity_of_any(parts: Iterable[Arrays], batch_size: int) -> Capacity:
     return Capacity(_rounded(nodes + 1), _rounded(edges))
 
 
+def room_of(given: Iterable[Given]) -> Room | None:
+    """What the largest graph of these batches takes, rounded up to ROOM_MULTIPLE; None where there are none."""
+    found = [Room(0, 0)]
+    for batches in given:
+        counts = [batches.arrays[name] for name in ("node_count", "edge_count")]
+        found += [Room(*(int(count[np.asarray(rows)].max()) for count in counts)) for rows in batches.batches]
+    nodes, edges = (-(-max(counts) // ROOM_MULTIPLE) * ROOM_MULTIPLE for counts in zip(*found, strict=True))
+    return Room(nodes, max(edges, ROOM_MULTIPLE)) if nodes else None
+
+
 def describe_packing(given: Sequence[Given], capacities: Mapping[int, Capacity]) -> dict[str, Any]:
-    """For `Result.details`, of the batches named first: the capacity, the share of a batch's nodes and edges that is
-    padding, and a graph's edges, both on average. Nothing where no batches were named."""
+    """For `Result.details`, of the batches named first: the capacity, and the share of a batch's nodes and edges that
+    is padding, on average. Nothing where no batches were named."""
     if not given:
         return {}
     arrays, batches = given[0].arrays, given[0].batches
@@ -134,8 +153,14 @@ def describe_packing(given: Sequence[Given], capacities: Mapping[int, Capacity])
     return {
         "capacity": capacity._asdict(),
         "padding": {"nodes": float(1 - nodes / capacity.nodes), "edges": float(1 - edges / capacity.edges)},
-        "edges_per_graph": float(edges / len(batches[0])),
     }
+
+
+def units_of(given: Sequence[Given]) -> dict[str, float]:
+    """For `Result.units`, of the batches named first: how many edges a graph has, on average. Nothing where no batches
+    were named."""
+    rows = np.concatenate([np.asarray(rows) for rows in given[0].batches]) if given else []
+    return {"edges": sizes_of(given[0].arrays, rows)[1] / len(rows)} if len(rows) else {}
 
 
 def balanced(order: NDArray[np.int32], sizes: NDArray[Any], steps_per_epoch: int) -> NDArray[np.int32]:

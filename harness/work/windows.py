@@ -45,6 +45,11 @@ def _cut(tokens: Tokens, positions: int) -> Tokens:
     return np.ascontiguousarray(parts).reshape(-1, positions + 1)
 
 
+def logits_of(vocabulary: int, dataset: Dataset) -> int:
+    """How many a sample has, one for each token of the vocabulary at each position (`Benchmark.outputs`)."""
+    return vocabulary * int(dataset.train["tokens"].shape[1] - 1)
+
+
 def tokens_of(dataset: Dataset) -> dict[str, float]:
     """How many tokens a sample has to predict (`Benchmark.units`)."""
     return {"tokens": float(dataset.train["tokens"].shape[1] - 1)}

@@ -39,3 +39,10 @@ def attention_of(model: nnx.Module) -> dict[str, str]:
         module for _, module in nnx.iter_modules(model) if isinstance(module, SelfAttention | CausalSelfAttention)
     ]
     return {"attention": "cudnn" if layers[0].attend is cudnn_attention else "written out"} if layers else {}
+
+
+def aggregation_of(model: nnx.Module) -> dict[str, str]:
+    """For the record: what sums over sorted rows, such as a node's edges; empty where the model has no such sums. Over
+    rows that are not sorted it is `scatter`."""
+    layers = [module.sorted_sums for _, module in nnx.iter_modules(model) if hasattr(module, "sorted_sums")]
+    return {"aggregation": "sorted_scatter" if layers[0] else "scatter"} if layers else {}

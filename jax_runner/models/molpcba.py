@@ -2,6 +2,9 @@
 
 In bf16 the matrix products are of bf16 and all else is in float32: what is gathered, so that its gradient is summed in
 float32, and what is summed over neighbours. PyTorch's side is the same.
+
+A layer says of what it sees rows (`rows`): nodes, edges or graphs. captured.py sees it by its `product`, and of a dense
+layer by its `dot_general`.
 """
 
 from typing import Any
@@ -11,7 +14,7 @@ from flax import nnx
 from jax import numpy as jnp
 
 from harness.work.benchmarks.molpcba import ATOM_CODES, BOND_CODES, EPSILON, TASKS, Sizes
-from jax_runner.graphs import GraphBatch, taken
+from jax_runner.graphs import GraphBatch, Kind, summed, taken
 from jax_runner.task import in_full_precision
 
 
@@ -25,37 +28,41 @@ class Gcn(nnx.Module):
 
     def __init__(self, sizes: Sizes, dtypes: dict[str, Any]) -> None:
         width = sizes.width
-        self.atom = embedding(sum(ATOM_CODES), width, dtypes)
+        self.atom = CodeTable("nodes", sum(ATOM_CODES), width, dtypes)
         self.layers = nnx.List([GcnLayer(width, dtypes) for _ in range(sizes.layers)])
-        self.output = linear(width, TASKS, dtypes)
+        self.output = GraphLinear("graphs", width, TASKS, dtypes)
+        self.sorted_sums = False
 
     def __call__(self, batch: GraphBatch) -> jax.Array:
         """Logits [graphs, TASKS], from the mean over a graph's nodes."""
-        nodes = embedded(self.atom, batch.atoms)
+        nodes, is_sorted = self.atom(batch.atoms), self.sorted_sums
         # A node is a neighbour of itself.
-        degrees = 1 + summed(jnp.ones((len(batch.receivers), 1), nodes.dtype), batch.receivers, len(nodes))
+        neighbours = jnp.ones((len(batch.receivers), 1), nodes.dtype)
+        degrees = 1 + summed(neighbours, batch.receivers, len(nodes), is_sorted)
         for layer in self.layers:
             nodes = layer(nodes, degrees, batch)
         graphs = len(batch.node_count)
-        means = summed(nodes, batch.graph_of_node, graphs + 1)[:graphs] / batch.node_count[:, None]
-        return dense(self.output, means)
+        sums = summed(nodes, batch.graph_of_node, graphs + 1, is_sorted)[:graphs]
+        return dense(self.output, sums / batch.node_count[:, None])
 
 
 class GcnLayer(nnx.Module):
     def __init__(self, width: int, dtypes: dict[str, Any]) -> None:
-        self.linear = linear(width, width, dtypes)
-        self.root = embedding(1, width, dtypes)
-        self.bond = embedding(sum(BOND_CODES), width, dtypes)
-        self.norm = layer_norm(width, dtypes)
+        self.linear = GraphLinear("nodes", width, width, dtypes)
+        self.root = Root("nodes", width, dtypes)
+        self.bond = CodeTable("edges", sum(BOND_CODES), width, dtypes)
+        self.norm = GraphNorm("nodes", width, dtypes)
+        self.sorted_sums = False
 
     def __call__(self, nodes: jax.Array, degrees: jax.Array, batch: GraphBatch) -> jax.Array:
         """Nodes [nodes, width] to the same; `degrees` is [nodes, 1]."""
-        projected = dense(self.linear, nodes)
+        projected, is_sorted = dense(self.linear, nodes), self.sorted_sums
         scale = jax.lax.rsqrt(degrees)
-        messages = jax.nn.relu(taken(projected, batch.senders) + embedded(self.bond, batch.bonds))
-        messages = messages * (taken(scale, batch.senders) * taken(scale, batch.receivers))
-        own = jax.nn.relu(projected + in_full_precision(self.root.embedding[...])) / degrees
-        return nodes + jax.nn.relu(self.norm(summed(messages, batch.receivers, len(nodes)) + own))
+        messages = jax.nn.relu(taken(projected, batch.senders) + self.bond(batch.bonds))
+        messages = messages * (taken(scale, batch.senders) * taken(scale, batch.receivers, is_sorted))
+        own = jax.nn.relu(self.root(projected)) / degrees
+        received = summed(messages, batch.receivers, len(nodes), is_sorted)
+        return nodes + jax.nn.relu(self.norm(received + own))
 
 
 class GraphNet(nnx.Module):
@@ -67,14 +74,14 @@ class GraphNet(nnx.Module):
 
     def __init__(self, sizes: Sizes, dtypes: dict[str, Any]) -> None:
         width = sizes.width
-        self.atom = embedding(sum(ATOM_CODES), width, dtypes)
-        self.bond = embedding(sum(BOND_CODES), width, dtypes)
+        self.atom = CodeTable("nodes", sum(ATOM_CODES), width, dtypes)
+        self.bond = CodeTable("edges", sum(BOND_CODES), width, dtypes)
         self.steps = nnx.List([GraphNetStep(width, width if step else TASKS, dtypes) for step in range(sizes.layers)])
-        self.output = linear(width, TASKS, dtypes)
+        self.output = GraphLinear("graphs", width, TASKS, dtypes)
 
     def __call__(self, batch: GraphBatch) -> jax.Array:
         """Logits [graphs, TASKS], from what the graphs have of their own, which is zero at first."""
-        nodes, edges = embedded(self.atom, batch.atoms), embedded(self.bond, batch.bonds)
+        nodes, edges = self.atom(batch.atoms), self.bond(batch.bonds)
         # The last one is that of the padding.
         graphs = jnp.zeros((len(batch.node_count) + 1, TASKS), nodes.dtype)
         for step in self.steps:
@@ -85,64 +92,93 @@ class GraphNet(nnx.Module):
 class GraphNetStep(nnx.Module):
     def __init__(self, width: int, of_graph: int, dtypes: dict[str, Any]) -> None:
         """`of_graph`: the width of what a graph has of its own."""
-        self.edge = Mlp(3 * width + of_graph, width, dtypes)
-        self.node = Mlp(3 * width + of_graph, width, dtypes)
-        self.graph = Mlp(2 * width + of_graph, width, dtypes)
+        self.edge = Mlp("edges", 3 * width + of_graph, width, dtypes)
+        self.node = Mlp("nodes", 3 * width + of_graph, width, dtypes)
+        self.graph = Mlp("graphs", 2 * width + of_graph, width, dtypes)
+        self.sorted_sums = False
 
     def __call__(
         self, nodes: jax.Array, edges: jax.Array, graphs: jax.Array, batch: GraphBatch
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Each [count, width]; the edges first, and then the nodes and the graphs that they belong to."""
-        ends = (taken(nodes, batch.senders), taken(nodes, batch.receivers))
-        edges = self.edge(jnp.concatenate([edges, *ends, taken(graphs, batch.graph_of_edge)], 1))
-        sent, received = (summed(edges, index, len(nodes)) for index in (batch.senders, batch.receivers))
-        nodes = self.node(jnp.concatenate([nodes, sent, received, taken(graphs, batch.graph_of_node)], 1))
-        of_nodes = summed(nodes, batch.graph_of_node, len(graphs))
-        of_edges = summed(edges, batch.graph_of_edge, len(graphs))
+        is_sorted = self.sorted_sums
+        ends = (taken(nodes, batch.senders), taken(nodes, batch.receivers, is_sorted))
+        edges = self.edge(jnp.concatenate([edges, *ends, taken(graphs, batch.graph_of_edge, is_sorted)], 1))
+        sent = summed(edges, batch.senders, len(nodes))
+        received = summed(edges, batch.receivers, len(nodes), is_sorted)
+        nodes = self.node(jnp.concatenate([nodes, sent, received, taken(graphs, batch.graph_of_node, is_sorted)], 1))
+        of_nodes = summed(nodes, batch.graph_of_node, len(graphs), is_sorted)
+        of_edges = summed(edges, batch.graph_of_edge, len(graphs), is_sorted)
         return nodes, edges, self.graph(jnp.concatenate([of_nodes, of_edges, graphs], 1))
 
 
 class Mlp(nnx.Module):
-    def __init__(self, features: int, width: int, dtypes: dict[str, Any]) -> None:
-        self.dense = linear(features, width, dtypes)
-        self.norm = layer_norm(width, dtypes)
+    def __init__(self, rows: Kind, features: int, width: int, dtypes: dict[str, Any]) -> None:
+        self.dense = GraphLinear(rows, features, width, dtypes)
+        self.norm = GraphNorm(rows, width, dtypes)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.relu(self.norm(dense(self.dense, x)))
 
 
-# Every value is overwritten by load_initial_weights.
+# Layers, whose values are all overwritten by load_initial_weights.
 
 
-def linear(features_in: int, features_out: int, dtypes: dict[str, Any]) -> nnx.Linear:
-    return nnx.Linear(features_in, features_out, rngs=nnx.Rngs(0), **dtypes)
+class GraphLinear(nnx.Linear):
+    """In the layer's precision."""
+
+    def __init__(self, rows: Kind, features_in: int, features_out: int, dtypes: dict[str, Any]) -> None:
+        super().__init__(features_in, features_out, rngs=nnx.Rngs(0), **dtypes)
+        self.rows = rows
 
 
-def embedding(codes: int, width: int, dtypes: dict[str, Any]) -> nnx.Embed:
-    return nnx.Embed(codes, width, rngs=nnx.Rngs(0), param_dtype=dtypes["param_dtype"])
+class CodeTable(nnx.Module):
+    """A row for each code, of all features: codes [count, features] to the sums over the features, [count, width]."""
+
+    def __init__(self, rows: Kind, codes: int, width: int, dtypes: dict[str, Any]) -> None:
+        self.embedding = nnx.Param(jnp.zeros((codes, width), dtypes["param_dtype"]))
+        self.rows = rows
+        self.product = sums_of_rows
+
+    def __call__(self, codes: jax.Array) -> jax.Array:
+        return self.product(codes, in_full_precision(self.embedding[...]))
 
 
-def layer_norm(width: int, dtypes: dict[str, Any]) -> nnx.LayerNorm:
-    """In float32 at least."""
-    dtype = dtypes["param_dtype"]
-    return nnx.LayerNorm(
-        width, epsilon=EPSILON, use_fast_variance=False, rngs=nnx.Rngs(0), dtype=dtype, param_dtype=dtype
-    )
+class Root(nnx.Module):
+    """A row that is added to all."""
+
+    def __init__(self, rows: Kind, width: int, dtypes: dict[str, Any]) -> None:
+        self.embedding = nnx.Param(jnp.zeros((1, width), dtypes["param_dtype"]))
+        self.rows = rows
+        self.product = jnp.multiply
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return inputs + self.product(jnp.ones_like(inputs), in_full_precision(self.embedding[...]))
 
 
-def dense(layer: nnx.Linear, x: jax.Array) -> jax.Array:
-    """The product in the layer's precision."""
+class GraphNorm(nnx.Module):
+    """LayerNorm. Of what is in float32 at least, and computed so; the variance is the mean of the squared differences
+    (see models/gpt.py)."""
+
+    def __init__(self, rows: Kind, width: int, dtypes: dict[str, Any]) -> None:
+        self.scale = nnx.Param(jnp.ones((width,), dtypes["param_dtype"]))
+        self.bias = nnx.Param(jnp.zeros((width,), dtypes["param_dtype"]))
+        self.rows = rows
+        self.product = jnp.multiply
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        centred = inputs - inputs.mean(-1, keepdims=True)
+        normalised = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
+        return self.product(normalised, self.scale[...].astype(inputs.dtype)) + self.bias[...].astype(inputs.dtype)
+
+
+def dense(layer: GraphLinear, x: jax.Array) -> jax.Array:
+    """The product in the layer's precision, returned in float32 at least."""
     return in_full_precision(layer(x))
 
 
-def embedded(layer: nnx.Embed, codes: jax.Array) -> jax.Array:
-    """The sum over the features: codes [count, features] to [count, width]."""
-    return in_full_precision(taken(layer.embedding[...], codes)).sum(1)
-
-
-def summed(values: jax.Array, index: jax.Array, count: int) -> jax.Array:
-    """Rows of values [rows, width] with the same index are added up: [count, width]."""
-    return jax.ops.segment_sum(values, index, count, mode="promise_in_bounds")
+def sums_of_rows(codes: jax.Array, table: jax.Array) -> jax.Array:
+    return taken(table, codes).sum(-2)
 
 
 def make_model(name: str, sizes: Any, dtypes: dict[str, Any]) -> nnx.Module:

@@ -12,6 +12,7 @@ Formulations:
     forward            the model as it is written
     taps               depthwise convolutions as sums of shifted products
     cudnn_attention    attention by cuDNN's fused kernel
+    sorted_sums        of graphs, XLA is told which sums are over sorted rows (graphs.py)
 How each is run is in jax_runner/compiler.py.
 """
 
@@ -33,6 +34,7 @@ from harness.work.use_cases.inference import (
     Options,
     Requests,
     Settings,
+    are_enough,
     check_outputs,
     quality_of,
     require_whole_inputs,
@@ -42,7 +44,7 @@ from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
 from jax_runner.layers import write_as
-from jax_runner.models import attention_of, make_model
+from jax_runner.models import aggregation_of, attention_of, make_model
 from jax_runner.task import Batch, Inputs, make_task
 from jax_runner.weights import Neutral, Params, arrays_of, load_weights, parameter_count, store_as
 
@@ -83,7 +85,9 @@ class Inference(OneProgram, Infers):
         """What samples share, where they do, and where inputs are on the device."""
         model = self.make_model(dtypes)
         self.graphdef, self.weights = nnx.graphdef(model), arrays_of(model)
+        self.units = self.task.units
         self.details = {**details_of_compiler(mode, session.device), **self.task.details, **attention_of(model)}
+        self.details |= aggregation_of(model)
         self.details |= {"host_memory": self.host_memory} if self.on_host else {}
         self.on_the_host: list[Batch] = []
         """What comes to the device in turn, where inputs are on the host."""
@@ -193,6 +197,9 @@ class Inference(OneProgram, Infers):
         batch = self.requests.distinct() | dict(self.session.dataset.shared)
         return np.asarray(outputs(arrays_of(model), batch), np.float64)
 
+    def model_inputs(self) -> Inputs:
+        return jax.eval_shape(self._prepare, self.inputs) if self.on_host else self.inputs
+
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.count, self.weights, self.inputs)
         return lowered
@@ -207,6 +214,8 @@ class Inference(OneProgram, Infers):
             targets = self.task.targets({name: array[rows] for name, array in self.session.dataset.test.items()})
             labels.append(np.asarray(self.task.answers(outputs)))
             said.append((np.asarray(self.task.scores(outputs, targets), np.float64), np.asarray(targets)))
+            if are_enough(labels):
+                break
         self.settle()
         return Answers(np.concatenate(labels), *quality_of(said, metric, self.settings))
 

@@ -16,6 +16,7 @@ Of the phases, each is a jitted program of its own; what the step fuses across t
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -93,8 +94,10 @@ class ManyModels(OneProgram, Program):
         if self.formulation == "side_by_side" and not problem.has_convolutions():
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
         self.samples_per_step = problem.count * variant.batch_size
+        self.model_count = problem.count
         self.parameter_count = problem.count * parameter_count(problem.model)
         of_compiler = details_of_compiler(session.mode, session.device)
+        self.units = problem.task.units
         self.details = {"models": problem.count, **of_compiler, **problem.task.details}
         self.batch_axis = FOR_ALL if problem.shared else PER_MODEL
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)
@@ -164,6 +167,17 @@ class ManyModels(OneProgram, Program):
         if self.problem.drawn:
             self.session.device.wait(self.draw())
 
+    def construction(self) -> list[Phase]:
+        initial = [jax.device_get(params) for params in self.problem.initial_weights()]
+        return [("build", partial(self.build, initial))]
+
+    def build(self, initial: Iterable[Params]) -> Arrays:
+        """N models on the device, with initial weights that are drawn already, and an optimizer that has seen nothing.
+        The module is one for all, and without values of its own."""
+        make_model(self.session, model_dtypes(self.session.measurement.variant.precision))
+        on_device = (jax.tree.map(jnp.asarray, params) for params in initial)
+        return laid_out([self.problem.initial_state(params) for params in on_device], self.formulation)
+
     def phases(self) -> list[Phase]:
         """Together they do what the step does, in more time."""
         data_generation: list[Phase] = [("data_generation", self.draw)] if self.problem.drawn else []
@@ -173,6 +187,10 @@ class ManyModels(OneProgram, Program):
             ("backward", self.backward),
             ("optimizer", self.optimize),
         ]
+
+    def model_inputs(self) -> Inputs:
+        inputs = jax.eval_shape(lambda: self.problem.check_batch()[0])
+        return inputs if self.problem.shared else jax.eval_shape(lambda stacked: samples_of(stacked)[0], inputs)
 
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute_step.lower(self.models, self.rates, self.inputs, self.targets)

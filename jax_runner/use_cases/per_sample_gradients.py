@@ -18,7 +18,7 @@ On several devices each takes its own part of the batch. Per-sample outputs stay
 moves between devices; sums are all-reduced (several_devices.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -42,6 +42,7 @@ from harness.work.use_cases.per_sample_gradients import (
 )
 from jax_runner.captured import (
     bias_gradients,
+    by_sample,
     capture_layers,
     kernel_gradients_by_group,
     kernel_gradients_by_outer_product,
@@ -50,7 +51,7 @@ from jax_runner.captured import (
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.ghost import choices, ghost
-from jax_runner.models import attention_of, make_model
+from jax_runner.models import aggregation_of, attention_of, make_model
 from jax_runner.several_devices import (
     REPLICATED,
     SPLIT,
@@ -104,7 +105,8 @@ class PerSampleGradients(OneProgram, Program):
         self.details = details_of_compiler(session.mode, session.device) | attention_of(self.problem.model)
         self.details |= {} if session.is_alone else details_of(session)
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
-        self.details |= self.problem.task.details
+        self.units = self.problem.task.units
+        self.details |= {**self.problem.task.details, **aggregation_of(self.problem.model)}
         local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)
         self.compute = jitted(with_counter(function), session.mode, session.device)
@@ -135,24 +137,23 @@ class PerSampleGradients(OneProgram, Program):
             own=self.own,
         )
 
-    def reference(self) -> tuple[list[Neutral], Neutral]:
-        """In float64: the gradient of each distinct sample of the check's batch, one by one, and that of their mean
-        loss."""
+    def reference(self) -> tuple[Iterator[Neutral], Neutral]:
+        """In float64: the gradient of each distinct sample of the check's batch, computed when it is asked for, and
+        that of their mean loss."""
         rows = np.unique(check_batch_rows(self.batch_size))
         samples, targets = self.problem.samples(rows)
         inputs, _ = self.problem.batch(rows)
         with jax.enable_x64(True):
             problem = Problem(self.session, FLOAT64)
-            sample_gradient = jax.jit(jax.grad(problem.sample_loss))
-            loop = [
-                problem.to_neutral(sample_gradient(problem.params, one, target))
-                for one, target in zip(samples_of(in_float64(samples)), targets, strict=True)
-            ]
+            pairs = list(zip(samples_of(in_float64(samples)), targets, strict=True))
             batch_gradient = jax.jit(jax.grad(problem.batch_loss))(problem.params, in_float64(inputs), targets)
-            return loop, problem.to_neutral(batch_gradient)
+            return gradients_of(problem, pairs), problem.to_neutral(batch_gradient)
 
     def settle(self) -> None:
         self.batch = self.own_batch(np.arange(self.batch_size))
+
+    def model_inputs(self) -> Inputs:
+        return jax.eval_shape(lambda: self.problem.batch(np.arange(self.batch_size))[0])
 
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params, *self.batch)
@@ -225,6 +226,19 @@ class Problem:
 
     def to_neutral(self, gradients: Params, leading_axes: int = 0) -> Neutral:
         return to_neutral(gradients, flattened_of(self.model), leading_axes)
+
+
+def gradients_of(problem: Problem, samples: Sequence[tuple[Inputs, jax.Array]]) -> Iterator[Neutral]:
+    """In float64, one by one.
+
+    Args:
+        samples: input and target of each.
+    """
+    gradient = jax.jit(jax.grad(problem.sample_loss))
+    for one, target in samples:
+        with jax.enable_x64(True):
+            found = problem.to_neutral(gradient(problem.params, one, target))
+        yield found
 
 
 def with_counter(compute: Function) -> Callable[..., tuple[jax.Array, Arrays]]:
@@ -317,7 +331,7 @@ def by_layers(problem: Problem, formulation: str) -> Function:
     kernel_gradients = {"outer_product": kernel_gradients_by_outer_product, "grouped": kernel_gradients_by_group}
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Params:
-        layers = capture(params, inputs, targets)
+        layers = {path: by_sample(layer) for path, layer in capture(params, inputs, targets).items()}
         flat = {}
         for path in flatten_dict(params):
             if path[-1] == "bias":

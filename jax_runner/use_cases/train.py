@@ -10,6 +10,8 @@ Formulations:
     taps    as step; depthwise convolutions are sums of shifted products
     cudnn_attention
             as step; attention by cuDNN's fused kernel, which is for bf16
+    sorted_sums
+            as step; of graphs, XLA is told which sums are over sorted rows (graphs.py)
 
 Arrays are NHWC, which decides nothing: XLA lays out a convolution's images as it sees fit for the GPU and the dtype
 (before Hopper, NCHW for float32 and TF32), and transposes them where it must. `jit_nchw` and `jit_nhwc` force it. Nor
@@ -58,7 +60,7 @@ from jax_runner.augment import augmented
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.layers import write_as
-from jax_runner.models import attention_of, make_model
+from jax_runner.models import aggregation_of, attention_of, make_model
 from jax_runner.optimizer import first_gradients, make_optimizer, moments
 from jax_runner.several_devices import (
     AXIS,
@@ -71,7 +73,7 @@ from jax_runner.several_devices import (
     own_part,
     require_several_devices,
 )
-from jax_runner.task import Batch, make_task
+from jax_runner.task import Batch, Inputs, make_task
 from jax_runner.weights import (
     Neutral,
     Params,
@@ -148,10 +150,12 @@ class Training(OneProgram, Trains):
         self.chunk_there: int | None = None
         require_several_steps(self)
         self.parameter_count = parameter_count(self.model)
+        self.units = self.problem.task.units
         self.details = {
             **details_of_compiler(session.mode, session.device),
             **self.problem.task.details,
             **attention_of(self.model),
+            **aggregation_of(self.model),
         }
         if not session.is_alone:
             self.details |= {"batch_norm": "local", **details_of(session)}
@@ -286,6 +290,14 @@ class Training(OneProgram, Trains):
     def to_neutral(self, params: Params) -> Neutral:
         return to_neutral(params, flattened_of(self.model))
 
+    def model_inputs(self) -> Inputs:
+        problem = self.problem
+
+        def inputs(batch: Batch) -> Inputs:
+            return problem.task.inputs(augmented(batch, problem.image_size, problem.dtype))
+
+        return jax.eval_shape(inputs, self.own_batches(0)[0])
+
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.current, self.data)
         return lowered
@@ -307,7 +319,7 @@ class Training(OneProgram, Trains):
         test, state, metric = self.session.dataset.test, self.own_state(), self.session.benchmark.task.metric
         count = evaluation_count(self.settings, self.session.dataset.test_count)
         sums, said = [], []
-        for rows in evaluation_rows(self.settings, test):
+        for rows in evaluation_rows(self.settings, test, self.session.outputs_of_sample):
             batch = {name: np.asarray(array[rows[0] : rows[-1] + 1]) for name, array in test.items()}
             of_batch, scores = self.evaluate_batch(state, batch | self.shared)
             sums.append(jax.device_get(of_batch))
@@ -446,7 +458,7 @@ def batches_given(session: Session[Any], settings: Settings, order: NDArray[np.i
     train, test = session.dataset.train, session.dataset.test
     return [
         Given(arrays=train, batches=order.reshape(-1, own_size)),
-        Given(arrays=test, batches=evaluation_rows(settings, test)),
+        Given(arrays=test, batches=evaluation_rows(settings, test, session.outputs_of_sample)),
     ]
 
 

@@ -16,6 +16,8 @@ from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, SAME, VERDICTS
 from pipeline.report.declared import HOW_IT_RUNS, NOT_DECLARED
 from pipeline.report.option_axis import OptionAxis
+from pipeline.report.why import TERMS, Term
+from pipeline.report.why_words import term_words
 from pipeline.report.wording import axis_name, loops_text
 
 Spec = dict[str, Any]
@@ -77,7 +79,7 @@ RATIO, NUMBER, PERCENT = ",.6~r", ",.4~r", ".1%"
 FORMATS = {
     **{quantity.chart: NUMBER for quantity in quantities.QUANTITIES},
     **dict.fromkeys(("ratio", "low", "high"), RATIO),
-    **dict.fromkeys(("time_s", "speed_up"), NUMBER),
+    **dict.fromkeys(("time_s", "speed_up", "ms", "count"), NUMBER),
     "efficiency": PERCENT,
 }
 """Of the fields that are numbers."""
@@ -104,6 +106,9 @@ TITLES = {
     "chosen": "best mode here",
     "step_ms": "ms / step",
     "speed_up": "speed-up",
+    "term": "what",
+    "ms": "ms",
+    "count": "in a step",
 }
 """Of fields; the others are their own titles."""
 WHAT = ("variant", "framework", "mode")
@@ -450,6 +455,38 @@ OVERVIEW = _ratios(
     row_height=36,
     tooltip=_tooltip("flags", "place", "ratio", *INTERVAL, "two sides", "variants"),
 )
+
+
+TERM_COLORS: dict[Term, str] = {
+    "product": "#009E73",
+    "traffic": "#E69F00",
+    "layout": "#F0E442",
+    "communication": "#CC79A7",
+    "other": "#767676",
+    "idle": "#c9c9c9",
+}
+"""Others than those of the frameworks; what nothing runs in is pale."""
+
+
+def time_by_class(*, on_device: bool) -> Chart:
+    """Of a section's explained modes, whose rows name the framework."""
+    words = [term_words(term, on_device=on_device) for term in TERMS]
+    bar: Spec = {
+        "x": {"field": "ms", **_numbers("ms of a step"), "stack": True},
+        "color": _scaled("term", words, list(TERM_COLORS.values())),
+        "order": {"field": "term_order", "type": "quantitative"},
+        "tooltip": _tooltip("variant", "framework", "mode", "term", "ms", "count"),
+    }
+    what = "kernels of the GPU" if on_device else "operators and not kernels, as this is a CPU"
+    return Chart(
+        "time_by_class",
+        "Where a step's time goes",
+        f"One traced process of each framework's fastest mode: {what}. The bars add up to the step without a tracer.",
+        data="time_by_class",
+        x="ms",
+        layers={"encoding": {"y": _rows("side")}, "layer": [{"mark": {"type": "bar"}, "encoding": bar}]},
+        row_height=34,
+    )
 
 
 @cache

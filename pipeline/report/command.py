@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from harness.errors import ProjectError
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
+from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
+from harness.results.screening import needed
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
@@ -24,7 +26,6 @@ from pipeline.report.files import (
     write_tables,
 )
 from pipeline.report.page import page_html
-from pipeline.report.parity_gate import ParityGate
 from pipeline.report.reading import Reading, read_records, without_collector, without_odd_ones
 from pipeline.report.readme import PART_OF_README, results_table
 from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
@@ -78,9 +79,13 @@ def print_summary(
     _print_refused(refused, console)
     print_calibrations(calibrated_devices(calibrations, _devices(compared)), console)
     recorded = {record.measurement_id for record in reading.records}
-    missing = [measurement for id_, measurement in measurements.items() if id_ not in recorded]
+    to_do = [measurement for plan in plans for measurement in needed(plan, results, None)]
+    missing = [measurement for measurement in to_do if measurement.id not in recorded]
     if missing:
-        console.print(f"Not measured yet: {len(missing)} of {len(measurements)} ({_shortened(missing)}).")
+        console.print(f"Not measured yet: {len(missing)} of {len(to_do)} ({_shortened(missing)}).")
+    spared = len(measurements) - len(to_do)
+    if spared:
+        console.print(f"Not measured, as the screening found other modes faster: {spared} of {len(measurements)}.")
 
 
 def report_command(
@@ -168,7 +173,7 @@ def _devices(compared: Sequence[Section]) -> set[str]:
 
 def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) -> None:
     console.rule(style="dim")
-    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "LaTeX": files.tables}
+    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "why": files.why, "LaTeX": files.tables}
     written |= {"figures": files.figures} if with_figures else {}
     for what, path in written.items():
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)

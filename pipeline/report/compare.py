@@ -19,8 +19,9 @@ from harness.results.parity import Judgement
 from harness.results.predictions import agreement_in_words
 from harness.results.quantities import THROUGHPUT, summary_numbers
 from harness.results.record import SETTLED, Evaluation, Record
+from harness.results.screening import chosen_mode
 from harness.results.statistics import (
-    REPLICATES_FOR_AN_INTERVAL,
+    ENOUGH_REPLICATES,
     SAME_WITHIN,
     Interval,
     RatioEstimate,
@@ -30,6 +31,7 @@ from harness.results.statistics import (
     geometric_mean_of_ratios,
     latency_p50_s,
     median,
+    throughput_samples_per_s,
     verdict_of,
 )
 from harness.work.declared import operations_of
@@ -51,7 +53,7 @@ VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undeci
 FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})
 """What its section's heading says already."""
 
-WORTHLESS = ("recompiled", "mixed_gpus")
+WORTHLESS = ("recompiled", "mixed_gpus", "known_slow_jaxlib")
 """Flags of a mode whose throughput is compared with nothing."""
 
 Judge = Callable[[Record, Record], Judgement]
@@ -117,6 +119,15 @@ class Mode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScreenedMode:
+    """One framework in one execution mode, by its one short measurement. It is in no ratio."""
+
+    framework: Framework
+    execution_mode: str
+    throughput_samples_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Throughput of JAX over that of PyTorch, each in its fastest mode."""
 
@@ -163,10 +174,23 @@ class Row:
     """JAX before PyTorch, the fastest first."""
     comparison: Comparison | None
     """None where one side has no number that may be compared."""
+    screened: tuple[ScreenedMode, ...] = ()
+    """In the same order."""
 
     def best(self, framework: Framework) -> Mode | None:
-        """The fastest of those that may be compared."""
-        return _fastest(self.modes, framework)
+        """Of those that may be compared, the one that is (harness/results/screening.py)."""
+        return _chosen(self.modes, self.screened, framework)
+
+    @property
+    def only_screened(self) -> tuple[ScreenedMode, ...]:
+        """What was not measured further."""
+        measured = {(mode.framework, mode.execution_mode) for mode in self.modes}
+        return tuple(one for one in self.screened if (one.framework, one.execution_mode) not in measured)
+
+    def is_chosen_by_screening(self, framework: Framework) -> bool:
+        """Else the choice is by the same numbers as the ratio, and leans."""
+        candidates = {mode.execution_mode for mode in _comparable(self.modes, framework)}
+        return candidates <= {one.execution_mode for one in self.screened if one.framework == framework}
 
     @property
     def many_steps_in_a_call(self) -> bool:
@@ -196,6 +220,8 @@ class Section:
     setup: Setup
     rows: tuple[Row, ...]
     without_number: tuple[Record, ...]
+    awaited: tuple[str, ...] = ()
+    """Labels of what was screened so far, and has no replicate yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,11 +379,13 @@ def row_labels(keys: Iterable[RowKey]) -> dict[RowKey, str]:
 
 def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
     rows: dict[RowKey, list[Record]] = defaultdict(list)
+    screened: dict[RowKey, list[Record]] = defaultdict(list)
     without_number = []
     for record in records:
         if record.outcome == "ok" and record.result is not None and record.result.blocks is not None:
             measurement = record.measurement
-            rows[RowKey(_work(record), settings_digest(measurement), data_id(record))].append(record)
+            found = screened if measurement.is_screening else rows
+            found[RowKey(_work(record), settings_digest(measurement), data_id(record))].append(record)
         else:
             without_number.append(record)
     labels = row_labels(rows)
@@ -365,12 +393,13 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
     return Section(
         setup=setup,
         rows=tuple(
-            _row(labels[key], key, data_sets[key.without_data] > 1, rows[key], judge)
+            _row(labels[key], key, data_sets[key.without_data] > 1, rows[key], screened.get(key, ()), judge)
             for key in sorted(rows, key=lambda key: _row_order(rows[key][0], key))
         ),
         without_number=tuple(
             sorted(without_number, key=lambda record: (record.measurement.framework, record.measurement.key))
         ),
+        awaited=tuple(sorted({key.label for key in screened.keys() - rows.keys()})),
     )
 
 
@@ -420,14 +449,22 @@ def data_id(record: Record) -> str:
     return record.data.sha256[:8] if record.data.sha256 else record.data.source
 
 
-def _row(label: str, key: RowKey, has_other_data: bool, records: Sequence[Record], judge: Judge) -> Row:
+def _row(
+    label: str,
+    key: RowKey,
+    has_other_data: bool,
+    records: Sequence[Record],
+    screened: Sequence[Record],
+    judge: Judge,
+) -> Row:
     by_mode: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
     for record in records:
         measurement = record.measurement
         by_mode[measurement.framework, measurement.variant.execution_mode].append(record)
     modes = [_mode(framework, mode, of_mode) for (framework, mode), of_mode in by_mode.items()]
-    modes.sort(key=lambda mode: (FRAMEWORKS.index(mode.framework), -mode.throughput_samples_per_s))
-    jax, torch = (_fastest(modes, framework) for framework in FRAMEWORKS)
+    modes.sort(key=_order_of_modes)
+    screened_modes = tuple(sorted(map(_screened_mode, screened), key=_order_of_modes))
+    jax, torch = (_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS)
     return Row(
         label=label,
         variant=records[0].measurement.variant,
@@ -436,12 +473,34 @@ def _row(label: str, key: RowKey, has_other_data: bool, records: Sequence[Record
         has_other_data=has_other_data,
         modes=tuple(modes),
         comparison=_comparison(jax, torch, judge) if jax and torch else None,
+        screened=screened_modes,
     )
 
 
-def _fastest(modes: Iterable[Mode], framework: Framework) -> Mode | None:
-    """The first that may be compared; the fastest come first."""
-    return next((mode for mode in modes if mode.framework == framework and not mode.why_worthless), None)
+def _order_of_modes(mode: Mode | ScreenedMode) -> tuple[int, float]:
+    return FRAMEWORKS.index(mode.framework), -mode.throughput_samples_per_s
+
+
+def _screened_mode(record: Record) -> ScreenedMode:
+    assert record.result is not None and record.result.blocks is not None, "only records with a number come here"
+    return ScreenedMode(
+        framework=record.measurement.framework,
+        execution_mode=record.measurement.variant.execution_mode,
+        throughput_samples_per_s=throughput_samples_per_s(record.result.blocks),
+    )
+
+
+def _comparable(modes: Iterable[Mode], framework: Framework) -> list[Mode]:
+    return [mode for mode in modes if mode.framework == framework and not mode.why_worthless]
+
+
+def _chosen(modes: Iterable[Mode], screened: Iterable[ScreenedMode], framework: Framework) -> Mode | None:
+    """None where no mode may be compared."""
+    candidates = {mode.execution_mode: mode for mode in _comparable(modes, framework)}
+    if not candidates:
+        return None
+    by_screening = {one.execution_mode: one.throughput_samples_per_s for one in screened if one.framework == framework}
+    return candidates[chosen_mode({name: mode.throughputs for name, mode in candidates.items()}, by_screening)]
 
 
 def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) -> Mode:
@@ -463,10 +522,9 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
             | flags
         )
     flags |= _flags_of_all(records)
-    if len(throughputs) < REPLICATES_FOR_AN_INTERVAL:
-        count = len(throughputs)
+    if len(throughputs) < ENOUGH_REPLICATES:
         flags["few_replicates"] = (
-            f"{count} replicate{'s' if count > 1 else ''}: an interval takes {REPLICATES_FOR_AN_INTERVAL}"
+            "1 replicate: an interval takes 2" if len(throughputs) == 1 else "2 replicates: their interval is very wide"
         )
     if records[0].measurement.quick:
         flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}

@@ -18,6 +18,8 @@ GPU_UUIDS = "gpu_uuids"
 """Beside a record's own environment: of all ranks together, None where one is not known."""
 DATA = "data"
 """Beside it too: what the record says of its data."""
+PARAMETERS = "parameters"
+"""And how many its side has counted in its model; absent where it has counted none."""
 GPU_PLATFORMS = frozenset({"gpu", "cuda"})
 """What JAX and PyTorch call one."""
 ABSENT = "absent"
@@ -55,6 +57,8 @@ def side(record: Record) -> Environment:
     """What is compared of a record: its environment, its data, and where each of several devices was."""
     devices = record.measurement.cell.devices
     environment = record.environment | {DATA: record.data}
+    if record.result is not None and record.result.parameter_count is not None:
+        environment |= {PARAMETERS: record.result.parameter_count}
     if devices == 1:
         return environment
     gpu = record.environment.get("gpu") or {}
@@ -287,8 +291,17 @@ def _data(one: Environment, other: Environment) -> str | None:
     return _compare(of(one), of(other))
 
 
+def _parameters(one: Environment, other: Environment) -> str | None:
+    """As each side has counted them. Older records have no count."""
+    counts = one.get(PARAMETERS), other.get(PARAMETERS)
+    if counts == (None, None):
+        return NOT_RELEVANT
+    return _compare(*(None if count is None else f"{count:,}" for count in counts))
+
+
 CONDITIONS: dict[str, Compare] = {
     "data": _data,
+    "parameters": _parameters,
     "GPU": _gpu_uuids,
     "driver": _gpu("driver_version"),
     "node": _node,

@@ -18,10 +18,13 @@ from pipeline.report.charts import (
     axis_charts,
     charts_of,
     memory_kinds,
+    time_by_class,
 )
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling, tally
 from pipeline.report.declared import task_of
 from pipeline.report.option_axis import OptionAxis, option_axis, speed_ups
+from pipeline.report.why import terms_of
+from pipeline.report.why_words import term_words
 from pipeline.report.wording import (
     differences,
     fastest_modes,
@@ -82,6 +85,9 @@ def section_drawing(section: Section, alone: OneDevice) -> Drawing:
     if axis := option_axis(section):
         data |= _axis_data(axis)
         charts += [chart for chart in axis_charts(axis) if data[chart.data]]
+    if points := list(_term_points(section)):
+        data["time_by_class"] = points
+        charts.append(time_by_class(on_device=any(point["on_device"] for point in points)))
     used = {chart.data for chart in charts}
     return Drawing(charts=tuple(charts), data={name: points for name, points in data.items() if name in used})
 
@@ -205,6 +211,24 @@ BATCH_NUMBERS: Mapping[str, Sequence[Quantity]] = {
     "batch_energy": [BY_NAME[f"energy_{name}_joules_per_sample"] for name in ("gross", "net")],
 }
 """The first is the height of a point."""
+
+
+def _term_points(section: Section) -> Iterable[dict[str, Any]]:
+    for order, row, mode in _fastest(section):
+        terms = terms_of(mode)
+        if terms is None or terms.refusals:
+            continue
+        for term_order, (term, time_s) in enumerate(terms.terms_s.items()):
+            if time_s > 0:
+                yield {
+                    **_named(row, order, mode),
+                    "side": f"{row.label} | {NAMES[mode.framework]} {mode.execution_mode}",
+                    "on_device": terms.on_device,
+                    "term": term_words(term, on_device=terms.on_device),
+                    "term_order": term_order,
+                    "ms": _rounded(time_s * 1e3),
+                    "count": _rounded(terms.kernels_of(term)),
+                }
 
 
 def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, Any]]:

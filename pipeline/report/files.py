@@ -16,7 +16,7 @@ from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import overview, section_drawing
 from pipeline.report.page import PAGE_BEGINS, page_html
-from pipeline.report.tables import CSV_KEY, csv_text, latex_tables, phases_csv_text
+from pipeline.report.tables import CSV_KEY, csv_text, latex_tables, phases_csv_text, why_csv_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class ReportFiles:
     csv: Path
     phases: Path
     """CSV of the phases of each step."""
+    why: Path
+    """CSV of where a step's time goes."""
     tables: Path
     figures: Path
 
@@ -36,6 +38,7 @@ def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = N
         html=html or folder / "report.html",
         csv=csv or folder / "comparison.csv",
         phases=folder / "phases.csv",
+        why=folder / "why.csv",
         tables=folder / "tables",
         figures=folder / "figures",
     )
@@ -89,6 +92,7 @@ def write_tables(
 ) -> None:
     _write(files.csv, csv_text(compared, alone))
     _write(files.phases, phases_csv_text(compared))
+    _write(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
     for name, text in latex_tables(compared, section_names(compared), calibrated).items():
         _write(files.tables / f"{name}.tex", text)

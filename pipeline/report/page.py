@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
 from harness.printable import printable
+from harness.results.kernel_names import class_of
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.record import Record
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
-from pipeline.report import calibrations, wording
+from pipeline.report import calibrations, why_words, wording
 from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
@@ -26,6 +27,7 @@ from pipeline.report.figures import Drawing, overview, section_drawing
 from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, models_of, published_sources
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
+from pipeline.report.why import TERMS, Terms, explained, why_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -49,6 +51,7 @@ class Place:
     """Row, mode, strong and weak efficiency, and share of communication, in per cent; what differs on one device."""
     axis: OptionAxis | None
     phases: PhaseTable | None
+    explained: Sequence[Terms]
 
     @property
     def setup(self) -> Setup:
@@ -166,6 +169,10 @@ def _template() -> "Template":
     )
     environment.globals |= {
         "wording": wording,
+        "why": why_words,
+        "why_of": why_of,
+        "terms": TERMS,
+        "class_of": class_of,
         "calibrations": calibrations,
         "number": number,
         "throughput": THROUGHPUT,
@@ -197,6 +204,7 @@ def _place(index: int, section: Section, alone: OneDevice) -> Place:
         scalings=list(_scalings(section, alone)),
         axis=option_axis(section),
         phases=phase_table(section),
+        explained=explained(section),
     )
 
 

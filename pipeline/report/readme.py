@@ -58,8 +58,10 @@ def _below(quotable: Sequence[Section], records: Iterable[Record]) -> str:
             versions.append(f"{NAMES[framework]} {', '.join(sorted(found))}")
     days = sorted({record.ended_at[:10] for record in kept})
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    runs = sorted({url.partition("/runs/")[0] for one in kept if (url := one.environment.get("wandb_url"))})
+    where = f" Their runs in W&B: {', '.join(f'<{url}>' for url in runs)}." if runs else ""
     return (
         "Throughput of JAX over that of PyTorch, each in its fastest mode: geometric mean over variants with its 95 % "
         "interval, and how many variants have which verdict. Above 1, JAX is faster. "
-        f"{len(kept)} records, {when}, {' and '.join(versions)}; made by `{COMMAND}`."
+        f"{len(kept)} records, {when}, {' and '.join(versions)}; made by `{COMMAND}`.{where}"
     )

@@ -28,6 +28,8 @@ from pipeline.report.latex import latex_escaped, latex_mark, latex_table, ratio_
 from pipeline.report.models import models_of
 from pipeline.report.paper_tables import models_table, paper_tables
 from pipeline.report.phases import STATISTICS, PhaseTable, all_times, phase_table
+from pipeline.report.why import TERMS, terms_of, why_of
+from pipeline.report.why_words import tensor_cores_text, why_sentence
 from pipeline.report.wording import (
     best_of,
     bracket,
@@ -82,6 +84,21 @@ CSV_COMPARISON = (
     "weak_scaling_efficiency",
     "scaling_differences",
 )
+WHY_COLUMNS = (
+    *CSV_KEY,
+    "on_device",
+    "step_time_s",
+    "busy_s",
+    *(f"{term}_s" for term in TERMS),
+    "events",
+    "dispatch_s",
+    "bound",
+    "tensor_cores",
+    "not_explained",
+    "doubts",
+    "tracer",
+    "sentence",
+)
 PHASE_COLUMNS = (*CSV_KEY, "phase", "replicates", *(f"{name}_s" for name in STATISTICS))
 
 
@@ -97,6 +114,36 @@ def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str
 def phases_csv_text(compared: Sequence[Section]) -> str:
     """One line for each phase of a step, in each framework and execution mode, and one for the whole step."""
     return _csv(PHASE_COLUMNS, (line for section in compared for line in _phase_lines(section)))
+
+
+def why_csv_text(compared: Sequence[Section]) -> str:
+    """One line for each framework and execution mode that was explained: where a step's time goes, in seconds."""
+    return _csv(WHY_COLUMNS, (line for section in compared for line in _why_lines(section)))
+
+
+def _why_lines(section: Section) -> Iterator[dict[str, Any]]:
+    for row in section.rows:
+        why = why_of(row)
+        for mode in row.modes:
+            terms = terms_of(mode)
+            if terms is None:
+                continue
+            is_of_pair = why is not None and why.terms[mode.framework].mode is mode
+            yield {
+                **_csv_key(section.setup, row, mode),
+                "on_device": terms.on_device,
+                "step_time_s": terms.step_s,
+                "busy_s": terms.busy_s,
+                **{f"{term}_s": time_s for term, time_s in terms.terms_s.items()},
+                "events": terms.kernels_per_step,
+                "dispatch_s": terms.dispatch_s,
+                "bound": terms.bound or "",
+                "tensor_cores": tensor_cores_text(terms),
+                "not_explained": "; ".join(terms.refusals),
+                "doubts": "; ".join(terms.doubts),
+                "tracer": terms.explanation.tracer,
+                "sentence": why_sentence(why) if why is not None and is_of_pair else "",
+            }
 
 
 def _phase_lines(section: Section) -> Iterator[dict[str, Any]]:

@@ -8,13 +8,16 @@ from harness.results.quantities import THROUGHPUT, number, shown_in
 from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.declared import task_of
+from pipeline.report.models import model_lines, models_of
 from pipeline.report.option_axis import OptionAxis, option_axis
+from pipeline.report.why_words import why_lines
 from pipeline.report.wording import (
     UNSTABLE_SHARES,
     absent_lines,
     axis_name,
     best_of,
     bracket,
+    choice_note,
     difference_mark,
     difference_notes,
     failure_lines,
@@ -60,6 +63,8 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
             _print_tables(section, console, alone)
         notes = difference_notes(section.rows).values()
         lines = [f"({mark}) The two sides: {note}" for mark, note in enumerate(notes, start=1)]
+        if section.awaited:
+            lines.append(f"Screened so far, with no replicate yet: {', '.join(section.awaited)}")
         lines += [f"No ratio: {line}" for line in no_ratio_lines(section.rows)]
         lines += [f"No number: {line}" for line in failure_lines(section.without_number)]
         lines += [f"No number for {line}" for line in absent_lines(section.rows, on_terminal=True)]
@@ -79,12 +84,15 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
     console.print(_pair_table(section.rows))
     console.print(
         "Samples per second: median over replicates, each framework in its fastest mode. Ratio: "
-        "geometric mean over paired replicates, with its 95 % interval. The best of many modes is partly the luckiest "
-        "one.",
+        f"geometric mean over paired replicates, with its 95 % interval. {choice_note(section.rows)}".rstrip(),
         style="dim",
         highlight=False,
     )
+    for row, sentence in why_lines(section.rows):
+        console.print(f"{row.label}: {sentence}", highlight=False, markup=False)
     console.print(_mode_table(section))
+    for line in model_lines(models_of([section])):
+        console.print(line, style="dim", highlight=False, markup=False)
     if section.setup.cell.devices > 1:
         _print_scaling(section, alone, console)
     axis = option_axis(section)
@@ -181,6 +189,10 @@ def _mode_table(section: Section) -> "Table":
         for mode in row.modes:
             numbers = (quantity.text(mode.numbers.get(quantity.name), metric) for quantity in columns)
             _add_row(table, f"  {NAMES[mode.framework]} {mode.execution_mode}", *numbers)
+        for one in row.only_screened:
+            throughput = f"({number(one.throughput_samples_per_s)})"
+            cells = (throughput if quantity is THROUGHPUT else "" for quantity in columns)
+            _add_row(table, f"  {NAMES[one.framework]} {one.execution_mode}", *cells, style="dim")
     return table
 
 

@@ -174,14 +174,27 @@ def fastest_modes(row: Row) -> list[Mode]:
 
 
 def modes_compared(row: Row, framework: Framework) -> int:
-    """Whose fastest is in the ratio."""
-    return sum(mode.framework == framework and not mode.why_worthless for mode in row.modes)
+    """From which the one in the ratio was chosen; with those that were only screened."""
+    comparable = sum(mode.framework == framework and not mode.why_worthless for mode in row.modes)
+    return comparable + sum(one.framework == framework for one in row.only_screened)
 
 
 def best_of(row: Row, framework: Framework) -> str:
-    """`best of 4`: from how many execution modes the fastest was chosen."""
+    """`first of 14`, where a screening chose the mode, or `best of 4`, where the ratio's own numbers did."""
     count = modes_compared(row, framework)
-    return "only mode" if count <= 1 else f"best of {count}"
+    if count <= 1:
+        return "only mode"
+    return f"first of {count}" if row.is_chosen_by_screening(framework) else f"best of {count}"
+
+
+def choice_note(rows: Iterable[Row]) -> str:
+    """How the modes in the ratios were chosen. Empty where there was no choice."""
+    words = {best_of(row, framework).partition(" ")[0] for row in rows for framework in FRAMEWORKS}
+    notes = {
+        "first": "First of n: by a screening, whose numbers are in no ratio; in brackets, a mode that had no more.",
+        "best": "Best of n: by the ratio's own numbers, so partly the luckiest one.",
+    }
+    return " ".join(note for word, note in notes.items() if word in words)
 
 
 def scaling_lines(found: Iterable[tuple[str, Scaling]]) -> list[str]:

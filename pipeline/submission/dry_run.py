@@ -17,22 +17,35 @@ def print_dry_run(
 ) -> int:
     """`executor` as on the command line; `auto` shows sbatch lines also where there is no sbatch."""
     parts = [part for pair in pairs for part in split(pair, pairing)]
+    screened: dict[int, int] = {}  # by the identity of the variants, which thousands of plans share
+    for part in parts:
+        for plan in part.jobs:
+            if id(plan.variants) not in screened:
+                screened[id(plan.variants)] = len(plan.screened_variants())
     lines = []
     for part in parts:
-        counts = " + ".join(f"{measurement_count(plan)}" for plan in part.jobs)
+        counts = " + ".join(in_words(screened[id(plan.variants)], measurement_count(plan)) for plan in part.jobs)
         frameworks = f" ({', '.join(plan.framework for plan in part.jobs)} in turn)" if len(part.jobs) > 1 else ""
         lines.append(f"# {script_name(part)}: {counts} measurements{frameworks}\n")
         lines += [f"{shlex.join(command)}\n" for command in submission_commands(part, scripts, results, executor)]
-    measurements = sum(measurement_count(plan) for part in parts for plan in part.jobs)
+    plans = [plan for part in parts for plan in part.jobs]
+    measurements = sum(screened[id(plan.variants)] + measurement_count(plan) for plan in plans)
+    at_most = "at most " if any(screened.values()) else ""
     jobs = f"{len(parts)} job{'' if len(parts) == 1 else 's'}"
-    lines.append(f"# {jobs}, {measurements} measurements; nothing was submitted.\n")
+    lines.append(f"# {jobs}, {at_most}{measurements} measurements; nothing was submitted.\n")
     if executor == "auto" and shutil.which("sbatch") is None:
         lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
     sys.stdout.writelines(lines)
     return 0
 
 
+def in_words(screened: int, replicates: int) -> str:
+    """`(14 screened, then at most 42)` where a screening will say which modes go on, else `42`."""
+    return f"({screened} screened, then at most {replicates})" if screened else f"{replicates}"
+
+
 def measurement_count(plan: JobPlan) -> int:
+    """Without the screening."""
     return len(plan.variants) * plan.protocol.replicates
 
 

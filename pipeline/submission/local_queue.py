@@ -102,7 +102,7 @@ def run_in_turn(folders: Sequence[JobFolder]) -> None:
         error = _run(folder, arm, pair)
         if error is not None and error not in errors[arm.framework]:
             errors[arm.framework].append(error)
-        if arm.replicate == plan.protocol.replicates - 1:
+        if arm.turn == plan.protocol.replicates - 1:
             _end(folder, "; ".join(errors[arm.framework]) or None)
 
 
@@ -123,8 +123,8 @@ def _end(folder: JobFolder, error: str | None) -> None:
 
 def _run(folder: JobFolder, arm: Arm | None = None, pair: str | None = None) -> str | None:
     """Why the job, or the arm of it, failed, or None."""
-    place = folder.arm(arm.replicate) if arm else folder.root
-    _say(f"{folder.name}: starts{f', replicate {arm.replicate}' if arm else ''}")
+    place = folder.arm(arm.turn) if arm else folder.root
+    _say(f"{folder.name}: starts{f', {arm.name}' if arm else ''}")
     command = ["bash", str(folder.script), *run_arguments(folder, _results_of(folder), arm, pair)]
     log = place / f"{os.getpid()}_0_log.err"
     try:

@@ -109,6 +109,8 @@ def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository
             arguments += ["--quick"]
         if plan.force:
             arguments += ["--force"]
+        if plan.full:
+            arguments += ["--full"]
         arguments += _unless_default("--config", config_path, repository / "experiments.yaml")
     return arguments + _unless_default("--results", results, repository / "results")
 

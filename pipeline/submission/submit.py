@@ -25,6 +25,7 @@ from harness.plan_file import write_plan
 from harness.results.environment import code_digests
 from harness.results.parity_file import ParityFiles
 from harness.results.record import find_settled
+from harness.results.screening import needed
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.watching.jobs import JobState, Submission, job_states
 
@@ -115,7 +116,7 @@ def script_name(part: Pair) -> str:
 def is_measured(plan: JobPlan, results: Results, executor: Executor) -> bool:
     """Also that the parity gate can read what it needs of each record: a job computes anew what it cannot."""
     files, code = ParityFiles(results), code_digests(plan.framework)
-    for each in plan.measurements():
+    for each in needed(plan, results, executor):
         found = find_settled(each, results, executor)
         if found is None or files.can_be_repaired(found[1], code):
             return False
@@ -147,7 +148,7 @@ def run_arguments(folder: JobFolder, results: Results, arm: Arm | None = None, p
     return [
         *("--results", str(results.root.absolute())),
         *("--job-folder", str(folder.root.absolute())),
-        *(("--replicate", str(arm.replicate), "--position", str(arm.position)) if arm else ()),
+        *(("--replicate", str(arm.turn), "--position", str(arm.position)) if arm else ()),
         *(("--pair", pair) if pair else ()),
     ]
 
@@ -313,7 +314,7 @@ def _submit_pair(
     runs = {}
     for arm in arms_of(part):
         plan, folder = sides[arm.framework]
-        arm_folder = folder.arm(arm.replicate)
+        arm_folder = folder.arm(arm.turn)
         arm_folder.mkdir()
         arguments = run_arguments(folder, results, arm)
         runs[arm_folder] = RunScript(run_script(plan), arguments, stop_marker=arm_folder / "stopped")

@@ -1,4 +1,5 @@
-"""`main.py --wait`: watches jobs until all are over. It only reads; Ctrl-C ends the watching and no job."""
+"""`main.py --wait`: watches jobs until all are over, and shows the ratios as they come. It only reads; Ctrl-C ends the
+watching and no job."""
 
 import sys
 import time
@@ -6,7 +7,17 @@ from collections.abc import Sequence
 
 from harness.paths import JobFolder, Results
 from pipeline.watching.jobs import JobReader, JobState
-from pipeline.watching.status import REFRESH_EVERY_S, command, print_failures, print_table, progress, table, time_left
+from pipeline.watching.ratios import RatiosSoFar
+from pipeline.watching.status import (
+    REFRESH_EVERY_S,
+    command,
+    duration,
+    print_failures,
+    print_table,
+    progress,
+    table,
+    time_left,
+)
 
 LOOK_EVERY_S = 3.0
 """Without a terminal."""
@@ -20,8 +31,11 @@ def follow(folders: list[JobFolder], results: Results) -> int:
     if not folders:
         return 0
     reader = JobReader(results)
+    began = reader.read(folders)
+    ratios = RatiosSoFar([state.plan for state in began if state.plan], results)
+    follow_jobs = _follow_live if sys.stdout.isatty() else _follow_in_lines
     try:
-        states = _follow_live(reader, folders) if sys.stdout.isatty() else _follow_in_lines(reader, folders)
+        states = follow_jobs(reader, folders, ratios)
     except KeyboardInterrupt:
         print(
             f"\nThe jobs go on. Follow them: {command('status --watch', results)}"
@@ -29,24 +43,35 @@ def follow(folders: list[JobFolder], results: Results) -> int:
         )
         return INTERRUPTED
     print_failures(states)
+    if ratios.first_interval_unix_s is not None:
+        submitted = [state.submission.submitted_at_unix_s for state in began if state.submission]
+        after_s = ratios.first_interval_unix_s - min(submitted, default=ratios.first_interval_unix_s)
+        print(f"The first interval of a ratio came {duration(after_s)} after the submission.")
     return 0 if all(state.state == "done" for state in states) else 1
 
 
-def _follow_live(reader: JobReader, folders: Sequence[JobFolder]) -> list[JobState]:
+def _follow_live(reader: JobReader, folders: Sequence[JobFolder], ratios: RatiosSoFar) -> list[JobState]:
+    from rich.console import Group
     from rich.live import Live
+
+    def shown(states: Sequence[JobState], width: int) -> Group:
+        ratios.news()
+        jobs = table(states, width)
+        return Group(jobs, "", ratios.table()) if len(ratios) else Group(jobs)
 
     states = reader.read(folders)
     with Live(auto_refresh=False) as live:
-        live.update(table(states, live.console.width), refresh=True)
+        live.update(shown(states, live.console.width), refresh=True)
         while any(state.is_active for state in states):
             time.sleep(REFRESH_EVERY_S)
             states = reader.read(folders)
-            live.update(table(states, live.console.width), refresh=True)
+            live.update(shown(states, live.console.width), refresh=True)
     return states
 
 
-def _follow_in_lines(reader: JobReader, folders: Sequence[JobFolder]) -> list[JobState]:
-    """A line for each job whenever there is news of it, the table at the end."""
+def _follow_in_lines(reader: JobReader, folders: Sequence[JobFolder], ratios: RatiosSoFar) -> list[JobState]:
+    """A line for each job whenever there is news of it, and for each ratio that is new or narrower; the table at the
+    end."""
     printed: dict[JobFolder, tuple[object, float]] = {}
     while True:
         states = reader.read(folders)
@@ -55,6 +80,8 @@ def _follow_in_lines(reader: JobReader, folders: Sequence[JobFolder]) -> list[Jo
             if news != _news(state) or (state.is_active and time.monotonic() - printed_at_s > REPEAT_AFTER_S):
                 print(line(state), flush=True)
                 printed[state.folder] = (_news(state), time.monotonic())
+        for ratio in ratios.news():
+            print(f"{time.strftime('%H:%M:%S')} {ratio}", flush=True)
         if not any(state.is_active for state in states):
             print_table(states)
             return states

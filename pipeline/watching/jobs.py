@@ -21,6 +21,7 @@ from harness.plan import Frozen, JobPlan
 from harness.plan_file import read_plan
 from harness.printable import printable
 from harness.results.record import find_settled_record
+from harness.results.screening import needed
 from pipeline.watching import slurm_states
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState
 
@@ -234,7 +235,8 @@ def is_settled(plan: JobPlan, files: Files, results: Results) -> bool:
     since."""
     scheduler = files.submission.executor if files.submission else _scheduler_by_hand(files.heartbeat)
     job = files.folder.name if plan.force else None
-    return all(find_settled_record(each, results, scheduler, job=job) for each in plan.measurements())
+    measurements = needed(plan, results, scheduler, job=job)
+    return all(find_settled_record(each, results, scheduler, job=job) for each in measurements)
 
 
 def _scheduler_by_hand(beat: Heartbeat | None) -> str:
@@ -319,7 +321,7 @@ def _verdict_by_hand(files: Files, now_s: float) -> Verdict:
     if beat.state == "stopped":
         return "stopped", STOPPED
     if beat.state == "waiting":
-        return "stopped", "its replicate is done; others have no record yet"
+        return "stopped", "its turn is done; others have no record yet"
     return ("lost" if beat.is_stale else "running"), _staleness(beat, now_s)
 
 
@@ -347,7 +349,7 @@ def _why_failed(files: Files, otherwise: str) -> str:
 
 def error_log(folder: JobFolder) -> Path | None:
     """run.py's newest error log; of several arms, that of one that has something to say."""
-    logs = [*folder.root.glob("*_0_log.err"), *folder.root.glob("r*/*_0_log.err")]
+    logs = [*folder.root.glob("*_0_log.err"), *folder.root.glob("*/*_0_log.err")]
     return max(logs, key=lambda path: (words_of(path) is not None, path.stat().st_mtime), default=None)
 
 

@@ -145,13 +145,14 @@ def _text(words: str, state: str) -> "Text":
 
 
 def progress(state: JobState) -> str:
-    """`3/24 throughput 40 %`: measurements with a record, and what the current one is doing."""
+    """`screening 5/14 throughput 40 %`, and then `17/23 ...`: measurements with a record, and what the current one is
+    doing."""
     beat = state.heartbeat
     if beat is None:
         total = state.plan.measurement_count if state.plan else 0
         waits = " waits for its turn" if state.state == "running" and state.partner else ""
         return f"{total if state.state == 'done' else 0}/{total}{waits}" if state.plan else ""
-    text = f"{beat.measurements_done}/{beat.measurements_total}"
+    text = beat.fraction()
     if beat.measurements_failed:
         text += f" ({beat.measurements_failed} failed)"
     if state.state == "running" and beat.phase:
@@ -167,12 +168,15 @@ def time_left(state: JobState) -> str:
         return ""
     is_in_turn = state.submission is not None and state.submission.partner is not None
     left_s = _sum_or_none(_seconds_left(beat) for beat in (state.heartbeat, *([state.partner] if is_in_turn else [])))
-    if left_s is None:
-        return ""
-    hours, minutes = divmod(round(left_s / 60), 60)
+    return "" if left_s is None else duration(left_s)
+
+
+def duration(seconds: float) -> str:
+    """`2 h 05 min`, `12 min`, `9 s`"""
+    hours, minutes = divmod(round(seconds / 60), 60)
     if hours:
         return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min" if minutes else f"{left_s:.0f} s"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
 def _seconds_left(beat: Heartbeat | None) -> float | None:

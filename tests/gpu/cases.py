@@ -22,9 +22,10 @@ MODELS = (
     ("text", "mlp"),
     ("imagenet100", "mobilenet_v3_small"),
     ("imagenet100", "vit_b_16"),
+    ("molpcba", "gcn"),
 )
-"""Small, and those with convolutions first; a case takes the first that its use case and mode can do. The last two have
-depthwise convolutions and attention."""
+"""Small, and those with convolutions first; a case takes the first that its use case and mode can do. The last three
+have depthwise convolutions, attention and sums over neighbours."""
 BATCH_SIZE = 16
 """Two chunks of the chunked modes."""
 MODELS_AT_ONCE = 3

@@ -36,6 +36,9 @@ SMALL_SIZES = {
 """Of `synthetic`."""
 SMALL_IMAGES = {"image_size": 64}
 """Of `imagenet100`."""
+SMALL_TEXT = {"layers": 1, "width": 64, "positions": 64}
+"""Of `fineweb`: 3 million parameters for 124."""
+SMALLER: dict[str, dict[str, Any]] = {"synthetic": SMALL_SIZES, "imagenet100": SMALL_IMAGES, "fineweb": SMALL_TEXT}
 PLAIN_MODEL = Model(name="plain", batch_norm=BatchNorm())
 PROTOCOL = MeasurementSettings(
     replicates=1,
@@ -85,7 +88,7 @@ def make_session(
         ),
         replicate=0,
         settings=made_up(declared.settings) | SETTINGS.get(use_case, {}) | settings,
-        sizes=sizes or {"synthetic": SMALL_SIZES, "imagenet100": SMALL_IMAGES}.get(benchmark, {}),
+        sizes=sizes or SMALLER.get(benchmark, {}),
         protocol=protocol,
         data="sample",
         quick=True,

@@ -6,7 +6,7 @@
         server.runs["<run id>"].history
 
 Covers what wandb-core 0.31 asks for: GraphQL's Viewer, ServerFeatures, UpsertBucket, CreateRunFiles and
-RunStoppedStatus, the file stream, and the upload of files.
+RunStoppedStatus, the file stream, and the upload of files; and UpsertView2, by which a workspace is saved.
 """
 
 import gzip
@@ -58,6 +58,8 @@ class WandbServer:
         self.runs: dict[str, Run] = {}
         self.requests: list[str] = []
         """`POST /graphql UpsertBucket` and the like, in order."""
+        self.views: list[dict[str, Any]] = []
+        """Saved workspaces: the variables of each UpsertView2."""
         self._http = _QuietServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
@@ -85,6 +87,9 @@ class WandbServer:
     def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         if "upsertBucket" in query:
             return {"upsertBucket": self._upsert(variables)}
+        if "upsertView" in query:
+            self.views.append(variables)
+            return {"upsertView": {"view": {"id": "Vmlldzox", "name": variables["name"]}, "inserted": True}}
         if "createRunFiles" in query:
             files = [
                 {"name": name, "uploadUrl": f"{self.url}/upload/{variables.get('run')}/{name}"}

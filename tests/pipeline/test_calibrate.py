@@ -55,6 +55,7 @@ def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(co
     for plan in (jax, torch):
         assert (plan.settings["epochs"], plan.settings["momentum"], plan.protocol.replicates) == (1, 0.9, 4)
         assert (plan.data, plan.quick, plan.force) == ("sample", False, False)
+        assert plan.screening is None  # every condition has every round
     other = replace(MNIST, benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",), quick=True, force=True)
     (plan,) = plans(config, other, batch_size=32)
     assert plan.variants[0].key == "cnn-b32-fp32-norms-vmap_eager-unslowed_a"

@@ -15,8 +15,6 @@ from harness.experiments.model import Config
 from harness.paths import REPOSITORY, Results
 from pipeline import doctor as module
 from pipeline.doctor import (
-    Finding,
-    Verdict,
     ask,
     doctor,
     examine,
@@ -32,8 +30,10 @@ from pipeline.doctor import (
     judge_partitions,
     judge_versions,
     judge_wandb,
+    last_line,
     parse_gpu_types,
 )
+from pipeline.finding import Finding, Verdict
 
 ANY: dict[str, Any] = {"any": {}}
 BASE = load_config(REPOSITORY / "experiments.yaml")
@@ -367,6 +367,21 @@ def test_exit_status(problems: tuple[str, ...], status: int) -> None:
     names = ("python", "jax", "torch", "nvml", "slurm", "results")
     findings = [Finding(name=n, verdict="problem" if n in problems else "warning", found="") for n in names]
     assert exit_status(findings) == status
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "line"),
+    [
+        (("ok", "ok"), "All checks passed."),
+        (("ok", "warning"), "No check failed. Warnings: slurm."),
+        (("problem", "warning"), "To be corrected: jax. The table has the way out of each."),
+    ],
+)
+def test_the_last_line(verdicts: tuple[Verdict, Verdict], line: str) -> None:
+    findings = [Finding(name=n, verdict=v, found="") for n, v in zip(("jax", "slurm"), verdicts, strict=True)]
+    assert last_line(findings, computed=True) == line
+    closer = "`python main.py doctor --compute` also compiles"
+    assert (closer in last_line(findings, computed=False)) == ("problem" not in verdicts)
 
 
 def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from harness.errors import CheckFailed, DataError, Refused
 from harness.measure.program import Session
 from harness.plan import FRAMEWORKS, Framework
 from harness.work.folding import folded
+from harness.work.use_cases import inference as declared
 from harness.work.use_cases.inference import HOST_BATCHES
 from harness.work.weights import inference_weight
 from jax_runner.use_cases import inference as jax_inference
@@ -245,6 +246,16 @@ def test_predictions_are_those_of_the_model(framework: Framework, batch_size: in
     assert score == pytest.approx(np.mean(expected == session.dataset.test["labels"])) and why_not is None
     first, again = (np.asarray(program.answer_to(program.requests.timed(1)[0])) for _ in range(2))
     np.testing.assert_array_equal(first, again)
+
+
+@every_framework
+def test_predictions_end_with_the_batch_that_makes_them_enough(
+    framework: Framework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program: Any = build(make_session(framework, "inference", batch_size=8))
+    everything = program.answers().labels
+    monkeypatch.setattr(declared, "PREDICTIONS", 17)
+    np.testing.assert_array_equal(program.answers().labels, everything[:24])
 
 
 @every_framework

@@ -182,7 +182,7 @@ def test_result_counts_all_models_and_holds_the_phases(framework: Framework, mod
     assert result.blocks.samples_per_step == COUNT * BATCH_SIZE
     assert result.parameter_count == COUNT * (6 * 5 + 5)
     assert result.details["models"] == COUNT
-    phases = ["data_generation", "zero_gradients", "forward", "backward", "optimizer"]
+    phases = ["build", "data_generation", "zero_gradients", "forward", "backward", "optimizer"]
     assert list(result.details["phases"]) == [name for name in phases if framework == "torch" or "zero" not in name]
     assert all(len(times_s) == 1 and times_s[0] > 0 for times_s in result.details["phases"].values())
     assert result.recompiles == 0

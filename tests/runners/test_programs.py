@@ -116,3 +116,21 @@ def test_same_initial_weights(data: str, model: str) -> None:
     counts = {jax_weights.parameter_count(ours), torch_weights.parameter_count(theirs)}
     assert counts == {sum(value.size for name, value in of_torch.items() if not name.endswith(RUNNING_STATISTICS))}
     assert counts == {PARAMETERS.get((data, model), *counts)}
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10", "text", "synthetic"])
+def test_both_sides_count_what_is_declared_of_the_default_sizes(data: str) -> None:
+    """Of the other benchmarks, the tests of their models do it."""
+    from jax_runner import models as jax_models
+    from jax_runner import weights as jax_weights
+    from jax_runner.device import model_dtypes
+    from torch_runner import models as torch_models
+    from torch_runner import weights as torch_weights
+
+    declared = benchmark(data)
+    for model in declared.models:
+        in_full = {"benchmark": data, "model": model.name, "sizes": declared.sizes().model_dump()}
+        ours = jax_models.make_model(make_session("jax", "train", **in_full), model_dtypes("fp32"))
+        theirs = torch_models.make_model(make_session("torch", "train", **in_full), torch.float32)
+        counts = jax_weights.parameter_count(ours), torch_weights.parameter_count(theirs)
+        assert counts == (model.parameter_count,) * 2, model.name

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.paths import JobFolder
+from harness.plan import Screening
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import JobState, job_states
@@ -70,6 +71,22 @@ def test_one_allocation_runs_both_in_turn(
     capsys.readouterr()
     assert project.submit_pairs(project.pair(replicates=3), executor="slurm") == []
     assert capsys.readouterr().out.count("every measurement has a record") == 2
+
+
+def test_a_screening_is_an_arm_of_its_own(project: BehavingProject) -> None:
+    """Before all replicates; its logs and submitit's files lie in a folder of that name."""
+    pair = project.pair(jax=("well", "slow"), replicates=1, screening=Screening(always=("slow",)))
+    folders = project.submit_pairs(pair, executor="slurm")
+    assert follow(folders, project.results) == 0, logs(project)
+    records = sorted(project.records(), key=lambda record: record.started_at)
+    arms = [
+        (one.measurement.framework, one.measurement.stage, one.environment["pairing"]["position"]) for one in records
+    ]
+    screenings = [("jax", "screening", 0)] * 2
+    assert arms == [*screenings, ("jax", "replicate", 1), ("jax", "replicate", 1), ("torch", "replicate", 2)]
+    [log] = (folders[0].root / "screening").glob("*_0_log.out")
+    assert "cnn-b8-fp32: 2 of 2 modes go on: well, slow" in log.read_text()
+    assert not (folders[1].root / "screening").exists()
 
 
 def test_what_fails_in_one_framework_costs_the_other_nothing(project: BehavingProject) -> None:

@@ -67,8 +67,9 @@ def test_recipe_has_all_of_its_blocks() -> None:
 
 def test_recipe_adds_a_benchmark_and_a_use_case(extended: Path) -> None:
     output = run(extended, "main.py", "--dry-run", "--benchmark", "fashion_mnist", "--use_case", "7", "--use_case", "3")
-    # Three replicates, of one variant in JAX and two in PyTorch.
-    assert "any/pair_fashion_mnist_7: 3 + 6 measurements (jax, torch in turn)" in output
+    # Three replicates, of one variant in JAX and two in PyTorch, which are screened.
+    counts = "3 + (2 screened, then at most 6) measurements (jax, torch in turn)"
+    assert f"any/pair_fashion_mnist_7: {counts}" in output
     assert (extended / "slurm_scripts" / "jax_fashion_mnist_3.sh").exists()
 
 
@@ -94,8 +95,8 @@ def test_recipe_measures(extended: Path, framework: str) -> None:
 def test_recipe_passes_the_parity_gate(extended: Path) -> None:
     """The records of the test above."""
     from harness.paths import Results
+    from harness.results.parity_gate import ParityGate
     from harness.results.record import read_record
-    from pipeline.report.parity_gate import ParityGate
 
     results = Results(root=extended / "results")
     ours, theirs = (

@@ -52,7 +52,7 @@ def test_help_teaches() -> None:
     assert done.returncode == 0
     text = done.stdout
     assert text.index("examples:") < text.index("commands") < text.index("--benchmark NAME  ")
-    for command in ("status", "report", "data", "doctor", "cancel", "gpu-check", "calibrate"):
+    for command in ("status", "report", "data", "doctor", "cancel", "gpu-check", "wandb", "calibrate"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
         assert call(command, "--help").returncode == 0
     for flag in ("--gpu", "--benchmark", "--use_case", "--framework", "--executor", "--dry-run", "--wait"):
@@ -81,7 +81,7 @@ def test_answers_at_once(words: list[str]) -> None:
         (
             ["sttus"],
             "main.py: sttus: there is no such command; valid: status, report, data, doctor, cancel, gpu-check, "
-            "calibrate; did you mean status?",
+            "wandb, calibrate; did you mean status?",
         ),
         (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
         (
@@ -125,8 +125,9 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     done = call(*flags, repository=copy, without_slurm=True)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 3 replicates; torch adds loop at batch 16
-    assert lines[0] == "# any/pair_cifar10_3: 24 + 36 measurements (jax, torch in turn)"
+    # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 3 replicates; torch adds loop at batch 16, so there
+    # it has two modes to screen
+    assert lines[0] == ("# any/pair_cifar10_3: 24 + (8 screened, then at most 36) measurements (jax, torch in turn)")
     jobs = rf"{re.escape(str(results))}/jobs/any"
     stamp = r"-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{4}"
     jax, torch = (rf"{jobs}/{framework}_cifar10_3{stamp}" for framework in ("jax", "torch"))
@@ -136,12 +137,16 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
         lines[1],
     )
     assert lines[2:] == [
-        "# 1 job, 60 measurements; nothing was submitted.",
+        "# 1 job, at most 68 measurements; nothing was submitted.",
         "# There is no sbatch here: they would run on this machine, one after the other.",
     ]
     assert not (results / "jobs").exists()
     text = (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
     assert f"--use_case 3 --config '{config}' --results '{results}')" in text
+    full = call(*flags, "--full", repository=copy, without_slurm=True).stdout.splitlines()
+    assert full[0] == "# any/pair_cifar10_3: 24 + 36 measurements (jax, torch in turn)"
+    assert full[2] == "# 1 job, 60 measurements; nothing was submitted."
+    assert "--use_case 3 --full --config" in (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
 
 
 def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> None:
@@ -149,15 +154,15 @@ def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> N
     flags = ["--config", config, "--results", tmp_path / "results", "--dry-run"]
     config.write_text(MINIMAL + "pairing: separate\n")
     in_turn = call(*flags, "--pairing", "together", repository=copy, without_slurm=True).stdout.splitlines()
-    assert in_turn[0] == "# any/pair_mnist_1: 3 + 6 measurements (jax, torch in turn)"
+    assert in_turn[0] == "# any/pair_mnist_1: 3 + (2 screened, then at most 6) measurements (jax, torch in turn)"
     from_file = call(*flags, repository=copy, without_slurm=True).stdout.splitlines()
     config.write_text(MINIMAL)
     from_flag = call(*flags, "--pairing", "separate", repository=copy, without_slurm=True).stdout.splitlines()
     for lines in (from_file, from_flag):
         assert [line for line in lines if line.startswith("#")][:3] == [
             "# any/jax_mnist_1: 3 measurements",
-            "# any/torch_mnist_1: 6 measurements",
-            "# 2 jobs, 9 measurements; nothing was submitted.",
+            "# any/torch_mnist_1: (2 screened, then at most 6) measurements",
+            "# 2 jobs, at most 11 measurements; nothing was submitted.",
         ]
         script = copy / "slurm_scripts" / "jax_mnist_1.sh"
         assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{re.escape(str(script))}' slurm ", lines[1])
@@ -166,9 +171,9 @@ def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> N
 def test_dry_run_of_a_pair_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:
     flags = ["--config", config, "--results", tmp_path / "results", "--executor", "local", "--dry-run"]
     lines = call(*flags, repository=copy).stdout.splitlines()
-    pattern = r"bash '.*/(jax|torch)_mnist_1\.sh' .*/\1_mnist_1-\S+ --replicate (\d) .*"
-    arms = [match[1] + match[2] for line in lines[1:7] if (match := re.fullmatch(pattern, line))]
-    assert arms == ["jax0", "torch0", "torch1", "jax1", "jax2", "torch2"]
+    pattern = r"bash '.*/(jax|torch)_mnist_1\.sh' .*/\1_mnist_1-\S+ --replicate (\w+) .*"
+    arms = [match[1] + match[2] for line in lines[1:8] if (match := re.fullmatch(pattern, line))]
+    assert arms == ["torchscreening", "jax0", "torch0", "torch1", "jax1", "jax2", "torch2"]
 
 
 def test_dry_run_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:

@@ -78,3 +78,10 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
         words = str(error).strip().splitlines()[0]
         raise Refused(f"{formulation} of {str(dtype).removeprefix('torch.')} on {device.type}: {words}") from error
     return {"attention": SDPBackend(chosen).name.lower()}
+
+
+def aggregation_of(model: nn.Module) -> dict[str, str]:
+    """For the record: what sums over sorted rows, such as a node's edges; empty where the model has no such sums. Over
+    rows that are not sorted it is `index_add`."""
+    layers = [module.sorted_sums for module in model.modules() if hasattr(module, "sorted_sums")]
+    return {"aggregation": "segment_reduce" if layers[0] else "index_add"} if layers else {}

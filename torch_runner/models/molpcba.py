@@ -2,6 +2,8 @@
 
 In bf16 the matrix products are of bf16 and all else is in float32: what is gathered, so that its gradient is summed in
 float32, and what is summed over neighbours. JAX's side is the same.
+
+A layer says of what it sees rows (`rows`): nodes, edges or graphs.
 """
 
 from typing import Any
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.work.benchmarks.molpcba import ATOM_CODES, BOND_CODES, EPSILON, TASKS, Sizes
-from torch_runner.graphs import GraphBatch, taken
+from torch_runner.graphs import GraphBatch, Kind, summed, taken
 from torch_runner.task import in_full_precision
 
 
@@ -26,38 +28,41 @@ class Gcn(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width = sizes.width
-        self.atom = nn.Embedding(sum(ATOM_CODES), width)
+        self.atom = CodeTable("nodes", sum(ATOM_CODES), width)
         self.layers = nn.ModuleList(GcnLayer(width) for _ in range(sizes.layers))
-        self.output = nn.Linear(width, TASKS)
+        self.output = GraphLinear("graphs", width, TASKS)
+        self.sorted_sums = False
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Logits [graphs, TASKS], from the mean over a graph's nodes."""
-        nodes = embedded(self.atom, batch.atoms)
+        nodes, is_sorted = self.atom(batch.atoms), self.sorted_sums
         # A node is a neighbour of itself.
-        degrees = 1 + summed(nodes.new_ones(len(batch.receivers), 1), batch.receivers, len(nodes))
+        degrees = 1 + summed(nodes.new_ones(len(batch.receivers), 1), batch.receivers, len(nodes), is_sorted)
         for layer in self.layers:
             nodes = layer(nodes, degrees, batch)
         graphs = len(batch.node_count)
-        means = summed(nodes, batch.graph_of_node, graphs + 1)[:graphs] / batch.node_count[:, None]
-        return dense(self.output, means)
+        sums = summed(nodes, batch.graph_of_node, graphs + 1, is_sorted)[:graphs]
+        return dense(self.output, sums / batch.node_count[:, None])
 
 
 class GcnLayer(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, width)
-        self.root = nn.Embedding(1, width)
-        self.bond = nn.Embedding(sum(BOND_CODES), width)
-        self.norm = LayerNorm(width)
+        self.linear = GraphLinear("nodes", width, width)
+        self.root = Root("nodes", width)
+        self.bond = CodeTable("edges", sum(BOND_CODES), width)
+        self.norm = GraphNorm("nodes", width)
+        self.sorted_sums = False
 
     def forward(self, nodes: Tensor, degrees: Tensor, batch: GraphBatch) -> Tensor:
         """Nodes [nodes, width] to the same; `degrees` is [nodes, 1]."""
-        projected = dense(self.linear, nodes)
+        projected, is_sorted = dense(self.linear, nodes), self.sorted_sums
         scale = degrees.rsqrt()
-        messages = F.relu(taken(projected, batch.senders) + embedded(self.bond, batch.bonds))
-        messages = messages * (taken(scale, batch.senders) * taken(scale, batch.receivers))
-        own = F.relu(projected + in_full_precision(self.root.weight)) / degrees
-        return nodes + F.relu(self.norm(summed(messages, batch.receivers, len(nodes)) + own))
+        messages = F.relu(taken(projected, batch.senders) + self.bond(batch.bonds))
+        messages = messages * (taken(scale, batch.senders) * taken(scale, batch.receivers, is_sorted))
+        own = F.relu(self.root(projected)) / degrees
+        received = summed(messages, batch.receivers, len(nodes), is_sorted)
+        return nodes + F.relu(self.norm(received + own))
 
 
 class GraphNet(nn.Module):
@@ -70,14 +75,14 @@ class GraphNet(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width = sizes.width
-        self.atom = nn.Embedding(sum(ATOM_CODES), width)
-        self.bond = nn.Embedding(sum(BOND_CODES), width)
+        self.atom = CodeTable("nodes", sum(ATOM_CODES), width)
+        self.bond = CodeTable("edges", sum(BOND_CODES), width)
         self.steps = nn.ModuleList(GraphNetStep(width, width if step else TASKS) for step in range(sizes.layers))
-        self.output = nn.Linear(width, TASKS)
+        self.output = GraphLinear("graphs", width, TASKS)
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Logits [graphs, TASKS], from what the graphs have of their own, which is zero at first."""
-        nodes, edges = embedded(self.atom, batch.atoms), embedded(self.bond, batch.bonds)
+        nodes, edges = self.atom(batch.atoms), self.bond(batch.bonds)
         # The last one is that of the padding.
         graphs = nodes.new_zeros(len(batch.node_count) + 1, TASKS)
         for step in self.steps:
@@ -89,54 +94,87 @@ class GraphNetStep(nn.Module):
     def __init__(self, width: int, of_graph: int) -> None:
         """`of_graph`: the width of what a graph has of its own."""
         super().__init__()
-        self.edge = Mlp(3 * width + of_graph, width)
-        self.node = Mlp(3 * width + of_graph, width)
-        self.graph = Mlp(2 * width + of_graph, width)
+        self.edge = Mlp("edges", 3 * width + of_graph, width)
+        self.node = Mlp("nodes", 3 * width + of_graph, width)
+        self.graph = Mlp("graphs", 2 * width + of_graph, width)
+        self.sorted_sums = False
 
     def forward(self, nodes: Tensor, edges: Tensor, graphs: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Each [count, width]; the edges first, and then the nodes and the graphs that they belong to."""
-        ends = (taken(nodes, batch.senders), taken(nodes, batch.receivers))
-        edges = self.edge(torch.cat([edges, *ends, taken(graphs, batch.graph_of_edge)], 1))
-        sent, received = (summed(edges, index, len(nodes)) for index in (batch.senders, batch.receivers))
-        nodes = self.node(torch.cat([nodes, sent, received, taken(graphs, batch.graph_of_node)], 1))
-        of_nodes = summed(nodes, batch.graph_of_node, len(graphs))
-        of_edges = summed(edges, batch.graph_of_edge, len(graphs))
+        is_sorted = self.sorted_sums
+        ends = (taken(nodes, batch.senders), taken(nodes, batch.receivers, is_sorted))
+        edges = self.edge(torch.cat([edges, *ends, taken(graphs, batch.graph_of_edge, is_sorted)], 1))
+        sent = summed(edges, batch.senders, len(nodes))
+        received = summed(edges, batch.receivers, len(nodes), is_sorted)
+        nodes = self.node(torch.cat([nodes, sent, received, taken(graphs, batch.graph_of_node, is_sorted)], 1))
+        of_nodes = summed(nodes, batch.graph_of_node, len(graphs), is_sorted)
+        of_edges = summed(edges, batch.graph_of_edge, len(graphs), is_sorted)
         return nodes, edges, self.graph(torch.cat([of_nodes, of_edges, graphs], 1))
 
 
 class Mlp(nn.Module):
-    def __init__(self, features: int, width: int) -> None:
+    def __init__(self, rows: Kind, features: int, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(features, width)
-        self.norm = LayerNorm(width)
+        self.dense = GraphLinear(rows, features, width)
+        self.norm = GraphNorm(rows, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.norm(dense(self.dense, x)))
 
 
-class LayerNorm(nn.LayerNorm):
-    """In float32 at least."""
-
-    def __init__(self, features: int) -> None:
-        super().__init__(features, eps=EPSILON)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+# Layers
 
 
-def dense(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The product in the weights' precision, or in that of autocast."""
+class GraphLinear(nn.Linear):
+    """In the weights' precision, or in that of autocast."""
+
+    def __init__(self, rows: Kind, features_in: int, features_out: int) -> None:
+        super().__init__(features_in, features_out)
+        self.rows = rows
+
+
+class CodeTable(nn.Embedding):
+    """A row for each code, of all features: codes [count, features] to the sums over the features, [count, width]."""
+
+    def __init__(self, rows: Kind, codes: int, width: int) -> None:
+        super().__init__(codes, width)
+        self.rows = rows
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return in_full_precision(super().forward(codes)).sum(-2)
+
+
+class Root(nn.Module):
+    """A row that is added to all."""
+
+    def __init__(self, rows: Kind, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, width))
+        self.rows = rows
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + in_full_precision(self.weight)
+
+
+class GraphNorm(nn.LayerNorm):
+    """LayerNorm. Of what is in float32 at least, and computed so."""
+
+    def __init__(self, rows: Kind, width: int) -> None:
+        super().__init__(width, eps=EPSILON)
+        self.rows = rows
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias = self.weight.to(inputs.dtype), self.bias.to(inputs.dtype)
+        return F.layer_norm(inputs, self.normalized_shape, weight, bias, self.eps)
+
+    def normalised(self, inputs: Tensor) -> Tensor:
+        """Before weight and bias."""
+        return F.layer_norm(inputs, self.normalized_shape, eps=self.eps)
+
+
+def dense(layer: GraphLinear, x: Tensor) -> Tensor:
+    """The product in the layer's precision, returned in float32 at least."""
     return in_full_precision(layer(x.to(layer.weight.dtype)))
-
-
-def embedded(layer: nn.Embedding, codes: Tensor) -> Tensor:
-    """The sum over the features: codes [count, features] to [count, width]."""
-    return in_full_precision(layer(codes)).sum(1)
-
-
-def summed(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """Rows of values [rows, width] with the same index are added up: [count, width]."""
-    return values.new_zeros(count, values.shape[1]).index_add(0, index, values)
 
 
 def make_model(name: str, sizes: Any) -> nn.Module:

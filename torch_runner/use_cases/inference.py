@@ -36,6 +36,7 @@ from harness.work.use_cases.inference import (
     Options,
     Requests,
     Settings,
+    are_enough,
     check_outputs,
     quality_of,
     require_whole_inputs,
@@ -44,7 +45,8 @@ from harness.work.weights import inference_weight
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.folding import without_batch_norm
-from torch_runner.models import attention_of, make_model
+from torch_runner.graphs import use_sorted_sums
+from torch_runner.models import aggregation_of, attention_of, make_model
 from torch_runner.task import Batch, Inputs, Task, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, store_as, to_neutral
 
@@ -89,8 +91,10 @@ class Inference(Infers):
         """What samples share, where they do, and where inputs are on the device."""
         self.outputs_of: nn.Module = nn.Sequential(self.prepare, model) if self.on_host else model
         self.outputs_of = in_mode(self.outputs_of, mode, self.device)
+        self.units = task.units
         self.details = {**describe(mode), **task.details} | ({"host_memory": self.host_memory} if self.on_host else {})
         self.details |= attention_of(model, mode.formulation, compute_dtype(precision), self.device)
+        self.details |= aggregation_of(model)
         self.on_the_host: list[dict[str, Tensor]] = []
         """What comes to the device in turn, where inputs are on the host."""
         self.next_batch = 0
@@ -105,6 +109,8 @@ class Inference(Infers):
         """As it is timed, on the CPU. Raises Refused."""
         session = self.session
         model = make_model(session, dtype).eval().requires_grad_(False)
+        if session.mode.formulation == "sorted_sums":
+            use_sorted_sums(model)
         self.parameter_count = parameter_count(model)
         if session.mode.layout == "nchw" and not any(isinstance(module, nn.Conv2d) for module in model.modules()):
             raise Refused(f"execution mode {session.mode.name} is for models with convolutions; of others it is eager")
@@ -202,6 +208,9 @@ class Inference(Infers):
         batch = to_device({**self.requests.distinct(), **self.session.dataset.shared}, device)
         return to_neutral({"": model(task.inputs(batch))})[""]
 
+    def model_inputs(self) -> Inputs:
+        return self.prepare(self.inputs) if self.on_host else self.inputs
+
     def witness(self) -> dict[str, Any]:
         return witness(self.step, self.session.mode, self.device)
 
@@ -216,6 +225,8 @@ class Inference(Infers):
             targets = task.targets(to_device(test, outputs.device))
             labels.append(task.answers(outputs).cpu().numpy())
             said.append((task.scores(outputs, targets).double().cpu().numpy(), targets.cpu().numpy()))
+            if are_enough(labels):
+                break
         self.settle()
         return Answers(np.concatenate(labels), *quality_of(said, metric, self.settings))
 

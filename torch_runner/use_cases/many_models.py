@@ -45,7 +45,7 @@ from harness.work.use_cases.many_models import (
 )
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
-from torch_runner.formulations import make_formulation, make_optimizer
+from torch_runner.formulations import Formulation, Sgd, StackedSgd, make_formulation, make_optimizer
 from torch_runner.models import make_model
 from torch_runner.task import Inputs, in_float64, make_task, samples_of, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
@@ -66,26 +66,37 @@ class ManyModels(Program):
         self.session = session
         self.problem = problem = Problem(session, model_dtype(variant.precision))
         self.samples_per_step = problem.count * variant.batch_size
+        self.model_count = problem.count
         self.parameter_count = problem.count * parameter_count(problem.make_model())
+        self.units = problem.task.units
         self.details = {"models": problem.count, **describe(mode), **problem.task.details}
         self.is_captured = mode.graph == "step"
-        self.formulation = make_formulation(
-            mode.formulation, problem.make_model, problem.task, problem.count, problem.shared, problem.device
-        )
+        self.formulation = self.make_formulation()
         self.compute_losses = in_mode(self._losses, mode, problem.device)
-        self.optimizer = make_optimizer(
-            self.formulation,
-            problem.rates,
-            problem.momentum,
-            separate=problem.separate_rates,
-            mode=mode,
-        )
+        self.optimizer = self.make_optimizer(self.formulation)
         self.ones = torch.ones(problem.count, dtype=problem.dtype, device=problem.device)
         self.generator = torch.Generator(problem.device).manual_seed(problem.seed)
         self.losses: Tensor | Sequence[Tensor] = ()
         self.inputs, self.targets = self.formulation.place(*problem.check_batch())
         self.compute = captured(self.one_step, self.zero_gradients) if self.is_captured else self.one_step
         self.reset()
+
+    def make_formulation(self) -> Formulation:
+        problem = self.problem
+        return make_formulation(
+            self.session.mode.formulation,
+            problem.make_model,
+            problem.task,
+            problem.count,
+            problem.shared,
+            problem.device,
+        )
+
+    def make_optimizer(self, formulation: Formulation) -> Sgd | StackedSgd:
+        problem = self.problem
+        return make_optimizer(
+            formulation, problem.rates, problem.momentum, separate=problem.separate_rates, mode=self.session.mode
+        )
 
     def step(self) -> Tensor | Sequence[Tensor]:
         """All of it; the losses of all models before the step."""
@@ -144,8 +155,23 @@ class ManyModels(Program):
         if self.problem.drawn:
             self.session.device.wait(self.draw())
 
+    def model_inputs(self) -> Inputs:
+        inputs, _ = self.problem.check_batch()
+        return inputs if self.problem.shared else samples_of(inputs)[0]
+
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.problem.device)
+
+    def construction(self) -> list[Phase]:
+        return [("build", self.build)]
+
+    def build(self) -> Formulation:
+        """N models on the device, with the initial weights that are drawn already, and an optimizer that has seen
+        nothing. Modules first draw weights of their own, as PyTorch's do."""
+        formulation = self.make_formulation()
+        formulation.load(self.problem.initial)
+        self.make_optimizer(formulation)
+        return formulation
 
     def phases(self) -> list[Phase]:
         """Together they are the step."""

@@ -22,7 +22,7 @@ On several devices each takes its own part of the batch. Per-sample outputs stay
 moves between devices; sums are one all-reduce of all parameters as one vector (several_devices.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,13 @@ from harness.work.use_cases.per_sample_gradients import (
     parity_names,
     samples_of_use,
 )
-from torch_runner.captured import capture_layers, patches_of, require_known, weight_of
+from torch_runner.captured import SCALES, by_sample, capture_layers, patches_of, places_in, require_known, weight_of
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.ghost import choices, ghost
-from torch_runner.models import attention_of, for_vmap, make_model
-from torch_runner.models.gpt import LayerNorm, Positions
+from torch_runner.models import aggregation_of, attention_of, for_vmap, make_model
+from torch_runner.models.gpt import Positions
+from torch_runner.models.molpcba import CodeTable, Root
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.task import Batch, Inputs, in_float64, make_task, samples_of, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
@@ -96,7 +97,8 @@ class PerSampleGradients(Program):
         local = make_function(self.problem, session.mode, self.output, self.settings)
         compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
-        self.details |= self.problem.task.details
+        self.units = self.problem.task.units
+        self.details |= {**self.problem.task.details, **aggregation_of(self.problem.model)}
         one_step = lambda: compute(*self.batch)  # noqa: E731
         self.compute = captured(one_step) if session.mode.graph == "step" else one_step
 
@@ -120,18 +122,22 @@ class PerSampleGradients(Program):
             own=self.own,
         )
 
-    def reference(self) -> tuple[list[Neutral], Neutral]:
-        """In float64: the gradient of each distinct sample of the check's batch, one by one, and that of their mean
-        loss."""
+    def reference(self) -> tuple[Iterator[Neutral], Neutral]:
+        """In float64: the gradient of each distinct sample of the check's batch, computed when it is asked for, and
+        that of their mean loss."""
         rows = np.unique(check_batch_rows(self.batch_size))
         problem = Problem(self.session, torch.float64)
         samples, targets = self.problem.samples(rows)
-        loop = [
+        loop = (
             to_neutral(grad(problem.sample_loss)(problem.params, one, target))
             for one, target in zip(samples_of(in_float64(samples)), targets, strict=True)
-        ]
+        )
         inputs, targets = self.problem.batch(rows)
         return loop, to_neutral(grad(problem.batch_loss)(problem.params, in_float64(inputs), targets))
+
+    def model_inputs(self) -> Inputs:
+        inputs, _ = self.problem.batch(np.arange(self.batch_size))
+        return inputs
 
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.problem.device)
@@ -332,9 +338,10 @@ def outer_product(problem: Problem, *, traced: bool) -> Function:
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:
         seen, output_gradients = capture(inputs, targets)
+        places = places_in(inputs, problem.task)
         gradients: Tensors = {}
         for name, module in layers.items():
-            weight, bias = layer_gradients(module, seen[name], output_gradients[name])
+            weight, bias = layer_gradients(module, *by_sample(module, seen[name], output_gradients[name], places))
             of_weight = weight_of(name, module)
             weight = weight.to(problem.params[of_weight].dtype)
             gradients[of_weight] = gradients[of_weight] + weight if of_weight in gradients else weight
@@ -352,14 +359,19 @@ def layer_gradients(module: nn.Module, layer_input: Tensor, output_gradient: Ten
         weight = convolution_gradients(module, layer_input.to(output_gradient.dtype), by_position)
         return weight, None if module.bias is None else by_position.sum(2)
     gradient = output_gradient.flatten(1, -2) if output_gradient.dim() > 2 else output_gradient.unsqueeze(1)
+    if isinstance(module, CodeTable):
+        return torch.bmm(layer_input.transpose(1, 2), gradient), None
     if isinstance(module, nn.Embedding):
         tokens = layer_input.flatten(1)
         table = gradient.new_zeros(len(gradient), *module.weight.shape)
         return table.scatter_add(1, tokens.unsqueeze(-1).expand_as(gradient), gradient), None
     if isinstance(module, Positions):
         return F.pad(gradient, (0, 0, 0, len(module.weight) - gradient.shape[1])), None
-    if isinstance(module, LayerNorm):
-        return (module.normalised(layer_input) * output_gradient).flatten(1, -2).sum(1), None
+    if isinstance(module, Root):
+        return gradient.sum(1, keepdim=True), None
+    if isinstance(module, SCALES):
+        bias = gradient.sum(1) if getattr(module, "bias", None) is not None else None
+        return (module.normalised(layer_input).view_as(gradient) * gradient).sum(1), bias
     seen = layer_input.to(gradient.dtype).view(*gradient.shape[:2], -1)
     weight = torch.bmm(gradient.transpose(1, 2), seen)
     return weight, None if getattr(module, "bias", None) is None else gradient.sum(1)

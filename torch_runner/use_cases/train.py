@@ -9,6 +9,8 @@ Formulations:
     flash_attention, cudnn_attention, efficient_attention, plain_attention
                as step; attention by that kernel of PyTorch's scaled_dot_product_attention, and not by the one that it
                would choose
+    sorted_sums
+               as step; of graphs, sums over sorted rows are segment_reduce's, and not index_add's (graphs.py)
     flat       gradients are averaged by one all-reduce after the backward pass (several GPUs only)
     epoch      several steps in one CUDA graph, the counterpart of JAX's scan: as many as divide an epoch, 16 at most
 How a step is run (torch_runner/compiler.py):
@@ -57,10 +59,11 @@ from harness.work.weights import RUNNING_STATISTICS
 from torch_runner.augment import augmented
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, compute_dtype, model_dtype
-from torch_runner.models import attention_of, make_model, with_attention
+from torch_runner.graphs import use_sorted_sums
+from torch_runner.models import aggregation_of, attention_of, make_model, with_attention
 from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
 from torch_runner.several_devices import average_gradients, with_averaged_gradients
-from torch_runner.task import Batch, make_task, to_device
+from torch_runner.task import Batch, Inputs, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, to_neutral
 
 STEPS_PER_GRAPH = 16
@@ -119,7 +122,9 @@ class Training(Trains):
         self.placed_order = place_order(own_order if self.is_resident else self.chunks.slots, self.device)
         self.placed_crops = place_crops(self.steps.crops, self.world, self.device)
         self.parameter_count = parameter_count(self.model)
+        self.units = self.objective.task.units
         self.details = {**describe(session.mode), **self.objective.task.details, **self.details_of_devices()}
+        self.details |= aggregation_of(self.model)
         self.details |= attention_of(
             self.model, session.mode.formulation, compute_dtype(measurement.variant.precision), self.device
         )
@@ -152,8 +157,8 @@ class Training(Trains):
             return len(self.order) - first_step
         number = self.chunks.number_of(first_step)
         if number != self.chunk_there:
-            for name, array in self.chunks.gathered(number).items():
-                self.objective.get_buffer(name).copy_(torch.from_numpy(array))
+            for name, samples in to_device(self.chunks.gathered(number), torch.device("cpu")).items():
+                self.objective.get_buffer(name).copy_(samples)
             self.chunk_there = number
         return self.chunks.steps_left(first_step)
 
@@ -254,6 +259,10 @@ class Training(Trains):
             batch["crops"] = self.steps.crops[step, own]
         return to_device({**batch, **self.session.dataset.shared}, device)
 
+    def model_inputs(self) -> Inputs:
+        batch = augmented(self.own_batch(0, self.device), self.session.image_size, self.objective.input_dtype)
+        return self.objective.task.inputs(batch)
+
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.device)
 
@@ -264,7 +273,7 @@ class Training(Trains):
         count = evaluation_count(self.settings, self.session.dataset.test_count)
         sums, said = [], []
         self.objective.eval()
-        for rows in evaluation_rows(self.settings, test):
+        for rows in evaluation_rows(self.settings, test, self.session.outputs_of_sample):
             batch = to_device({name: array[rows[0] : rows[-1] + 1] for name, array in test.items()}, self.device)
             outputs, targets = self.objective.outputs(batch | self.objective.shared()), task.targets(batch)
             further = {name: float(scores.sum()) for name, scores in task.further_scores(outputs, targets).items()}
@@ -319,6 +328,8 @@ class Objective(nn.Module):
         super().__init__()
         precision = session.measurement.variant.precision
         self.model = make_model(session, model_dtype(precision))
+        if session.mode.formulation == "sorted_sums":
+            use_sorted_sums(self.model)
         self.task = make_task(session, model_dtype(precision), given)
         self.device_type = session.device.device.type
         self.bf16 = precision == "bf16"
@@ -473,7 +484,7 @@ def batches_given(session: Session[Device], settings: Settings, order: NDArray[n
     train, test = session.dataset.train, session.dataset.test
     return [
         Given(arrays=train, batches=order.reshape(-1, own_size)),
-        Given(arrays=test, batches=evaluation_rows(settings, test)),
+        Given(arrays=test, batches=evaluation_rows(settings, test, session.outputs_of_sample)),
     ]
 
 

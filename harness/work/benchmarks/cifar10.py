@@ -98,7 +98,10 @@ def _moved(patterns: NDArray[np.int16], classes: NDArray[np.int64], draw: np.ran
 BENCHMARK = Benchmark(
     name="cifar10",
     task=IMAGE_CLASSIFICATION,
-    models=(Model(name="cnn"), Model(name="resnet18", batch_norm=BatchNorm())),
+    models=(
+        Model(name="cnn", parameter_count=605_226),
+        Model(name="resnet18", parameter_count=11_173_962, batch_norm=BatchNorm()),
+    ),
     data=DataSource(
         benchmark="cifar10",
         read=_read_cifar10,

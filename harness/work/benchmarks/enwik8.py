@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import DataError
+from harness.plan import Frozen
 from harness.work.datasets import Dataset, DataSource, Original, ensure_originals
 from harness.work.declared import Benchmark
 from harness.work.gpt import GptSize
@@ -58,8 +59,11 @@ def _read(folder: Path) -> Dataset:
 
 
 def _sample() -> Dataset:
-    text = b"".join((SAMPLE / name).read_bytes() for name in SAMPLE_FILES)
-    return as_windows(text, 1 - SAMPLE_TEST_SHARE, SAMPLE_TEST_SHARE, SAMPLE_STRIDE)
+    return as_windows(sample_text(), 1 - SAMPLE_TEST_SHARE, SAMPLE_TEST_SHARE, SAMPLE_STRIDE)
+
+
+def sample_text() -> bytes:
+    return b"".join((SAMPLE / name).read_bytes() for name in SAMPLE_FILES)
 
 
 def as_windows(text: bytes, train_share: float, test_share: float, stride: int | None = None) -> Dataset:
@@ -78,7 +82,7 @@ def as_windows(text: bytes, train_share: float, test_share: float, stride: int |
     )
 
 
-def for_model(dataset: Dataset, model: str) -> Dataset:
+def for_model(dataset: Dataset, model: str, _sizes: Frozen) -> Dataset:
     """In windows of as many tokens as the model has positions."""
     return cut_to(dataset, SIZES[model].positions)
 

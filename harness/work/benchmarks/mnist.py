@@ -64,7 +64,7 @@ def _sample_mnist() -> Dataset:
 BENCHMARK = Benchmark(
     name="mnist",
     task=IMAGE_CLASSIFICATION,
-    models=(Model(name="cnn"),),
+    models=(Model(name="cnn", parameter_count=26_010),),
     data=DataSource(
         benchmark="mnist",
         read=_read_mnist,

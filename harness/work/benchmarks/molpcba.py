@@ -169,7 +169,10 @@ BENCHMARK = Benchmark(
     name="molpcba",
     task=GRAPH_CLASSIFICATION,
     sizes=Sizes,
-    models=(Model(name="gcn", parameter_count=426_880), Model(name="graphnet", parameter_count=3_598_464)),
+    models=(
+        Model(name="gcn", parameter_count=426_880, of_graphs=True),
+        Model(name="graphnet", parameter_count=3_598_464, of_graphs=True),
+    ),
     data=DataSource(
         benchmark="molpcba",
         read=_read,

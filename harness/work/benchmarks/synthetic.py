@@ -46,7 +46,12 @@ def class_count(model: str, sizes: Sizes) -> int:
 BENCHMARK = Benchmark(
     name="synthetic",
     task=GENERATED_CLASSIFICATION,
-    models=(Model(name="linear"), Model(name="conv2d"), Model(name="mlp"), Model(name="convnet")),
+    models=(
+        Model(name="linear", parameter_count=131_584),
+        Model(name="conv2d", parameter_count=896),
+        Model(name="mlp", parameter_count=919_552),
+        Model(name="convnet", parameter_count=22_282),
+    ),
     data=None,
     drawn=Drawn(words="random inputs, made on the device from the seed", shape=input_shape, classes=class_count),
     sizes=Sizes,

@@ -31,7 +31,7 @@ def _read(_originals: Path | None = None) -> Dataset:
 BENCHMARK = Benchmark(
     name="text",
     task=NEXT_TOKEN,
-    models=(Model(name="mlp"),),
+    models=(Model(name="mlp", parameter_count=74_112),),
     data=DataSource(
         benchmark="text",
         read=_read,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import Refused
 from harness.plan import Frozen, Precision, Scalar
 from harness.results.record import Check
-from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_items, relative_error
+from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_centred, relative_error_of
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
 from harness.work.graphs import Given
@@ -33,6 +33,8 @@ DISTINCT_SAMPLES = 4
 """In each of the check's batches."""
 PREDICTED_SAMPLES = 5_000
 """Of the test set, at most, for the predictions that a record keeps."""
+PREDICTIONS = 2**16
+"""Of all samples; no batch is predicted any more when there are so many. Each takes two bytes of a record."""
 
 
 class Options(Frozen):
@@ -52,7 +54,7 @@ def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
     """Without BatchNorm there is nothing to fold, and `kept` would be the same program once more."""
     if options["batch_norm"] == "kept" and not model.has_batch_norm:
         return False
-    needs = {"taps": model.has_depthwise, "cudnn_attention": model.has_attention}
+    needs = {"taps": model.has_depthwise, "cudnn_attention": model.has_attention, "sorted_sums": model.of_graphs}
     return needs.get(mode.formulation, True)
 
 
@@ -63,10 +65,20 @@ USE_CASE = UseCase(
     goes_with=goes_with,
     one_device=True,
     forward_passes=1,
+    has_gradients=False,
+    headline={"jax": "jit", "torch": "compiled"},
     modes={
-        "jax": (*jax_modes("forward", "jit"), *jax_modes("taps"), *jax_modes("cudnn_attention", "cudnn")),
+        "jax": (
+            *jax_modes("forward", "jit"),
+            *jax_modes("taps"),
+            *jax_modes("cudnn_attention", "cudnn"),
+            *jax_modes("sorted_sums", "sorted"),
+        ),
         "torch": (
             *torch_modes("forward"),
+            Mode(name="sorted_eager", formulation="sorted_sums", run_as="eager"),
+            Mode(name="sorted_compiled", formulation="sorted_sums"),
+            Mode(name="sorted_compiled_graph", formulation="sorted_sums", graph="step"),
             Mode(name="eager_nchw", formulation="forward", run_as="eager", layout="nchw"),
         ),
     },
@@ -76,6 +88,11 @@ USE_CASE = UseCase(
 def no_score(settings: Settings) -> str | None:
     """Why predictions have no quality; None where they have."""
     return "the weights are drawn" if settings.weights == "drawn" else None
+
+
+def are_enough(labels: Sequence[NDArray[np.integer[Any]]]) -> bool:
+    """Of each batch so far, [samples, ...]."""
+    return sum(of_batch.size for of_batch in labels) >= PREDICTIONS
 
 
 def quality_of(
@@ -111,14 +128,18 @@ class Requests:
     batch_size: int
 
     def given(self) -> list[Given]:
-        """All batches of one size that the task will be given, where samples differ in size."""
+        """All batches that the task will be given, of one size, where samples differ in size; first those that are
+        timed."""
         test = self.dataset.test
         if not self.benchmark.task.balanced_by:
             return []
-        timed, count = np.arange(self.batch_size), min(PREDICTED_SAMPLES, self.dataset.test_count)
-        batches = [timed % self.dataset.test_count, *checked_rows(self.batch_size)]
-        batches += [filled for _, filled in self._predicted_rows(count)]
-        return [Given(arrays=test, batches=[rows % self.dataset.test_count for rows in batches])]
+        count = self.dataset.test_count
+        predicted = [filled for _, filled in self._predicted_rows(min(PREDICTED_SAMPLES, count))]
+        others = [*checked_rows(self.batch_size), *predicted]
+        return [
+            Given(arrays=test, batches=[np.arange(self.batch_size) % count]),
+            Given(arrays=test, batches=[rows % count for rows in others]),
+        ]
 
     def _predicted_rows(self, count: int) -> Iterator[tuple[Rows, Rows]]:
         """Of each batch: the places that count, and those of the whole batch."""
@@ -193,10 +214,20 @@ def check_outputs(
     Raises:
         CheckFailed: they differ; the variant is then recorded as failed and never timed.
     """
-    expected = reference[np.concatenate(checked_rows(len(actual[0])))]
-    found = np.concatenate(actual)
+    whole, of_samples = output_errors(actual, reference)
     tolerance = OUTPUTS[precision]
     against = f"outputs of {CHECKED_BATCHES} batches against float64"
-    whole = check_error(against, relative_error({"": found}, {"": expected}), tolerance.typical)
-    centred = errors_of_items({"": found - found.mean(0)}, {"": expected - expected.mean(0)})
-    return [whole, check_worst(f"{against}, less their mean", centred, "sample", tolerance.worst)]
+    return [
+        check_error(against, whole, tolerance.typical),
+        check_worst(f"{against}, less their mean", of_samples, "sample", tolerance.worst),
+    ]
+
+
+def output_errors(
+    actual: Sequence[NDArray[np.float64]], reference: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64]]:
+    """Relative L2 errors: of all outputs together, and of each sample's less the mean over samples, [samples]. The
+    arguments are those of `check_outputs`."""
+    rows = np.concatenate(checked_rows(len(actual[0])))
+    found, expected = [one for outputs in actual for one in outputs], [reference[row] for row in rows]
+    return relative_error_of(found, expected), errors_of_centred(found, expected)

@@ -4,8 +4,8 @@ Numbers only, no framework. The check's batch repeats a few distinct samples up 
 very program that is timed is checked, and a one-by-one loop in float64 over the distinct samples is reference enough.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +68,8 @@ def given_batches(train: Arrays, batch_size: int, devices: int) -> list[Given]:
     if "node_count" not in train:
         return []
     timed, checked = np.arange(batch_size), check_batch_rows(batch_size)
-    parts = [part for rows in (timed, checked) for part in np.split(rows, devices)]
-    return [Given(arrays=train, batches=[*parts, np.unique(checked)]), Given(arrays=train, batches=timed[:, None])]
+    batches = [np.split(timed, devices), [*np.split(checked, devices), np.unique(checked)], timed[:, None]]
+    return [Given(arrays=train, batches=some) for some in batches]
 
 
 def refuses(benchmark: Benchmark, model: Model) -> str | None:
@@ -80,11 +80,17 @@ def refuses(benchmark: Benchmark, model: Model) -> str | None:
     return None
 
 
-def goes_with(mode: Mode, _model: Model, options: Mapping[str, Any]) -> bool:
+WITHOUT_GRAPHS = ("grouped", "chunked_outer_product", "batch_process_per_node")
+"""Formulations and modes. The first is about convolutions; the others would cut a packed batch through its graphs."""
+
+
+def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
     """The gradient of the batch has no per-sample gradients, and `batch` computes nothing else; ghost norms never have
     the gradients themselves."""
     output = options["output"]
     if (mode.formulation == "batch") != (output == "batch_gradient"):
+        return False
+    if model.of_graphs and {mode.formulation, mode.name} & {*WITHOUT_GRAPHS}:
         return False
     return not (mode.formulation == "ghost" and output == "full")
 
@@ -95,6 +101,7 @@ USE_CASE = UseCase(
     settings=Settings,
     refuses=refuses,
     goes_with=goes_with,
+    headline={"jax": "vmap", "torch": "vmap_compiled"},
     modes={
         "jax": (
             *jax_modes("batch"),
@@ -125,10 +132,19 @@ def check_batch_rows(batch_size: int) -> NDArray[np.int64]:
     return np.arange(batch_size) % min(DISTINCT_SAMPLES, batch_size)
 
 
+class Expected(NamedTuple):
+    """Of the check's batch."""
+
+    output: dict[str, NDArray[np.float64]]
+    """What the use case must return."""
+    mean: dict[str, NDArray[np.float64]]
+    """The mean of the distinct samples' gradients."""
+
+
 def expected_output(
-    loop: Sequence[Tensors], output: str, batch_size: int, clip_norm: float, own: slice = slice(None)
-) -> dict[str, NDArray[np.float64]]:
-    """What the use case must return for the check's batch.
+    loop: Iterable[Tensors], output: str, batch_size: int, clip_norm: float, own: slice = slice(None)
+) -> Expected:
+    """One sample after the other: none stays in memory, unless all of them are the output.
 
     Args:
         loop: the gradient of each distinct sample's loss, float64, by neutral name.
@@ -138,23 +154,37 @@ def expected_output(
         own: this device's part of the batch.
     """
     rows = check_batch_rows(batch_size)
-    norms = np.array([np.sqrt(sum(np.sum(g**2) for g in gradient.values())) for gradient in loop])
-    stacked = {name: np.stack([gradient[name] for gradient in loop]) for name in loop[0]}
+    counts = np.bincount(rows)
+    norms, kept = [], []
+    mean: dict[str, NDArray[np.float64]] = {}
+    weighted: dict[str, NDArray[np.float64]] = {}
+    for gradient, count in zip(loop, counts, strict=True):
+        norm = np.sqrt(sum(np.sum(g**2) for g in gradient.values()))
+        norms.append(norm)
+        _add(mean, gradient, 1 / len(counts))
+        if output == "full":
+            kept.append(gradient)
+        elif output != "norms":
+            # clip_norm / max(norm, clip_norm) is min(1, clip_norm / norm), for a norm of zero too.
+            factor = clip_norm / max(norm, clip_norm) if output == "clipped_sum" else 1 / batch_size
+            _add(weighted, gradient, factor * count)
     if output == "norms":
-        return {"norms": norms[rows[own]]}
+        return Expected({"norms": np.array(norms)[rows[own]]}, mean)
     if output == "full":
-        return {name: gradient[rows[own]] for name, gradient in stacked.items()}
-    # clip_norm / max(norm, clip_norm) is min(1, clip_norm / norm), for a norm of zero too.
-    clipped = output == "clipped_sum"
-    factors = clip_norm / np.maximum(norms, clip_norm) if clipped else np.full(len(loop), 1 / batch_size)
-    weights = factors * np.bincount(rows, minlength=len(loop))
-    return {name: np.tensordot(weights, gradient, axes=1) for name, gradient in stacked.items()}
+        return Expected({name: np.stack([kept[row][name] for row in rows[own]]) for name in mean}, mean)
+    return Expected(weighted, mean)
+
+
+def _add(total: dict[str, NDArray[np.float64]], gradient: Tensors, factor: float) -> None:
+    """In place."""
+    for name, value in gradient.items():
+        total[name] = total.get(name, 0.0) + factor * value
 
 
 def check_gradients(
     *,
     actual: Tensors,
-    loop: Sequence[Tensors],
+    loop: Iterable[Tensors],
     batch_gradient: Tensors,
     output: str,
     batch_size: int,
@@ -168,13 +198,12 @@ def check_gradients(
     Raises:
         CheckFailed: either is off by more than its tolerance; the variant is then recorded as failed and never timed.
     """
-    mean = {name: np.mean([gradient[name] for gradient in loop], axis=0) for name in loop[0]}
+    expected, mean = expected_output(loop, output, batch_size, clip_norm, own)
     reference = check_error(
         "mean of the float64 loop against the float64 batch gradient",
         relative_error(mean, batch_gradient),
         REFERENCE_TOLERANCE,
     )
-    expected = expected_output(loop, output, batch_size, clip_norm, own)
     name = f"{output} against the float64 loop"
     if output in PER_SAMPLE_OUTPUTS:
         return [reference, *check_errors(name, errors_of_items(actual, expected), "sample", TOLERANCES[precision])]

@@ -80,15 +80,24 @@ KERNELS = ("flash", "cudnn", "efficient", "plain")
 def goes_with(mode: Mode, model: Model, _options: Mapping[str, Any]) -> bool:
     if mode.formulation.endswith("_attention"):
         return model.has_attention
+    if mode.formulation == "sorted_sums":
+        return model.of_graphs
     return mode.formulation != "taps" or model.has_depthwise
+
+
+def parameter_passes(settings: Mapping[str, Any]) -> int:
+    """Read and written are the parameter and what is kept of it, one momentum or two moments; the gradient is read."""
+    return {"sgd": 5, "adamw": 7}[Settings.model_validate(settings).optimizer]
 
 
 USE_CASE = UseCase(
     name="train",
     settings=Settings,
+    parameter_passes=parameter_passes,
     refuses=refuses,
     goes_with=goes_with,
     forward_passes=FORWARD_PASSES,
+    headline={"jax": "jit", "torch": "compiled"},
     modes={
         "jax": (
             *jax_modes("step", "jit"),
@@ -100,6 +109,7 @@ USE_CASE = UseCase(
             Mode(name="scan_graph", formulation="scan", graph="step", several_steps=True),
             *jax_modes("taps"),
             *jax_modes("cudnn_attention", "cudnn"),
+            *jax_modes("sorted_sums", "sorted"),
         ),
         "torch": (
             *torch_modes("step"),
@@ -110,6 +120,9 @@ USE_CASE = UseCase(
                 Mode(name=f"{kernel}_compiled_graph", formulation=f"{kernel}_attention", graph="step")
                 for kernel in KERNELS
             ),
+            Mode(name="sorted_eager", formulation="sorted_sums", run_as="eager"),
+            Mode(name="sorted_compiled", formulation="sorted_sums"),
+            Mode(name="sorted_compiled_graph", formulation="sorted_sums", graph="step"),
             *torch_modes("flat", "flat_"),
             Mode(name="epoch_graph", formulation="epoch", graph="step", several_steps=True),
         ),
@@ -120,10 +133,18 @@ USE_CASE = UseCase(
 EVALUATION_BATCH = 1000
 EVALUATION_BYTES = 2**25
 """Of a batch of the test set, at most: large images go in smaller batches."""
+EVALUATION_OUTPUTS = 2**28
+"""Numbers that the model gives for such a batch, at most."""
 
 
-def evaluation_batch(test: Arrays) -> int:
-    return max(1, min(EVALUATION_BATCH, EVALUATION_BYTES // sample_bytes(test)))
+def evaluation_batch(test: Arrays, outputs: int = 0) -> int:
+    """Samples.
+
+    Args:
+        outputs: numbers that the model gives for a sample, where there are many (`Benchmark.outputs`).
+    """
+    of_outputs = EVALUATION_OUTPUTS // outputs if outputs else EVALUATION_BATCH
+    return max(1, min(EVALUATION_BATCH, EVALUATION_BYTES // sample_bytes(test), of_outputs))
 
 
 def evaluation_count(settings: Settings, test_count: int) -> int:
@@ -153,10 +174,10 @@ class Steps:
         return self.learning_rate if self.rates is None else float(self.rates[step % len(self.rates)])
 
 
-def evaluation_rows(settings: Settings, test: Arrays) -> list[NDArray[np.int64]]:
-    """The batches that what is evaluated of the test set is evaluated in."""
+def evaluation_rows(settings: Settings, test: Arrays, outputs: int) -> list[NDArray[np.int64]]:
+    """The batches that what is evaluated of the test set is evaluated in. `outputs`: see `evaluation_batch`."""
     count = evaluation_count(settings, len(next(iter(test.values()))))
-    rows, at_once = np.arange(count), evaluation_batch(test)
+    rows, at_once = np.arange(count), evaluation_batch(test, outputs)
     return [rows[first : first + at_once] for first in range(0, count, at_once)]
 
 

@@ -11,7 +11,7 @@ from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
 from harness.experiments.words import field_problem
 from harness.paths import REPOSITORY, script_path
-from harness.plan import DataKind, Scalar
+from harness.plan import DataKind, Scalar, Screening
 from harness.work.declared import benchmark as declared_benchmark
 from tests.made.config_text import MINIMAL, PRETRAINED, config_of
 
@@ -217,11 +217,26 @@ def test_unknown_names(config: Config, selection: Selection, message: str) -> No
 def test_the_measurements_of_a_pair_have_ids_of_their_own_and_keep_them(config: Config) -> None:
     def ids() -> list[str]:
         (pair,) = expand(config, Selection(use_cases=(3,)))
-        return [each.id for job in pair.jobs for each in job.measurements()]
+        return [each.id for job in pair.jobs for each in job.replicates()]
 
     first = ids()
     assert len(first) == len(set(first)) == 16 + 24
     assert ids() == first
+
+
+def test_a_screening_where_there_is_a_choice(config: Config) -> None:
+    """The headline and the plain loops go on whatever it finds. JAX has one mode here, a quick run one replicate."""
+    (pair,) = expand(config, Selection(use_cases=(3,)))
+    jax, torch = pair.jobs
+    assert jax.screening is None
+    assert torch.screening == Screening(always=("vmap_compiled", "loop"))
+    # Two modes at batch 16 alone, for 2 outputs and 2 precisions.
+    assert len(torch.screened_variants()) == 8
+    assert {variant.batch_size for variant in torch.screened_variants()} == {16}
+    (pair,) = expand(config, Selection(use_cases=(1,)))
+    assert pair.jobs[1].screening == Screening(always=("compiled",), many_steps=("epoch_graph",))
+    for selection in (Selection(use_cases=(3,), full=True), Selection(use_cases=(3,), quick=True)):
+        assert [plan.screening for plan in expand(config, selection)[0].jobs] == [None, None]
 
 
 def test_ten_thousand_cells(config: Config) -> None:
@@ -260,6 +275,7 @@ def with_several(tmp_path: Path) -> Config:
 
 def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[str]]:
     pairs = baselines(config, expand(config, selection), selection)
+    assert {job.screening for pair in pairs for job in pair.jobs} <= {None}  # all of them are wanted
     return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
 
 

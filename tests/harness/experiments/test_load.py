@@ -121,7 +121,7 @@ train?
 ?     name: train\n ->     name: train\n    measurement: {latency_call: 5}\n
 20:19: use_cases.1.measurement.latency_call: unknown key; valid: replicates, seed, warmup_s, warmup_min_calls,
 block_min_s, min_blocks, max_blocks, target_noise, max_time_s, latency_calls, latency_max_time_s, energy_window_s,
-idle_s, timeout_s; did you mean latency_calls?
+idle_s, explain, timeout_s; did you mean latency_calls?
 ? clip_norm: 1.0 -> clip_norm: 1e999
 30:42: use_cases.3.settings.clip_norm: 1e999: too large for a number
 ? project: trial -> project: my trial
@@ -141,7 +141,8 @@ precision, execution_mode, options
 22:50: use_cases.1.execution_modes.torch[1]: compile: not in harness/work/use_cases/train.py for torch; valid: eager,
 eager_graph, compiled, compiled_graph, max_autotune, max_autotune_graph, reduce_overhead, compiled_unsplit,
 flash_compiled, cudnn_compiled, efficient_compiled, plain_compiled, flash_compiled_graph, cudnn_compiled_graph,
-efficient_compiled_graph, plain_compiled_graph, flat_eager, flat_eager_graph, flat_compiled, flat_compiled_graph,
+efficient_compiled_graph, plain_compiled_graph, sorted_eager, sorted_compiled, sorted_compiled_graph, flat_eager,
+flat_eager_graph, flat_compiled, flat_compiled_graph,
 flat_max_autotune, flat_max_autotune_graph, epoch_graph;
 did you mean compiled?
 ? {jax: [jit], torch: [eager, compiled]} -> {jax: [jit]}
@@ -248,7 +249,7 @@ def test_mistakes_under_quick(tmp_path: Path) -> None:
         "harness/work/use_cases/train.py for torch; valid: eager, eager_graph, compiled, compiled_graph, max_autotune, "
         "max_autotune_graph, reduce_overhead, compiled_unsplit, flash_compiled, cudnn_compiled, efficient_compiled, "
         "plain_compiled, flash_compiled_graph, cudnn_compiled_graph, efficient_compiled_graph, plain_compiled_graph, "
-        "flat_eager, flat_eager_graph, flat_compiled, "
+        "sorted_eager, sorted_compiled, sorted_compiled_graph, flat_eager, flat_eager_graph, flat_compiled, "
         "flat_compiled_graph, flat_max_autotune, flat_max_autotune_graph, epoch_graph; did you mean eager?",
         "experiments.yaml:36:55: quick.use_cases.2: not one of use_cases; valid: 1, 3",
     ]

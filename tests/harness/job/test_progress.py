@@ -16,8 +16,18 @@ def heartbeat() -> Heartbeat:
 def test_time_that_is_left(heartbeat: Heartbeat) -> None:
     """Two of the four that are done were skipped; the others took 30 s together."""
     assert heartbeat.eta_s is None
-    heartbeat.measurements_done, heartbeat.measurements_made, heartbeat.measuring_s = 4, 2, 30.0
+    heartbeat.measurements_done, heartbeat.replicates_made, heartbeat.measuring_s = 4, 2, 30.0
     assert heartbeat.eta_s == 90.0
+
+
+def test_a_screening_has_a_count_of_its_own_and_no_time_that_is_left(heartbeat: Heartbeat) -> None:
+    heartbeat.screenings_total = 4
+    heartbeat.screenings_done = heartbeat.measurements_done = heartbeat.measurements_made = 3
+    assert heartbeat.fraction() == "screening 3/4"
+    assert heartbeat.fraction(current=True) == "screening 4/4"
+    assert heartbeat.eta_s is None
+    heartbeat.screenings_done = heartbeat.measurements_done = 4
+    assert (heartbeat.fraction(), heartbeat.fraction(current=True)) == ("4/10", "5/10")
 
 
 def test_what_is_told_is_what_is_read(heartbeat: Heartbeat, tmp_path: Path) -> None:
@@ -49,7 +59,7 @@ def test_lines_and_beats_come_when_they_are_due(
     monkeypatch.setattr("harness.job.progress.time.monotonic", lambda: now_s)
     teller = Teller(heartbeat, tmp_path / "heartbeat.json", "jax")
     heartbeat.current, heartbeat.phase = "cnn-r0", "warm-up"
-    heartbeat.measurements_made, heartbeat.measuring_s = 1, 60.0
+    heartbeat.replicates_made, heartbeat.measuring_s = 1, 60.0
     for now_s in (1000.0, 1001.0, 1009.0, 1010.0):  # noqa: B007
         teller.when_due()
     lines = capsys.readouterr().out.splitlines()

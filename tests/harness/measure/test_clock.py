@@ -488,6 +488,13 @@ def test_throughput_streams_between_blocks(clock: Clock) -> None:
     assert heard.of_kind("metrics") == [{"throughput_samples_per_s": 2 * 5 * 16 / 2.0}] * 7
 
 
+def test_a_short_measurement_has_a_first_point_at_once(clock: Clock) -> None:
+    """8 blocks of 0.25 s are over before REPORT_EVERY_S is."""
+    heard = Heard()
+    steady(Work(clock, call_s=0.125), protocol(min_blocks=8), steps_per_call=5, channel=heard)
+    assert heard.of_kind("metrics") == [{"throughput_samples_per_s": 2 * 5 * 16 / 0.25}]
+
+
 # Several ranks.
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import CheckFailed, Refused
 from harness.measure import clock as clock_module
 from harness.measure import process, slowdown
+from harness.measure import protocol as protocol_module
 from harness.measure.channel import ChildTask
 from harness.measure.gpu import NoGpu
 from harness.measure.program import Answers, Infers, Means, Phase, Program, Session, Trains
@@ -98,9 +99,11 @@ class Work:
     def __init__(self, lab: Lab, *, call_ticks: int = CALL_TICKS, communicates: bool = False) -> None:
         self.lab, self.call_ticks, self.communicates = lab, call_ticks, communicates
         self.details: dict[str, Any] = {"layout": "rows"}
+        self.units = {"edges": 56.5}
         self.seen: dict[str, Any] = {}
         self.peak_bytes: int | None = None
         self.parts: list[Phase] = []
+        self.before: list[Phase] = []
         self.made = 0
         self.itself = self  # as modules and compiled programs hold each other
 
@@ -124,6 +127,9 @@ class Work:
 
     def settle(self) -> None:
         self.lab.note("settle")
+
+    def construction(self) -> list[Phase]:
+        return self.before
 
     def phases(self) -> list[Phase]:
         self.lab.note("phases")
@@ -266,6 +272,7 @@ def test_the_numbers_of_a_measurement(lab: Lab) -> None:
     assert result.latency.call_times_s == [4 * TICK_S] * 4
     assert result.checks == [Check(name="near", error=0.25, tolerance=0.5, passed=True)]
     assert (result.parameter_count, result.details, result.recompiles) == (7, {"layout": "rows"}, 0)
+    assert result.units == {"edges": 56.5}
     assert (result.epochs, result.time_to_target_s, result.blocks_alone) == ([], None, None)
 
 
@@ -481,6 +488,15 @@ def test_phases_stand_beside_the_programs_own_details(lab: Lab) -> None:
     assert result.details == {"layout": "rows", "phases": {"forward": [2 * TICK_S] * 4, "backward": [6 * TICK_S] * 4}}
     streamed = {key: value for event in channel.of_kind("metrics") for key, value in event.items()}
     assert streamed["phase/backward/p50_s"] == 6 * TICK_S
+
+
+def test_construction_is_timed_apart_and_seldom(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol_module, "CONSTRUCTION_CALLS", 3)
+    program = Work(lab)
+    program.before = [("build", phase(lab, 50))]
+    assert everything(lab, program).details["phases"] == {"build": [50 * TICK_S] * 3}
+    program.parts = [("forward", phase(lab, 2))]
+    assert everything(lab, program).details["phases"] == {"build": [50 * TICK_S] * 3, "forward": [2 * TICK_S] * 4}
 
 
 def fills_the_device() -> None:

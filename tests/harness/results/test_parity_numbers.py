@@ -1,4 +1,4 @@
-"""What the parity gate keeps, compares and says; numbers by hand, no framework. And pipeline/report/parity_gate.py."""
+"""What the parity gate keeps, compares and says; numbers by hand, no framework. And harness/results/parity_gate.py."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ from harness.results.parity import (
     sketch,
 )
 from harness.results.parity_file import read_parity, write_parity
+from harness.results.parity_gate import ParityGate
 from harness.results.record import Check, Record
-from pipeline.report.parity_gate import ParityGate
 from tests.made.records import bare_record
 
 SETTINGS = {"learning_rate": 0.02, "momentum": 0.9, "weight_decay": 0.0, "epochs": 3}

@@ -52,6 +52,7 @@ def test_the_numbers_of_a_record() -> None:
         "gpu_temperature_c": 60.0,
         "gpu_held_back_by_power_share": 0.2,
         "gpu_held_back_by_heat_share": 0.1,
+        "time_of_10000_steps_s": 2.5 + 10_000 * 0.025,
     }
 
 
@@ -73,6 +74,13 @@ def test_what_is_achieved_takes_the_operations_of_a_sample() -> None:
     assert summary_numbers(result, 3e9)["achieved_flop_per_s"] == 3e12
     assert BY_NAME["achieved_flop_per_s"].text(3e12, ACCURACY) == "3"  # TFLOP/s
     assert "achieved_flop_per_s" not in summary_numbers(result)
+
+
+def test_rates_of_what_a_sample_has() -> None:
+    result = Result(blocks=blocks([0.5], samples=50), units={"edges": 56.5})  # 10 calls: 1000 samples/s
+    numbers = summary_numbers(result)
+    assert numbers["throughput_edges_per_s"] == 56_500
+    assert "throughput_tokens_per_s" not in numbers
 
 
 def test_the_numbers_of_epochs() -> None:

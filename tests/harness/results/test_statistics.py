@@ -200,7 +200,7 @@ def test_ratio_interval_of_swapped_sides_is_the_inverse() -> None:
     assert there.high == pytest.approx(1 / back.low)
 
 
-@pytest.mark.parametrize("count", [3, 5])
+@pytest.mark.parametrize("count", [2, 3, 5])
 def test_ratio_interval_covers_the_true_ratio_as_often_as_it_claims(count: int) -> None:
     draw = random.Random(count)
     runs = 4000
@@ -211,8 +211,11 @@ def test_ratio_interval_covers_the_true_ratio_as_often_as_it_claims(count: int) 
     assert hits / runs == pytest.approx(0.95, abs=0.014)  # four binomial standard errors
 
 
-def test_ratio_interval_needs_three_replicates() -> None:
-    assert ratio_interval([1, 2], [1, 2]) is None
+def test_ratio_interval_needs_two_replicates() -> None:
+    assert ratio_interval([1], [1]) is None
+    # d = 0.1 and 0.3: mean 0.2, s = sqrt(0.02), s / sqrt(2) = 0.1, t[1] = 12.706.
+    low, high = ratio_interval([math.exp(0.1), math.exp(0.3)], [1.0, 1.0])
+    assert (math.log(low), math.log(high)) == (pytest.approx(0.2 - 1.2706), pytest.approx(0.2 + 1.2706))
 
 
 def estimate(*log_ratios: float) -> RatioEstimate:
@@ -261,7 +264,9 @@ def test_replicates_needed_end_at_a_hundred() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_under_three_replicates_three_are_needed(count: int) -> None:
-    assert estimate(*[0.5] * count)[:5] == (pytest.approx(math.exp(0.5)), None, count, "undecided", 3)
+    found = estimate(*[0.5] * count)
+    assert (found.value, *found[2:5]) == (pytest.approx(math.exp(0.5)), count, "undecided", 3)
+    assert (found.interval is None) == (count == 1)
 
 
 def test_geometric_mean_of_ratios_by_hand() -> None:
@@ -287,7 +292,7 @@ def test_geometric_mean_without_spread_or_without_an_interval() -> None:
         pytest.approx(1.5),
         pytest.approx((1.5, 1.5)),
     )
-    assert geometric_mean_of_ratios([estimate(0.1, 0.1, 0.1), estimate(0.3, 0.3)]) == (
+    assert geometric_mean_of_ratios([estimate(0.1, 0.1, 0.1), estimate(0.3)]) == (
         pytest.approx(math.exp(0.2)),
         None,
     )

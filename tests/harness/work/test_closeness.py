@@ -9,9 +9,11 @@ from harness.work.closeness import (
     TOLERANCES,
     check_error,
     check_errors,
+    errors_of_centred,
     errors_of_items,
     errors_of_tensors,
     relative_error,
+    relative_error_of,
 )
 
 
@@ -28,6 +30,18 @@ def test_errors_of_samples_and_of_tensors_by_hand() -> None:
     np.testing.assert_allclose(errors_of_items(actual, expected), [0.1, 0.0], rtol=1e-12)
     # w is off by 0.3 of 3, b by 0.4 of the root of 41.
     np.testing.assert_allclose(errors_of_tensors(actual, expected), [0.1, 0.4 / 41**0.5], rtol=1e-12)
+
+
+def test_errors_of_one_item_after_the_other_are_those_of_all_at_once() -> None:
+    draw = np.random.RandomState(0)
+    expected = 10 + draw.standard_normal((5, 3, 4))
+    actual = expected + 0.1 * draw.standard_normal((5, 3, 4))
+    whole = relative_error({"": actual}, {"": expected})
+    assert relative_error_of(list(actual), list(expected)) == pytest.approx(whole, rel=1e-12)
+    centred = errors_of_items({"": actual - actual.mean(0)}, {"": expected - expected.mean(0)})
+    np.testing.assert_allclose(errors_of_centred(list(actual), list(expected)), centred, rtol=1e-9)
+    short = [item[:2] for item in expected]
+    assert relative_error_of(short, list(expected)) == errors_of_centred(short, list(expected))[0] == np.inf
 
 
 def test_what_is_almost_nothing_is_compared_on_the_scale_of_the_rest() -> None:

@@ -40,6 +40,10 @@ def test_weights_are_normal_and_smaller_into_the_residual_stream() -> None:
     expected = [0.02, 0.02, into_residual, into_residual]
     assert list(std.values()) == pytest.approx(expected, rel=0.02)
     np.testing.assert_array_equal(size.initial_weight(0, "h.0.ln_1.weight", (3,)), np.ones(3, np.float32))
+    wide = {"h.0.attn.c_attn.weight": (384, 128), "h.3.mlp.c_proj.weight": (128, 512), "wte.weight": (256, 128)}
+    of_gate = [float(size.gate_weight(0, name, shape).std()) for name, shape in wide.items()]
+    assert of_gate == pytest.approx([128**-0.5, 512**-0.5, 0.02], rel=0.02)
+    np.testing.assert_array_equal(size.gate_weight(0, "ln_f.weight", (3,)), np.ones(3, np.float32))
     first = size.initial_weight(3, "wte.weight", (4, 4))
     np.testing.assert_array_equal(first, size.initial_weight(3, "wte.weight", (4, 4)))
     for other in (size.initial_weight(4, "wte.weight", (4, 4)), size.initial_weight(3, "wpe.weight", (4, 4))):

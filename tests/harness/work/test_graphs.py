@@ -8,6 +8,7 @@ from harness.work.graphs import (
     Capacity,
     Given,
     Graph,
+    Room,
     balanced,
     capacities_of,
     capacity_of_any,
@@ -15,7 +16,9 @@ from harness.work.graphs import (
     in_one_table,
     places,
     require_graphs,
+    room_of,
     shared_arrays,
+    units_of,
 )
 
 LINE = Graph(
@@ -77,8 +80,19 @@ def test_a_capacity_is_that_of_the_largest_batch_rounded_up() -> None:
     found = describe_packing(given, capacities_of(given))
     assert found["capacity"] == {"nodes": 128, "edges": 192}
     assert found["padding"] == pytest.approx({"nodes": 1 - 160 / 3 / 128, "edges": 1 - 259 / 3 / 192})
-    assert found["edges_per_graph"] == pytest.approx(259 / 6)
     assert describe_packing([], {}) == {}
+
+
+def test_edges_and_room_of_a_graph() -> None:
+    """Of the batches named first, the graph of 126 edges comes twice, those of 2, 3 and 0 come once. The one with most
+    nodes, 60, is not the one with most edges, 130."""
+    arrays = places(np.array([60, 3, 4, 30, 33]), np.array([126, 2, 3, 0, 130]))
+    first = Given(arrays=arrays, batches=[np.array([0, 1, 0]), np.array([2, 3])])
+    given = [first, Given(arrays=arrays, batches=np.array([[4]]))]
+    assert units_of(given) == {"edges": pytest.approx((2 * 126 + 2 + 3) / 5)}
+    assert (room_of([first]), room_of(given)) == (Room(64, 128), Room(64, 136))
+    assert room_of([Given(arrays=arrays, batches=[np.array([3])])]) == Room(32, 8)
+    assert (units_of([]), room_of([])) == ({}, None)
 
 
 def test_balanced_batches_by_hand() -> None:

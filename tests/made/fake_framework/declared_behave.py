@@ -12,7 +12,17 @@ class Settings(Frozen):
 
 
 NAMES = (
-    *("well", "gated", "all_gated", "compiles", "cannot_use_its_caches", "hangs_with_its_caches", "sleeps"),
+    *(
+        "well",
+        "slow",
+        "slower",
+        "gated",
+        "all_gated",
+        "compiles",
+        "cannot_use_its_caches",
+        "hangs_with_its_caches",
+        "sleeps",
+    ),
     *("is_killed", "is_killed_and_leaves_a_worker", "segfaults", "exits", "is_stuck_at_exit", "is_signalled"),
     *("fills_the_host", "fills_the_device", "diverges", "is_wrong", "raises", "prints_much"),
     *("sends_nonsense", "sends_no_number", "is_slower_on_rank_1", "removes_the_temporary_folder"),

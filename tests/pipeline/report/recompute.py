@@ -21,12 +21,13 @@ def main(folder: Path) -> None:
     json.dump({"comparison": recompute(folder), "phases": phases(folder)}, sys.stdout, indent=1)
 
 
-def records_of_modes(folder: Path) -> list[list[Json]]:
-    """The replicates of each framework and execution mode that have a number."""
+def records_of_modes(folder: Path, stage: str = "replicate") -> list[list[Json]]:
+    """The replicates of each framework and execution mode that have a number; or the one record of its screening."""
     modes: dict[str, list[Json]] = {}
     for record in newest(read(folder)):
         result = record["result"] or {}
-        if record["outcome"] == "ok" and result.get("blocks"):
+        is_of_stage = record["measurement"].get("stage", "replicate") == stage
+        if is_of_stage and record["outcome"] == "ok" and result.get("blocks"):
             modes.setdefault(json.dumps([identity(record), side(record)], sort_keys=True), []).append(record)
     return list(modes.values())
 
@@ -48,11 +49,13 @@ def recompute(folder: Path) -> list[Json]:
             | {"many_steps": first["result"]["blocks"]["steps_per_call"] > 1}
             | {"worthless": any(map(is_worthless, records)), "unstable": any(map(is_unstable, records))}
         )
+    screening = screened(folder)
     for line in lines:
-        beside = [other for other in lines if work(other) == work(line) and not other["worthless"]]
-        line["modes_compared"] = sum(other["framework"] == line["framework"] for other in beside)
+        beside = [other for other in lines if contest(other) == contest(line)]
+        only_screened = screening.get(contest(line), {}).keys() - {other["execution_mode"] for other in beside}
+        line["modes_compared"] = sum(not other["worthless"] for other in beside) + len(only_screened)
     for line in lines:
-        line |= compared(line, lines) | scaling(line, lines)
+        line |= compared(line, lines, screening) | scaling(line, lines)
     for line in lines:
         for name in ("throughputs", "gated", "many_steps", "worthless", "unstable"):
             del line[name]
@@ -120,11 +123,15 @@ def device(record: Json) -> str:
 
 
 def is_worthless(record: Json) -> bool:
-    """Recompiled, or on GPUs of different kinds."""
+    """Recompiled, or on GPUs of different kinds, or by a jaxlib that is slow on GPUs."""
     gpu = record["environment"].get("gpu") or {}
     names = {name for rank in record.get("ranks") or [] for name in rank.get("gpu_names") or []}
     recompiled = record["result"].get("recompiles") or "recompiled" in (record.get("flags") or {})
-    return bool(recompiled) or len(names | set(gpu.get("names") or [])) > 1
+    environment = record["environment"]
+    framework, version = environment.get("framework") or {}, (environment.get("packages") or {}).get("jaxlib")
+    on_gpu = framework.get("name") == "jax" and framework.get("platform") == "gpu"
+    is_slow = (on_gpu and version in ("0.10.2", "0.11.0")) or "known_slow_jaxlib" in (record.get("flags") or {})
+    return bool(recompiled) or is_slow or len(names | set(gpu.get("names") or [])) > 1
 
 
 def is_unstable(record: Json) -> bool:
@@ -259,16 +266,14 @@ def percentile(values: Iterable[float], share: float) -> float:
 # Comparisons.
 
 
-def compared(line: Json, lines: list[Json]) -> Json:
-    """The ratio stands in the lines of the fastest mode of each framework, over the replicates that both can show to do
+def compared(line: Json, lines: list[Json], screening: dict[str, dict[str, float]]) -> Json:
+    """The ratio stands in the lines of the chosen mode of each framework, over the replicates that both can show to do
     the same work. Whether the two parity files agree is not judged here."""
+    beside = [other for other in lines if work(other) == work(line) and not other["worthless"]]
     best: dict[str, Json] = {}
-    for other in lines:
-        if work(other) != work(line) or other["worthless"]:
-            continue
-        framework = other["framework"]
-        if framework not in best or other["throughput_samples_per_s"] > best[framework]["throughput_samples_per_s"]:
-            best[framework] = other
+    for framework in ("jax", "torch"):
+        if candidates := [other for other in beside if other["framework"] == framework]:
+            best[framework] = choose(candidates, screening.get(contest(candidates[0]), {}))
     fastest = best.get(line["framework"]) is line
     if not fastest or len(best) < 2:
         return {"fastest": fastest}
@@ -283,6 +288,43 @@ def compared(line: Json, lines: list[Json]) -> Json:
     return {"fastest": fastest} | found
 
 
+def screened(folder: Path) -> dict[str, dict[str, float]]:
+    """Samples per second of each mode that was screened, by its contest."""
+    found: dict[str, dict[str, float]] = {}
+    for (record,) in records_of_modes(folder, "screening"):
+        many_steps = record["result"]["blocks"]["steps_per_call"] > 1
+        line = identity(record) | side(record) | {"many_steps": many_steps}
+        found.setdefault(contest(line), {})[line["execution_mode"]] = numbers(record)["throughput_samples_per_s"]
+    return found
+
+
+def contest(line: Json) -> str:
+    return json.dumps([work(line), line["framework"]])
+
+
+def choose(candidates: list[Json], screening: dict[str, float]) -> Json:
+    """The first of the screening, unless another leads by three standard errors. Without a screening, the fastest."""
+    if any(one["execution_mode"] not in screening for one in candidates):
+        return max(candidates, key=lambda one: one["throughput_samples_per_s"])
+    first = max(candidates, key=lambda one: screening[one["execution_mode"]])
+    common = set(first["throughputs"]).intersection(*(one["throughputs"] for one in candidates))
+    modes, count = len(candidates), len(common)
+    if modes == 1 or count < 3:
+        return first
+    rows = [[math.log(one["throughputs"][number]) for number in sorted(common)] for one in candidates]
+    of_modes = [sum(row) / count for row in rows]
+    of_replicates = [sum(row[number] for row in rows) / modes for number in range(count)]
+    mean = sum(of_modes) / modes
+    left = sum(
+        (rows[mode][number] - of_modes[mode] - of_replicates[number] + mean) ** 2
+        for mode in range(modes)
+        for number in range(count)
+    )
+    error = math.sqrt(left / (modes - 1) / (count - 1) * 2 / count)
+    lead = max(of_modes) - of_modes[candidates.index(first)]
+    return candidates[of_modes.index(max(of_modes))] if lead > 3 * error else first
+
+
 def work(line: Json) -> list[Any]:
     return [line[name] for name in ("device", "gpu", "benchmark", "use_case", "devices", "data", "quick")] + [
         line[name] for name in ("model", "batch_size", "precision", "options", "settings", "data_id", "many_steps")
@@ -295,12 +337,14 @@ def ratio(log_ratios: list[float]) -> Json:
     mean = math.fsum(log_ratios) / count
     found: Json = {"ratio_jax_over_torch": math.exp(mean), "ratio_low": None, "ratio_high": None}
     found |= {"ratio_replicates": count, "verdict": "undecided", "replicates_needed": None}
-    if count < 3:
+    if count < 2:
         return found | {"replicates_needed": 3}
     spread = deviation(log_ratios)
     reach = t_95(count - 1) * spread / math.sqrt(count)
     low, high = math.exp(mean - reach), math.exp(mean + reach)
     found |= {"ratio_low": low, "ratio_high": high}
+    if count < 3:
+        return found | {"replicates_needed": 3}
     if low >= 1 / 1.01 and high <= 1.01:
         return found | {"verdict": "same"}
     if low > 1 or high < 1:
@@ -321,7 +365,7 @@ def geometric_mean_of_ratios(log_ratios: list[list[float]]) -> tuple[float, floa
     """Value, lower and upper end; of each ratio the logarithms of its replicates."""
     count = len(log_ratios)
     mean = math.fsum(math.fsum(one) / len(one) for one in log_ratios) / count
-    if any(len(one) < 3 for one in log_ratios):
+    if any(len(one) < 2 for one in log_ratios):
         return math.exp(mean), None, None
     squares = [deviation(one) ** 2 / len(one) for one in log_ratios]
     fourths = math.fsum(square**2 / (len(one) - 1) for square, one in zip(squares, log_ratios, strict=True))

@@ -110,7 +110,7 @@ def test_one_replicate_has_a_ratio_and_no_interval() -> None:
     ratio = section.rows[0].ratio
     assert ratio is not None
     assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "undecided")
-    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 3"}
+    assert section.rows[0].modes[0].flags == {"few_replicates": "1 replicate: an interval takes 2"}
 
 
 def test_only_common_replicates_are_paired() -> None:
@@ -119,7 +119,8 @@ def test_only_common_replicates_are_paired() -> None:
     ratio = sections(records)[0].rows[0].ratio
     assert ratio is not None
     # Replicates 1 and 2: 2000/1000 and 3000/1500.
-    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, None)
+    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, pytest.approx((2, 2)))
+    assert ratio.verdict == "undecided"
 
 
 def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
@@ -295,6 +296,7 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
     assert output.count("only mode") == 2  # what was refused has no number to be the best of
     assert "JAX faster" in output
     assert "98.8%" in output
+    assert "cnn of mnist: 26,010 parameters\n" in output
     assert "1.25" in output
     joined = " ".join(output.split())
     assert "No number: PyTorch cnn-b100-fp32-cuda_graphs: refused (3 replicates): [CPU] has no CUDA graphs" in joined
@@ -548,6 +550,30 @@ def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
     assert tally([row]).without_ratio == 1
 
 
+def test_a_jaxlib_that_is_known_to_be_slow_is_no_speed_of_jax() -> None:
+    """On GPUs of one kind in all replicates; what such a release computed on a CPU is a number like any other."""
+    for platform, packages, is_compared in (
+        ("gpu", {"jaxlib": "0.11.0"}, False),
+        ("gpu", {"jaxlib": "0.11.1"}, True),
+        ("cpu", {"jaxlib": "0.11.0"}, True),
+    ):
+        framework = {"name": "jax", "platform": platform}
+        environment = {**H200, "framework": framework, "packages": packages}
+        jax = [record("jax", "jit", 1000, replicate=replicate, environment=environment) for replicate in range(3)]
+        torch = [
+            record(
+                "torch", "eager", 900, replicate=replicate, environment={**H200, "framework": {"platform": platform}}
+            )
+            for replicate in range(3)
+        ]
+        (row,) = sections([*jax, *torch])[0].rows
+        assert [mode.execution_mode for mode in row.modes] == ["jit", "eager"]
+        assert (row.ratio is not None) == is_compared
+        if not is_compared:
+            assert row.why_no_ratio is not None
+            assert row.why_no_ratio.startswith("JAX jit: known_slow_jaxlib: jaxlib 0.11.0 has a scatter-add that is ")
+
+
 def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
     one, two = record("jax", "jit", 1000), record("jax", "jit", 1500, cell=TWO)
     assert float(efficiencies([one, two])["jit", "100"][0]) == pytest.approx(0.75)
@@ -754,6 +780,28 @@ def test_code_is_compared_by_its_contents_where_both_say_them() -> None:
     assert code(conditions_of_one_framework([(jax, of("h2", "j2", "a"))])) == "harness h1 / h2, runner j1 / j2"
     before = {"git": {"commit": "a" * 40, "clean": False}}
     assert code(conditions([(jax, before)])) == "aaaaaaaaaa / aaaaaaaaaa with changes"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        (26_010, 26_010, "equal"),
+        (26_010, 1_026_010, "26,010 / 1,026,010"),
+        (26_010, None, "not recorded"),
+        (None, None, None),
+    ],
+)
+def test_parameters_are_counted_by_each_side_and_compared(
+    ours: int | None, theirs: int | None, expected: str | None
+) -> None:
+    def counted(framework: Framework, count: int | None) -> Record:
+        one = record(framework, "jit")
+        assert one.result is not None
+        return one.model_copy(update={"result": one.result.model_copy(update={"parameter_count": count})})
+
+    pair = side(counted("jax", ours)), side(counted("torch", theirs))
+    found = {one.name: one.detail or one.state for one in conditions([pair])}
+    assert found.get("parameters") == expected
 
 
 def test_every_rank_has_its_gpu() -> None:

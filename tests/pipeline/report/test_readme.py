@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from harness.paths import PUBLISHED, README, Results
+from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import sections
-from pipeline.report.parity_gate import ParityGate
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, results_table
 from tests.made.report_records import CELL, H200, passed, plain, record, save, text
@@ -35,6 +35,15 @@ def test_the_table_of_full_records_on_real_data() -> None:
     assert lines[-1].endswith(
         "6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by `python main.py report --update-readme`."
     )
+
+
+def test_the_project_in_wandb_is_linked_where_the_runs_were_online() -> None:
+    online = [
+        one.model_copy(update={"environment": one.environment | {"wandb_url": f"https://w.example/lab/speed/runs/{n}"}})
+        for n, one in enumerate(pair())
+    ]
+    below = results_table(sections(online, passed), online).splitlines()[-1]
+    assert below.endswith("`. Their runs in W&B: <https://w.example/lab/speed>.")
 
 
 def test_quick_runs_and_sample_data_are_never_in_it() -> None:

@@ -84,6 +84,7 @@ class Maker:
         recompiles: int = 0,
         spread: float = 0.01,
         gated: bool = True,
+        stage: str = "replicate",
         environment: dict[str, Any] | None = None,
     ) -> str:
         """Returns the measurement's id."""
@@ -110,6 +111,7 @@ class Maker:
                     "execution_mode": mode,
                     "options": {"output": "full"} if use_case == 3 else {},
                 },
+                "stage": stage,
                 "replicate": replicate,
                 "settings": {"momentum": momentum, "learning_rate": 0.02},
                 "protocol": MeasurementSettings().model_dump(mode="json"),
@@ -262,6 +264,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         maker.record("torch", "eager", replicate, 3e-3, environment={"framework": {"platform": "cuda", "device": "L4"}})
         part = {"name": "L4", "mig": True, "memory_total_bytes": 10 * 2**30}
         maker.record("jax", "jit", replicate, 5e-3, gpu="L4", environment={"gpu": part})
+        # A screening found `compiled` first, where the replicates have `eager` first by less than their noise; and
+        # `jit`, where `taps` is clearly faster.
+        lucky = (2.95e-3, 3.0e-3, 3.1e-3)[replicate]
+        for framework, mode, step_s in (
+            *(("jax", "jit", 3.0e-3), ("jax", "taps", 2.5e-3)),
+            *(("torch", "compiled", 3.02e-3), ("torch", "eager", lucky)),
+        ):
+            maker.record(framework, mode, replicate, step_s * noise(0, 0.001), batch_size=2048, spread=0.001)
+    for framework, modes in {"jax": ("jit", "taps"), "torch": ("compiled", "eager", "loop")}.items():
+        for step_s, mode in enumerate(modes, start=3):
+            maker.record(framework, mode, 0, step_s * 1e-3, batch_size=2048, stage="screening")
     return folder
 
 
@@ -326,7 +339,13 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
     if published is None:
         # Two lines each for training, two batches of per-sample gradients, two settings on the A100, three in scaling,
         # one quick run, and one each beside a recompiled mode, of unstable blocks, and without NVML.
-        assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1 + 3)
+        # And one after a screening.
+        assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1 + 3 + 1)
+        after_screening = [line for line in found.values() if line["batch_size"] == "2048"]
+        assert {line["execution_mode"] for line in after_screening if line["fastest"] == "True"} == {"taps", "compiled"}
+        assert {line["execution_mode"]: line["modes_compared"] for line in after_screening} == {
+            **{"jit": "2", "taps": "2", "compiled": "3", "eager": "3"}
+        }
         assert {line["ratio_replicates"] for line in found.values() if line["batch_size"] == "128"} == {"", "2"}
         assert {line["verdict"] for line in found.values() if line["batch_size"] == "1024"} == {"undecided"}
         assert {line["device"] for line in found.values()} == {

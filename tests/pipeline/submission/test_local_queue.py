@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from harness.paths import JobFolder
+from harness.plan import Pair, Screening
 from pipeline.submission.submit import submit
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
+from pipeline.watching.status import progress
 from tests.harness.job.test_job import is_alive
 from tests.made.patience import wait_until
 from tests.made.project import BehavingProject, FakeProject, make_behaving_project, make_project
@@ -166,6 +168,36 @@ def test_a_pair_runs_in_turn(behaving: BehavingProject) -> None:
     for state in job_states(behaving.results, folders):
         assert state.state == "done" and state.heartbeat is not None
         assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (3, 3)
+
+
+def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
+    behaving: BehavingProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JAX has three modes, of which two are clearly slower, and one of these is the headline; PyTorch has one."""
+    steady = {"replicates": 2, "block_min_s": 0.02, "min_blocks": 5, "max_blocks": 5}
+    jax_plan = behaving.plan("slow", "well", "slower", framework="jax", **steady)
+    jax_plan = jax_plan.model_copy(update={"screening": Screening(always=("slow",))})
+    pair = Pair(cell=jax_plan.cell, jobs=(jax_plan, behaving.plan("well", **steady)))
+    folders = behaving.submit_pairs(pair, executor="local")
+    assert follow(folders, behaving.results) == 0, behaving.results.local_queue_log.read_text()
+    records = sorted(behaving.records(), key=lambda record: record.started_at)
+    arms = [
+        (one.measurement.framework, one.measurement.key.split("-", 3)[3], one.environment["pairing"]["position"])
+        for one in records
+    ]
+    assert arms == [
+        *(("jax", "slow-screening", 0), ("jax", "well-screening", 0), ("jax", "slower-screening", 0)),
+        *(("jax", "slow-r0", 1), ("jax", "well-r0", 1), ("torch", "well-r0", 2)),
+        *(("torch", "well-r1", 3), ("jax", "slow-r1", 4), ("jax", "well-r1", 4)),
+    ]
+    jax, torch = job_states(behaving.results, folders)
+    assert [progress(state) for state in (jax, torch)] == ["7/7", "2/2"]
+    said = capsys.readouterr().out
+    ratios = [line for line in said.splitlines() if "JAX / PyTorch" in line]
+    assert "any/mnist_1 cnn-b8-fp32: " in ratios[-1] and ratios[-1].endswith("(2 replicates; well, well)")
+    assert "The first interval of a ratio came " in said
+    assert behaving.submit_pairs(pair, executor="local") == []
+    assert capsys.readouterr().out.count("every measurement has a record") == 2
 
 
 def test_a_framework_of_a_pair_that_cannot_start_costs_the_other_nothing(behaving: BehavingProject) -> None:

@@ -203,11 +203,11 @@ def test_in_a_shell_of_salloc_the_job_goes_to_the_first_node(project: Path, tmp_
 @pytest.mark.parametrize(
     ("second_arm", "expected"),
     [
-        ("exit 0", (0, ["jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
-        ("exit 3", (1, ["jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
-        ("exit 75", (75, ["jax r0", "torch r0"])),
-        ('touch "$2/stopped"; exit 255', (75, ["jax r0", "torch r0"])),
-        ("kill -USR2 $PPID; sleep 100", (75, ["jax r0", "torch r0", "scontrol requeue 7"])),
+        ("exit 0", (0, ["torch screening", "jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
+        ("exit 3", (1, ["torch screening", "jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
+        ("exit 75", (75, ["torch screening", "jax r0", "torch r0"])),
+        ('touch "$2/stopped"; exit 255', (75, ["torch screening", "jax r0", "torch r0"])),
+        ("kill -USR2 $PPID; sleep 100", (75, ["torch screening", "jax r0", "torch r0", "scontrol requeue 7"])),
     ],
     ids=["good", "fails", "stopped", "requeued by its worker", "signal before the worker is there"],
 )
@@ -215,15 +215,15 @@ def test_arms_of_a_pair_for_main(
     project: Path, tmp_path: Path, second_arm: str, expected: tuple[int, list[str]]
 ) -> None:
     """The frozen scripts of the folders run, not those of slurm_scripts/, and a marker of an earlier start says
-    nothing."""
+    nothing. JAX has one mode, so there is nothing to screen."""
     script_of(project, tmp_path)
     (project / "tools" / "scontrol").write_text(f'#!/bin/bash\necho "scontrol $*" >>"{tmp_path}/calls"\n')
     (project / "tools" / "scontrol").chmod(0o755)
     folders = [tmp_path / f"job of {framework}" for framework in ("jax", "torch")]
     for framework, folder in zip(("jax", "torch"), folders, strict=True):
-        for replicate in range(3):
-            (folder / f"r{replicate}").mkdir(parents=True)
-            (folder / f"r{replicate}" / "stopped").touch()
+        for arm in ("screening", "r0", "r1", "r2"):
+            (folder / arm).mkdir(parents=True)
+            (folder / arm / "stopped").touch()
         special = f"if [[ {framework} == torch && $2 == */r0 ]]; then {second_arm}; fi"
         (folder / "script.sh").write_text(
             f'echo "{framework} ${{2##*/}}" >>"{tmp_path}/calls"; echo "said by $1"; echo error >&2\n{special}\n'

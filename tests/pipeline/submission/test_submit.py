@@ -14,7 +14,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from harness.errors import SubmissionError
 from harness.paths import JobFolder, Results
-from harness.plan import MeasurementSettings, Pair
+from harness.plan import MeasurementSettings, Pair, Screening
 from harness.results.record import write_record
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.submission.slurm import RunScript, sbatch_command, without_inherited_job
@@ -83,10 +83,12 @@ def test_arguments_of_the_job(tmp_path: Path) -> None:
         "--job-folder",
         f"{tmp_path}/results/jobs/any/torch_mnist_3-x",
     ]
-    arm = Arm(position=5, framework="torch", replicate=2)
+    arm = Arm(position=5, framework="torch", turn=2)
     of_arm = run_arguments(folder, results, arm)
     assert of_arm[-4:] == ["--replicate", "2", "--position", "5"]
     assert run_arguments(folder, results, arm, "run-1") == [*of_arm, "--pair", "run-1"]
+    screening = Arm(position=0, framework="torch", turn="screening")
+    assert run_arguments(folder, results, screening)[-4:] == ["--replicate", "screening", "--position", "0"]
 
 
 def test_a_job_is_the_script_in_the_workers_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,11 +166,28 @@ def test_the_order_of_a_pair(tmp_path: Path) -> None:
         for project_plan in map(make_project(tmp_path).plan, ("jax", "torch"))
     )
     arms = arms_of(Pair(cell=plans[0].cell, jobs=plans))
-    assert [f"{arm.framework}{arm.replicate}" for arm in arms] == [
-        *("jax0", "torch0", "torch1", "jax1"),
-        *("jax2", "torch2", "torch3", "jax3"),
+    assert [f"{arm.framework} {arm.name}" for arm in arms] == [
+        *("jax r0", "torch r0", "torch r1", "jax r1"),
+        *("jax r2", "torch r2", "torch r3", "jax r3"),
     ]
     assert [arm.position for arm in arms] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("screening", "expected"),
+    [
+        (("jax", "torch"), ["jax screening", "torch screening", "jax r0", "torch r0"]),
+        (("torch",), ["torch screening", "jax r0", "torch r0"]),
+    ],
+)
+def test_screenings_come_before_all_replicates(tmp_path: Path, screening: tuple[str, ...], expected: list[str]) -> None:
+    plans = tuple(
+        plan.model_copy(update={"screening": Screening(always=("eager",)) if plan.framework in screening else None})
+        for plan in map(make_project(tmp_path).plan, ("jax", "torch"))
+    )
+    arms = arms_of(Pair(cell=plans[0].cell, jobs=plans))
+    assert [f"{arm.framework} {arm.name}" for arm in arms] == expected
+    assert [arm.position for arm in arms] == list(range(len(expected)))
 
 
 def test_only_two_needed_jobs_share_an_allocation(tmp_path: Path) -> None:

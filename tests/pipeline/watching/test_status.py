@@ -244,7 +244,10 @@ def test_a_job_that_waits_for_its_turn_lives_as_long_as_the_other(project: FakeP
 def test_a_replicate_by_hand_is_not_the_whole(project: FakeProject) -> None:
     folder = make_folder(project)
     beat(folder, "waiting")
-    assert verdict(project, folder, {}) == ("stopped", "its replicate is done; others have no record yet")
+    assert verdict(project, folder, {}) == (
+        "stopped",
+        "its turn is done; others have no record yet",
+    )
     record_all(project, scheduler="local")  # other runs by hand have measured the rest
     assert verdict(project, folder, {}) == ("done", None)
 
@@ -398,7 +401,7 @@ def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProje
 def heartbeat_of(*, eta_s: float | None = None, **changes: Any) -> Heartbeat:
     beat = heartbeat(**({"measurements_total": 24, "measurements_done": 3, "updated_at_unix_s": time.time()} | changes))
     if eta_s is not None:  # one measurement took so long that the rest takes that
-        beat.measurements_made = 1
+        beat.replicates_made = 1
         beat.measuring_s = eta_s / (beat.measurements_total - beat.measurements_done)
     return beat
 

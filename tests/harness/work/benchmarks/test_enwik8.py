@@ -10,6 +10,7 @@ import pytest
 from harness.errors import DataError
 from harness.work.benchmarks import enwik8
 from harness.work.datasets import DataFiles, Original, fetch, load, verify
+from harness.work.declared import Nothing
 
 TEXT = bytes(range(256)) * 80
 """20,480 bytes."""
@@ -48,7 +49,7 @@ def test_what_is_fetched_is_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert bytes(train[:, :-1].ravel()) == TEXT[: 71 * 256]
     assert bytes(train[:, -1]) == TEXT[256 : 71 * 256 + 1 : 256]
     assert bytes(test[:, :-1].ravel()) == TEXT[-1024 : -1024 + 3 * 256]
-    nano = enwik8.for_model(dataset, "gpt_nano").train["tokens"]
+    nano = enwik8.for_model(dataset, "gpt_nano", Nothing()).train["tokens"]
     assert nano.shape == (4 * 71, 65) and bytes(nano[:, 1:].ravel()) == TEXT[1 : 71 * 256 + 1]
     identity = verify(source(), "real", tmp_path)
     assert identity and identity.source.startswith("enwik8: the first 10^8 bytes")

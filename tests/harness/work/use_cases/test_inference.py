@@ -14,6 +14,7 @@ from harness.work.use_cases.inference import (
     PREDICTED_SAMPLES,
     Requests,
     Settings,
+    are_enough,
     centre,
     check_outputs,
     checked_rows,
@@ -67,6 +68,13 @@ def test_no_more_are_predicted_than_a_record_keeps() -> None:
     large = Dataset(train={}, test={"images": images}, constants={})
     asked = Requests(**{**requests.__dict__, "dataset": large})
     assert sum(len(rows) for rows, _ in asked.predicted()) == PREDICTED_SAMPLES
+
+
+def test_long_answers_are_enough_after_fewer_samples() -> None:
+    """65,536 predictions: two batches of 128 texts of 256 tokens."""
+    batch = np.zeros((128, 256), np.int64)
+    assert not are_enough([]) and not are_enough([batch]) and are_enough([batch, batch])
+    assert not are_enough([np.zeros(PREDICTED_SAMPLES, np.int64)])
 
 
 def test_the_centre_of_larger_images() -> None:

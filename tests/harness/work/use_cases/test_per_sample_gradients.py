@@ -1,12 +1,16 @@
 """The check of per-sample gradients: its formulas by hand, and the mistakes that it must catch."""
 
+import weakref
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from harness.errors import CheckFailed
 from harness.plan import Precision
 from harness.work.closeness import TOLERANCES
-from harness.work.use_cases.per_sample_gradients import check_batch_rows, check_gradients, expected_output
+from harness.work.declared import Model
+from harness.work.use_cases.per_sample_gradients import USE_CASE, check_batch_rows, check_gradients, expected_output
 
 Gradients = dict[str, np.ndarray]
 
@@ -31,7 +35,7 @@ def test_batch_of_the_check_repeats_eight_samples() -> None:
 
 def test_outputs_by_hand() -> None:
     def expected(output: str) -> Gradients:
-        return expected_output(LOOP, output, batch_size=2, clip_norm=2.0)
+        return expected_output(LOOP, output, batch_size=2, clip_norm=2.0).output
 
     np.testing.assert_array_equal(expected("norms")["norms"], [5, 1])
     np.testing.assert_array_equal(expected("full")["w"], [[[3, 0]], [[0, 1]]])
@@ -43,13 +47,30 @@ def test_outputs_by_hand() -> None:
     np.testing.assert_array_equal(expected("batch_gradient")["b"], MEAN["b"])
 
 
+def test_no_sample_stays_in_memory_but_where_all_are_the_output() -> None:
+    """Of a loop that computes them one by one, all but the sample at hand and the one that comes are gone."""
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def loop() -> Iterator[Gradients]:
+        for sample in range(8):
+            alive.append(weakref.ref(value := np.full(2, float(sample))))
+            yield {"w": value}
+            assert sum(reference() is not None for reference in alive) <= 2
+
+    for output in ("norms", "clipped_sum", "batch_gradient"):
+        alive.clear()
+        np.testing.assert_allclose(expected_output(loop(), output, 8, clip_norm=2.0).mean["w"], [3.5, 3.5])
+
+
 def test_repeated_samples_count_as_often_as_they_are_there() -> None:
     loop = [{"w": np.array([float(sample + 1)])} for sample in range(8)]
-    ten = {output: expected_output(loop, output, 10, clip_norm=4.0) for output in ("clipped_sum", "batch_gradient")}
+    ten = {
+        output: expected_output(loop, output, 10, clip_norm=4.0).output for output in ("clipped_sum", "batch_gradient")
+    }
     # Samples 1 2 3 4 5 6 7 8 and 1 2 again; those above 4 count as 4: 10 + 4 * 4 + 3 = 29. The sum is 39.
     assert ten["clipped_sum"]["w"] == pytest.approx(29)
     assert ten["batch_gradient"]["w"] == pytest.approx(3.9)
-    assert expected_output(loop, "norms", 10, clip_norm=4.0)["norms"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
+    assert expected_output(loop, "norms", 10, clip_norm=4.0).output["norms"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
 
 
 def test_one_path_that_rounding_opened_is_no_mistake() -> None:
@@ -57,14 +78,14 @@ def test_one_path_that_rounding_opened_is_no_mistake() -> None:
     loop = [{"w": np.full(4, 1.0), "b": np.full(2, 2.0), "c": np.full(3, 3.0)} for _ in range(8)]
     mean = loop[0]
     for output, tensor, factor in (("full", (3,), 1.05), ("norms", (3,), 1.05), ("clipped_sum", (), 1.01)):
-        rounded = expected_output(loop, output, 8, clip_norm=2.0)
+        rounded = expected_output(loop, output, 8, clip_norm=2.0).output
         rounded = {name: value.copy() for name, value in rounded.items()}
         rounded["norms" if output == "norms" else "w"][tensor] *= factor
         checks = check(rounded, output, batch_size=8, loop=loop, batch_gradient=mean)
         assert [one.passed for one in checks] == [True] * 3
         assert checks[1].error == 0
     with pytest.raises(CheckFailed, match="full against the float64 loop, worst sample, which is number 3: relative"):
-        wrong = expected_output(loop, "full", 8, clip_norm=2.0)
+        wrong = expected_output(loop, "full", 8, clip_norm=2.0).output
         for value in wrong.values():
             value[3] *= 1.2
         check(wrong, "full", batch_size=8, loop=loop, batch_gradient=mean)
@@ -72,13 +93,13 @@ def test_one_path_that_rounding_opened_is_no_mistake() -> None:
 
 def test_sample_without_gradient_is_not_clipped() -> None:
     loop = [{"w": np.array([0.0, 0.0])}, {"w": np.array([0.0, 4.0])}]
-    expected = expected_output(loop, "clipped_sum", batch_size=2, clip_norm=1.0)
+    expected = expected_output(loop, "clipped_sum", batch_size=2, clip_norm=1.0).output
     np.testing.assert_array_equal(expected["w"], [0.0, 1.0])
 
 
 @pytest.mark.parametrize("output", ["norms", "full", "clipped_sum", "batch_gradient"])
 def test_right_output_passes(output: str) -> None:
-    right = expected_output(LOOP, output, batch_size=2, clip_norm=2.0)
+    right = expected_output(LOOP, output, batch_size=2, clip_norm=2.0).output
     rounded = {name: value * (1 + 1e-6) for name, value in right.items()}
     reference, typical, worst = check(rounded, output)
     assert (reference.error, reference.passed) == (0.0, True)
@@ -91,7 +112,7 @@ def test_right_output_passes(output: str) -> None:
 @pytest.mark.parametrize("output", ["norms", "full", "clipped_sum", "batch_gradient"])
 @pytest.mark.parametrize("factor", [2.0, -1.0, 0.5, 0.0, float("nan")])
 def test_wrong_factor_or_sign_is_caught(output: str, factor: float, precision: Precision) -> None:
-    right = expected_output(LOOP, output, batch_size=2, clip_norm=2.0)
+    right = expected_output(LOOP, output, batch_size=2, clip_norm=2.0).output
     wrong = {name: value * factor for name, value in right.items()}
     with pytest.raises(
         CheckFailed, match=f"{output} against the float64 loop, median over 2 .*: relative error.*not timed"
@@ -106,7 +127,7 @@ def test_missing_sample_is_caught(output: str, batch_size: int) -> None:
     draw = np.random.default_rng(1)
     loop = [{"w": draw.normal(size=(4, 5)), "b": draw.normal(size=4)} for _ in range(min(8, batch_size))]
     mean = {name: np.mean([gradient[name] for gradient in loop], axis=0) for name in ("w", "b")}
-    full = expected_output(loop, "full", batch_size, clip_norm=2.0)
+    full = expected_output(loop, "full", batch_size, clip_norm=2.0).output
     for value in full.values():
         value[-1] = 0
     norms = np.sqrt((full["w"] ** 2).sum((1, 2)) + (full["b"] ** 2).sum(1))
@@ -136,4 +157,17 @@ def test_inverted_clip_factor_is_caught() -> None:
 def test_loss_summed_instead_of_averaged_is_caught() -> None:
     summed = {name: 2 * value for name, value in MEAN.items()}
     with pytest.raises(CheckFailed, match="mean of the float64 loop against the float64 batch gradient"):
-        check(expected_output(LOOP, "full", 2, 2.0), "full", batch_gradient=summed)
+        check(expected_output(LOOP, "full", 2, 2.0).output, "full", batch_gradient=summed)
+
+
+def test_modes_that_graphs_do_not_have() -> None:
+    """What would cut a packed batch through its graphs, and what is about convolutions."""
+    graphs, others = Model(name="graphs", of_graphs=True), Model(name="others")
+    lost = {
+        mode.formulation if mode.formulation != "batch" else mode.name
+        for mode in (*USE_CASE.modes["jax"], *USE_CASE.modes["torch"])
+        for output in ("norms", "batch_gradient")
+        if USE_CASE.goes_with(mode, others, {"output": output})
+        and not USE_CASE.goes_with(mode, graphs, {"output": output})
+    }
+    assert lost == {"grouped", "chunked_outer_product", "batch_process_per_node"}

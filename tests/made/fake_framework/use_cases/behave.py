@@ -83,6 +83,14 @@ well = Work
 parity_is_killed = parity_raises = parity_is_refused = parity_sleeps = Work
 
 
+def slow(session: Session[Any]) -> Work:
+    return Work(session, lambda: time.sleep(10e-3))
+
+
+def slower(session: Session[Any]) -> Work:
+    return Work(session, lambda: time.sleep(20e-3))
+
+
 def gated(session: Session[Any]) -> Work:
     """Waits for the file that settings.gate names; meanwhile settings.pid has this process's id."""
     return _wait_for_gate(session, Path(str(session.measurement.settings["pid"])), f"{os.getpid()}")

@@ -3,7 +3,7 @@
 # By hand: `sbatch` it from anywhere, or `bash` it on a machine without Slurm.
 #
 # Both frameworks in one allocation, in turn: the same GPU, node and neighbours, and a drift that falls on both alike.
-# 6 arms; in each, the script of one framework measures one replicate.
+# 7 arms; in each, the script of one framework measures one replicate, or screens.
 
 #SBATCH --job-name=pair_cifar10_3
 #SBATCH --nodes=1
@@ -41,11 +41,11 @@ for name in INT TERM USR2; do
     trap "signalled=$name; kill -$name \"\$arm_pid\" 2>/dev/null" "$name"
 done
 
-run_arm() {  # framework, replicate, position among the arms, arguments of this script
+run_arm() {  # framework, `screening` or `r0`, position among the arms, arguments of this script
     if [[ -z ${folder[$1]:-} ]]; then
-        bash "${script[$1]}" --replicate "$2" --position "$3" --pair "$run" "${@:4}" </dev/null &
+        bash "${script[$1]}" --replicate "${2#r}" --position "$3" --pair "$run" "${@:4}" </dev/null &
     else
-        local arm=${folder[$1]}/r$2
+        local arm=${folder[$1]}/$2
         local log=$arm/${SLURM_JOB_ID}_0_log
         rm -f "$arm/stopped"
         bash "${folder[$1]}/script.sh" slurm "$arm" </dev/null >>"$log.out" 2>>"$log.err" &
@@ -59,8 +59,8 @@ run_arm() {  # framework, replicate, position among the arms, arguments of this 
     done
 }
 
-was_stopped() {  # framework, replicate, exit status: does Slurm take the allocation back, or does somebody end it?
-    [[ -e ${folder[$1]:-/nowhere}/r$2/stopped ]] && return 0  # the worker has put the job back into the queue
+was_stopped() {  # framework, `screening` or `r0`, exit status: does Slurm take the allocation back, or does somebody end it?
+    [[ -e ${folder[$1]:-/nowhere}/$2/stopped ]] && return 0  # the worker has put the job back into the queue
     if [[ -n ${folder[$1]:-} && $signalled == USR2 ]]; then  # which came when there was no worker to take it
         scontrol requeue "$SLURM_JOB_ID"
     fi
@@ -69,17 +69,17 @@ was_stopped() {  # framework, replicate, exit status: does Slurm take the alloca
 
 failed=0
 position=0
-for arm in jax:0 torch:0 torch:1 jax:1 jax:2 torch:2; do
-    framework=${arm%:*} replicate=${arm#*:}
-    echo "$(date -u +%T) pair | arm $position: $framework, replicate $replicate"
-    run_arm "$framework" "$replicate" "$position" "$@"
+for arm in torch:screening jax:r0 torch:r0 torch:r1 jax:r1 jax:r2 torch:r2; do
+    framework=${arm%:*} turn=${arm#*:}
+    echo "$(date -u +%T) pair | arm $position: $framework, $turn"
+    run_arm "$framework" "$turn" "$position" "$@"
     status=$?
-    if was_stopped "$framework" "$replicate" "$status"; then
+    if was_stopped "$framework" "$turn" "$status"; then
         echo "$(date -u +%T) pair | stopped; started again, it goes on where it was"
         exit 75
     fi
     if [[ $status -ne 0 ]]; then
-        echo "$(date -u +%T) pair | arm $position: $framework, replicate $replicate ended with status $status"
+        echo "$(date -u +%T) pair | arm $position: $framework, $turn ended with status $status"
         failed=1
     fi
     position=$((position + 1))

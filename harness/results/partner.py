@@ -1,0 +1,80 @@
+"""What W&B says of a run besides its own numbers: the ratio to the other framework's record, while the job goes on.
+
+It is of one replicate, between this mode and the other framework's fastest one that is recorded by now. The report's
+ratio is over all replicates and has an interval.
+"""
+
+from collections.abc import Iterator
+from glob import escape
+from pathlib import Path
+
+from harness.errors import RecordError
+from harness.paths import Results
+from harness.plan import FRAMEWORKS
+from harness.results.parity_gate import ParityGate
+from harness.results.record import Record, read_record
+from harness.results.statistics import throughput_samples_per_s
+
+RATIO = "ratio_jax_over_torch"
+
+
+def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str, float]:
+    """By the summary's key: throughput of JAX over that of PyTorch. Empty where the other framework has no record of
+    the same work on the same node yet, and where the parity gate has not passed the pair."""
+    own = _throughput(record)
+    if own is None or record.measurement.cell.is_calibration:
+        return {}
+    newest: dict[str, Record] = {}
+    for other in sorted(_partners(record, results), key=lambda one: one.ended_at):
+        newest[other.measurement.variant.execution_mode] = other
+    is_jax = record.measurement.framework == "jax"
+    speeds = []
+    for other in newest.values():
+        speed = _throughput(other)
+        pair = (record, other) if is_jax else (other, record)
+        if speed is not None and gate.judge(*pair).state == "passed":
+            speeds.append(speed)
+    if not speeds:
+        return {}
+    return {RATIO: own / max(speeds) if is_jax else max(speeds) / own}
+
+
+def _throughput(record: Record) -> float | None:
+    """None where there is none that may be compared."""
+    result = record.result
+    if record.outcome != "ok" or result is None or result.blocks is None or "recompiled" in record.flags:
+        return None
+    return throughput_samples_per_s(result.blocks)
+
+
+def _partners(record: Record, results: Results) -> Iterator[Record]:
+    own = record.measurement
+    [framework] = (name for name in FRAMEWORKS if name != own.framework)
+    folder = results.records(own.cell, framework)
+    for path in folder.glob(f"{escape(own.variant.comparison_key)}-*-r{own.replicate}-*.json"):
+        other = _read(path)
+        if other is not None and _is_same_work(record, other):
+            yield other
+
+
+def _is_same_work(record: Record, other: Record) -> bool:
+    """In everything but the framework and how it is run; and on the same node, with calls of one step or of many on
+    both sides."""
+    own, theirs = record.measurement, other.measurement
+    blocks, their_blocks = (one.result.blocks if one.result else None for one in (record, other))
+    return (
+        theirs.model_copy(update={"framework": own.framework, "variant": own.variant}) == own
+        and theirs.variant.comparison_key == own.variant.comparison_key
+        and other.data == record.data
+        and other.environment.get("node") == record.environment.get("node")
+        and blocks is not None
+        and their_blocks is not None
+        and (blocks.steps_per_call > 1) == (their_blocks.steps_per_call > 1)
+    )
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        return read_record(path)
+    except RecordError:
+        return None

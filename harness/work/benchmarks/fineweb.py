@@ -1,0 +1,152 @@
+"""FineWeb in GPT-2's tokens, with GPT-2's 124 million parameters: what llm.c and modded-nanogpt train."""
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from harness.errors import DataError
+from harness.plan import Frozen
+from harness.work.benchmarks.enwik8 import SAMPLE_STRIDE, SAMPLE_TEST_SHARE, sample_text
+from harness.work.datasets import Dataset, DataSource, Original, ensure_originals
+from harness.work.declared import Benchmark
+from harness.work.gpt import GptSize
+from harness.work.tasks import NEXT_TOKEN
+from harness.work.windows import cut_to, logits_of, tokens_of, windows
+
+TOKENS = 50_257
+"""Of GPT-2's tokenizer."""
+VOCABULARY = 50_304
+"""Padded to a multiple of 128 (karpathy/nanoGPT, train.py). No text has the last 47."""
+STORED_POSITIONS = 1024
+"""Of a window on the disk. For a model with fewer positions it is cut."""
+HEAD_WIDTH = 64
+"""Features of an attention head, in all sizes of GPT-2."""
+
+
+class Sizes(Frozen):
+    """Of the model. The defaults are GPT-2's; others are for quick runs and tests."""
+
+    layers: int = Field(default=12, ge=1)
+    width: int = Field(default=768, ge=HEAD_WIDTH, le=25 * HEAD_WIDTH, multiple_of=HEAD_WIDTH)
+    """Features of a token; a head has 64 of them."""
+    positions: Literal[64, 128, 256, 512, 1024] = 1024
+    """Tokens that it predicts in each sample."""
+
+
+def size_of(sizes: Sizes) -> GptSize:
+    return GptSize(
+        layers=sizes.layers,
+        width=sizes.width,
+        heads=sizes.width // HEAD_WIDTH,
+        positions=sizes.positions,
+        vocabulary=VOCABULARY,
+    )
+
+
+REVISION = "889765ea1f903759787add96995d81171b632d0c"
+URL = f"https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/{REVISION}"
+"""The shards that modded-nanogpt downloads (data/cached_fineweb10B.py)."""
+
+
+def _shard(name: str, sha256: str) -> Original:
+    return Original(name=name, sha256=sha256, urls=(f"{URL}/{name}",))
+
+
+TRAIN = _shard("fineweb_train_000001.bin", "771fa4a99b9fe0946ffb6e848b4ba5c6a9b0fe87860ebf03bc2c1c7e45f8178e")
+"""The checksums are those by which the shards are stored there (Git LFS)."""
+TEST = _shard("fineweb_val_000000.bin", "5b95c8e0966f0861685b307b23dc5ae42b228ef74b28cb499784ae021f201640")
+TEST_WINDOWS = 10_240
+"""The first 10,485,760 tokens, on which modded-nanogpt validates."""
+
+HEADER = 256
+"""32-bit integers at the start of a shard: MAGIC, VERSION, the number of tokens, and zeros. Tokens of 16 bits follow,
+all of them little-endian (karpathy/llm.c, dev/data/data_common.py)."""
+MAGIC = 20240520
+VERSION = 1
+
+
+def read_shard(path: Path) -> NDArray[np.uint16]:
+    """Its tokens, mapped into memory and not read.
+
+    Raises:
+        DataError: not a whole shard of this format and nothing else.
+    """
+
+    def wrong(what: str) -> DataError:
+        return DataError(f"{path}: {what}. Remove it, and fetch again: python main.py data --benchmark fineweb")
+
+    header_bytes, size = 4 * HEADER, path.stat().st_size
+    if size < header_bytes:
+        raise wrong(f"has {size:,} bytes, and a shard's header alone has {header_bytes:,}")
+    magic, version, count = np.fromfile(path, "<i4", 3).tolist()
+    if magic != MAGIC:
+        raise wrong(f"begins with {magic}, and a shard of GPT-2's tokens with {MAGIC}")
+    if version != VERSION:
+        raise wrong(f"is a shard of version {version}; this code reads {VERSION}")
+    expected = header_bytes + 2 * count
+    if count < 1 or size != expected:
+        raise wrong(f"has {size:,} bytes; with the {count:,} tokens that its header names it has {expected:,}")
+    return np.memmap(path, "<u2", "r", offset=header_bytes, shape=(count,))
+
+
+def _read(folder: Path) -> Dataset:
+    paths = ensure_originals([TRAIN, TEST], folder)
+    return as_windows(read_shard(paths[TRAIN.name]), read_shard(paths[TEST.name]))
+
+
+def as_windows(train: NDArray[np.uint16], test: NDArray[np.uint16], stride: int | None = None) -> Dataset:
+    """All of `train` and TEST_WINDOWS of `test`, or fewer: uint16 [windows, STORED_POSITIONS + 1].
+
+    Args:
+        stride: of the windows to train on.
+
+    Raises:
+        DataError: a token that GPT-2's tokenizer does not have, or not one whole window.
+    """
+    tokens = {"train": train, "test": test[: TEST_WINDOWS * STORED_POSITIONS + 1]}
+    for part, of_part in tokens.items():
+        if len(of_part) <= STORED_POSITIONS:
+            raise DataError(f"fineweb, {part}: {len(of_part):,} tokens, and a window takes {STORED_POSITIONS + 1:,}")
+        if (largest := int(of_part.max())) >= TOKENS:
+            raise DataError(f"fineweb, {part}: token {largest}; GPT-2's tokenizer has 0 to {TOKENS - 1}")
+    return Dataset(
+        train={"tokens": windows(tokens["train"], STORED_POSITIONS, stride)},
+        test={"tokens": windows(tokens["test"], STORED_POSITIONS)},
+        constants={},
+    )
+
+
+def _sample() -> Dataset:
+    """Byte by byte, as there is no tokenizer here: each byte is the token of its number, so that of 50,304 only 256 can
+    occur. It has the real shapes and types, and says nothing on how well a model learns from GPT-2's tokens."""
+    tokens = np.frombuffer(sample_text(), np.uint8).astype(np.uint16)
+    train, test = np.split(tokens, [round(len(tokens) * (1 - SAMPLE_TEST_SHARE))])
+    return as_windows(train, test, SAMPLE_STRIDE)
+
+
+def for_model(dataset: Dataset, _model: str, sizes: Sizes) -> Dataset:
+    """In windows of as many tokens as the model has positions."""
+    return cut_to(dataset, sizes.positions)
+
+
+BENCHMARK = Benchmark(
+    name="fineweb",
+    task=NEXT_TOKEN,
+    models=(size_of(Sizes()).model("gpt2"),),
+    data=DataSource(
+        benchmark="fineweb",
+        read=_read,
+        source="FineWeb-10B in GPT-2's tokens (kjj0/fineweb10B-gpt2): its first shard to train, 10,485,760 tokens of "
+        "its validation shard",
+        sample=_sample,
+        sample_source="founding documents of the United States, a token for each byte",
+    ),
+    sizes=Sizes,
+    for_model=for_model,
+    units=tokens_of,
+    outputs=partial(logits_of, VOCABULARY),
+)

@@ -1,0 +1,212 @@
+"""`main.py doctor --compute`: each framework compiles and computes a few things in a process of its own, compared with
+numpy (harness/work/compute_check.py); here what came out becomes a finding, with the cause and the way out."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.experiments.model import Config
+from harness.paths import REPOSITORY
+from harness.plan import Framework
+from harness.results.environment import CACHE_FOLDERS
+from harness.work.compute_check import TOLERANCE
+from pipeline.finding import Finding
+
+TIMEOUT_S = 300.0
+"""Of all that one framework computes: the import from a cold file system, and torch.compile, take a minute each."""
+END_S = 10.0
+"""From SIGKILL to the end of a process that does not hang in the driver."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What is broken, by what the frameworks and their libraries say then."""
+
+    name: str
+    says: re.Pattern[str]
+    way_out: str
+
+
+def _cause(name: str, says: str, way_out: str) -> Cause:
+    return Cause(name=name, says=re.compile(says, re.IGNORECASE), way_out=way_out)
+
+
+CAUSES = (
+    _cause(
+        "the driver",
+        r"driver version is insufficient|driver.{0,40}too old|unsupported toolchain|UNSUPPORTED_PTX_VERSION|"
+        r"no kernel image is available|unsupported display driver|CUDA_ERROR_(NO_DEVICE|SYSTEM_|COMPAT)|"
+        r"no CUDA-capable device|does not see it",
+        "`nvidia-smi` shows the driver and the newest CUDA that it can do. Ask for a newer driver, or install the "
+        "framework for an older CUDA (docs/running.md, Two environments). `no kernel image`: it is built for others.",
+    ),
+    _cause(
+        "the C compiler",
+        r"C\+\+ compiler|C compiler|InvalidCxxCompiler|Python\.h|CppCompileError|\b(gcc|g\+\+|clang)\b.{0,60}not found|"
+        r"No such file or directory: '(cc|gcc|g\+\+|clang)'",
+        "Every compiled mode of PyTorch needs gcc or clang with C++, and Python.h. `module load gcc` under "
+        "cluster.frameworks.torch.setup, or CC and CXX with their paths; and python3-dev.",
+    ),
+    _cause(
+        "ptxas",
+        r"ptxas|nvlink|nvjtlink|libdevice|PTX compilation provider",
+        "It assembles every kernel that XLA or Triton makes. `which -a ptxas` shows if an old CUDA is on PATH: "
+        "`module unload cuda` in the framework's setup. Else install the framework anew: it brings its own.",
+    ),
+    _cause(
+        "cuDNN",
+        r"cudnn|DNN library|convolution algorithm",
+        "Most often another cuDNN comes first in LD_LIBRARY_PATH: unset it, or `module unload cudnn cuda` in the "
+        "framework's setup. Else install the framework anew: it brings its own.",
+    ),
+    _cause(
+        "NCCL",
+        r"nccl",
+        "It joins several GPUs. `NCCL_DEBUG=INFO python main.py doctor --compute` says more; NCCL_P2P_DISABLE=1 or "
+        "NCCL_SHM_DISABLE=1 may find out which path is broken.",
+    ),
+    _cause(
+        "memory",
+        r"out of memory|RESOURCE_EXHAUSTED|ALLOC_FAILED",
+        "`nvidia-smi` shows who else is on this GPU.",
+    ),
+)
+UNKNOWN = "The framework itself is broken here, or does not go with its libraries: install it anew."
+WRONG_NUMBERS = (
+    "It computes something else than numpy, and says nothing. Never measure here until that is understood: another "
+    "version of the framework, another GPU of the same node, the GPU's memory errors (nvidia-smi -q -d ECC)."
+)
+TOO_LATE = "Something hangs, or the file system is very slow: try again, where it will be cached."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What a process has told, and how it ended."""
+
+    device: str | None = None
+    errors: Mapping[str, float | None] = field(default_factory=dict)
+    """Relative error of each check that came to its end; None where that is infinite or no number."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Why, by the check's name."""
+    unfinished: str | None = None
+    """The check at which it ended early."""
+    ended: str = ""
+    """How it ended early: by its time-out, a signal or its exit status; empty where it did not."""
+    log: str = ""
+    """The end of what it wrote to stderr."""
+
+
+def examine_compute(config: Config, framework: Framework, *, timeout_s: float = TIMEOUT_S) -> Finding:
+    own = config.cluster.frameworks[framework]
+    command = [own.python, "-m", f"{framework}_runner.compute_check"]
+    return judge_compute(framework, compute(command, setup=own.setup, timeout_s=timeout_s))
+
+
+def compute(command: Sequence[str], *, setup: Iterable[str] = (), timeout_s: float) -> Ran:
+    """Runs it with empty compilers' caches, as a measurement has them, and ends it with all that it has started.
+
+    Args:
+        setup: shell lines that come first, as in the rendered script.
+    """
+    script = "\n".join([*setup, 'exec "$@"'])
+    with tempfile.TemporaryDirectory(prefix="compute-check-", ignore_cleanup_errors=True) as folder:
+        caches = {name: str(Path(folder) / cache) for name, cache in CACHE_FOLDERS.items()}
+        output, log = Path(folder) / "stdout", Path(folder) / "stderr"
+        with (
+            output.open("w") as to_output,
+            log.open("w") as to_log,
+        ):  # a pipe would stay open with what it leaves behind
+            process = subprocess.Popen(
+                ["bash", "-c", script, "bash", *command],
+                cwd=REPOSITORY,
+                env=os.environ | caches | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+                stdin=subprocess.DEVNULL,
+                stdout=to_output,
+                stderr=to_log,
+                start_new_session=True,
+            )
+        ended = ""
+        try:
+            status = process.wait(timeout_s)
+            if status:
+                ended = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        except subprocess.TimeoutExpired:
+            ended = f"no answer in {timeout_s:g} s"
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+                process.wait(END_S)
+        return read_lines(output.read_text(errors="replace"), ended=ended, log=log.read_text(errors="replace"))
+
+
+def read_lines(output: str, *, ended: str = "", log: str = "") -> Ran:
+    """From the lines of harness/work/compute_check.py; what else a library prints is passed over."""
+    device, begun = None, None
+    errors: dict[str, float | None] = {}
+    failed: dict[str, str] = {}
+    for line in output.splitlines():
+        match _content(line):
+            case {"device": str(name)}:
+                device = name
+            case {"begun": str(name)}:
+                begun = name
+            case {"done": str(name), "failed": str(why)}:
+                begun, failed[name] = None, why
+            case {"done": str(name), "relative_error": float() | int() | None as error}:
+                begun, errors[name] = None, error
+    return Ran(device=device, errors=errors, failed=failed, unfinished=begun, ended=ended, log=log[-4000:])
+
+
+def _content(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def judge_compute(framework: str, ran: Ran) -> Finding:
+    """The first thing that is wrong decides on the cause."""
+    name = f"{framework} computes"
+    wrong = {check: error for check, error in ran.errors.items() if error is None or error > TOLERANCE}
+    problems = [f"{check}: {why[:400]}" for check, why in ran.failed.items()]
+    problems += [f"{check}: {_error_words(error)} from what numpy computes" for check, error in wrong.items()]
+    if ran.ended:
+        problems.append(f"{ran.unfinished or 'the start'}: {ran.ended}{_last_line(ran.log)}")
+    if not problems and ran.errors:
+        worst = max(error or 0.0 for error in ran.errors.values())
+        found = f"{', '.join(ran.errors)} on {ran.device}: as numpy, to {worst:.0e}"
+        return Finding(name=name, verdict="ok", found=found)
+    if not problems:
+        problems = [f"no check was made{_last_line(ran.log)}"]
+    said = " ".join(ran.failed.values())
+    cause = _cause_of(said) or _cause_of(ran.log if ran.ended or said else "")
+    if cause:
+        found, way_out = f"{cause.name} is broken or missing, or does not fit. {'; '.join(problems)}", cause.way_out
+    else:
+        found = "; ".join(problems)
+        way_out = WRONG_NUMBERS if wrong else TOO_LATE if "no answer" in ran.ended else UNKNOWN
+    return Finding(name=name, verdict="problem", found=found, way_out=way_out)
+
+
+def _cause_of(text: str) -> Cause | None:
+    """The one that is named first."""
+    named = [(found.start(), cause) for cause in CAUSES if (found := cause.says.search(text))]
+    return min(named, key=lambda one: one[0])[1] if named else None
+
+
+def _error_words(error: float | None) -> str:
+    return "not finite, far" if error is None else f"{error:.1e} (relative, {TOLERANCE:.0e} is allowed)"
+
+
+def _last_line(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return f"; it said last: {lines[-1][:300]}" if lines else ""

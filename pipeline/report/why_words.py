@@ -1,0 +1,106 @@
+"""Why one side's step takes longer, in words: the doubts first, then the causes with their numbers."""
+
+from collections.abc import Iterable
+
+from harness.plan import Framework
+from harness.results.quantities import number
+from pipeline.report.compare import NAMES, Row
+from pipeline.report.why import MENTIONED, Cause, Term, Terms, Why, terms_of, why_of
+
+TERM_WORDS: dict[Term, str] = {
+    "product": "convolutions and matrix products",
+    "traffic": "elementwise work, sums and look-ups",
+    "layout": "copies and changes of layout",
+    "communication": "communication that no computation hides",
+    "other": "kernels of unknown kind",
+    "idle": "time in which the GPU waits",
+}
+OUTSIDE_OF_OPERATORS = "time outside of the framework's operators"
+NO_DIFFERENCE = "No difference to explain."
+ON_CPU = "On a CPU these are operators and no kernels, and nothing is said of launches."
+
+
+def term_words(term: Term, *, on_device: bool) -> str:
+    return TERM_WORDS[term] if on_device or term != "idle" else OUTSIDE_OF_OPERATORS
+
+
+def why_sentence(why: Why) -> str:
+    """Doubts, difference, causes until most of it is told, and what speaks against it."""
+    if why.refusals:
+        return f"Not explained: {_of_sides(why.refusals)}."
+    if why.nothing_to_explain:
+        return NO_DIFFERENCE
+    doubts = f"With doubt: {_of_sides(why.doubts)}. " if why.doubts else ""
+    slow, fast = why.terms[why.slow], why.terms[why.fast]
+    against = "".join(f"; against it, {_cause(why, cause)}" for cause in why.against)
+    causes = ", ".join(_cause(why, cause) for cause in why.named)
+    return (
+        f"{doubts}{NAMES[why.slow]}'s step takes {_ms(why.difference_s)} ms more ({_ms(slow.step_s)} against "
+        f"{_ms(fast.step_s)} ms): {causes}{against}.{_bound(why)}"
+    )
+
+
+def why_lines(rows: Iterable[Row]) -> list[tuple[Row, str]]:
+    """For each row whose two sides were explained."""
+    return [(row, why_sentence(why)) for row in rows if (why := why_of(row)) is not None]
+
+
+def not_explained_lines(rows: Iterable[Row]) -> list[str]:
+    """Which modes have no explanation, where one was tried, and why."""
+    found = []
+    for row in rows:
+        for mode in row.modes:
+            results = [record.result for record in mode.records if record.result is not None]
+            reason = next((result.explanation_absent for result in results if result.explanation_absent), None)
+            if reason is not None and terms_of(mode) is None:
+                found.append(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}: {reason}")
+    return found
+
+
+def tensor_cores_text(terms: Terms) -> str:
+    if not terms.on_device:
+        return ""
+    return {True: "yes", False: "no", None: "not known"}[terms.tensor_cores]
+
+
+def _cause(why: Why, cause: Cause) -> str:
+    slow, fast = why.terms[why.slow], why.terms[why.fast]
+    words = term_words(cause.term, on_device=slow.on_device)
+    text = f"{_ms(abs(cause.difference_s))} ms {'less ' if cause.difference_s < 0 else ''}in {words}"
+    if cause.term == "idle":
+        return text + _idle(slow, fast)
+    kernels = "kernels" if slow.on_device else "operators"
+    counts = [terms.kernels_of(cause.term) for terms in (slow, fast)]
+    return f"{text} ({number(counts[0])} {kernels} against {number(counts[1])})"
+
+
+def _idle(slow: Terms, fast: Terms) -> str:
+    shares = [terms.terms_s["idle"] / terms.step_s for terms in (slow, fast)]
+    text = f"{shares[0]:.0%} of its step against {shares[1]:.0%}"
+    if slow.on_device and slow.bound == "launch-bound":
+        text += (
+            f": the host needs {_ms(slow.dispatch_s)} ms to hand out {number(slow.kernels_per_step)} kernels, the "
+            f"other side {_ms(fast.dispatch_s)} ms for {number(fast.kernels_per_step)}"
+        )
+    return f" ({text})"
+
+
+def _bound(why: Why) -> str:
+    """What each step is mostly made of, on a GPU; what waits a little is mentioned."""
+    texts = []
+    for framework in (why.slow, why.fast):
+        terms = why.terms[framework]
+        if terms.bound is None:
+            continue
+        share = terms.terms_s["idle"] / terms.step_s
+        mentioned = f", and waits for {share:.0%} of its time" if MENTIONED <= share < 0.15 else ""
+        texts.append(f"{NAMES[framework]}: {terms.bound}{mentioned}")
+    return f" {'; '.join(texts)}." if texts else ""
+
+
+def _of_sides(found: Iterable[tuple[Framework, str]]) -> str:
+    return "; ".join(f"{NAMES[framework]}: {text}" for framework, text in found)
+
+
+def _ms(seconds: float) -> str:
+    return number(seconds * 1e3)

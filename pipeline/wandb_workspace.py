@@ -1,0 +1,164 @@
+"""`main.py wandb`: a saved workspace in W&B, in which people look at the runs of both frameworks side by side.
+
+What is in it is declared here and needs no W&B. W&B's own package for it, wandb-workspaces, makes it by its public API
+and saves it (docs.wandb.ai/models/ref/wandb_workspaces/workspaces).
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import ProjectError
+from harness.experiments.model import Config
+from harness.results.partner import RATIO
+from harness.results.quantities import BY_NAME
+from harness.work.declared import benchmark
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NAME = "JAX and PyTorch, side by side"
+GROUPED_BY = ("Group", "JobType")
+"""A run's group is its variant, and its job type the framework (harness/job/tracker.py)."""
+COLUMNS = ("throughput_samples_per_s", RATIO, "parameter_count", "outcome")
+"""Of the list of runs: keys of the summary."""
+INSTALL = "pip install -e '.[workspace]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Bars of the summary, or curves of what arrives while a measurement runs."""
+
+    title: str
+    keys: tuple[str, ...]
+    """Of W&B: the numbers' names, with their units."""
+    over: str | None = None
+    """The curves' axis; None for bars."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelGroup:
+    title: str
+    panels: tuple[Panel, ...]
+
+
+def panel_groups(metrics: Iterable[str]) -> tuple[PanelGroup, ...]:
+    """`metrics`: names of the tasks' metrics on the test set."""
+    names = list(dict.fromkeys(metrics))
+    learning = [
+        Panel(title="training loss", keys=("train/loss",), over="epoch"),
+        Panel(title="test loss", keys=("test/loss",), over="epoch"),
+        *(Panel(title=f"test {name.replace('_', ' ')}", keys=(f"test/{name}",), over="epoch") for name in names),
+    ]
+    live = Panel(title="samples/s, while it is measured", keys=("throughput_samples_per_s",), over="Step")
+    ratio = Panel(title="JAX / PyTorch, of this replicate so far", keys=(RATIO,))
+    return (
+        PanelGroup(
+            title="Throughput",
+            panels=(live, ratio, *_bars("throughput_samples_per_s", "throughput_tokens_per_s", "achieved_flop_per_s")),
+        ),
+        PanelGroup(
+            title="Loss and metric",
+            panels=(*learning, *_bars("test_metric", "time_to_target_s", "epoch_time_s", "input_time_s")),
+        ),
+        PanelGroup(
+            title="Latency of a step", panels=_bars("step_time_p50_s", "step_time_p95_s", "step_time_p99_s")
+        ),
+        PanelGroup(
+            title="Memory",
+            panels=_bars("memory_step_peak_bytes", "memory_pool_peak_bytes", "memory_process_bytes"),
+        ),
+        PanelGroup(
+            title="Energy",
+            panels=_bars(
+                "energy_gross_joules_per_sample", "energy_net_joules_per_sample", "energy_per_epoch_joules",
+                "gpu_power_watts",
+            ),
+        ),
+        PanelGroup(title="Compilation", panels=_bars("compile_time_s", "compile_time_warm_s")),
+        PanelGroup(title="Models", panels=_bars("parameter_count")),
+    )  # fmt: skip
+
+
+def _bars(*names: str) -> tuple[Panel, ...]:
+    """Of numbers of harness/results/quantities.py; W&B shows them in the unit that ends their name."""
+    words = {name: BY_NAME[name].words.partition(" {")[0] for name in names}
+    return tuple(Panel(title=f"{text} ({name})", keys=(name,)) for name, text in words.items())
+
+
+def wandb_command(
+    config: Config,
+    *,
+    entity: str | None = None,
+    project: str | None = None,
+    dry_run: bool = False,
+    console: "Console | None" = None,
+) -> int:
+    """Makes the workspace and says where it is.
+
+    Args:
+        entity: and `project`: instead of those in experiments.yaml; else the account's own entity.
+        dry_run: list what would be in it, and ask no server.
+
+    Raises:
+        ProjectError: the package or the key is missing, or the server refuses.
+    """
+    from rich.console import Console
+
+    console = console or Console()
+    groups = panel_groups(benchmark(name).task.metric.name for name in config.benchmarks)
+    for group in groups if dry_run else ():
+        console.print(group.title, style="bold")
+        for panel in group.panels:
+            over = f", over {panel.over}" if panel.over else ""
+            console.print(f"  {panel.title}{over}", highlight=False, markup=False)
+    if dry_run:
+        return 0
+    url = save(groups, entity=entity or config.wandb.entity, project=project or config.wandb.project)
+    console.print(f"Saved: {url}", soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
+def save(groups: Iterable[PanelGroup], *, entity: str | None, project: str) -> str:
+    """As a new view of the project; returns its address. Raises ProjectError."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    try:
+        import wandb
+        from wandb_workspaces import expr
+        from wandb_workspaces import workspaces as ws
+        from wandb_workspaces.reports import v2 as wr
+    except ImportError as error:
+        raise ProjectError(f"main.py wandb needs the package wandb-workspaces ({error}): {INSTALL}") from error
+
+    def panel_of(panel: Panel) -> Any:
+        if panel.over is None:
+            return wr.BarPlot(title=panel.title, metrics=list(panel.keys))
+        return wr.LinePlot(title=panel.title, x=panel.over, y=list(panel.keys))
+
+    try:
+        # Raises where there is no key; a client in offline mode would say that later, and in other words.
+        entity = entity or wandb.Api().default_entity
+        workspace = ws.Workspace(
+            entity=entity,
+            project=project,
+            name=NAME,
+            sections=[
+                ws.Section(name=group.title, panels=[panel_of(panel) for panel in group.panels], is_open=True)
+                for group in groups
+            ],
+            settings=ws.WorkspaceSettings(max_runs=50),
+            runset_settings=ws.RunsetSettings(
+                groupby=[expr.Metric(name) for name in GROUPED_BY],
+                pinned_columns=[f"summary:{name}" for name in COLUMNS],
+            ),
+        )
+        url: str = workspace.save().url
+    except Exception as error:  # the client and the package raise many classes, some of them not their own
+        said = " ".join(str(error).split())[:400] or type(error).__name__
+        raise ProjectError(
+            f"W&B has not taken the workspace for {entity or '(no entity)'}/{project}: {said}\n"
+            f"It needs a key (`wandb login`), and the project, which the first run makes. wandb.entity and "
+            f"wandb.project of experiments.yaml, or --entity and --project, say which."
+        ) from error
+    return url

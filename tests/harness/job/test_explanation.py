@@ -1,0 +1,76 @@
+"""Where a step's time goes is told by a process that is not timed any more; whatever fails there costs nothing else.
+Frameworks and tracers are faked."""
+
+import pytest
+
+from harness.plan import JobPlan
+from tests.made.project import BehavingProject
+
+
+def full(plan: JobPlan) -> JobPlan:
+    """As if it was no smoke run; its protocol stays short."""
+    return plan.model_copy(update={"quick": False})
+
+
+def results(repository: BehavingProject) -> list:
+    records = sorted(repository.records(), key=lambda record: record.measurement.replicate)
+    return [record.result for record in records]
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_first_replicate_is_explained(repository: BehavingProject, is_quick: bool) -> None:
+    """A smoke run explains itself; a full one has its second warm start for it."""
+    plan = repository.plan("well", replicates=2)
+    assert repository.run(plan if is_quick else full(plan))[0] == 0
+    first, second = results(repository)
+    explanation = first.explanation
+    assert explanation.tracer == "fake tracer 1.2.3"
+    assert [window.steps for window in explanation.windows] == [20, 40]
+    assert explanation.windows[0].busy_s == pytest.approx(2e-3)
+    assert explanation.windows[0].host_gaps_s == pytest.approx(0.5e-3)
+    assert explanation.work_absent == "the use case does not tell what its model takes"
+    assert len(explanation.dispatch_times_s) >= 3
+    assert first.explanation_absent is None
+    assert (explanation.blocks == first.blocks) == is_quick
+    assert (second.explanation, second.explanation_absent) == (None, None)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("raises", "failed: RuntimeError: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"),
+        ("dies", "failed: the measurement's process was killed by SIGSEGV"),
+    ],
+)
+def test_a_tracer_that_fails_costs_the_explanation_only(
+    repository: BehavingProject, monkeypatch: pytest.MonkeyPatch, fault: str, reason: str, is_quick: bool
+) -> None:
+    monkeypatch.setenv("FAULT_OF_TRACER", fault)
+    plan = repository.plan("well")
+    assert repository.run(plan if is_quick else full(plan))[0] == 0
+    (result,) = results(repository)
+    assert result.blocks is not None
+    assert result.explanation is None
+    assert result.explanation_absent.startswith(reason)
+    assert (result.blocks_alone_absent, result.compile_time_warm_absent) == (None, None)
+    assert (result.compile_time_warm_s is not None) == (not is_quick)
+
+
+def test_a_tracer_that_hangs_is_ended(repository: BehavingProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT_OF_TRACER", "hangs")
+    assert repository.run(repository.plan("well", timeout_s=6))[0] == 0
+    (result,) = results(repository)
+    assert result.blocks is not None
+    assert result.explanation_absent.startswith("timeout: not done after 6 s")
+
+
+def test_nobody_explains_where_the_settings_say_no(repository: BehavingProject) -> None:
+    assert repository.run(repository.plan("well", explain=False))[0] == 0
+    (result,) = results(repository)
+    assert (result.explanation, result.explanation_absent) == (None, None)
+
+
+def test_it_is_no_part_of_the_measurements_identity(repository: BehavingProject) -> None:
+    with_it, without = (next(repository.plan("well", explain=explain).measurements()).id for explain in (True, False))
+    assert with_it == without

@@ -1,0 +1,85 @@
+"""The ratio that W&B's summary has while a job runs: whose records it takes, and which way up it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.paths import Results
+from harness.results.parity import Judgement
+from harness.results.parity_gate import ParityGate
+from harness.results.partner import ratio_so_far
+from harness.results.record import Record
+from tests.made.report_records import CELL, H200, record, save
+
+HERE = H200 | {"node": "n1"}
+
+
+class Gate(ParityGate):
+    def __init__(self, results: Results, state: Any = "passed") -> None:
+        super().__init__(results)
+        self.state = state
+        self.asked: list[tuple[str, str]] = []
+
+    def judge(self, jax: Record, torch: Record) -> Judgement:
+        self.asked.append((jax.measurement.framework, torch.measurement.framework))
+        return Judgement(state=self.state, sentence="")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return Results(root=tmp_path)
+
+
+def ratio(one: Record, results: Results, state: str = "passed") -> float | None:
+    gate = Gate(results, state)
+    found = ratio_so_far(one, results, gate)
+    assert all(asked == ("jax", "torch") for asked in gate.asked)
+    return found.get("ratio_jax_over_torch")
+
+
+def test_against_the_fastest_mode_that_is_there(results: Results) -> None:
+    jax = record("jax", "jit", 3000, environment=HERE)
+    assert ratio(jax, results) is None
+    save(record("torch", "eager", 1000, environment=HERE), results)
+    assert ratio(jax, results) == pytest.approx(3.0)
+    save(record("torch", "compiled", 2000, environment=HERE), results)
+    assert ratio(jax, results) == pytest.approx(1.5)
+
+
+def test_of_pytorch_it_is_the_same_way_up(results: Results) -> None:
+    save(record("jax", "jit", 3000, environment=HERE), results)
+    assert ratio(record("torch", "eager", 1500, environment=HERE), results) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("state", ["failed", "unchecked"])
+def test_without_parity_there_is_no_ratio(state: str, results: Results) -> None:
+    save(record("torch", "eager", environment=HERE), results)
+    assert ratio(record("jax", "jit", environment=HERE), results, state) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replicate": 1},
+        {"batch_size": 200},
+        {"data": "sample"},
+        {"quick": True},
+        {"settings": {"epochs": 3}},
+        {"environment": HERE | {"node": "n2"}},
+        {"flags": {"recompiled": "while it was timed"}},
+        {"outcome": "failed"},
+        {"cell": CELL.model_copy(update={"use_case": 2, "devices": 2})},
+    ],
+)
+def test_other_work_is_no_partner(changes: dict[str, Any], results: Results) -> None:
+    save(record("torch", "eager", **{"environment": HERE, **changes}), results)
+    assert ratio(record("jax", "jit", environment=HERE), results) is None
+
+
+def test_a_record_that_cannot_be_read_and_an_older_attempt_do_not_count(results: Results) -> None:
+    old = record("torch", "eager", 9000, environment=HERE, ended_at="2026-11-20T10:00:00+00:00")
+    save(old, results)
+    path = save(record("torch", "eager", 1000, environment=HERE), results)
+    path.with_name("cnn-b100-fp32-compiled-r0-broken.json").write_text("{")
+    assert ratio(record("jax", "jit", 3000, environment=HERE), results) == pytest.approx(3.0)

@@ -1,0 +1,222 @@
+"""Which modes have replicates, and which is in the ratio: by numbers worked out by hand."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.plan import (
+    Cell,
+    JobPlan,
+    Measurement,
+    MeasurementSettings,
+    Screening,
+    Variant,
+    WandbSettings,
+)
+from harness.results.record import Record, Result
+from harness.results.screening import (
+    NOISE,
+    Screened,
+    chosen_mode,
+    clearly_faster,
+    describe_choice,
+    going_on,
+    screened,
+    still_fastest,
+)
+from tests.made.records import bare_record, blocks
+
+
+def kept(*throughputs: float, noise: float = 0.02) -> list[int]:
+    found = {str(number): Screened(value, noise) for number, value in enumerate(throughputs)}
+    return sorted(map(int, still_fastest(found)))
+
+
+@pytest.mark.parametrize(
+    ("throughputs", "expected"),
+    [
+        ((1000.0,), [0]),
+        ((), []),
+        # z of 0.95 is 1.6449, so log(1000 / x) may be 1.6449 * sqrt(2) * 0.02 = 0.04652: 954.5.
+        ((1000, 954.6), [0, 1]),
+        ((1000, 954.4), [0]),
+        # Two others: z of 0.975 is 1.9600, so 0.05544, 946.07.
+        ((946.2, 1000, 945.9), [0, 1]),
+    ],
+)
+def test_what_can_still_be_the_fastest(throughputs: tuple[float, ...], expected: list[int]) -> None:
+    assert kept(*throughputs) == expected
+
+
+def test_the_noise_of_both_counts() -> None:
+    """hypot(0.02, 0.06) * 1.6449 = 0.10403, so a noisy mode may be 9.88 % behind."""
+    leader = Screened(1000, 0.02)
+    for value, stays in ((901.3, True), (901.1, False)):
+        assert ("noisy" in still_fastest({"leader": leader, "noisy": Screened(value, 0.06)})) == stays
+
+
+def test_the_fastest_of_14_equal_modes_is_left_out_in_5_percent_at_the_most() -> None:
+    draw, runs = np.random.default_rng(5), 2000
+    left_out = sum(0 not in kept(*np.exp(0.02 * draw.standard_normal(14))) for _ in range(runs))
+    assert left_out / runs <= 0.05
+
+
+def test_noise_is_that_of_the_blocks_and_a_least_one() -> None:
+    # Sorted 0.8, 0.9, 1.0, 1.1, 1.2: the quartiles are 0.9 and 1.1, the median 1.
+    found = screened(Result(blocks=blocks([1.0, 0.8, 1.2, 0.9, 1.1], calls=10, samples=2)))
+    assert found is not None
+    assert found.throughput_samples_per_s == pytest.approx(20)
+    assert found.noise == pytest.approx(0.2 / 1.349)
+    quiet = screened(Result(blocks=blocks([1.0, 1.0, 1.001])))
+    assert quiet is not None and quiet.noise == NOISE
+    assert screened(Result(blocks=blocks([1.0, 1.0]), recompiles=1)) is None
+    assert screened(Result()) is None
+    assert screened(None) is None
+
+
+# The variants that go on.
+
+
+def variant(mode: str, **changes: Any) -> Variant:
+    return Variant(model="cnn", precision="fp32", execution_mode=mode, **({"batch_size": 64} | changes))
+
+
+def plan_of(*variants: Variant, screening: Screening | None = None) -> JobPlan:
+    return JobPlan(
+        framework="jax",
+        cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train"),
+        variants=variants,
+        settings={},
+        protocol=MeasurementSettings(),
+        wandb=WandbSettings(),
+        screening=screening,
+    )
+
+
+def result_of(measurement: Measurement, throughput: float | str) -> Record:
+    if isinstance(throughput, str):
+        return bare_record(measurement, throughput)
+    return bare_record(measurement, result=Result(blocks=blocks([20 / throughput] * 5, calls=10, samples=2)))
+
+
+def modes_going_on(throughputs: dict[str, float | str], *, without: str = "", screening: Screening) -> list[str]:
+    """`without`: a mode that was not screened yet."""
+    plan = plan_of(*map(variant, throughputs), screening=screening)
+    records = {
+        one.variant.key: result_of(one, throughputs[one.variant.execution_mode])
+        for one in plan.screenings()
+        if one.variant.execution_mode != without
+    }
+    return [one.execution_mode for one in going_on(plan, records)]
+
+
+SCREENING = Screening(always=("jit",), many_steps=("scan", "scan_graph"))
+
+
+def test_the_fastest_and_the_headline_go_on() -> None:
+    assert modes_going_on({"jit": 500, "taps": 990, "tuned": 1000, "slow": 700}, screening=SCREENING) == [
+        *("jit", "taps", "tuned")
+    ]
+
+
+def test_many_steps_in_a_call_have_a_contest_of_their_own() -> None:
+    """The fastest of all is no rival of those that run one step in a call."""
+    throughputs: dict[str, float | str] = {"jit": 500, "tuned": 1000, "scan": 3000, "scan_graph": 2000, "taps": 600}
+    assert modes_going_on(throughputs, screening=SCREENING) == ["jit", "tuned", "scan"]
+
+
+def test_what_has_no_number_does_not_go_on_and_what_is_not_screened_does() -> None:
+    throughputs: dict[str, float | str] = {"jit": "out_of_memory", "a": "failed", "b": 1000, "c": 10, "d": 100}
+    assert modes_going_on(throughputs, without="c", screening=SCREENING) == ["b", "c"]
+
+
+def test_contests_of_other_work_are_apart_and_need_a_choice() -> None:
+    plan = plan_of(
+        variant("jit"), variant("taps"), variant("jit", batch_size=128), variant("jit", batch_size=256),
+        variant("taps", batch_size=256), screening=SCREENING,
+    )  # fmt: skip
+    assert [one.key for one in plan.screenings()] == [
+        *("cnn-b64-fp32-jit-screening", "cnn-b64-fp32-taps-screening"),
+        *("cnn-b256-fp32-jit-screening", "cnn-b256-fp32-taps-screening"),
+    ]
+    found = {one.variant.key: result_of(one, 1000 if "jit" in one.key else 10) for one in plan.screenings()}
+    going = going_on(plan, found)
+    assert [one.key for one in going] == ["cnn-b64-fp32-jit", "cnn-b128-fp32-jit", "cnn-b256-fp32-jit"]
+    assert list(describe_choice(plan, found, going)) == [
+        "cnn-b64-fp32: 1 of 2 modes go on: jit",
+        "cnn-b256-fp32: 1 of 2 modes go on: jit",
+    ]
+    everything = list(plan.measurements())
+    assert [one.stage for one in everything] == ["screening"] * 4 + ["replicate"] * 15
+    assert len({one.id for one in everything}) == 19
+
+
+def test_without_a_screening_all_go_on() -> None:
+    plan = plan_of(variant("jit"), variant("taps"))
+    assert list(plan.screenings()) == []
+    assert going_on(plan, {}) == plan.variants
+
+
+def test_a_screening_is_short_and_has_an_id_of_its_own() -> None:
+    plan = plan_of(variant("jit"), variant("taps"), screening=SCREENING)
+    screening, replicate = next(plan.screenings()), next(plan.replicates())
+    assert (screening.replicate, replicate.replicate) == (0, 0)
+    assert screening.id != replicate.id
+    assert replicate.timing is replicate.protocol == screening.protocol
+    assert (screening.timing.max_time_s, screening.timing.max_blocks, screening.timing.idle_s) == (3.0, 20, 0.0)
+
+
+def test_what_is_short_already_does_not_become_longer() -> None:
+    protocol = MeasurementSettings(warmup_s=0.1, min_blocks=3, max_blocks=3, target_noise=0.5, max_time_s=1.0)
+    plan = plan_of(variant("jit"), variant("taps"), screening=SCREENING).model_copy(update={"protocol": protocol})
+    timing = next(plan.screenings()).timing
+    assert (timing.warmup_s, timing.min_blocks, timing.max_blocks) == (0.1, 3, 3)
+    assert (timing.target_noise, timing.max_time_s) == (0.5, 1.0)
+
+
+# The mode that is in the ratio.
+
+
+def replicates(*logs: float) -> dict[int, float]:
+    return {number: math.exp(value) for number, value in enumerate(logs)}
+
+
+def test_the_screening_chooses_not_the_luckiest_replicates() -> None:
+    throughputs = {"a": replicates(0.00, 0.02, 0.01), "b": replicates(0.01, 0.00, 0.03)}
+    assert chosen_mode(throughputs, {"a": 101.0, "b": 100.0}) == "a"
+    assert chosen_mode(throughputs, {"a": 100.0, "b": 101.0}) == "b"
+    # A mode that was not screened: by the medians, 0.01 of a and 0.01 of c; b has 0.01 too, so the first.
+    assert chosen_mode({"a": replicates(0.0, 0.5, 0.1), "b": replicates(0.2, 0.2, 0.0)}, {"a": 9.0}) == "b"
+
+
+@pytest.mark.parametrize(("lead", "expected"), [(0.0172, None), (0.0174, "b")])
+def test_three_standard_errors_contradict_a_screening(lead: float, expected: str | None) -> None:
+    """Two modes: d has the standard deviation 0.01, so three standard errors are 3 * 0.01 / sqrt(3) = 0.01732."""
+    steps = (-0.01, 0.01, 0.0)
+    throughputs = {"a": replicates(0.1, -0.2, 0.3), "b": replicates(*(0.1 + lead, -0.2 + lead, 0.3 + lead))}
+    throughputs["b"] = {n: value * math.exp(steps[n]) for n, value in throughputs["b"].items()}
+    assert clearly_faster(throughputs, "a") == expected
+    assert chosen_mode(throughputs, {"a": 2.0, "b": 1.0}) == (expected or "a")
+    assert clearly_faster(throughputs, "b") is None
+
+
+@pytest.mark.parametrize(("shift", "expected"), [(0.0, "b"), (-0.003, None)])
+def test_all_modes_together_say_how_large_the_noise_is(shift: float, expected: str | None) -> None:
+    """Three modes. By numpy the standard error is 0.005774, so a lead must be above 0.01732; b's is 0.02 and the shift,
+    which is no noise."""
+    logs = np.array([[0.0, 0.01, -0.01], [0.03, 0.02, 0.01], [-0.05, -0.05, -0.08]])
+    residuals = logs - logs.mean(1, keepdims=True) - logs.mean(0, keepdims=True) + logs.mean()
+    assert math.sqrt((residuals**2).sum() / 4 * 2 / 3) == pytest.approx(0.0057735, abs=1e-7)
+    logs[1] += shift
+    throughputs = {name: replicates(*values) for name, values in zip("abc", logs, strict=True)}
+    assert clearly_faster(throughputs, "a") == expected
+    assert clearly_faster(throughputs, "c") == "b"
+
+
+def test_two_replicates_contradict_nothing() -> None:
+    assert clearly_faster({"a": replicates(0, 0), "b": replicates(1, 1)}, "a") is None
+    unequal = {"a": replicates(0.0, 0.001, 0.0), "b": {0: 3.0, 1: 3.0, 7: 3.0}}
+    assert clearly_faster(unequal, "a") is None
+    assert clearly_faster({"a": replicates(1, 1, 1)}, "a") is None

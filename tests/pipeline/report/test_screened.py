@@ -1,0 +1,101 @@
+"""Modes that were screened: which one is in the ratio, what is shown of the others, and that no number of a screening
+is in a ratio, a median or the CSV."""
+
+import csv
+import io
+
+from harness.plan import Framework
+from harness.results.record import Record
+from pipeline.report.compare import Section, sections
+from pipeline.report.tables import csv_text
+from pipeline.report.terminal import print_sections
+from pipeline.report.wording import best_of, choice_note, modes_compared
+from tests.made.report_records import passed, plain, record, text
+
+
+def screening(framework: Framework, mode: str, throughput: float, outcome: str = "ok") -> Record:
+    one = record(framework, mode, throughput)
+    measurement = one.measurement.model_copy(update={"stage": "screening"})
+    changes = {"measurement": measurement, "measurement_id": measurement.id, "outcome": outcome}
+    if outcome != "ok":
+        changes |= {"result": None, "reason": "4 GiB asked for"}
+    return one.model_copy(update=changes)
+
+
+def replicated(framework: Framework, mode: str, *throughputs: float) -> list[Record]:
+    return [record(framework, mode, value, replicate=number) for number, value in enumerate(throughputs)]
+
+
+RECORDS = [
+    *(screening("jax", "jit", 2100), screening("jax", "taps", 2000), screening("jax", "scan_all", 900)),
+    screening("jax", "big", 0.1, "out_of_memory"),
+    # The replicates prefer taps, by less than their noise.
+    *replicated("jax", "jit", 2000, 2050, 2010),
+    *replicated("jax", "taps", 2030, 2020, 2080),
+    *replicated("torch", "eager", 1000, 1025, 1005),
+]
+
+
+def section_of(records: list[Record]) -> Section:
+    (section,) = sections(records, passed)
+    return section
+
+
+def test_the_screening_chooses_and_is_in_no_number() -> None:
+    (row,) = section_of(RECORDS).rows
+    assert row.comparison is not None and row.ratio is not None
+    assert (row.comparison.jax.execution_mode, row.comparison.torch.execution_mode) == ("jit", "eager")
+    assert row.ratio.value == 2.0 and row.ratio.replicates == 3
+    assert [mode.execution_mode for mode in row.modes] == ["taps", "jit", "eager"]
+    assert row.best("jax").throughputs == {0: 2000, 1: 2050, 2: 2010}
+    assert [one.execution_mode for one in row.only_screened] == ["scan_all"]
+    assert (modes_compared(row, "jax"), best_of(row, "jax")) == (3, "first of 3")
+    assert (modes_compared(row, "torch"), best_of(row, "torch")) == (1, "only mode")
+
+
+def test_without_a_screening_the_fastest_of_the_replicates_is_chosen_and_the_note_says_so() -> None:
+    records = [one for one in RECORDS if not one.measurement.is_screening]
+    (row,) = section_of(records).rows
+    assert row.comparison is not None
+    assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps", "best of 2")
+    assert choice_note([row]).startswith("Best of n: by the ratio's own numbers")
+
+
+def test_one_mode_that_was_not_screened_makes_it_a_choice_by_the_replicates() -> None:
+    (row,) = section_of([*RECORDS, *replicated("jax", "added_later", 1990, 1990, 1990)]).rows
+    assert row.comparison is not None
+    assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps", "best of 4")
+
+
+def test_what_replicates_say_clearly_stands() -> None:
+    records = [one for one in RECORDS if one.measurement.variant.execution_mode != "taps"]
+    records += [screening("jax", "taps", 2000), *replicated("jax", "taps", 3000, 3070, 3020)]
+    (row,) = section_of(records).rows
+    assert row.comparison is not None and row.comparison.jax.execution_mode == "taps"
+
+
+def test_the_terminal_shows_what_was_only_screened() -> None:
+    console = plain(120)
+    print_sections([section_of(RECORDS)], console, {})
+    shown = text(console)
+    lines = {line.split()[1]: line.split() for line in shown.splitlines() if line.startswith("   JAX ")}
+    assert lines["scan_all"][2:] == ["(900)"]
+    assert lines["jit"][2] == "2,010"
+    assert "first of 3" in shown
+    joined = " ".join(shown.split())
+    assert "First of n: by a screening, whose numbers are in no ratio; in brackets, a mode that had no more." in joined
+    assert "JAX cnn-b100-fp32-big: out of memory: 4 GiB asked for" in joined
+
+
+def test_the_csv_has_the_modes_with_replicates() -> None:
+    lines = list(csv.DictReader(io.StringIO(csv_text([section_of(RECORDS)]))))
+    found = [(line["execution_mode"], line["fastest"], line["modes_compared"], line["replicates"]) for line in lines]
+    assert found == [("taps", "False", "3", "3"), ("jit", "True", "3", "3"), ("eager", "True", "1", "3")]
+
+
+def test_while_nothing_has_a_replicate_the_report_says_what_was_screened() -> None:
+    section = section_of([screening("jax", "jit", 2100), screening("torch", "eager", 900)])
+    assert (section.rows, section.awaited) == ((), ("cnn-b100-fp32",))
+    console = plain(120)
+    print_sections([section], console, {})
+    assert "Screened so far, with no replicate yet: cnn-b100-fp32" in text(console)

@@ -1,0 +1,244 @@
+"""Why one side is slower, from records whose answer is known."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from harness.results.record import Record
+from pipeline.report.compare import Row, sections
+from pipeline.report.figures import section_drawing
+from pipeline.report.page import page_html
+from pipeline.report.tables import csv_text, why_csv_text
+from pipeline.report.why import TERMS, Why, terms_of, why_of
+from pipeline.report.why_words import NO_DIFFERENCE, not_explained_lines, why_sentence
+from tests.made.explained_records import (
+    ADD,
+    ALL_REDUCE,
+    COPY,
+    GEMM,
+    TENSOR_CORE_GEMM,
+    explained,
+    explanation,
+    launch_bound_pair,
+)
+from tests.made.report_records import passed
+
+
+def row_of(records: Any) -> Row:
+    (section,) = sections(records, passed)
+    (row,) = section.rows
+    return row
+
+
+def found(records: Any) -> Why:
+    why = why_of(row_of(records))
+    assert why is not None
+    return why
+
+
+def pair(jax: Any, torch: Any, **changes: Any) -> list[Record]:
+    return [*explained("jax", "jit", jax, **changes), *explained("torch", "eager", torch, **changes)]
+
+
+def test_terms_add_up_to_the_step() -> None:
+    why = found(launch_bound_pair())
+    terms = why.terms["torch"]
+    assert terms.step_s == pytest.approx(4e-3)
+    assert sum(terms.terms_s.values()) == pytest.approx(4e-3)
+    expected = {"product": 1.3e-3, "traffic": 0.9e-3, "layout": 0, "communication": 0, "other": 0, "idle": 1.8e-3}
+    assert terms.terms_s == pytest.approx(expected)
+    assert sum(cause.difference_s for cause in why.causes) == pytest.approx(why.difference_s)
+
+
+def test_launch_bound_side_is_told_with_its_numbers() -> None:
+    why = found(launch_bound_pair())
+    assert (why.slow, why.terms["torch"].bound, why.terms["jax"].bound) == ("torch", "launch-bound", "matrix products")
+    assert [cause.term for cause in why.named] == ["idle"]  # 1.6 of 2.0 ms is 80 %
+    assert why_sentence(why) == (
+        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.6 ms in time in which the GPU waits (45% of its step "
+        "against 10%: the host needs 3.9 ms to hand out 100 kernels, the other side 0.2 ms for 30). "
+        "PyTorch: launch-bound; JAX: matrix products, and waits for 10% of its time."
+    )
+
+
+def test_sides_swapped_swap_the_sentence() -> None:
+    first, second = launch_bound_pair()[0].result.explanation, launch_bound_pair()[3].result.explanation
+    swapped = why_sentence(found(pair(second, first)))
+    assert swapped.startswith("JAX's step takes 2 ms more (4 against 2 ms)")
+    assert swapped.endswith("JAX: launch-bound; PyTorch: matrix products, and waits for 10% of its time.")
+
+
+def test_waiting_without_a_busy_host_is_no_launch() -> None:
+    """The host hands everything out in a tenth of the step."""
+    slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=0.4, other_gaps_ms=2.0)
+    assert found(pair(explanation({GEMM: (10, 2.0)}, step_ms=2.0), slow)).terms["torch"].bound == (
+        "waits for something else"
+    )
+
+
+def test_gaps_that_are_not_the_hosts_are_no_launch_whatever_the_dispatch() -> None:
+    slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=0.5, other_gaps_ms=1.5)
+    assert found(pair(explanation({GEMM: (10, 2.0)}, step_ms=2.0), slow)).terms["torch"].bound == (
+        "waits for something else"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernels", "bound"),
+    [
+        ({GEMM: (10, 3.9)}, "matrix products"),
+        ({ADD: (10, 3.0), GEMM: (1, 0.9)}, "memory traffic"),
+        ({COPY: (10, 3.0), GEMM: (1, 0.9)}, "layout"),
+        ({GEMM: (10, 3.0), ALL_REDUCE: (1, 0.9)}, "communication-bound"),
+    ],
+)
+def test_what_a_step_is_made_of(kernels: Any, bound: str) -> None:
+    slow = explanation(kernels, step_ms=4.0)
+    assert found(pair(explanation({GEMM: (10, 1.9)}, step_ms=2.0), slow)).terms["torch"].bound == bound
+
+
+def test_causes_in_order_and_what_speaks_against_them() -> None:
+    """4 ms against 2: 1.5 ms more traffic, 0.8 ms more layout, and 0.3 ms less in products."""
+    fast = explanation({GEMM: (10, 1.2), ADD: (10, 0.8)}, step_ms=2.0)
+    slow = explanation({GEMM: (10, 0.9), ADD: (50, 2.3), COPY: (5, 0.8)}, step_ms=4.0)
+    why = found(pair(fast, slow))
+    assert [(cause.term, round(cause.difference_s * 1e3, 6)) for cause in why.named] == [
+        ("traffic", 1.5),
+        ("layout", 0.8),
+    ]
+    assert [cause.term for cause in why.against] == ["product"]
+    assert "against it, 0.3 ms less in convolutions and matrix products (10 kernels against 10)" in why_sentence(why)
+
+
+def test_small_difference_and_equal_sides_are_not_explained() -> None:
+    close = found(pair(explanation({GEMM: (1, 2.0)}, step_ms=2.1), explanation({GEMM: (1, 2.0)}, step_ms=2.0)))
+    assert why_sentence(close) == NO_DIFFERENCE
+    records = launch_bound_pair()
+    noisy = [
+        *records[:3],
+        records[3],
+        *explained("torch", "eager", None, throughput=400_000.0)[1:],
+    ]
+    why = found(noisy)
+    assert why.row.ratio is not None and why.row.ratio.verdict == "undecided"
+    assert why_sentence(why) == NO_DIFFERENCE
+
+
+def test_one_replicate_has_no_interval_and_a_sentence_all_the_same() -> None:
+    records = launch_bound_pair()
+    assert why_sentence(found([records[0], records[3]])).startswith("PyTorch's step takes 2 ms more")
+
+
+def test_unknown_kernels_refuse() -> None:
+    slow = explanation({GEMM: (10, 3.7), "_v4_kernel": (1, 0.3)}, step_ms=4.1)
+    why = found(pair(explanation({GEMM: (10, 1.9)}, step_ms=2.0), slow))
+    assert why_sentence(why) == ("Not explained: PyTorch: 8% of the busy time is in kernels whose names are not known.")
+    assert why.terms["torch"].bound is None
+
+
+def test_more_busy_than_the_clock_says_refuses() -> None:
+    why = found(pair(explanation({GEMM: (10, 2.1)}, step_ms=2.0), explanation({GEMM: (10, 3.9)}, step_ms=4.0)))
+    assert why_sentence(why) == "Not explained: JAX: what ran under the tracer takes 105% of a step without it."
+
+
+def test_nothing_traced_refuses() -> None:
+    why = found(pair(explanation({}, step_ms=2.0), explanation({GEMM: (10, 3.9)}, step_ms=4.0)))
+    assert why_sentence(why) == "Not explained: JAX: the tracer saw nothing run."
+
+
+def test_doubts_stand_first() -> None:
+    fast = explanation({GEMM: (10, 1.9)}, step_ms=2.0, first_window={GEMM: (10, 1.5)})
+    slow = explanation({GEMM: (10, 3.8)}, step_ms=4.0, first_window={GEMM: (11, 3.8)})
+    assert why_sentence(found(pair(fast, slow))).startswith(
+        "With doubt: JAX: two traced windows differ by 27% in busy time; PyTorch: not every step runs the same "
+        "kernels. PyTorch's step takes"
+    )
+
+
+def test_step_of_the_explained_process_is_compared_with_the_records() -> None:
+    slow = explained("torch", "eager", explanation({GEMM: (10, 3.9)}, step_ms=4.0), throughput=20_000.0)
+    why = found([*explained("jax", "jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)), *slow])
+    assert why.doubts == [("torch", "the explained process took 80% of the measured step time")]
+
+
+def test_on_a_cpu_operators_and_no_verdict_on_launches() -> None:
+    fast = explanation({"aten::mm": (10, 1.9)}, step_ms=2.0, on_device=False)
+    slow = explanation({"aten::mm": (10, 2.0), "aten::add": (5, 0.2)}, step_ms=4.0, dispatch_ms=4.0, on_device=False)
+    why = found(pair(fast, slow))
+    assert why.terms["torch"].bound is None
+    assert why_sentence(why) == (
+        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.7 ms in time outside of the framework's operators (45% of "
+        "its step against 5%)."
+    )
+
+
+def test_a_cpus_tracer_may_see_more_than_the_clock_and_the_bars_still_add_up() -> None:
+    slow = explanation({"aten::mm": (10, 3.0), "aten::add": (5, 2.0)}, step_ms=4.0, on_device=False)
+    terms = terms_of(explained_mode(slow))
+    assert terms is not None and terms.refusals == []
+    assert terms.terms_s["product"] == pytest.approx(2.4e-3)
+    assert sum(terms.terms_s.values()) == pytest.approx(4e-3)
+
+
+def explained_mode(found: Any) -> Any:
+    return row_of(pair(explanation({GEMM: (1, 1.0)}, step_ms=2.0), found)).best("torch")
+
+
+def test_tensor_cores_by_the_products_that_take_most() -> None:
+    mostly = explanation({TENSOR_CORE_GEMM: (10, 3.0), GEMM: (1, 0.5)}, step_ms=4.0)
+    terms = terms_of(explained_mode(mostly))
+    assert terms is not None and terms.tensor_cores is True
+
+
+def test_without_an_explanation_there_is_no_sentence() -> None:
+    assert why_of(row_of(pair(None, None))) is None
+
+
+def test_why_there_is_none_is_told() -> None:
+    records = pair(None, None)
+    broken = records[0].model_copy(
+        update={"result": records[0].result.model_copy(update={"explanation_absent": "failed: CUPTI"})}
+    )
+    assert not_explained_lines([row_of([broken, *records[1:]])]) == ["JAX cnn-b100-fp32 jit: failed: CUPTI"]
+
+
+def test_csv_has_terms_and_work() -> None:
+    compared = sections(launch_bound_pair(), passed)
+    by_framework = {line["framework"]: line for line in csv.DictReader(io.StringIO(why_csv_text(compared)))}
+    torch = by_framework["torch"]
+    assert sum(float(torch[f"{term}_s"]) for term in TERMS) == pytest.approx(float(torch["step_time_s"]))
+    assert (torch["bound"], float(torch["events"]), float(torch["dispatch_s"])) == ("launch-bound", 100, 3.9e-3)
+    assert torch["sentence"].startswith("PyTorch's step takes 2 ms more")
+    numbers = {line["framework"]: line for line in csv.DictReader(io.StringIO(csv_text(compared)))}
+    assert float(numbers["jax"]["step_operations"]) == float(numbers["torch"]["step_operations"]) == 6e9
+
+
+def test_bars_of_both_sides_add_up_to_their_steps() -> None:
+    (section,) = sections(launch_bound_pair(), passed)
+    drawing = section_drawing(section, {})
+    assert "time_by_class" in {chart.name for chart in drawing.charts}
+    ms: dict[str, float] = {}
+    for point in drawing.data["time_by_class"]:
+        ms[point["framework"]] = ms.get(point["framework"], 0) + point["ms"]
+    assert ms == pytest.approx({"JAX": 2.0, "PyTorch": 4.0})
+
+
+def test_page_has_the_sentence_below_its_ratio(tmp_path: Any) -> None:
+    records = launch_bound_pair()
+    page = page_html(sections(records, passed), {}, records, [], tmp_path)
+    assert "PyTorch&#39;s step takes 2 ms more (4 against 2 ms): 1.6 ms in time in which the GPU waits" in page
+    assert (
+        page.index("JAX over PyTorch, mnist")
+        < page.index("PyTorch&#39;s step takes")
+        < page.index("Every execution mode")
+    )
+    assert "triton_poi_fused_add_1" in page
+
+
+def test_ten_longest_are_the_longest() -> None:
+    kernels = {f"gemm_{number}": (1, 0.1 + number / 100) for number in range(15)}
+    terms = terms_of(explained_mode(explanation(kernels, step_ms=5.0)))
+    assert terms is not None
+    assert [kernel.name for kernel in terms.longest] == [f"gemm_{number}" for number in range(14, 4, -1)]

@@ -1,0 +1,127 @@
+"""`main.py doctor --compute`: what is made of the lines, and processes that end in every way. What the frameworks
+compute is in tests/runners/test_compute_check.py."""
+
+import json
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.compute_checks import TOO_LATE, UNKNOWN, WRONG_NUMBERS, Ran, compute, judge_compute, read_lines
+from pipeline.finding import Finding
+
+
+def lines(*contents: dict[str, object]) -> str:
+    return "\n".join(json.dumps(content) for content in contents)
+
+
+def test_the_lines_of_a_good_run() -> None:
+    output = "a library greets\n" + lines(
+        {"device": "NVIDIA A100"},
+        {"begun": "product"},
+        {"done": "product", "relative_error": 2.5e-7},
+        {"begun": "gradient"},
+    )
+    ran = read_lines(output + "\n" + lines({"done": "gradient", "relative_error": 0}))
+    assert ran == Ran(device="NVIDIA A100", errors={"product": 2.5e-7, "gradient": 0})
+    assert judge_compute("jax", ran) == Finding(
+        name="jax computes", verdict="ok", found="product, gradient on NVIDIA A100: as numpy, to 2e-07"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "cause", "way_out"),
+    [
+        ("XlaRuntimeError: INTERNAL: ptxas exited with non-zero error code 65280", "ptxas", "which -a ptxas"),
+        (
+            "XlaRuntimeError: FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above",
+            "cuDNN",
+            "LD_LIBRARY_PATH",
+        ),
+        ("RuntimeError: GET was unable to find an engine: CUDNN_STATUS_NOT_SUPPORTED", "cuDNN", "LD_LIBRARY_PATH"),
+        ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable", "the C compiler", "CC"),
+        ("InductorError: InvalidCxxCompiler: No working C++ compiler found in cpp.cxx", "the C compiler", "gcc"),
+        ("CalledProcessError: main.c:1:10: fatal error: Python.h: No such file", "the C compiler", "python3-dev"),
+        ("RuntimeError: CUDA driver version is insufficient for CUDA runtime version", "the driver", "nvidia-smi"),
+        (
+            "ProjectError: PyTorch 2.15.0 for CUDA 13.2 does not see it: most often the driver is too old for it",
+            "the driver",
+            "nvidia-smi",
+        ),
+        ("DistBackendError: NCCL error in: ProcessGroupNCCL.cpp, unhandled cuda error", "NCCL", "NCCL_DEBUG"),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB", "memory", "nvidia-smi"),
+    ],
+)
+def test_what_is_broken_has_a_name(said: str, cause: str, way_out: str) -> None:
+    finding = judge_compute("torch", Ran(device="GPU", errors={"gradient": 1e-7}, failed={"convolution": said}))
+    assert finding.verdict == "problem"
+    assert finding.found.startswith(f"{cause} is broken or missing, or does not fit. convolution: {said[:60]}")
+    assert way_out in finding.way_out
+
+
+def test_the_log_names_a_cause_that_the_error_does_not() -> None:
+    ran = Ran(
+        device="GPU",
+        failed={"gradient": "XlaRuntimeError: INTERNAL"},
+        log="E0 Couldn't find a suitable version of ptxas",
+    )
+    assert judge_compute("jax", ran).found.startswith("ptxas is broken")
+    # ... and one that nobody names stays unnamed
+    assert judge_compute("jax", Ran(device="GPU", failed={"gradient": "KeyError: 'x'"})).way_out == UNKNOWN
+
+
+@pytest.mark.parametrize(("error", "words"), [(1e-3, "1.0e-03"), (None, "not finite")])
+def test_wrong_numbers(error: float | None, words: str) -> None:
+    """1e-3 is what TF32 makes of these sums: it is not fp32."""
+    finding = judge_compute("jax", Ran(device="GPU", errors={"product": error, "gradient": 1e-7}))
+    assert (finding.verdict, finding.way_out) == ("problem", WRONG_NUMBERS)
+    assert finding.found.startswith(f"product: {words}") and "gradient" not in finding.found
+
+
+def run(code: str, timeout_s: float = 60.0) -> Ran:
+    return compute([sys.executable, "-c", textwrap.dedent(code)], timeout_s=timeout_s)
+
+
+def test_a_process_that_hangs_is_ended_with_all_that_it_has_started() -> None:
+    begin = time.monotonic()
+    ran = run(
+        """
+        import subprocess, time
+        print('{"device": "GPU"}\\n{"begun": "all-reduce"}', flush=True)
+        subprocess.run(["sleep", "100"])
+        """,
+        timeout_s=1.0,
+    )
+    assert time.monotonic() - begin < 30
+    finding = judge_compute("torch", ran)
+    assert (finding.found, finding.way_out) == ("all-reduce: no answer in 1 s", TOO_LATE)
+
+
+def test_a_crash_names_the_check_and_the_signal() -> None:
+    ran = run(
+        """
+        import os, signal, sys
+        print('{"begun": "convolution"}', flush=True)
+        print("Could not load library libcudnn_cnn.so.9", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+        """
+    )
+    found = judge_compute("jax", ran).found
+    assert found.startswith("cuDNN is broken or missing, or does not fit. convolution: ended by SIGSEGV")
+
+
+def test_a_framework_that_does_not_start() -> None:
+    finding = judge_compute("jax", run("raise RuntimeError('no backend')"))
+    assert finding.verdict == "problem"
+    assert finding.found == "the start: exit status 1; it said last: RuntimeError: no backend"
+    assert judge_compute("jax", run("pass")).found == "no check was made"
+
+
+def test_caches_are_empty_and_gone_afterwards(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    code = f"import os, pathlib; pathlib.Path({str(said)!r}).write_text(os.environ['TRITON_CACHE_DIR'])"
+    compute([sys.executable, "-c", code], setup=["export SEEN=1"], timeout_s=60)
+    folder = Path(said.read_text())
+    assert folder.name == "triton" and not folder.parent.exists()

@@ -1,0 +1,116 @@
+"""`main.py wandb`: what is in the workspace; and made by the real package against the stand-in for W&B's server, which
+shows what is sent, and not that the web application draws it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from harness.experiments.load import load_config
+from harness.job.wandb_process import STEP_AXES
+from harness.paths import REPOSITORY
+from harness.results.partner import RATIO
+from harness.results.quantities import BY_NAME
+from pipeline.wandb_workspace import panel_groups
+from tests.made.patience import patience
+from tests.made.wandb_server import WandbServer
+
+CONFIG = REPOSITORY / "experiments.yaml"
+needs_package = pytest.mark.skipif(find_spec("wandb_workspaces") is None, reason="needs the extra `workspace`")
+
+
+@pytest.fixture
+def server() -> Iterator[WandbServer]:
+    with WandbServer() as server:
+        yield server
+
+
+def main_wandb(server: WandbServer, tmp_path: Path, *flags: str, key: str | None = "0" * 40) -> tuple[int, str]:
+    """As a user's process: exit status and all that it said."""
+    import os
+
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
+    clean |= {"HOME": str(tmp_path), "WANDB_BASE_URL": server.url} | ({"WANDB_API_KEY": key} if key else {})
+    command = [sys.executable, "main.py", "wandb", *flags]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=patience(60), check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_the_issue_asks_for_is_in_it() -> None:
+    groups = {group.title: group for group in panel_groups(["accuracy", "perplexity", "accuracy"])}
+    keys = {title: [key for panel in group.panels for key in panel.keys] for title, group in groups.items()}
+    assert keys["Throughput"][:3] == ["throughput_samples_per_s", RATIO, "throughput_samples_per_s"]
+    assert keys["Loss and metric"][:4] == ["train/loss", "test/loss", "test/accuracy", "test/perplexity"]
+    assert keys["Latency of a step"] == ["step_time_p50_s", "step_time_p95_s", "step_time_p99_s"]
+    assert "memory_step_peak_bytes" in keys["Memory"] and "energy_net_joules_per_sample" in keys["Energy"]
+    assert keys["Models"] == ["parameter_count"]
+
+
+def test_every_panel_shows_what_runs_log() -> None:
+    """Bars are numbers of the summary; curves are over an axis that the runs' metrics have."""
+    families = tuple(family.rstrip("*") for families in STEP_AXES.values() for family in families)
+    for panel in (panel for group in panel_groups(["accuracy"]) for panel in group.panels):
+        for key in panel.keys:
+            if panel.over == "epoch":
+                assert key.startswith(families)
+            else:
+                assert key in {*BY_NAME, RATIO}
+        assert panel.over in (None, "epoch", "Step")
+
+
+def test_a_list_without_a_server(server: WandbServer, tmp_path: Path) -> None:
+    status, said = main_wandb(server, tmp_path, "--dry-run", key=None)
+    assert status == 0 and server.requests == []
+    assert "  test bits per byte, over epoch" in said  # enwik8's metric
+    assert "  parameters (parameter_count)" in said
+
+
+@needs_package
+def test_the_workspace_arrives_at_the_server(server: WandbServer, tmp_path: Path) -> None:
+    status, said = main_wandb(server, tmp_path, "--project", "speed")
+    assert status == 0, said
+    (view,) = server.views
+    assert (view["entityName"], view["projectName"], view["type"]) == ("lab", "speed", "project-view")
+    assert f"Saved: {server.url}/lab/speed?nw=" in said
+    section = json.loads(view["spec"])["section"]
+    drawn = {one["name"]: one["panels"] for one in section["panelBankConfig"]["sections"]}
+    config = load_config(CONFIG)
+    assert config.benchmarks.keys() >= {"mnist", "enwik8"}
+    wanted = panel_groups(["accuracy"])
+    assert [one.title for one in wanted] == [name for name in drawn if name in {group.title for group in wanted}]
+    latency = [panel["config"]["metrics"] for panel in drawn["Latency of a step"]]
+    assert latency == [["step_time_p50_s"], ["step_time_p95_s"], ["step_time_p99_s"]]
+    loss = drawn["Loss and metric"][0]["config"]
+    assert (loss["metrics"], loss["xAxis"]) == (["train/loss"], "epoch")
+    (runs,) = section["runSets"]
+    assert [key["name"] for key in runs["grouping"]] == ["group", "jobType"]
+
+
+@needs_package
+def test_without_a_key_the_way_out_is_said(server: WandbServer, tmp_path: Path) -> None:
+    status, said = main_wandb(server, tmp_path, key=None)
+    assert status == 2 and "Traceback" not in said
+    assert "wandb login" in said and server.views == []
+
+
+@needs_package
+def test_a_server_that_refuses(server: WandbServer, tmp_path: Path) -> None:
+    server.fail_with = 403
+    status, said = main_wandb(server, tmp_path)
+    assert status == 2 and "Traceback" not in said
+    assert said.startswith("W&B has not taken the workspace for ")
+
+
+def test_without_the_package_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.errors import ProjectError
+    from pipeline.wandb_workspace import save
+
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    with pytest.raises(ProjectError, match=r"pip install -e '\.\[workspace\]'"):
+        save([], entity="lab", project="speed")

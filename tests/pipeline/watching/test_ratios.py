@@ -1,0 +1,78 @@
+"""Ratios while the jobs still run: what is new, what grows, and when the first interval came."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.paths import Results
+from harness.plan import Framework, JobPlan, MeasurementSettings, Screening, Variant, WandbSettings
+from harness.results.record import Record
+from pipeline.watching.ratios import RatiosSoFar
+from tests.made.report_records import CELL, passed, plain, record, save, text
+
+
+def plan(framework: Framework, *modes: str) -> JobPlan:
+    return JobPlan(
+        framework=framework,
+        cell=CELL,
+        variants=tuple(Variant(model="cnn", batch_size=100, precision="fp32", execution_mode=mode) for mode in modes),
+        settings={"epochs": 2},
+        protocol=MeasurementSettings(),
+        wandb=WandbSettings(),
+        screening=Screening(always=()),
+    )
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return Results(root=tmp_path)
+
+
+def as_screening(one: Record) -> Record:
+    measurement = one.measurement.model_copy(update={"stage": "screening"})
+    return one.model_copy(update={"measurement": measurement, "measurement_id": measurement.id})
+
+
+def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
+    ratios = RatiosSoFar([plan("jax", "jit", "taps"), plan("torch", "eager")], results, passed)
+    assert ratios.news() == []
+    save(as_screening(record("jax", "jit", 2000)), results)
+    save(as_screening(record("jax", "taps", 2100)), results)
+    save(record("jax", "jit", 2000), results)
+    assert ratios.news() == []  # one framework, and screenings
+
+    save(record("torch", "eager", 1000), results)
+    [first] = ratios.news()
+    assert str(first) == "any/mnist_1 cnn-b100-fp32: JAX / PyTorch 2.00 (1 replicate, no interval yet; jit, eager)"
+    assert ratios.news() == []
+    assert ratios.first_interval_unix_s is None
+
+    for framework, mode, throughput in (("jax", "jit", 2000), ("torch", "eager", 1000)):
+        save(record(framework, mode, throughput, replicate=1), results)
+    [second] = ratios.news()
+    assert second.ratio == "2.00 [2.00, 2.00]" and second.rests_on == "2 replicates"
+    assert ratios.first_interval_unix_s == pytest.approx(time.time(), abs=30)
+
+    # The screening prefers taps, as soon as that has a number.
+    save(record("jax", "taps", 1500), results)
+    [third] = ratios.news()
+    assert (third.modes, third.rests_on) == ("taps, eager", "1 replicate, no interval yet")
+    console = plain(120)
+    console.print(ratios.table())
+    assert "1.50" in text(console) and "2.00" not in text(console)
+
+
+def test_other_records_of_the_folder_are_not_shown(results: Results) -> None:
+    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+        save(record(framework, mode, settings={"epochs": 9}), results)
+    (results.records(CELL, "jax") / "broken.json").write_text("{")
+    assert RatiosSoFar([plan("jax", "jit"), plan("torch", "eager")], results, passed).news() == []
+
+
+def test_an_interval_that_was_there_before_has_no_time(results: Results) -> None:
+    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+        for replicate in range(2):
+            save(record(framework, mode, replicate=replicate), results)
+    ratios = RatiosSoFar([plan("jax", "jit"), plan("torch", "eager")], results, passed)
+    assert len(ratios.news()) == 1 and ratios.first_interval_unix_s is None

@@ -1,0 +1,84 @@
+"""GPT-2 with its padded vocabulary in both frameworks; all but its counts in small."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from harness.plan import Framework
+from harness.work.benchmarks import fineweb
+from harness.work.closeness import relative_error
+from jax_runner.device import model_dtypes
+from jax_runner.models.gpt import Gpt as JaxGpt
+from jax_runner.task import NextToken as JaxNextToken
+from tests.made.sessions import build, make_session
+from torch_runner.models.gpt import Gpt
+from torch_runner.task import NextToken, to_device
+
+TOLERANCE = 1e-9
+SAMPLES = 2
+ADAMW = {"optimizer": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1, "max_gradient_norm": 0.1}
+
+
+def session_of(framework: Framework, use_case: str, **arguments: Any) -> Any:
+    return make_session(framework, use_case, benchmark="fineweb", model="gpt2", batch_size=SAMPLES, **arguments)
+
+
+def test_both_frameworks_build_as_many_parameters_as_are_declared() -> None:
+    size = fineweb.size_of(fineweb.Sizes())
+    with torch.device("meta"):
+        of_torch = sum(parameter.numel() for parameter in Gpt(size).parameters())
+    model: Any = nnx.eval_shape(lambda: JaxGpt(size, model_dtypes("fp32")))
+    of_jax = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    assert of_torch == of_jax == fineweb.BENCHMARK.model("gpt2").parameter_count == 124_373_760
+
+
+def test_training_is_the_same_in_float64() -> None:
+    """Logits, loss, gradients, moments and five steps of AdamW with clipping."""
+    ours = build(session_of("jax", "train", precision="fp64", **ADAMW)).parity()
+    theirs = build(session_of("torch", "train", precision="fp64", **ADAMW)).parity()
+    assert theirs["outputs"].shape == (SAMPLES, 64, 50_304) and set(ours) == set(theirs)
+    errors = {name: relative_error({"": ours[name]}, {"": theirs[name]}) for name in theirs}
+    assert max(errors.values()) < TOLERANCE, errors
+    losses = theirs["losses_of_steps"]
+    assert losses[0] == pytest.approx(np.log(50_304), rel=0.01) and losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "ghost"), ("torch", "ghost_eager")])
+def test_sums_that_ghost_norms_clip_are_those_of_a_loop(framework: Framework, mode: str) -> None:
+    session = session_of(
+        framework,
+        "per_sample_gradients",
+        execution_mode=mode,
+        options={"output": "clipped_sum"},
+        precision="fp64",
+        clip_norm=0.5,
+    )
+    program = build(session)
+    assert "wte: equal_tokens" in program.details["choices"]
+    assert [check.error < TOLERANCE for check in program.check()] == [True] * 3
+
+
+def test_evaluation_takes_as_many_samples_at_once_as_their_logits_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same means in batches of 3 as in one."""
+    from harness.work.use_cases import train
+
+    session = session_of("torch", "train")
+    assert session.outputs_of_sample == 64 * 50_304
+    whole = build(session).evaluate()  # type: ignore[attr-defined]
+    monkeypatch.setattr(train, "EVALUATION_OUTPUTS", 3 * 64 * 50_304 + 1)
+    assert train.evaluation_batch(session.dataset.test, session.outputs_of_sample) == 3
+    assert build(session).evaluate()[:2] == pytest.approx(whole[:2], rel=1e-6)  # type: ignore[attr-defined]
+
+
+def test_tokens_of_16_bits_have_no_sign() -> None:
+    tokens = np.array([[0, 32_767, 32_768, 50_303, 65_535]], np.uint16)
+    placed = to_device({"tokens": tokens}, torch.device("cpu"))
+    assert placed["tokens"].element_size() == 2
+    task, of_jax = NextToken(), JaxNextToken()
+    assert task.inputs(placed).tolist() == of_jax.inputs({"tokens": jax.numpy.asarray(tokens)}).tolist()
+    assert task.targets(placed).tolist() == [[32_767, 32_768, 50_303, 65_535]]
+    assert of_jax.targets({"tokens": jax.numpy.asarray(tokens)}).tolist() == task.targets(placed).tolist()

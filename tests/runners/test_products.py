@@ -1,0 +1,101 @@
+"""The work of a step: both runners count it by themselves, and find the same."""
+
+from typing import Any
+
+import pytest
+
+from harness.measure.work import work_of_step
+from harness.work.declared import benchmark
+from harness.work.products import Product, work_of
+from tests.made.sessions import build, make_session
+
+MODELS = (
+    ("train", "mnist", "cnn", {}),
+    ("train", "cifar10", "cnn", {}),
+    ("train", "cifar10", "resnet18", {}),
+    ("train", "enwik8", "gpt_nano", {"optimizer": "adamw", "momentum": 0}),
+    ("train", "text", "mlp", {}),
+    ("train", "molpcba", "gcn", {}),
+    ("per_sample_gradients", "molpcba", "graphnet", {}),
+    ("per_sample_gradients", "mnist", "cnn", {}),
+    ("many_models", "synthetic", "linear", {}),
+    ("many_models", "synthetic", "conv2d", {}),
+    ("many_models", "synthetic", "mlp", {}),
+    ("many_models", "synthetic", "convnet", {}),
+)
+
+
+def work(framework: Any, use_case: str, name: str, model: str, **settings: Any) -> Any:
+    session = make_session(framework, use_case, benchmark=name, model=model, batch_size=32, **settings)
+    return work_of_step(build(session), session)
+
+
+@pytest.mark.parametrize(("use_case", "name", "model", "settings"), MODELS)
+def test_both_frameworks_count_the_same(use_case: str, name: str, model: str, settings: dict[str, Any]) -> None:
+    of_jax = work("jax", use_case, name, model, **settings)
+    assert of_jax == work("torch", use_case, name, model, **settings)
+    assert of_jax.operations > 0
+
+
+def test_mnist_by_hand() -> None:
+    """Images 28 x 28. conv1: 8 x 8 on 1 channel to 16 of 14 x 14; pooling to 13 x 13. conv2: 4 x 4 on 16 channels to 32
+    of 5 x 5; pooling to 4 x 4. Dense: 512 to 32 to 10. The images need no gradient, so conv1 is done twice and the
+    others three times."""
+    first = 64 * 16 * 14 * 14
+    others = 16 * 16 * 32 * 5 * 5 + 512 * 32 + 32 * 10
+    found = work("jax", "train", "mnist", "cnn")
+    assert found.products == 4
+    assert found.forward_operations == 2 * 32 * (first + others) == 27_021_312
+    assert found.operations == 2 * 32 * (2 * first + 3 * others)
+    assert found.operations == 68_218_880, "what torch.utils.flop_counter counts over a step of training"
+    elements_first = 32 * 28 * 28 + 64 * 16 + 32 * 16 * 14 * 14
+    elements_others = (
+        (32 * 16 * 13 * 13 + 16 * 16 * 32 + 32 * 32 * 5 * 5)
+        + (32 * 512 + 512 * 32 + 32 * 32)
+        + (32 * 32 + 32 * 10 + 32 * 10)
+    )
+    assert found.least_bytes == 4 * (2 * elements_first + 3 * elements_others + 5 * 26_010)
+
+
+def test_inference_has_the_forward_pass_only_and_many_models_do_it_many_times() -> None:
+    of_inference, of_training = (work("torch", use_case, "mnist", "cnn") for use_case in ("inference", "train"))
+    assert of_inference.operations == of_inference.forward_operations == of_training.forward_operations
+    several = work("torch", "many_models", "mnist", "cnn")
+    assert several.forward_operations == 3 * of_training.forward_operations
+    assert several.operations == 3 * of_training.operations
+
+
+def test_work_by_hand() -> None:
+    """[2, 3] by [3, 4], whose first operand is data, and [5, 6] by [6, 7], both of whose depend on parameters."""
+    products = [Product(24, 6 + 12 + 8, 1), Product(210, 30 + 42 + 35, 2)]
+    found = work_of(products, precision="bf16", with_gradients=True, models=2, parameter_count=10, parameter_passes=5)
+    assert found.forward_operations == 2 * 2 * (24 + 210)
+    assert found.operations == 2 * 2 * (2 * 24 + 3 * 210)
+    assert found.least_bytes == 2 * 2 * (2 * 26 + 3 * 107) + 10 * 5 * 4
+    forward = work_of(products, precision="fp64", with_gradients=False)
+    assert forward.operations == forward.forward_operations == 2 * (24 + 210)
+    assert forward.least_bytes == 8 * (26 + 107)
+
+
+@pytest.mark.parametrize("model", ["resnet50", "vit_b_16", "mobilenet_v3_small", "efficientnet_b0"])
+def test_models_of_imagenet100(model: str) -> None:
+    """Both sides, on small images; and at full size what the declaration says. No program is built."""
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    import jax_runner.products
+    import torch_runner.products
+
+    def session(framework: Any, image_size: int) -> Any:
+        return make_session(
+            framework, "inference", benchmark="imagenet100", model=model, sizes={"image_size": image_size}
+        )
+
+    of_torch = torch_runner.products.forward_products(session("torch", 64), torch.empty(2, 3, 64, 64, device="meta"))
+    images = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32)
+    of_jax = jax_runner.products.forward_products(session("jax", 64), images)
+    assert sorted(of_jax) == sorted(of_torch)
+    images = torch.empty(1, 3, 224, 224, device="meta")
+    whole = torch_runner.products.forward_products(session("torch", 224), images)
+    assert sum(product.multiply_adds for product in whole) == benchmark("imagenet100").model(model).multiply_adds

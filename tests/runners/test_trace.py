@@ -1,0 +1,256 @@
+"""Readers of traces: made here on a CPU by both profilers, and written by hand for GPUs with worked-out answers."""
+
+import math
+from typing import Any
+
+import pytest
+
+from harness.results.kernel_names import class_of
+from harness.results.timeline import busy_s, gaps, window_of
+
+US = 1e-6
+
+
+def kernel(name: str, start_us: float, duration_us: float, correlation: int | None = None, **more: Any) -> dict:
+    arguments = {"device": 0, "stream": 7} | more | ({} if correlation is None else {"correlation": correlation})
+    category = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
+    return {"ph": "X", "cat": category, "name": name, "ts": start_us, "dur": duration_us, "args": arguments}
+
+
+def call(name: str, start_us: float, duration_us: float, correlation: int) -> dict:
+    arguments = {"correlation": correlation}
+    return {"ph": "X", "cat": "cuda_runtime", "name": name, "ts": start_us, "dur": duration_us, "args": arguments}
+
+
+def test_kineto_kernels_their_launches_and_what_is_left_out() -> None:
+    """Launches end at 5 and 19; kernels run 6 to 9 and 20 to 24, a copy 22 to 26 on another stream."""
+    from torch_runner.trace import timeline_from
+
+    found = timeline_from(
+        [
+            {"ph": "M", "name": "process_name"},
+            {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 6, "tid": 1},
+            call("cudaLaunchKernel", 1, 4, 11),
+            call("cudaLaunchKernel", 12, 7, 12),
+            kernel("ampere_sgemm_128x64_tn", 6, 3, 11),
+            kernel("loop_add", 20, 4, 12),
+            kernel("Memcpy DtoD (Device -> Device)", 22, 4, 13, stream=8),
+            kernel("of another GPU", 0, 1000, 99, device=1),
+        ]
+    )
+    assert sorted(found.names) == ["Memcpy DtoD (Device -> Device)", "ampere_sgemm_128x64_tn", "loop_add"]
+    assert busy_s(found) == pytest.approx(9 * US)
+    # Nothing runs from 9 to 20; the launch had returned at 19.
+    assert gaps(found) == pytest.approx((10 * US, 1 * US, 0))
+
+
+def test_kineto_kernels_of_a_graph_share_a_launch_and_overlap() -> None:
+    """cudaGraphLaunch returns at 3; its kernels 10 to 14, 13 to 16 and 20 to 21 have its correlation."""
+    from torch_runner.trace import timeline_from
+
+    replay = [kernel(f"k{n}", start, length, 5) for n, (start, length) in enumerate(((10, 4), (13, 3), (20, 1)))]
+    found = timeline_from([call("cudaGraphLaunch", 0, 3, 5), *replay])
+    assert busy_s(found) == pytest.approx(7 * US)
+    assert gaps(found) == pytest.approx((0, 4 * US, 0))
+
+
+def test_kineto_without_correlations_does_not_know_who_waits() -> None:
+    from torch_runner.trace import timeline_from
+
+    old = [{"ph": "X", "cat": "kernel", "name": f"k{n}", "ts": 10 * n, "dur": 4, "args": {}} for n in range(3)]
+    assert gaps(timeline_from(old)) == pytest.approx((0, 0, 12 * US))
+
+
+def test_kineto_operators_of_the_host_are_the_innermost_ones() -> None:
+    """linear 0 to 10 holds addmm 2 to 9; autograd's own node, which holds all, is none."""
+    from torch_runner.trace import timeline_from
+
+    events = [("autograd::engine::evaluate_function: X", 0, 12), ("aten::linear", 0, 10), ("aten::addmm", 2, 7)]
+    found = timeline_from(
+        [
+            {"ph": "X", "cat": "cpu_op", "name": name, "ts": start, "dur": length, "tid": 1}
+            for name, start, length in events
+        ]
+    )
+    window = window_of(found, steps=1)
+    assert {one.name: (one.count, round(one.busy_s / US)) for one in window.kernels} == {
+        "aten::addmm": (1, 7),
+        "aten::linear": (1, 3),
+    }
+
+
+GPU_PROFILE = """
+planes {
+  name: "/device:GPU:0"
+  lines { id: 1 name: "Stream #14(Compute)" timestamp_ns: 1000
+    events { metadata_id: 1 offset_ps: 6000000 duration_ps: 3000000 stats { metadata_id: 1 uint64_value: 11 } }
+    events { metadata_id: 2 offset_ps: 20000000 duration_ps: 4000000 stats { metadata_id: 1 uint64_value: 12 } }
+  }
+  lines { id: 2 name: "Stream #15(MemcpyD2D)" timestamp_ns: 1000
+    events { metadata_id: 3 offset_ps: 22000000 duration_ps: 4000000 }
+  }
+  lines { id: 3 name: "XLA Ops" timestamp_ns: 1000
+    events { metadata_id: 2 offset_ps: 0 duration_ps: 100000000 }
+  }
+  event_metadata { key: 1 value { id: 1 name: "ampere_sgemm_128x64_tn" } }
+  event_metadata { key: 2 value { id: 2 name: "loop_add_fusion" } }
+  event_metadata { key: 3 value { id: 3 name: "MemcpyD2D" } }
+  stat_metadata { key: 1 value { id: 1 name: "correlation_id" } }
+}
+planes {
+  name: "/device:GPU:1"
+  lines { id: 1 name: "Stream #14(Compute)" timestamp_ns: 1000
+    events { metadata_id: 1 offset_ps: 0 duration_ps: 900000000 }
+  }
+  event_metadata { key: 1 value { id: 1 name: "of another GPU" } }
+}
+planes {
+  name: "/host:CPU"
+  lines { id: 1 name: "python" timestamp_ns: 1000
+    events { metadata_id: 1 offset_ps: 1000000 duration_ps: 4000000 stats { metadata_id: 1 uint64_value: 11 } }
+    events { metadata_id: 1 offset_ps: 12000000 duration_ps: 7000000 stats { metadata_id: 1 uint64_value: 12 } }
+  }
+  event_metadata { key: 1 value { id: 1 name: "cuLaunchKernelEx" } }
+  stat_metadata { key: 1 value { id: 1 name: "correlation_id" } }
+}
+"""
+
+
+def test_xplane_of_a_gpu_has_the_answer_of_the_same_kineto_trace() -> None:
+    from jax.profiler import ProfileData
+
+    from jax_runner.trace import timeline_from
+
+    found = timeline_from([ProfileData.from_text_proto(GPU_PROFILE)])
+    assert sorted(found.names) == ["MemcpyD2D", "ampere_sgemm_128x64_tn", "loop_add_fusion"]
+    assert busy_s(found) == pytest.approx(9 * US, rel=1e-6)
+    assert gaps(found) == pytest.approx((10 * US, 1 * US, 0), abs=1e-12)
+    unknown = [name for name, launched in zip(found.name, found.launched_s, strict=True) if math.isnan(launched)]
+    assert [found.names[name] for name in unknown] == ["MemcpyD2D"]
+
+
+PROGRAM = """HloModule jit_step
+
+%fused_computation (param_0: f32[8,4], param_1: f32[4,2]) -> f32[8,2] {
+  %param_0 = f32[8,4]{1,0} parameter(0)
+  %param_1 = f32[4,2]{1,0} parameter(1)
+  ROOT %dot.1 = f32[8,2]{1,0} dot(%param_0, %param_1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%fused_computation.1 (param_0.1: f32[8,2]) -> f32[2,8] {
+  %param_0.1 = f32[8,2]{1,0} parameter(0)
+  ROOT %transpose.1 = f32[2,8]{1,0} transpose(%param_0.1), dimensions={1,0}
+}
+
+%fused_computation.2 (param_0.2: f32[2,8]) -> f32[2,8] {
+  %param_0.2 = f32[2,8]{1,0} parameter(0)
+  %copy.9 = f32[2,8]{1,0} copy(%param_0.2)
+  ROOT %add.1 = f32[2,8]{1,0} add(%copy.9, %copy.9)
+}
+
+ENTRY %main (a: f32[8,4], b: f32[4,2]) -> f32[2,8] {
+  %a = f32[8,4]{1,0} parameter(0)
+  %b = f32[4,2]{1,0} parameter(1)
+  %ynn_fusion.3 = f32[8,2]{1,0} fusion(%a, %b), kind=kCustom, calls=%fused_computation
+  %wrapped_transpose = f32[2,8]{1,0} fusion(%ynn_fusion.3), kind=kLoop, calls=%fused_computation.1
+  %loop_add_fusion.2 = f32[2,8]{1,0} fusion(%wrapped_transpose), kind=kLoop, calls=%fused_computation.2
+  %cublas-gemm.1 = (f32[2,8]{1,0}, s8[4]{0}) custom-call(%loop_add_fusion.2), custom_call_target="__cublas$gemm"
+  %all-reduce.1 = f32[2,8]{1,0} all-reduce(%loop_add_fusion.2), replica_groups={}, to_apply=%region
+  %while.1 = (s32[], f32[2,8]{1,0}) while(%tuple), condition=%cond, body=%body
+  ROOT %copy.3 = f32[2,8]{1,0} copy(%all-reduce.1)
+}
+"""
+
+
+def test_the_compiled_program_tells_what_a_fusion_holds() -> None:
+    from jax_runner.trace import classes_of
+
+    classes, containers = classes_of([PROGRAM])
+    wanted = {
+        "ynn_fusion.3": "product",
+        "ynn_fusion_3": "product",  # as a kernel of a GPU is called
+        "wrapped_transpose": "layout",
+        "loop_add_fusion.2": "traffic",
+        "loop_add_fusion_2": "traffic",
+        "cublas-gemm.1": "product",
+        "all-reduce.1": "communication",
+        "copy.3": "layout",
+    }
+    assert {name: classes[name] for name in wanted} == wanted
+    assert containers == {"while.1"}
+
+
+def test_an_operation_that_runs_on_in_other_threads_ends_where_the_profiler_says() -> None:
+    """It returns after 1 us and ends after 6."""
+    from jax.profiler import ProfileData
+
+    from jax_runner.trace import timeline_from
+
+    text = """
+planes { name: "/host:CPU"
+  lines { id: 1 name: "tf_XLAPjRtCpuClient/1" timestamp_ns: 0
+    events { metadata_id: 1 offset_ps: 2000000 duration_ps: 1000000
+      stats { metadata_id: 1 str_value: "dot.1" } stats { metadata_id: 2 uint64_value: 77 } }
+    events { metadata_id: 3 offset_ps: 0 duration_ps: 90000000
+      stats { metadata_id: 1 str_value: "while.1" } }
+  }
+  lines { id: 2 name: "tf_XLAEigen/2" timestamp_ns: 0
+    events { metadata_id: 2 offset_ps: 8000000 duration_ps: 100000 stats { metadata_id: 3 uint64_value: 77 } }
+  }
+  event_metadata { key: 1 value { id: 1 name: "dot.1" } }
+  event_metadata { key: 2 value { id: 2 name: "end: dot.1" } }
+  event_metadata { key: 3 value { id: 3 name: "while.1" } }
+  stat_metadata { key: 1 value { id: 1 name: "hlo_op" } }
+  stat_metadata { key: 2 value { id: 2 name: "_p" } }
+  stat_metadata { key: 3 value { id: 3 name: "_c" } }
+}
+"""
+    found = timeline_from([ProfileData.from_text_proto(text)], containers=["while.1"])
+    assert found.names == ("dot.1",)
+    assert busy_s(found) == pytest.approx(6 * US, rel=1e-6)
+
+
+def test_jax_traced_here() -> None:
+    """A product of 2 x 256^3 operations beside a sum of 256^2 numbers, three times."""
+    import jax
+    import jax.numpy as jnp
+
+    from jax_runner.trace import traced, tracer
+
+    matrix = jnp.ones((256, 256))
+    step = jax.jit(lambda a: (a @ a + jnp.sin(a)) / 256)
+    jax.block_until_ready(step(matrix))
+
+    def run() -> None:
+        found = matrix
+        for _ in range(3):
+            found = step(found)
+        jax.block_until_ready(found)
+
+    timeline, contents = traced(run)
+    window = window_of(timeline, steps=3, contents=contents)
+    classes = {class_of(one.name, one.content) for one in window.kernels}
+    assert "product" in classes and "other" not in classes
+    assert all(one.count % 3 == 0 for one in window.kernels)
+    assert tracer().startswith("jax.profiler of JAX ")
+
+
+def test_torch_traced_here() -> None:
+    import torch
+
+    from torch_runner.trace import traced, tracer
+
+    matrix = torch.ones(64, 64)
+
+    def run() -> None:
+        for _ in range(3):
+            torch.sin(matrix @ matrix)
+
+    if torch.cuda.is_available():
+        pytest.skip("a GPU's kernels are traced here, not the operators of the host")
+    timeline, contents = traced(run)
+    window = window_of(timeline, steps=3, contents=contents)
+    counts = {one.name: one.count for one in window.kernels}
+    assert counts["aten::mm"] == 3 and counts["aten::sin"] == 3
+    assert {class_of(name) for name in counts} >= {"product", "traffic"}
+    assert tracer().startswith("torch.profiler of PyTorch ")

@@ -1,0 +1,105 @@
+"""install.sh: what it asks pip or uv for, with stand-ins that write down what they are asked."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.paths import REPOSITORY
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PIP = "python -m pip install --disable-pip-version-check"
+
+
+class Machine:
+    """One whose environment is there, and whose programs only note how they are called."""
+
+    def __init__(self, folder: Path, *, reaches: bool = True, has: str = "2.15.0", uv: int | None = None) -> None:
+        """`has`: the version of torch that is installed. `uv`: its exit status; None where there is none."""
+        self.log = folder / "log"
+        self.venv = folder / "venv"
+        self.tools = folder / "tools"
+        self.log.touch()
+        self._tool(
+            self.venv / "bin" / "python",
+            f"""case "$*" in
+                *urlopen*) exit {0 if reaches else 1} ;;
+                *m.version*) exit {0 if "+cpu" in has else 1} ;;
+            esac
+            echo "python $*" >> {self.log}""",
+        )
+        self._tool(self.tools / "uname", "echo Linux x86_64")
+        if uv is not None:
+            self._tool(self.tools / "uv", f'echo "uv $*" >> {self.log}; exit {uv}')
+
+    def install(self, extras: str, python: str = sys.executable) -> tuple[int, str, list[str]]:
+        """Exit status, what was said, and the calls."""
+        path = f"{self.tools}:/usr/bin:/bin"
+        done = subprocess.run(
+            [REPOSITORY / "install.sh", python, self.venv, extras],
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr, self.log.read_text().splitlines()
+
+    @staticmethod
+    def _tool(path: Path, lines: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{lines}\n")
+        path.chmod(0o755)
+
+
+def test_for_the_cpu_nothing_of_cuda_is_downloaded(tmp_path: Path) -> None:
+    status, said, calls = Machine(tmp_path).install("jax,torch")
+    assert status == 0 and "for the CPU, some hundred MB" in said
+    assert calls == [f"{PIP} --index-url {CPU_INDEX} torch torchvision", f"{PIP} --editable .[jax,torch]"]
+
+
+def test_where_its_index_cannot_be_reached_the_size_is_said(tmp_path: Path) -> None:
+    _, said, calls = Machine(tmp_path, reaches=False).install("jax,torch,dev")
+    assert "about 3.2 GB" in said
+    assert calls == [f"{PIP} --editable .[jax,torch,dev]"]
+
+
+@pytest.mark.parametrize("extras", ["cuda13,torch", "torch"])
+def test_for_a_gpu_a_wheel_for_the_cpu_is_replaced(extras: str, tmp_path: Path) -> None:
+    _, said, calls = Machine(tmp_path, has="2.15.0+cpu").install(extras)
+    assert calls == ["python -m pip uninstall --yes torch torchvision", f"{PIP} --editable .[{extras}]"]
+    assert "3.2 GB" in said
+
+
+def test_uv_comes_first_and_pip_where_it_fails(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, uv=0)
+    asked = f"uv pip install --python {machine.venv}/bin/python --torch-backend cpu --editable .[jax,torch]"
+    assert machine.install("jax,torch")[2] == [asked]
+    (tmp_path / "other").mkdir()
+    failing = Machine(tmp_path / "other", uv=2)
+    status, said, calls = failing.install("cuda13,torch")
+    assert status == 0 and "uv could not" in said
+    assert calls == [
+        f"uv pip install --python {failing.venv}/bin/python --editable .[cuda13,torch]",
+        f"{PIP} --editable .[cuda13,torch]",
+    ]
+
+
+def test_an_old_python_is_named_with_the_way_out(tmp_path: Path) -> None:
+    old = tmp_path / "python3.9"
+    Machine._tool(old, '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
+    status, said, calls = Machine(tmp_path).install("jax,torch", python=str(old))
+    assert (status, calls) == (1, [])
+    assert "Python 3.11 or later is needed" in said and "Python 3.9.2" in said and "PYTHON=" in said
+
+
+def test_the_demo_installs_no_tools_of_tests() -> None:
+    def first_line(target: str, *words: str) -> str:
+        command = ["make", "--dry-run", "--always-make", target, "EXTRAS=jax,torch", *words]
+        lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
+        return next(line for line in lines if "install.sh" in line)
+
+    assert first_line("demo").endswith(" jax,torch")
+    assert first_line("test").endswith(" jax,torch,dev")
+    assert first_line("test", "EXTRAS=cuda13,torch,dev").endswith(" cuda13,torch,dev")
