@@ -61,7 +61,7 @@ commands:
 
 REPORT_DESCRIPTION = """\
 Compares JAX with PyTorch in all records, with an interval for every ratio. Prints tables, and writes one HTML page
-(it needs no network), two CSV files, LaTeX tables, and figures as SVG and PDF to the folder `report` of the results.
+(it needs no network), three CSV files, LaTeX tables, and figures as SVG and PDF to the folder `report` of the results.
 """
 
 

@@ -19,7 +19,7 @@ from harness.errors import DataError
 from harness.experiments.model import Config
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
-from harness.plan import FRAMEWORKS
+from harness.plan import FRAMEWORKS, Framework
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.suggest import valid_names
 from pipeline.finding import Finding, Verdict
@@ -185,7 +185,7 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
     ]
 
 
-def _examine_compute(config: Config, answers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+def _examine_compute(config: Config, answers: Mapping[Framework, Mapping[str, Any]]) -> list[Finding]:
     """Of the frameworks that are there, one after the other: on a GPU they would take each other's memory."""
     from pipeline.compute_checks import examine_compute
 

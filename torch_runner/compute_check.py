@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, distributed, multiprocessing
+from torch import Tensor, distributed
+from torch.multiprocessing.spawn import spawn
 
 from harness.work import compute_check as by_numpy
 from harness.work.compute_check import CPU_DEVICES, Array, Check, Inputs, drawn_inputs, tell
@@ -85,7 +86,7 @@ def in_graph(inputs: Inputs) -> Array:
 def all_reduce(inputs: Inputs, devices: int) -> Array:
     """Of (rank + 1) * left, by a process for each device."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(take_part, (devices, inputs, on_gpu(), folder), nprocs=devices)
+        spawn(take_part, (devices, inputs, on_gpu(), folder), nprocs=devices)
         return np.load(Path(folder) / "summed.npy")
 
 

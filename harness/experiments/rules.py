@@ -130,8 +130,8 @@ def _check_use_case(number: int, given: UseCaseConfig, config: Config, source: S
         rule = f"must be 1: {given.name} splits no work among devices"
         yield source.problem((*keys, "devices"), rule, value=given.devices)
     yield from _check_axes(keys, given, given, source)
-    for axis in declared.options.model_fields if declared else ():
-        if axis not in given.options:
+    for axis, field in declared.options.model_fields.items() if declared else ():
+        if field.is_required() and axis not in given.options:
             yield source.problem((*keys, "options", axis), "is missing; list the values to measure")
     yield from _check_exclude(keys, given.exclude, [number], config, source)
 

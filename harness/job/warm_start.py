@@ -24,8 +24,8 @@ def explains_itself(measurement: Measurement) -> bool:
     """A smoke run has no other process for it, and no result to quote: the first replicate's own says where its time
     went, when all its numbers are told."""
     cell, protocol = measurement.cell, measurement.protocol
-    is_first = measurement.replicate == 0 and cell.devices == 1 and not cell.is_calibration
-    return protocol.explain and measurement.quick and is_first
+    is_first = measurement.replicate == 0 and not measurement.is_screening
+    return is_first and protocol.explain and measurement.quick and cell.devices == 1 and not cell.is_calibration
 
 
 def start_twice(task: ChildTask, log: Path, work: Callable[[ChildTask, Path], RanksReport]) -> RanksReport:

@@ -159,8 +159,10 @@ def describe_packing(given: Sequence[Given], capacities: Mapping[int, Capacity])
 def units_of(given: Sequence[Given]) -> dict[str, float]:
     """For `Result.units`, of the batches named first: how many edges a graph has, on average. Nothing where no batches
     were named."""
-    rows = np.concatenate([np.asarray(rows) for rows in given[0].batches]) if given else []
-    return {"edges": sizes_of(given[0].arrays, rows)[1] / len(rows)} if len(rows) else {}
+    if not given:
+        return {}
+    rows = np.concatenate([np.asarray(rows) for rows in given[0].batches])
+    return {"edges": sizes_of(given[0].arrays, rows)[1] / len(rows)}
 
 
 def balanced(order: NDArray[np.int32], sizes: NDArray[Any], steps_per_epoch: int) -> NDArray[np.int32]:

@@ -37,6 +37,7 @@ from harness.work.use_cases.many_models import (
     Settings,
     added_to_weights,
     check_course,
+    check_forward,
     drawn_batch,
     first_batch,
     given_batches,
@@ -79,7 +80,8 @@ class ModelState(NamedTuple):
 
 def build(session: Session[Device], *, joined: bool = True) -> "ManyModels":
     """One device only, so `joined` changes nothing."""
-    return ManyModels(session)
+    options = Options.model_validate(session.measurement.variant.options)
+    return ForwardOnly(session) if options.work == "forward" else ManyModels(session)
 
 
 class ManyModels(OneProgram, Program):
@@ -261,6 +263,69 @@ class ManyModels(OneProgram, Program):
         count, dtype = self.problem.count, self.problem.dtype
         gradients: Params = gradients_of(pullback, self.formulation, count, dtype, together=self.together)
         return gradients
+
+
+class ForwardOnly(ManyModels):
+    """The outputs of all models on their batches; nothing is kept for a gradient."""
+
+    def __init__(self, session: Session[Device]) -> None:
+        super().__init__(session)
+        self.count = jnp.zeros((), jnp.int32)
+        self.outputs_of_all = self.over_models(self.problem.apply, (PER_MODEL, self.batch_axis))
+        self.compute = jitted(self._counted, session.mode, session.device)
+
+    def step(self) -> tuple[Arrays, Arrays]:
+        """A counter that keeps calls in order, and the outputs."""
+        self.count, outputs = self.compute(self.count, self.params(), self.inputs)
+        return self.count, outputs
+
+    def state(self) -> Arrays:
+        return self.count, self.models, self.inputs
+
+    def check(self) -> list[Check]:
+        """Raises CheckFailed unless the step that is timed gives what every model alone gives."""
+        return check_forward(self.outputs(), self.outputs_alone(), self.session.measurement.variant.precision)
+
+    def outputs(self) -> NDArray[np.float64]:
+        """[models, batch, ...], by the step that is timed."""
+        return np.asarray(stacked(self.step()[1], self.formulation), np.float64)
+
+    def outputs_alone(self) -> NDArray[np.float64]:
+        """[models, batch, ...], in float64, by a jitted model."""
+        inputs, _ = self.problem.check_batch()
+        with jax.enable_x64(True):
+            problem = Problem(self.session, FLOAT64)
+            inputs = in_float64(inputs)
+            inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
+            apply = jax.jit(problem.apply)
+            outputs = [
+                np.asarray(apply(params, own), np.float64)
+                for params, own in zip(problem.initial_weights(), inputs_of_models, strict=True)
+            ]
+        return np.stack(outputs)
+
+    def construction(self) -> list[Phase]:
+        return []
+
+    def phases(self) -> list[Phase]:
+        return []
+
+    def lowered(self) -> jax.stages.Lowered:
+        lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params(), self.inputs)
+        return lowered
+
+    def parity(self) -> Neutral:
+        return {"outputs": self.outputs()}
+
+    def reset(self) -> None:
+        """Initial weights, and no optimizer."""
+        self.models = laid_out(list(self.problem.initial_weights()), self.formulation)
+
+    def params(self) -> Arrays:
+        return self.models
+
+    def _counted(self, count: jax.Array, params: Arrays, inputs: Arrays) -> tuple[jax.Array, Arrays]:
+        return count + 1, self.outputs_of_all(params, inputs)
 
 
 class Problem:

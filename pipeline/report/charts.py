@@ -473,7 +473,7 @@ def time_by_class(*, on_device: bool) -> Chart:
     words = [term_words(term, on_device=on_device) for term in TERMS]
     bar: Spec = {
         "x": {"field": "ms", **_numbers("ms of a step"), "stack": True},
-        "color": _scaled("term", words, list(TERM_COLORS.values())),
+        "color": _scaled("term", words, list(TERM_COLORS.values())) | {"legend": {"columns": 1, "labelLimit": 0}},
         "order": {"field": "term_order", "type": "quantitative"},
         "tooltip": _tooltip("variant", "framework", "mode", "term", "ms", "count"),
     }

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from harness.paths import README
 from harness.work.declared import benchmark, benchmark_names
 from pipeline.markdown import GeneratedPart, markdown_table
+from pipeline.report.declared import NOT_DECLARED
 from pipeline.report.models import ModelFacts
 
 PART_OF_README = GeneratedPart(begin="<!-- models:begin -->", end="<!-- models:end -->")
@@ -19,9 +20,8 @@ def declared_models() -> Iterator[ModelFacts]:
 
 def models_table() -> str:
     head = ("benchmark", "model", "kind", "parameters", "GMAC")
-    return markdown_table(
-        head, ((one.benchmark, one.name, one.kind, one.parameters, one.multiply_adds) for one in declared_models())
-    )
+    lines = ((one.benchmark, one.name, one.kind, one.parameters, one.multiply_adds) for one in declared_models())
+    return markdown_table(head, (["" if cell == NOT_DECLARED else cell for cell in line] for line in lines))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.kernel_names import class_of, uses_tensor_cores
 from harness.results.record import Explanation, KernelTime, TracedWindow
-from harness.results.statistics import dispatch_time_s, step_time_s
+from harness.results.statistics import ENOUGH_REPLICATES, dispatch_time_s, step_time_s
 from pipeline.report.compare import Mode, Row, Section
+from pipeline.report.declared import mode_of
 
 Term = Literal["product", "traffic", "layout", "communication", "other", "idle"]
 TERMS: tuple[Term, ...] = ("product", "traffic", "layout", "communication", "other", "idle")
@@ -45,6 +46,8 @@ TOLD = 0.8
 """Of a difference, until no more is named."""
 WORTH_TELLING = 0.1
 """Of the faster step: a smaller difference is not explained."""
+AGREES = 0.15
+"""Of a prediction: how far the measured step may be off."""
 TEN = 10
 PER_STEP = 0.01
 """By how much counts of a kernel in a step may differ between windows."""
@@ -216,9 +219,10 @@ class Why:
 
     @property
     def nothing_to_explain(self) -> bool:
-        """Both are the same, or nobody can tell them apart."""
+        """Both are the same, or enough replicates cannot tell them apart."""
         ratio = self.row.ratio
-        is_open = ratio is not None and ratio.interval is not None and ratio.verdict in ("same", "undecided")
+        enough = ratio is not None and ratio.replicates >= ENOUGH_REPLICATES
+        is_open = enough and ratio is not None and ratio.verdict in ("same", "undecided")
         return is_open or self.difference_s < WORTH_TELLING * self.terms[self.fast].step_s
 
     @cached_property
@@ -251,6 +255,55 @@ class Why:
     @property
     def doubts(self) -> list[tuple[Framework, str]]:
         return [(one, text) for one in FRAMEWORKS for text in self.terms[one].doubts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What an explanation says of a mode that was measured too: without the time in which the GPU waits, a step takes
+    what its kernels take, and one CUDA graph of it waits for no launch."""
+
+    terms: Terms
+    graph: Mode
+    """The same formulation, run in the same way, as one CUDA graph."""
+
+    @property
+    def predicted_s(self) -> float:
+        return self.terms.step_s - self.terms.terms_s["idle"]
+
+    @property
+    def measured_s(self) -> float:
+        return self.graph.numbers["step_time_s"]
+
+    @property
+    def agrees(self) -> bool:
+        return abs(self.measured_s - self.predicted_s) <= AGREES * self.predicted_s
+
+
+def predictions(row: Row) -> list[Prediction]:
+    """Of each launch-bound mode whose graph was measured."""
+    found = []
+    for mode in row.modes:
+        terms = terms_of(mode)
+        if terms is not None and terms.bound == "launch-bound":
+            found += [
+                Prediction(terms=terms, graph=other)
+                for other in row.modes
+                if "step_time_s" in other.numbers and _is_graph_of(other, mode)
+            ]
+    return found
+
+
+def _is_graph_of(other: Mode, mode: Mode) -> bool:
+    use_case = mode.records[0].measurement.cell.use_case_name
+    graph, plain = (mode_of(one.framework, use_case, one.execution_mode) for one in (other, mode))
+    return (
+        other.framework == mode.framework
+        and graph is not None
+        and plain is not None
+        and graph.graph == "step"
+        and plain.graph != "step"
+        and (graph.formulation, graph.run_as) == (plain.formulation, plain.run_as)
+    )
 
 
 def terms_of(mode: Mode) -> Terms | None:

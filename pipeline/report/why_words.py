@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from harness.plan import Framework
 from harness.results.quantities import number
 from pipeline.report.compare import NAMES, Row
-from pipeline.report.why import MENTIONED, Cause, Term, Terms, Why, terms_of, why_of
+from pipeline.report.why import MENTIONED, Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
 
 TERM_WORDS: dict[Term, str] = {
     "product": "convolutions and matrix products",
@@ -13,9 +13,9 @@ TERM_WORDS: dict[Term, str] = {
     "layout": "copies and changes of layout",
     "communication": "communication that no computation hides",
     "other": "kernels of unknown kind",
-    "idle": "time in which the GPU waits",
+    "idle": "nothing runs on the GPU",
 }
-OUTSIDE_OF_OPERATORS = "time outside of the framework's operators"
+OUTSIDE_OF_OPERATORS = "outside of the operators"
 NO_DIFFERENCE = "No difference to explain."
 ON_CPU = "On a CPU these are operators and no kernels, and nothing is said of launches."
 
@@ -57,6 +57,20 @@ def not_explained_lines(rows: Iterable[Row]) -> list[str]:
     return found
 
 
+def prediction_lines(rows: Iterable[Row]) -> list[str]:
+    """What explanations predict, beside what was measured."""
+    return [_prediction(row, one) for row in rows for one in predictions(row)]
+
+
+def _prediction(row: Row, found: Prediction) -> str:
+    mode = found.terms.mode
+    text = (
+        f"{NAMES[mode.framework]} {row.label} {mode.execution_mode} without its waiting: {_ms(found.predicted_s)} ms "
+        f"predicted; {_ms(found.measured_s)} ms measured as one CUDA graph ({found.graph.execution_mode})"
+    )
+    return text if found.agrees else f"{text}, which disagrees: the explanation is to be doubted"
+
+
 def tensor_cores_text(terms: Terms) -> str:
     if not terms.on_device:
         return ""
@@ -65,10 +79,11 @@ def tensor_cores_text(terms: Terms) -> str:
 
 def _cause(why: Why, cause: Cause) -> str:
     slow, fast = why.terms[why.slow], why.terms[why.fast]
-    words = term_words(cause.term, on_device=slow.on_device)
-    text = f"{_ms(abs(cause.difference_s))} ms {'less ' if cause.difference_s < 0 else ''}in {words}"
+    text = f"{_ms(abs(cause.difference_s))} ms {'less ' if cause.difference_s < 0 else ''}"
     if cause.term == "idle":
-        return text + _idle(slow, fast)
+        where = "in which the GPU waits" if slow.on_device else "outside of the framework's operators"
+        return text + where + _idle(slow, fast)
+    text += f"in {TERM_WORDS[cause.term]}"
     kernels = "kernels" if slow.on_device else "operators"
     counts = [terms.kernels_of(cause.term) for terms in (slow, fast)]
     return f"{text} ({number(counts[0])} {kernels} against {number(counts[1])})"

@@ -4,6 +4,7 @@ The reference is written out here: plain PyTorch modules and torch.optim.SGD in 
 The formulations run in float64 too, so that only a mistake can make a difference; float32 has its own tests.
 """
 
+import dataclasses
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from harness.errors import CheckFailed, Refused
 from harness.measure import clock
 from harness.plan import Framework
 from harness.work.closeness import relative_error
+from harness.work.declared import benchmark
 from harness.work.use_cases.many_models import USE_CASE
 from harness.work.weights import initial_weight
 from jax_runner.use_cases import many_models as jax_use_case
@@ -171,6 +173,65 @@ def test_every_mode_is_as_if_alone(mode: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched_eager")])
 def test_in_float32_as_they_are_timed(framework: Framework, mode: str) -> None:
     assert_equal_model_by_model(parity(framework, mode, "cnn"), alone("cnn"), SINGLE)
+
+
+# Forward only
+
+
+def forward(framework: Framework, mode: str, model: str, batches: str = "different", **others: Any) -> Any:
+    own = session(framework, mode, model, batches, "one", **others)
+    options = own.measurement.variant.options | {"work": "forward"}
+    variant = own.measurement.variant.model_copy(update={"options": options})
+    return dataclasses.replace(own, measurement=own.measurement.model_copy(update={"variant": variant}))
+
+
+@pytest.mark.parametrize("batches", ["different", "same"])
+@pytest.mark.parametrize(
+    ("framework", "mode", "model"),
+    [*((*mode, "convnet") for mode in (*MODES, *CONVOLUTION_MODES)), *((*mode, "mlp") for mode in DENSE_MODES)],
+)
+def test_outputs_without_training_are_those_of_models_alone(
+    framework: Framework, mode: str, model: str, batches: str
+) -> None:
+    program = build(forward(framework, mode, model, batches, precision="fp64"))
+    numbers = dict(program.parity())
+    assert_equal_model_by_model(numbers, {"outputs": alone(model, batches, "one")["outputs"]}, TIGHT)
+    assert [check.passed for check in program.check()] == [True]
+    assert (program.phases(), program.construction()) == ([], [])
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "loop_eager")])
+def test_a_forward_step_changes_no_weight(framework: Framework, mode: str) -> None:
+    program = build(forward(framework, mode, "mlp", precision="fp64"))
+    first = program.parity()["outputs"]
+    for _ in range(3):
+        program.step()
+    np.testing.assert_array_equal(program.parity()["outputs"], first)
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "loop_eager")])
+def test_wrong_outputs_are_found(framework: Framework, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models with each other's outputs."""
+    program = build(forward(framework, mode, "mlp"))
+    right = program.outputs_alone()
+    monkeypatch.setattr(program, "outputs_alone", lambda: right[[1, 0, 2]])
+    with pytest.raises(CheckFailed, match="outputs against models alone"):
+        program.check()
+
+
+def test_what_trains_only_does_not_go_with_it() -> None:
+    options = {"work": "forward", "learning_rates": "one"}
+    model = benchmark("synthetic").model("convnet")
+    left_out = {
+        mode.formulation
+        for modes in USE_CASE.modes.values()
+        for mode in modes
+        if not USE_CASE.goes_with(mode, model, options)
+    }
+    assert left_out == {"grad_of_vmap", "grad_of_side_by_side", "streams"}
+    vmap = USE_CASE.mode("jax", "vmap")
+    assert not USE_CASE.goes_with(vmap, model, options | {"learning_rates": "separate"})
+    assert USE_CASE.goes_with(vmap, model, {"learning_rates": "separate"})
 
 
 # The run

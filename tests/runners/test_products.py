@@ -99,3 +99,21 @@ def test_models_of_imagenet100(model: str) -> None:
     images = torch.empty(1, 3, 224, 224, device="meta")
     whole = torch_runner.products.forward_products(session("torch", 224), images)
     assert sum(product.multiply_adds for product in whole) == benchmark("imagenet100").model(model).multiply_adds
+
+
+def test_gpt2_of_fineweb() -> None:
+    """From shapes alone, in a small size."""
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    import jax_runner.products
+    import torch_runner.products
+
+    def session(framework: Any) -> Any:
+        return make_session(framework, "train", benchmark="fineweb", model="gpt2", batch_size=2)
+
+    tokens = torch.empty(2, 64, dtype=torch.long, device="meta")
+    of_torch = torch_runner.products.forward_products(session("torch"), tokens)
+    of_jax = jax_runner.products.forward_products(session("jax"), jax.ShapeDtypeStruct((2, 64), jnp.int32))
+    assert sorted(of_jax) == sorted(of_torch)

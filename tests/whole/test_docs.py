@@ -199,7 +199,7 @@ def test_readme_has_the_section_that_messages_name() -> None:
 def test_measurement_page_has_the_defaults() -> None:
     text = (DOCS / "measurement.md").read_text()
     table = text.partition("### Settings")[2].partition("###")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", table, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+|true|false) \|", table, re.MULTILINE))
     assert {name: json.loads(value) for name, value in rows.items()} == MeasurementSettings().model_dump()
 
 

@@ -36,6 +36,7 @@ from harness.work.use_cases.many_models import (
     Settings,
     added_to_weights,
     check_course,
+    check_forward,
     drawn_batch,
     first_batch,
     given_batches,
@@ -55,7 +56,8 @@ Tensors = dict[str, Tensor]
 
 def build(session: Session[Device], *, joined: bool = True) -> "ManyModels":
     """One device only, so `joined` changes nothing."""
-    return ManyModels(session)
+    options = Options.model_validate(session.measurement.variant.options)
+    return ForwardOnly(session) if options.work == "forward" else ManyModels(session)
 
 
 class ManyModels(Program):
@@ -242,6 +244,49 @@ class ManyModels(Program):
             return self.formulation.losses(inputs, targets)
 
 
+class ForwardOnly(ManyModels):
+    """The outputs of all models on their batches; nothing is kept for a gradient."""
+
+    def __init__(self, session: Session[Device]) -> None:
+        super().__init__(session)
+        self.compute_outputs = in_mode(self._outputs, session.mode, self.problem.device)
+
+    @torch.no_grad()
+    def one_step(self) -> Tensor | Sequence[Tensor]:
+        outputs: Tensor | Sequence[Tensor] = self.compute_outputs(self.inputs)
+        return outputs
+
+    def check(self) -> list[Check]:
+        """Raises CheckFailed unless the step that is timed gives what every model alone gives."""
+        return check_forward(outputs_of_models(self.step()), self.outputs_alone(), self.problem.precision)
+
+    @torch.no_grad()
+    def outputs_alone(self) -> NDArray[np.float64]:
+        """[models, batch, ...], in float64, by the plain module."""
+        problem = Problem(self.session, torch.float64)
+        inputs = in_float64(self.problem.check_batch()[0])
+        inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
+        outputs = []
+        for index, own in enumerate(inputs_of_models):
+            model = problem.make_model().to(problem.device)
+            model.load_state_dict({name: value[index].to(problem.device) for name, value in problem.initial.items()})
+            outputs.append(model(own))
+        return outputs_of_models(outputs)
+
+    def construction(self) -> list[Phase]:
+        return []
+
+    def phases(self) -> list[Phase]:
+        return []
+
+    def parity(self) -> Neutral:
+        return {"outputs": outputs_of_models(self.step())}
+
+    def _outputs(self, inputs: Any) -> Tensor | Sequence[Tensor]:
+        with torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.problem.bf16):
+            return self.formulation.outputs(inputs)
+
+
 class Problem:
     """N models, their initial weights, learning rates and batches."""
 
@@ -252,7 +297,8 @@ class Problem:
         self.session = session
         self.dtype = dtype
         self.device = session.device.device
-        self.bf16 = measurement.variant.precision == "bf16"
+        self.precision = measurement.variant.precision
+        self.bf16 = self.precision == "bf16"
         self.seed = measurement.protocol.seed
         self.count = options.models
         self.batch_size = measurement.variant.batch_size
@@ -303,6 +349,12 @@ def as_list(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
 def gradient_of(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
+
+
+def outputs_of_models(outputs: Tensor | Sequence[Tensor]) -> NDArray[np.float64]:
+    """[models, batch, ...]"""
+    found: NDArray[np.float64] = torch.stack(list(outputs)).detach().double().cpu().numpy()
+    return found
 
 
 def losses_of_models(losses: Tensor | Sequence[Tensor]) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from pydantic import Field
 from harness.plan import Frozen, Precision
 from harness.results.record import Check
 from harness.work.closeness import (
+    OUTPUTS,
     TOLERANCES,
     Tensors,
     check_errors,
@@ -23,7 +24,7 @@ from harness.work.closeness import (
     errors_of_tensors,
 )
 from harness.work.datasets import Dataset
-from harness.work.declared import Benchmark, Model, UseCase, jax_modes, torch_modes
+from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
 from harness.work.graphs import Given
 from harness.work.weights import Draw, initial_weight
 
@@ -35,6 +36,8 @@ class Options(Frozen):
     """Whether every model has a batch of its own, or all see one."""
     learning_rates: Literal["one", "separate"]
     """Whether all have the same, or each its own down to a tenth of `learning_rate`."""
+    work: Literal["training_step", "forward"] = "training_step"
+    """All of a step, or the models' outputs alone, without anything that a gradient would need."""
 
 
 class Settings(Frozen):
@@ -50,8 +53,19 @@ def refuses(_benchmark: Benchmark, model: Model) -> str | None:
     return None
 
 
+OF_GRADIENTS = ("grad_of_vmap", "grad_of_side_by_side", "streams")
+"""Formulations that are another one where nothing is trained."""
+
+
+def goes_with(mode: Mode, _model: Model, options: Mapping[str, Any]) -> bool:
+    if options.get("work") != "forward":
+        return True
+    return mode.formulation not in OF_GRADIENTS and options.get("learning_rates") == "one"
+
+
 USE_CASE = UseCase(
     name="many_models",
+    goes_with=goes_with,
     options=Options,
     settings=Settings,
     parameter_passes=lambda _settings: 5,  # SGD with momentum, as use case 1 counts it
@@ -151,6 +165,16 @@ def check_course(actual: Course, alone: Course, precision: Precision) -> list[Ch
         return [of_losses, *check_errors(name, of_models, "model", TOLERANCES[precision])]
     of_tensors = errors_of_tensors(actual.updates, alone.updates)
     return [of_losses, *check_errors(name, of_tensors, "tensor", TOLERANCES[precision], worst=float(of_models.max()))]
+
+
+def check_forward(actual: NDArray[np.float64], alone: NDArray[np.float64], precision: Precision) -> list[Check]:
+    """The outputs of the program that will be timed against every model's alone in float64, [models, batch, ...] each.
+
+    Raises:
+        CheckFailed: a model's are others; the variant is then recorded as failed and never timed.
+    """
+    errors = errors_of_items({"outputs": actual}, {"outputs": alone})
+    return [check_worst("outputs against models alone in float64", errors, "model", OUTPUTS[precision].typical)]
 
 
 def added_to_weights(weights: Tensors, seed: int, draw: Draw = initial_weight) -> dict[str, NDArray[np.float64]]:

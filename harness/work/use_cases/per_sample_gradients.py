@@ -68,8 +68,11 @@ def given_batches(train: Arrays, batch_size: int, devices: int) -> list[Given]:
     if "node_count" not in train:
         return []
     timed, checked = np.arange(batch_size), check_batch_rows(batch_size)
-    batches = [np.split(timed, devices), [*np.split(checked, devices), np.unique(checked)], timed[:, None]]
-    return [Given(arrays=train, batches=some) for some in batches]
+    return [
+        Given(arrays=train, batches=np.split(timed, devices)),
+        Given(arrays=train, batches=[*np.split(checked, devices), np.unique(checked)]),
+        Given(arrays=train, batches=timed[:, None]),
+    ]
 
 
 def refuses(benchmark: Benchmark, model: Model) -> str | None:

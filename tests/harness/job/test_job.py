@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from harness.job.main import describe_pairing
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan_file import read_plan, write_plan
+from harness.results.kernel_names import class_of
 from harness.results.record import Record, read_record
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import BehavingProject, make_behaving_project, without_slurm
@@ -497,6 +499,26 @@ def test_real_run_measures_what_the_cpu_can_do(real_run: RealRun) -> None:
     assert [point.epoch for point in record.result.epochs] == [1]
     assert 0 < record.result.epochs[0].test_metric <= 1
     assert record.result.energy.gross_joules is None
+
+
+def test_real_run_says_where_a_step_goes(real_run: RealRun) -> None:
+    """By the framework's own profiler, in the second warm start; the work is what the other side counts, too: see
+    tests/runners/test_products.py."""
+    result = records_of(real_run.folder)["fp32"].result
+    assert result.explanation_absent is None
+    assert result.compile_time_warm_s is not None
+    explanation = result.explanation
+    assert explanation.work.forward_operations == 256 * 844_416
+    assert not explanation.on_device
+    first, second = explanation.windows
+    assert second.steps == 2 * first.steps
+    for window in explanation.windows:
+        of_classes = Counter()
+        for kernel in window.kernels:
+            of_classes[class_of(kernel.name, kernel.content)] += kernel.busy_s
+        assert sum(of_classes.values()) == pytest.approx(window.busy_s, rel=1e-6)
+        assert of_classes["product"] > 0 and of_classes["traffic"] > 0
+        assert of_classes["other"] < 0.05 * window.busy_s
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

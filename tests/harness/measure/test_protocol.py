@@ -95,6 +95,7 @@ class Work:
     samples_per_step = 16
     steps_per_call = 1
     parameter_count = 7
+    model_count = 1
 
     def __init__(self, lab: Lab, *, call_ticks: int = CALL_TICKS, communicates: bool = False) -> None:
         self.lab, self.call_ticks, self.communicates = lab, call_ticks, communicates
@@ -130,6 +131,9 @@ class Work:
 
     def construction(self) -> list[Phase]:
         return self.before
+
+    def model_inputs(self) -> None:
+        self.lab.note("model inputs")
 
     def phases(self) -> list[Phase]:
         self.lab.note("phases")

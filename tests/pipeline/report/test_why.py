@@ -12,7 +12,7 @@ from pipeline.report.figures import section_drawing
 from pipeline.report.page import page_html
 from pipeline.report.tables import csv_text, why_csv_text
 from pipeline.report.why import TERMS, Why, terms_of, why_of
-from pipeline.report.why_words import NO_DIFFERENCE, not_explained_lines, why_sentence
+from pipeline.report.why_words import NO_DIFFERENCE, not_explained_lines, prediction_lines, why_sentence
 from tests.made.explained_records import (
     ADD,
     ALL_REDUCE,
@@ -57,7 +57,7 @@ def test_launch_bound_side_is_told_with_its_numbers() -> None:
     assert (why.slow, why.terms["torch"].bound, why.terms["jax"].bound) == ("torch", "launch-bound", "matrix products")
     assert [cause.term for cause in why.named] == ["idle"]  # 1.6 of 2.0 ms is 80 %
     assert why_sentence(why) == (
-        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.6 ms in time in which the GPU waits (45% of its step "
+        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.6 ms in which the GPU waits (45% of its step "
         "against 10%: the host needs 3.9 ms to hand out 100 kernels, the other side 0.2 ms for 30). "
         "PyTorch: launch-bound; JAX: matrix products, and waits for 10% of its time."
     )
@@ -169,7 +169,7 @@ def test_on_a_cpu_operators_and_no_verdict_on_launches() -> None:
     why = found(pair(fast, slow))
     assert why.terms["torch"].bound is None
     assert why_sentence(why) == (
-        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.7 ms in time outside of the framework's operators (45% of "
+        "PyTorch's step takes 2 ms more (4 against 2 ms): 1.7 ms outside of the framework's operators (45% of "
         "its step against 5%)."
     )
 
@@ -228,7 +228,7 @@ def test_bars_of_both_sides_add_up_to_their_steps() -> None:
 def test_page_has_the_sentence_below_its_ratio(tmp_path: Any) -> None:
     records = launch_bound_pair()
     page = page_html(sections(records, passed), {}, records, [], tmp_path)
-    assert "PyTorch&#39;s step takes 2 ms more (4 against 2 ms): 1.6 ms in time in which the GPU waits" in page
+    assert "PyTorch&#39;s step takes 2 ms more (4 against 2 ms): 1.6 ms in which the GPU waits" in page
     assert (
         page.index("JAX over PyTorch, mnist")
         < page.index("PyTorch&#39;s step takes")
@@ -242,3 +242,22 @@ def test_ten_longest_are_the_longest() -> None:
     terms = terms_of(explained_mode(explanation(kernels, step_ms=5.0)))
     assert terms is not None
     assert [kernel.name for kernel in terms.longest] == [f"gemm_{number}" for number in range(14, 4, -1)]
+
+
+@pytest.mark.parametrize(
+    ("graph_ms", "words"),
+    [
+        (2.3, "2.2 ms predicted; 2.3 ms measured as one CUDA graph (eager_graph)"),
+        (3.6, "2.2 ms predicted; 3.6 ms measured as one CUDA graph (eager_graph), which disagrees: the explanation is"),
+    ],
+)
+def test_prediction_stands_beside_the_graph_that_was_measured(graph_ms: float, words: str, tmp_path: Any) -> None:
+    """PyTorch's 4 ms hold 1.8 in which the GPU waits. The graph of another way to run it is no test."""
+    records = [
+        *launch_bound_pair(),
+        *explained("torch", "eager_graph", None, throughput=1e5 / graph_ms),
+        *explained("torch", "compiled_graph", None, throughput=1e5),
+    ]
+    (line,) = prediction_lines([row_of(records)])
+    assert line.startswith(f"PyTorch cnn-b100-fp32 eager without its waiting: {words}")
+    assert line in page_html(sections(records, passed), {}, records, [], tmp_path)
