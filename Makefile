@@ -13,7 +13,7 @@ WITH_TESTS := $(patsubst %$(comma)dev,%,$(EXTRAS)),dev
 RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-dev demo test test-fast test-inputs gpu-check lint bench
+.PHONY: help env env-dev demo test test-fast test-inputs test-faults gpu-check lint bench
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -27,11 +27,10 @@ $(VENV)/installed-%: pyproject.toml install.sh
 	@touch $@ $(VENV)/installed-$(patsubst %$(comma)dev,%,$*)
 
 demo: env  ## a small run of both frameworks on this machine, with a live table and the comparison at its end
-	$(RUN) main.py --benchmark mnist --use_case 1 --use_case 3 --data sample --quick \
-	    --executor local --wait --results results/demo
+	$(RUN) main.py --preset demo --executor local --wait --results results/demo
 
 test: env-dev  ## run the tests
-	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not faults"
 
 test-fast: env-dev  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
@@ -40,6 +39,9 @@ test-fast: env-dev  ## run the tests that need no framework, Slurm, browser or L
 SEED ?= 0
 test-inputs: env-dev  ## try thousands of odd files, command lines and values; SEED=random for new ones
 	$(RUN) -m tests.bad_inputs --seed $(SEED)
+
+test-faults: env-dev  ## what a hostile cluster and a clumsy user could do: kills, full disks, lost answers; 15 minutes at most
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/faults
 
 gpu-check: env-dev  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send
 	$(RUN) main.py gpu-check

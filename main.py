@@ -5,6 +5,7 @@ is ever imported here.
 """
 
 import argparse
+import errno
 import io
 import os
 import stat
@@ -18,6 +19,7 @@ if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put i
     sys.path.insert(0, str(REPOSITORY))
 
 from harness.errors import ProjectError  # noqa: E402
+from harness.experiments.flags import add_narrowing_flags, name  # noqa: E402
 from harness.printable import is_one_line, printable, shortened  # noqa: E402
 from harness.suggest import nearest  # noqa: E402
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 COMMANDS = {
     "status": "show all jobs: state, progress, time left, node, and why one failed",
@@ -43,15 +46,18 @@ COMMAND_LINES = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items
 
 DESCRIPTION = f"""\
 Measures the same work in JAX and in PyTorch, each in its own best way, through Slurm or on this machine.
-Without a command, it submits measurements: all of the matrix in experiments.yaml, or what the flags select.
+Without a command, it submits measurements: what the flags select of experiments.yaml, or its preset `headline`.
 
 examples:
   python main.py doctor                                check this machine; a fix is suggested for each problem
   python main.py data                                  download the data sets, once
-  python main.py --quick --data sample --wait          a short test run of everything; wait until it is over
+  python main.py --quick --data sample --wait          a short test run; wait until it is over
   python main.py --benchmark cifar10 --use_case 3      measure one cell, in both frameworks
-  python main.py --gpu a100 --gpu h100                 measure the matrix on these two GPUs
-  python main.py --dry-run                             show what `python main.py` would submit
+  python main.py --benchmark cifar10 --use_case 3 --model cnn --batch_size 64 --precision fp32 --option output=full
+                                                       only these of its variants
+  python main.py --dry-run                             show what `python main.py` would submit: the headline
+  python main.py --gpu a100 --gpu h100                 measure the headline on these two GPUs
+  python main.py --preset full                         measure everything in experiments.yaml
   python main.py status --watch                        follow all jobs
 
 commands:
@@ -78,9 +84,11 @@ class Parser(argparse.ArgumentParser):
         )
 
     def two_spellings(self, flag: str, **options: Any) -> None:
-        """Adds `--use_case` and, without mention in the help, `--use-case`."""
+        """Adds `--use_case` and, without mention in the help, `--use-case`. A flag of one word has one."""
         self.add_argument(flag, **options)
         other = flag[:2] + (flag[2:].replace("_", "-") if "_" in flag else flag[2:].replace("-", "_"))
+        if other == flag:
+            return
         options["dest"] = flag[2:].replace("-", "_")
         options["help"] = argparse.SUPPRESS
         self.add_argument(other, **options)
@@ -127,14 +135,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 costs some letters
     words = list(sys.argv[1:] if argv is None else argv)
     has_command = bool(words) and not words[0].startswith("-")
-    name = words.pop(0) if has_command else ""
-    if has_command and name not in COMMANDS:
-        close = nearest(name, COMMANDS)
+    called = words.pop(0) if has_command else ""
+    if has_command and called not in COMMANDS:
+        close = nearest(called, COMMANDS)
         hint = f"; did you mean {close}?" if close else ""
         run_parser().error(
-            f"{shortened(name) or repr(name)}: there is no such command; valid: {', '.join(COMMANDS)}{hint}"
+            f"{shortened(called) or repr(called)}: there is no such command; valid: {', '.join(COMMANDS)}{hint}"
         )
-    parser, command = COMMAND_PARSERS[name]
+    parser, command = COMMAND_PARSERS[called]
     arguments = parser().parse(words)
     try:
         status = command(arguments)
@@ -149,7 +157,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _close_output()  # the reader of a pipe, such as `head`, has seen enough
         return 0
     except OSError as error:
-        print(printable(f"{error.filename or 'the output'}: {error.strerror or error}"), file=sys.stderr)
+        where = printable(f"{error.filename or 'the output'}: {error.strerror or error}")
+        way_out = ". Free space or choose another folder with --results DIR." if error.errno in NO_ROOM else ""
+        print(where + way_out, file=sys.stderr)
         if error.filename is None:
             _close_output()
         return USAGE_ERROR
@@ -174,6 +184,14 @@ def run_parser() -> Parser:
     )
     parser.add_argument(
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
+    )
+    add_narrowing_flags(parser.two_spellings)
+    parser.add_argument(
+        "--preset",
+        type=name,
+        metavar="NAME",
+        help="a selection of experiments.yaml by name: headline, demo, full, ... (default: headline, where none of "
+        "--benchmark, --use_case and --quick is given)",
     )
     add_job_flags(parser)
     parser.two_spellings(
@@ -202,7 +220,12 @@ def run_parser() -> Parser:
 def run_command(arguments: argparse.Namespace) -> int:
     from pipeline.measure import measure
 
-    return measure(selection_of(arguments), job_flags_of(arguments), baseline=not arguments.no_baseline)
+    return measure(
+        selection_of(arguments),
+        job_flags_of(arguments),
+        preset=arguments.preset,
+        baseline=not arguments.no_baseline,
+    )
 
 
 def status_parser() -> Parser:
@@ -429,8 +452,8 @@ CALIBRATE_DESCRIPTION = f"""\
 
 Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
 slowdown of 1, 2, 5 and 10 % planted in the timed step. The rounds are then compared as a report compares JAX with
-PyTorch. Jobs do this, like any other: `status` shows them, `cancel` ends them, and the same command goes on where
-they were. It wants a quiet machine.
+PyTorch. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
+`cancel` ends them, and the same command goes on where they were. It wants a quiet machine.
 
 examples:
   python main.py calibrate --wait                  both frameworks, 12 rounds, then the table
@@ -450,9 +473,7 @@ def calibrate_parser() -> Parser:
     parser.add_argument(
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
     )
-    parser.add_argument("--model", type=name, metavar="NAME", help="default: the benchmark's first")
-    parser.two_spellings("--batch_size", type=batch_size, metavar="N", help="default: the use case's first")
-    parser.two_spellings("--execution_mode", type=name, metavar="NAME", help="default: the framework's first")
+    add_narrowing_flags(parser.two_spellings, settings=False)
     parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 3")
     add_job_flags(parser)
     parser.add_argument("--quick", action="store_true", help="few short blocks, to see that it works")
@@ -469,7 +490,7 @@ def calibrate_parser() -> Parser:
 
 
 def calibrate_command(arguments: argparse.Namespace) -> int:
-    from pipeline.calibrate import Choice, calibrate, print_table
+    from pipeline.calibrate import calibrate, print_table
     from pipeline.report.calibrations import update_docs
 
     if arguments.update_docs:
@@ -477,8 +498,7 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.table:
         return print_table(read_results(arguments))
-    choice = Choice(model=arguments.model, batch_size=arguments.batch_size, execution_mode=arguments.execution_mode)
-    return calibrate(selection_of(arguments), choice, job_flags_of(arguments), rounds=arguments.rounds)
+    return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds)
 
 
 COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {
@@ -556,19 +576,8 @@ def image_count(text: str) -> int:
     return whole_number(text, "a number of images, such as 100", least=1)
 
 
-def batch_size(text: str) -> int:
-    return whole_number(text, "a number of samples, such as 256", least=1)
-
-
 def round_count(text: str) -> int:
     return whole_number(text, "a table takes 3 rounds at the least, and 1000 at the most", least=3, most=1000)
-
-
-def name(text: str) -> str:
-    """Of a GPU, benchmark, framework, model or mode."""
-    if not text or not is_one_line(text):
-        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: a name, such as those in experiments.yaml")
-    return text
 
 
 def path(text: str) -> Path:
@@ -604,6 +613,7 @@ def read_results_that_exist(arguments: argparse.Namespace) -> "Results":
 
 def selection_of(arguments: argparse.Namespace) -> "Selection":
     from harness.experiments.expand import Selection
+    from harness.experiments.narrow import narrowing_of
 
     return Selection(
         gpus=tuple(arguments.gpu or ()),
@@ -613,6 +623,7 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
         data=arguments.data,
         quick=arguments.quick,
         force=arguments.force,
+        narrowing=narrowing_of(arguments),
         full=getattr(arguments, "full", False),
     )
 

@@ -12,6 +12,7 @@ from time import perf_counter
 from harness.paths import REPOSITORY
 
 CELLS = 10_000
+FLAGS = ("--benchmark", "mnist", "--benchmark", "cifar10", "--use_case", "1", "--use_case", "3")
 GPUS = CELLS // 4  # two benchmarks, two use cases
 
 
@@ -23,7 +24,8 @@ def main() -> int:
         for part in ("main.py", "harness", "pipeline", "jax_runner", "torch_runner", "templates"):
             (root / part).symlink_to(REPOSITORY / part)
         start = perf_counter()
-        command = [sys.executable, "main.py", "--dry-run", "--config", str(config), "--results", str(root / "results")]
+        paths = ["--config", str(config), "--results", str(root / "results")]
+        command = [sys.executable, "main.py", *FLAGS, "--dry-run", *paths]
         printed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
         dry_run_s = perf_counter() - start
         scripts = list((REPOSITORY / "slurm_scripts").glob("card*/*.sh"))

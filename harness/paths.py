@@ -57,6 +57,10 @@ class Results:
     def local_queue_log(self) -> Path:
         return self.root / "local_queue.log"
 
+    @property
+    def submit_lock(self) -> Path:
+        return self.root / "submit.lock"
+
     def records(self, cell: Cell | None = None, framework: str | None = None) -> Path:
         if cell is None:
             return self.root / "records"
@@ -136,6 +140,11 @@ class JobFolder:
         """Of a job that runs in turn with the other framework's: what submitit keeps of its screening, or of this one
         replicate."""
         return self.root / arm_name(turn)
+
+    @property
+    def cut_offs(self) -> Path:
+        """How often each measurement was ended by the job's time limit, by its id."""
+        return self.root / "cut_off.json"
 
     @property
     def local_end(self) -> Path:

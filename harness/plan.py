@@ -21,6 +21,8 @@ Turn = int | Literal["screening"]
 """What an arm of a pair measures: a replicate by its number, or the screening."""
 
 FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
+CPU = "cpu"
+"""The name under `gpus` in experiments.yaml that asks for no GPU: GPUs are hidden from both frameworks."""
 
 BASES = ("unslowed_a", "unslowed_b")
 """The two unslowed conditions of a calibration. Which is called which is chance."""
@@ -124,7 +126,7 @@ class Cell(Frozen):
     """One point of GPU x benchmark x use case. Two jobs that differ only in framework measure it."""
 
     gpu: FileName
-    """A name under `gpus` in experiments.yaml; `any` takes what the scheduler gives."""
+    """A name under `gpus` in experiments.yaml; `any` takes what the scheduler gives, `cpu` no GPU."""
     benchmark: FileName
     use_case: Annotated[int, Field(ge=1, le=10**9)]
     use_case_name: FileName
@@ -134,6 +136,10 @@ class Cell(Frozen):
     nodes: int = Field(default=1, ge=1, le=100_000)
     is_calibration: bool = False
     """One framework is measured against itself (`main.py calibrate`); no comparison takes these measurements."""
+
+    @property
+    def is_for_cpu(self) -> bool:
+        return self.gpu == CPU
 
     @property
     def short_name(self) -> str:
@@ -248,6 +254,8 @@ class JobPlan(Frozen):
     quick: bool = False
     force: bool = False
     """Measure again what has a good record."""
+    flags: tuple[str, ...] = ()
+    """Of run.py: those that narrow it to this plan, beside those of the cell."""
     full: bool = False
     """Every mode in all replicates, whichever is the fastest."""
     screening: Screening | None = None

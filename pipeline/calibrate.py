@@ -4,8 +4,7 @@ A calibration is a pair of plans like any other. Its variants are one variant un
 (harness/plan.py), and its replicates are the rounds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from harness.errors import ConfigError
 from harness.experiments.expand import Selection, expand
@@ -13,7 +12,6 @@ from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.paths import Results
 from harness.plan import CONDITIONS, JobPlan, MeasurementSettings, Pair, Scalar, Variant
-from harness.suggest import valid_names
 from pipeline.measure import JobFlags, hand_over
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import COMMAND, describe
@@ -37,30 +35,21 @@ Right is `same` for A/A and `faster` for a slowdown; wrong in A/A is any `faster
 Trials share rounds, so their shares are not independent: the number of rounds says how much this rests on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The variant that is measured; None takes the first that experiments.yaml has."""
-
-    model: str | None = None
-    batch_size: int | None = None
-    execution_mode: str | None = None
-
-
-def calibrate(selection: Selection, choice: Choice, flags: JobFlags, *, rounds: int | None) -> int:
+def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None) -> int:
     """Submit it; with --wait, follow it and print the table. Returns the exit status."""
     config = load_config(flags.config)
-    pairs = calibration_pairs(config, selection, choice, rounds=rounds or (3 if selection.quick else 12))
+    pairs = calibration_pairs(config, selection, rounds=rounds or (3 if selection.quick else 12))
     return hand_over(pairs, config, flags, print_table)
 
 
-def calibration_pairs(config: Config, selection: Selection, choice: Choice, *, rounds: int) -> list[Pair]:
+def calibration_pairs(config: Config, selection: Selection, *, rounds: int) -> list[Pair]:
     """Raises ConfigError where experiments.yaml has no such cell or variant."""
     pairs = expand(config, replace(selection, quick=False))
-    return [calibration_pair(pair, choice, rounds=rounds, quick=selection.quick) for pair in pairs]
+    return [calibration_pair(pair, rounds=rounds, quick=selection.quick) for pair in pairs]
 
 
-def calibration_pair(pair: Pair, choice: Choice, *, rounds: int, quick: bool) -> Pair:
-    """The calibration of both sides of a pair of the full matrix. Raises ConfigError where it has no such variant."""
+def calibration_pair(pair: Pair, *, rounds: int, quick: bool) -> Pair:
+    """The calibration of both sides of a pair of the full matrix. Raises ConfigError where it has no variant."""
     cell = pair.cell.model_copy(update={"is_calibration": True})
     changes = {
         "cell": cell,
@@ -69,7 +58,7 @@ def calibration_pair(pair: Pair, choice: Choice, *, rounds: int, quick: bool) ->
         "screening": None,
     }
     jobs = tuple(
-        plan.model_copy(update=changes | {"variants": _conditions(plan, choice), "settings": _settings(plan)})
+        plan.model_copy(update=changes | {"variants": _conditions(plan), "settings": _settings(plan)})
         for plan in pair.jobs
     )
     return Pair(cell=cell, jobs=jobs)
@@ -79,21 +68,11 @@ def _settings(plan: JobPlan) -> dict[str, Scalar]:
     return plan.settings | ({"epochs": 1} if "epochs" in plan.settings else {})
 
 
-def _conditions(plan: JobPlan, choice: Choice) -> tuple[Variant, ...]:
-    """The first of the plan's variants that is as asked for, under each condition."""
-    variants: Sequence[Variant] = plan.variants
-    if not variants:
+def _conditions(plan: JobPlan) -> tuple[Variant, ...]:
+    """The first of the plan's variants under each condition."""
+    if not plan.variants:
         raise ConfigError(f"{plan.name}: experiments.yaml excludes every variant of it; there is nothing to calibrate")
-    for name, asked in vars(choice).items():
-        left = [variant for variant in variants if asked in (None, getattr(variant, name))]
-        if not left:
-            valid = valid_names(asked, dict.fromkeys(getattr(variant, name) for variant in variants))
-            only = " Calibrate one framework with --framework." if name == "execution_mode" else ""
-            raise ConfigError(
-                f"--{name} {asked}: {plan.framework} has no such variant in experiments.yaml; {valid}.{only}"
-            )
-        variants = left
-    return tuple(variants[0].model_copy(update={"planted": name}) for name in CONDITIONS)
+    return tuple(plan.variants[0].model_copy(update={"planted": name}) for name in CONDITIONS)
 
 
 def print_table(results: Results) -> int:

@@ -19,7 +19,7 @@ from harness.errors import DataError
 from harness.experiments.model import Config
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
-from harness.plan import FRAMEWORKS, Framework
+from harness.plan import CPU, FRAMEWORKS, Framework
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.suggest import valid_names
 from pipeline.finding import Finding, Verdict
@@ -386,7 +386,20 @@ def examine_slurm(config: Config) -> list[Finding]:
         _examine_accounting(),
         judge_partitions(config, partitions),
         judge_gpu_types(config, parse_gpu_types(gres)),
+        *judge_time_limit(config),
     ]
+
+
+def judge_time_limit(config: Config) -> list[Finding]:
+    """A measurement with its warm start is three processes, each of which may take its timeout; 90 s before the
+    limit the job stops and begins anew."""
+    available_s = config.cluster.time_limit_minutes * 60 - 90
+    needed_s = 3 * config.measurement.timeout_s
+    if available_s >= needed_s:
+        return []
+    found = f"a job has {available_s} s before it starts again, and one measurement may take {needed_s:g} s"
+    way_out = "Raise cluster.time_limit_minutes, or lower measurement.timeout_s."
+    return [Finding(name="time limit", verdict="warning", found=found, way_out=way_out)]
 
 
 def _examine_accounting() -> Finding:
@@ -429,6 +442,8 @@ def parse_gpu_types(gres: str) -> dict[str, int]:
 def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
     """Of the GPUs in the matrix; those that `gpus` only defines are nobody's problem yet."""
     offered = ", ".join(f"{count} x {name or 'GPUs without a type'}" for name, count in sorted(types.items()))
+    if set(config.matrix.gpus) == {CPU}:
+        return Finding(name="slurm GPUs", verdict="ok", found=f"none is asked for; in one node: {offered or 'none'}")
     if not types:
         return Finding(
             name="slurm GPUs",
@@ -440,7 +455,7 @@ def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
     wanted = {
         name: config.gpus[name].gres or name
         for name in config.matrix.gpus
-        if name != "any" or config.gpus[name].gres is not None
+        if name != CPU and (name != "any" or config.gpus[name].gres is not None)
     }
     wrong = {name: gres for name, gres in wanted.items() if gres not in typed}
     if not wrong:

@@ -3,16 +3,19 @@
 import shlex
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import ProjectError
+from harness.errors import ConfigError, ProjectError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
-from harness.experiments.model import Config
+from harness.experiments.model import Config, PresetPart
+from harness.experiments.presets import Part, expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
+from harness.work.datasets import DataFiles
+from harness.work.declared import benchmark as declared_benchmark
 
 DEFAULT_RESULTS = REPOSITORY / "results"
 
@@ -30,22 +33,30 @@ class JobFlags:
     wait: bool
 
 
-def measure(selection: Selection, flags: JobFlags, *, baseline: bool) -> int:
+def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
     """Returns the exit status.
 
     Args:
+        preset: of experiments.yaml, by name; None where the command line names none.
         baseline: of cells on several devices, also measure on one what the scaling efficiency is compared with.
     """
     config = load_config(flags.config)
-    pairs = expand(config, selection)
+    chosen = preset_of(config, preset, selection)
+    if chosen is None:
+        parts = [Part(selection=selection, pairs=expand(config, selection))]
+    else:
+        parts = with_data_at_hand(expand_preset(config, chosen, selection), config, selection)
+        print_preset(chosen, parts, config)
+    pairs = [pair for part in parts for pair in part.pairs]
     if baseline:
-        alone = baselines(config, pairs, selection)
+        cells = {pair.cell for pair in pairs}
+        alone = [pair for part in parts for pair in baselines(config, part.pairs, part.selection, cells)]
         for pair in alone:
             print(f"{pair.cell.name}: measured too, for the scaling efficiency (not with --no-baseline)")
         pairs = alone + pairs
 
     for pair in pairs:
-        asked = config.settings(pair.cell.benchmark, pair.cell.use_case, quick=selection.quick)
+        asked = config.settings(pair.cell.benchmark, pair.cell.use_case, quick=pair.jobs[0].quick)
         if any(plan.settings.get("weights") != asked.get("weights") for plan in pair.jobs):
             print(f"{pair.cell.name}: weights are drawn, not pretrained: the sample has no classes of ImageNet")
 
@@ -55,6 +66,52 @@ def measure(selection: Selection, flags: JobFlags, *, baseline: bool) -> int:
         print_summary(results, [plan for pair in pairs for plan in pair.jobs])
 
     return hand_over(pairs, config, flags, compare)
+
+
+def with_data_at_hand(parts: list[Part], config: Config, selection: Selection) -> list[Part]:
+    """Without the benchmarks that nobody has named and whose data only the user can bring and has not; says which.
+
+    Raises:
+        ConfigError: nothing is left.
+    """
+    missing = {
+        pair.cell.benchmark
+        for part in parts
+        for pair in part.pairs
+        if part.selection.data == "real"
+        and pair.cell.benchmark not in selection.benchmarks
+        and must_be_brought(pair.cell.benchmark, Path(config.data_dir))
+    }
+    for name in sorted(missing):
+        print(
+            f"{name}: left out, as its data are not in {config.data_dir} and nobody but you may bring them: "
+            f"python main.py data --benchmark {name}"
+        )
+    found = [replace(part, pairs=[pair for pair in part.pairs if pair.cell.benchmark not in missing]) for part in parts]
+    if not any(part.pairs for part in found):
+        raise ConfigError("nothing to measure: there are no data for any of it")
+    return found
+
+
+def must_be_brought(name: str, data_dir: Path) -> bool:
+    source = declared_benchmark(name).data
+    return source is not None and source.by_hand and not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
+
+
+def print_preset(name: str, parts: list[Part], config: Config) -> None:
+    """What it is; of one whose numbers may be quoted, what it leaves out and how to get that."""
+    pairs = [pair for part in parts for pair in part.pairs]
+    print(f"Preset {name}: {config.presets[name].about}.")
+    if config.presets[name].quick:
+        return
+    chosen, everything = left_out(config, pairs, quick=pairs[0].jobs[0].quick)
+    if chosen < everything:
+        whole = [one for one, preset in config.presets.items() if preset.parts == (PresetPart(),)]
+        rest = f"--preset {whole[0]} has them, and " if whole else ""
+        print(
+            f"It leaves out {everything - chosen:,} of {everything:,} variants: {rest}"
+            f"--benchmark NAME --use_case N has those of one cell."
+        )
 
 
 def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Callable[[Results], object]) -> int:
@@ -67,7 +124,10 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
     scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
     pairing = flags.pairing or config.pairing
     if flags.dry_run:
-        return print_dry_run(pairs, scripts, results, pairing=pairing, executor=flags.executor)
+        limit = config.cluster.time_limit_minutes
+        return print_dry_run(
+            pairs, scripts, results, pairing=pairing, executor=flags.executor, time_limit_minutes=limit
+        )
 
     from pipeline.submission.submit import choose_executor, submit
     from pipeline.watching.follow import follow

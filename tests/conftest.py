@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from harness import locks
 from tests.made.guardian import guarded_folder
 
 HERE = Path(__file__).parent
 FRAMEWORKS_IN_THIS_PROCESS = HERE / "runners"
 LONGEST = FRAMEWORKS_IN_THIS_PROCESS / "test_several_devices.py"
+FAULTS = HERE / "faults"
+QUICK_FAULTS = FAULTS / "test_quick.py"
 SLOW = (
+    "faults",
     "harness/job",
     "pipeline/submission/test_local_queue.py",
     "pipeline/test_calibrate.py",
@@ -34,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(HERE / name) for name in SLOW):
             item.add_marker("slow")
+        if FAULTS in item.path.parents and item.path != QUICK_FAULTS:
+            item.add_marker("faults")
         if "slurm" in getattr(item, "fixturenames", ()):
             item.add_marker("slurm")
 
@@ -45,4 +51,5 @@ def pytest_configure() -> None:
     inherit that; some tests are about what a SIGINT does."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    guarded_folder()
+    # Nor do the jobs of one worker wait for those of another, or for a measurement on this machine.
+    os.environ[locks.FOLDER] = str(guarded_folder() / "locks")

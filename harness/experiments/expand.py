@@ -1,14 +1,25 @@
 """From experiments.yaml to the pairs of jobs that a command asks for. Pure: no file, no Slurm."""
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from harness.errors import ConfigError
 from harness.experiments.model import Config
-from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, JobPlan, Pair, Scalar, Screening, Variant
+from harness.experiments.narrow import ALL, Narrowing, places_of, require_valid
+from harness.plan import (
+    FRAMEWORKS,
+    Cell,
+    DataKind,
+    Framework,
+    JobPlan,
+    MeasurementSettings,
+    Pair,
+    Scalar,
+    Screening,
+    Variant,
+)
 from harness.suggest import valid_names
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.declared import benchmark_names, use_case_names
@@ -28,6 +39,7 @@ class Selection:
     data: DataKind = "real"
     quick: bool = False
     force: bool = False
+    narrowing: Narrowing = ALL
     full: bool = False
     """Every mode in all replicates, whichever is the fastest."""
 
@@ -35,62 +47,218 @@ class Selection:
 def expand(config: Config, selection: Selection) -> list[Pair]:
     """One pair for each cell that is selected and not excluded; the order is that of experiments.yaml.
 
-    A name may be any that experiments.yaml defines, in its `matrix` or not.
+    A name may be any that experiments.yaml defines, in its `matrix` or not. What the selection's narrowing names may be
+    any that harness/work/ declares. A cell that has nothing of it is no pair.
 
     Raises:
         ConfigError: a name that is not defined, a cell that takes more GPUs than its nodes have, or nothing left to
             measure.
     """
+    scope = scope_of(config, selection)
+    if not scope.cells:
+        raise ConfigError(f"nothing to measure: matrix.exclude in {config.file} removes every cell asked for")
+    if not selection.narrowing.is_empty:
+        require_valid(selection.narrowing, places_of(config, scope.cells), scope.frameworks)
+    pairs = pairs_in(config, selection, scope)
+    if not pairs:
+        raise ConfigError(_why_nothing(config, selection, scope.cells, scope.frameworks))
+    return pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """The names that a selection stands for, in the order of experiments.yaml."""
+
+    gpus: list[str]
+    cells: list[tuple[str, int]]
+    """Benchmark and use case; not those that matrix.exclude names on each of the GPUs."""
+    frameworks: list[Framework]
+
+
+def scope_of(config: Config, selection: Selection) -> Scope:
+    """Raises ConfigError for a name that is not defined."""
     where = f"not defined in {config.file}"
     gpus = _chosen("--gpu", selection.gpus, config.gpus, config.matrix.gpus, where)
     benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks, where)
     use_cases = _chosen("--use_case", selection.use_cases, config.use_cases, config.matrix.use_cases, where)
-    frameworks = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS, "no such framework")
+    known = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS, "no such framework")
+    return Scope(
+        gpus=gpus,
+        cells=[
+            (benchmark, use_case)
+            for benchmark, use_case in itertools.product(benchmarks, use_cases)
+            if not all(config.is_excluded(gpu, benchmark, use_case) for gpu in gpus)
+        ],
+        frameworks=[framework for framework in FRAMEWORKS if framework in known],
+    )
 
+
+def pairs_in(config: Config, selection: Selection, scope: Scope) -> list[Pair]:
+    """Of a selection whose narrowing is valid; none where no cell has all of it. Raises ConfigError for a cell that
+    takes more GPUs than its nodes have."""
     # The same for every GPU, and there may be thousands of variants.
-    @cache
-    def plans_of(benchmark: str, use_case: int) -> list[JobPlan]:
-        plans = [
-            JobPlan(
-                framework=framework,
-                cell=config.cell(gpus[0], benchmark, use_case),
-                variants=expand_variants(config, framework, benchmark, use_case, quick=selection.quick),
-                settings=with_possible_weights(
-                    config.settings(benchmark, use_case, quick=selection.quick), selection.data
-                ),
-                sizes=config.sizes(benchmark, quick=selection.quick),
-                protocol=config.protocol(use_case, quick=selection.quick),
-                wandb=config.wandb,
-                data=selection.data,
-                data_dir=config.data_dir,
-                quick=selection.quick,
-                force=selection.force,
-                full=selection.full,
-                screening=None if selection.full or selection.quick else _screening(config, framework, use_case),
-            )
-            for framework in FRAMEWORKS
-            if framework in frameworks
-        ]
-        return [plan if plan.screened_variants() else plan.model_copy(update={"screening": None}) for plan in plans]
-
+    plans = {cell: _plans(config, selection, scope.gpus[0], *cell, scope.frameworks) for cell in scope.cells}
     pairs = []
-    for gpu, benchmark, use_case in itertools.product(gpus, benchmarks, use_cases):
+    for gpu, (benchmark, use_case) in itertools.product(scope.gpus, scope.cells):
         if config.is_excluded(gpu, benchmark, use_case):
+            continue
+        if not selection.narrowing.is_empty and not all(plan.variants for plan in plans[benchmark, use_case]):
             continue
         cell = config.cell(gpu, benchmark, use_case)
         _require_enough_gpus(config, cell)
-        jobs = tuple(plan.model_copy(update={"cell": cell}) for plan in plans_of(benchmark, use_case))
+        jobs = tuple(plan.model_copy(update={"cell": cell}) for plan in plans[benchmark, use_case])
         pairs.append(Pair(cell=cell, jobs=jobs))
-    if not pairs:
-        raise ConfigError(f"nothing to measure: matrix.exclude in {config.file} removes every cell asked for")
     return pairs
 
 
-def _screening(config: Config, framework: Framework, number: int) -> Screening | None:
+def _plans(
+    config: Config,
+    selection: Selection,
+    gpu: str,
+    benchmark: str,
+    use_case: int,
+    frameworks: Sequence[Framework],
+) -> list[JobPlan]:
+    quick, narrowing = selection.quick, selection.narrowing
+    settings = config.settings(benchmark, use_case, quick=quick)
+    sizes, protocol = config.sizes(benchmark, quick=quick), config.protocol(use_case, quick=quick)
+    if narrowing.settings:
+        asked = dict(narrowing.settings)
+        declared = declared_use_case(config.use_cases[use_case].name).settings.model_fields
+        settings |= {name: value for name, value in asked.items() if name in declared}
+        sizes |= {name: value for name, value in asked.items() if name in sizes}
+        of_protocol = {name: value for name, value in asked.items() if name in MeasurementSettings.model_fields}
+        protocol = MeasurementSettings.model_validate(protocol.model_dump() | of_protocol, strict=True)
+    of_frameworks = narrowed(config, benchmark, use_case, frameworks, narrowing, quick=quick)
+    plans = [
+        JobPlan(
+            framework=framework,
+            cell=config.cell(gpu, benchmark, use_case),
+            variants=expand_variants(config, framework, benchmark, use_case, quick=quick, narrowing=own),
+            settings=with_possible_weights(settings, selection.data),
+            sizes=sizes,
+            protocol=protocol,
+            wandb=config.wandb,
+            data=selection.data,
+            data_dir=config.data_dir,
+            quick=quick,
+            force=selection.force,
+            flags=own.flags(),
+            full=selection.full,
+            screening=None
+            if selection.full or quick or own.execution_modes  # who names modes wants to see them
+            else _screening(config, framework, use_case, protocol),
+        )
+        for framework, own in of_frameworks.items()
+    ]
+    return [plan if plan.screened_variants() else plan.model_copy(update={"screening": None}) for plan in plans]
+
+
+def narrowed(
+    config: Config,
+    benchmark: str,
+    number: int,
+    frameworks: Sequence[Framework],
+    narrowing: Narrowing,
+    *,
+    quick: bool,
+) -> dict[Framework, Narrowing]:
+    """What of it concerns each framework in this cell.
+
+    Where execution modes are named and none is this framework's, it has one all the same: the first that meets the
+    other's in most comparisons, of its headline and those in experiments.yaml.
+    """
+    if narrowing.is_empty:
+        return dict.fromkeys(frameworks, narrowing)
+    use_case = config.use_case(number, quick=quick)
+    declared = declared_use_case(use_case.name)
+    of_benchmark = declared_benchmark(benchmark)
+    settings = {*declared.settings.model_fields, *of_benchmark.sizes.model_fields, *MeasurementSettings.model_fields}
+    models = tuple(model.name for model in of_benchmark.models if model.name in narrowing.models)
+    here = replace(
+        narrowing,
+        models=models or narrowing.models,
+        batch_sizes=tuple(size for size in narrowing.batch_sizes if size % use_case.devices == 0)
+        or narrowing.batch_sizes,
+        options=tuple(one for one in narrowing.options if one[0] in declared.options.model_fields),
+        settings=tuple(one for one in narrowing.settings if one[0] in settings),
+    )
+    own = {
+        framework: tuple(mode.name for mode in declared.modes[framework] if mode.name in narrowing.execution_modes)
+        for framework in frameworks
+    }
+    if not any(own.values()):
+        return dict.fromkeys(frameworks, here)
+    found = {framework: replace(here, execution_modes=modes) for framework, modes in own.items()}
+    met = {
+        comparison
+        for framework, modes in own.items()
+        if modes
+        for comparison in _comparisons(config, framework, benchmark, number, found[framework], quick=quick)
+    }
+    for framework in frameworks:
+        if own[framework]:
+            continue
+        headline = [declared.headline[framework]] if framework in declared.headline else []
+        choices = [
+            replace(here, execution_modes=(mode,))
+            for mode in dict.fromkeys([*headline, *use_case.execution_modes[framework]])
+        ]
+        found[framework] = max(
+            choices,
+            key=lambda one: len(met & _comparisons(config, framework, benchmark, number, one, quick=quick)),
+        )
+    return found
+
+
+def _comparisons(
+    config: Config, framework: Framework, benchmark: str, number: int, narrowing: Narrowing, *, quick: bool
+) -> set[tuple[str, bool]]:
+    """Whose rows of the report its variants are in."""
+    declared = declared_use_case(config.use_cases[number].name)
+    many_steps = {mode.name for mode in declared.modes[framework] if mode.several_steps}
+    variants = expand_variants(config, framework, benchmark, number, quick=quick, narrowing=narrowing)
+    return {(variant.comparison_key, variant.execution_mode in many_steps) for variant in variants}
+
+
+def _why_nothing(
+    config: Config, selection: Selection, cells: Sequence[tuple[str, int]], frameworks: Sequence[Framework]
+) -> str:
+    """All that is asked for exists, but no cell has it together. Said of the first, with the flags whose absence would
+    leave something."""
+    benchmark, number = cells[0]
+    quick, narrowing = selection.quick, selection.narrowing
+
+    def counts(of: Narrowing) -> dict[Framework, int]:
+        own_of = narrowed(config, benchmark, number, frameworks, of, quick=quick)
+        return {
+            one: len(expand_variants(config, one, benchmark, number, quick=quick, narrowing=own))
+            for one, own in own_of.items()
+        }
+
+    lacking = [framework for framework, count in counts(narrowing).items() if not count]
+    ways_out = []
+    for axis in fields(narrowing):
+        if axis.name == "settings" or not getattr(narrowing, axis.name):
+            continue
+        without = counts(replace(narrowing, **{axis.name: ()}))
+        if all(without.values()):
+            flag = replace(ALL, **{axis.name: getattr(narrowing, axis.name)}).flags()[0]
+            ways_out.append(f"without {flag} there would be {' + '.join(map(str, without.values()))}")
+    where = f"{benchmark}_{number}" + (" and the other cells asked for" if len(cells) > 1 else "")
+    return (
+        f"nothing to measure: {where} has no variant for {' and '.join(lacking)} with all of "
+        f"{' '.join(narrowing.flags())}. use_cases.{number}.exclude in experiments.yaml removes it"
+        f"{' (or that of `quick`)' if quick else ''}, or its model, mode and options do not go together"
+        f"{'; ' if ways_out else ''}{', '.join(ways_out)}."
+    )
+
+
+def _screening(config: Config, framework: Framework, number: int, protocol: MeasurementSettings) -> Screening | None:
     """None where one replicate is all that is wanted, which is as much as a screening; and for a use case that is not
     declared, which the check of experiments.yaml tells."""
     name = config.use_cases[number].name
-    if config.protocol(number, quick=False).replicates == 1 or name not in use_case_names():
+    if protocol.replicates == 1 or name not in use_case_names():
         return None
     declared = declared_use_case(name)
     modes = declared.modes[framework]
@@ -118,26 +286,43 @@ def _require_enough_gpus(config: Config, cell: Cell) -> None:
         )
 
 
-def baselines(config: Config, pairs: Sequence[Pair], selection: Selection) -> list[Pair]:
-    """What must be measured on one device for the scaling efficiency of these pairs, and is not among them.
+def baselines(config: Config, pairs: Sequence[Pair], selection: Selection, asked: Collection[Cell] = ()) -> list[Pair]:
+    """What must be measured on one device for the scaling efficiency of these pairs, and is not among them, nor of the
+    cells `asked`.
 
     From the use case of the same name with one device: its variants with the whole batch of a variant on N devices, or
     with 1/N of it. A quick run finds them among the variants of the full run and its own.
     """
     one_device = {use_case.name: number for number, use_case in config.use_cases.items() if use_case.devices == 1}
-    asked = {pair.cell for pair in pairs}
+    asked = {*asked, *(pair.cell for pair in pairs)}
     found: dict[Cell, Pair] = {}
     for pair in pairs:
         cell, number = pair.cell, one_device.get(pair.cell.use_case_name)
         if cell.devices == 1 or number is None or config.is_excluded(cell.gpu, cell.benchmark, number):
             continue
-        alone = replace(selection, gpus=(cell.gpu,), benchmarks=(cell.benchmark,), use_cases=(number,), force=False)
-        (whole,) = expand(config, alone)
-        jobs = [_partners(config, job, pair) for job in whole.jobs]
-        needed = whole.model_copy(update={"jobs": tuple(job for job in jobs if job.variants)})
-        if whole.cell not in asked and needed.jobs:
-            found[whole.cell] = needed
+        alone = replace(
+            selection,
+            gpus=(cell.gpu,),
+            benchmarks=(cell.benchmark,),
+            use_cases=(number,),
+            force=False,
+            narrowing=_of_baseline(pair, selection.narrowing),
+        )
+        for whole in pairs_in(config, alone, scope_of(config, alone)):
+            jobs = [_partners(config, job, pair) for job in whole.jobs]
+            needed = whole.model_copy(update={"jobs": tuple(job for job in jobs if job.variants)})
+            if whole.cell not in asked and needed.jobs:
+                found[whole.cell] = needed
     return list(found.values())
+
+
+def _of_baseline(of_several: Pair, narrowing: Narrowing) -> Narrowing:
+    """All modes of one device, and the batch sizes that those of several are compared with."""
+    if not narrowing.batch_sizes:
+        return replace(narrowing, execution_modes=())
+    sizes = [variant.batch_size for job in of_several.jobs for variant in job.variants]
+    parts = [size // of_several.cell.devices for size in sizes]
+    return replace(narrowing, execution_modes=(), batch_sizes=tuple(sorted({*sizes, *parts})))
 
 
 def _partners(config: Config, job: JobPlan, of_several: Pair) -> JobPlan:
@@ -157,23 +342,42 @@ def _partners(config: Config, job: JobPlan, of_several: Pair) -> JobPlan:
 
 
 def expand_variants(
-    config: Config, framework: Framework, benchmark: str, number: int, *, quick: bool
+    config: Config,
+    framework: Framework,
+    benchmark: str,
+    number: int,
+    *,
+    quick: bool,
+    narrowing: Narrowing = ALL,
 ) -> tuple[Variant, ...]:
-    """Every combination of the use case's axes that makes sense and that `exclude` does not name."""
+    """Every combination of the use case's axes that makes sense and that `exclude` does not name.
+
+    Args:
+        narrowing: of valid values; none of them need be this cell's.
+    """
     use_case = config.use_case(number, quick=quick)
-    options = _combinations(use_case.options)
+    options = _combinations({name: narrowing.values_of(name) or values for name, values in use_case.options.items()})
+    modes: Sequence[str] = use_case.execution_modes[framework]
+    models: Sequence[str] = config.models(benchmark, quick=quick)
+    if narrowing.execution_modes:
+        declared = declared_use_case(use_case.name)
+        modes = [mode.name for mode in declared.modes[framework] if mode.name in narrowing.execution_modes]
+    if narrowing.models:
+        models = _models_asked_for(narrowing, benchmark, use_case.name)
     excluded = [
         partial for partial in config.excluded(benchmark, number, quick=quick) if partial.concerns(framework, benchmark)
     ]
     combinations = (
         combination
-        for model in config.models(benchmark, quick=quick)
+        for model in models
         for combination in itertools.product(
             [model],
             options,
-            config.batch_sizes(benchmark, model, number, quick=quick),
-            use_case.precisions,
-            use_case.execution_modes[framework],
+            [size for size in narrowing.batch_sizes if size % use_case.devices == 0]
+            if narrowing.batch_sizes
+            else config.batch_sizes(benchmark, model, number, quick=quick),
+            narrowing.precisions or use_case.precisions,
+            modes,
         )
     )
     variants = (
@@ -194,6 +398,16 @@ def expand_variants(
     )
 
 
+def _models_asked_for(narrowing: Narrowing, benchmark: str, use_case_name: str) -> list[str]:
+    """Those that the benchmark declares and the use case does not refuse."""
+    of_benchmark, use_case = declared_benchmark(benchmark), declared_use_case(use_case_name)
+    return [
+        model.name
+        for model in of_benchmark.models
+        if model.name in narrowing.models and use_case.refuses(of_benchmark, model) is None
+    ]
+
+
 def makes_sense(use_case_name: str, framework: Framework, benchmark_name: str, variant: Variant) -> bool:
     """Whether its execution mode makes sense for its model and can do what its options ask for. Of names that are not
     declared nothing is said here: the check of experiments.yaml, which tells of them, expands too."""
@@ -207,7 +421,7 @@ def makes_sense(use_case_name: str, framework: Framework, benchmark_name: str, v
     return use_case.goes_with(modes[0], models[0], variant.options)
 
 
-def _combinations(axes: dict[str, tuple[str | int | float | bool, ...]]) -> list[dict[str, Scalar]]:
+def _combinations(axes: dict[str, tuple[Scalar, ...]]) -> list[dict[str, Scalar]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 

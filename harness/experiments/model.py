@@ -22,6 +22,7 @@ from harness.experiments.words import UNION_TAGS
 from harness.paths import REPOSITORY
 from harness.plan import (
     Cell,
+    DataKind,
     FileName,
     Framework,
     Frozen,
@@ -291,6 +292,32 @@ class QuickConfig(Frozen):
     use_cases: dict[int, QuickUseCase] = {}
 
 
+class PresetPart(Frozen):
+    """A selection; what is absent is all that experiments.yaml has."""
+
+    benchmarks: tuple[str, ...] = ()
+    use_cases: tuple[int, ...] = ()
+    frameworks: tuple[Framework, ...] = ()
+    models: tuple[str, ...] = ()
+    batch_sizes: tuple[Count, ...] = ()
+    precisions: tuple[Precision, ...] = ()
+    execution_modes: tuple[str, ...] = ()
+    """Of either framework."""
+    options: dict[str, OneOrMore[Setting]] = {}
+    settings: dict[str, Setting] = {}
+    """As `--set` has them: of a use case, of `measurement`, or sizes."""
+
+
+class PresetConfig(Frozen):
+    """What `--preset NAME` measures: all of its parts."""
+
+    about: Annotated[str, Field(min_length=1)]
+    """What it is, in a few words."""
+    quick: bool = False
+    data: DataKind = "real"
+    parts: Some[PresetPart]
+
+
 class Config(Frozen):
     """experiments.yaml."""
 
@@ -305,6 +332,7 @@ class Config(Frozen):
     use_cases: Annotated[dict[Count, UseCaseConfig], Field(min_length=1)]
     measurement: MeasurementSettings = MeasurementSettings()
     quick: QuickConfig = QuickConfig()
+    presets: dict[FileName, PresetConfig] = {}
     wandb: WandbSettings = WandbSettings()
     _file: str = PrivateAttr("experiments.yaml")
 

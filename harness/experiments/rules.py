@@ -10,11 +10,23 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.experiments.expand import expand_variants
-from harness.experiments.model import BatchSizes, Config, PartialVariant, QuickBenchmark, QuickUseCase, UseCaseConfig
+from harness.errors import ConfigError
+from harness.experiments.expand import expand_variants, narrowed
+from harness.experiments.model import (
+    BatchSizes,
+    Config,
+    PartialVariant,
+    PresetConfig,
+    PresetPart,
+    QuickBenchmark,
+    QuickUseCase,
+    UseCaseConfig,
+)
+from harness.experiments.narrow import places_of, require_valid
+from harness.experiments.presets import cells_of, narrowing_of_part
 from harness.experiments.source import Keys, Problem, Source
 from harness.experiments.words import field_problem, field_words, shape_problems
-from harness.plan import FRAMEWORKS, MOST_VARIANTS, Framework, Frozen, MeasurementSettings
+from harness.plan import CPU, FRAMEWORKS, MOST_VARIANTS, Framework, Frozen, MeasurementSettings
 from harness.suggest import valid_names
 from harness.work.declared import Benchmark, UseCase, benchmark, benchmark_names, use_case, use_case_names
 
@@ -23,6 +35,7 @@ Problems = Iterator[Problem]
 
 def check(config: Config, source: Source) -> Problems:
     yield from _check_matrix(config, source)
+    yield from _check_cpu(config, source)
     yield from _check_benchmarks(config, source)
     for number, given in config.use_cases.items():
         yield from _check_use_case(number, given, config, source)
@@ -36,6 +49,45 @@ def check(config: Config, source: Source) -> Problems:
             yield source.problem(keys, f"not one of use_cases; {valid_names(number, config.use_cases)}", at_key=True)
     yield from _check_measurement(config, source)
     yield from _check_cells(config, source)
+    yield from _check_presets(config, source)
+
+
+def _check_presets(config: Config, source: Source) -> Problems:
+    for name, preset in config.presets.items():
+        places: dict[tuple[str, int], int] = {}
+        for index, part in enumerate(preset.parts):
+            keys: Keys = ("presets", name, "parts", index)
+            unknown = [
+                *_known((*keys, "benchmarks"), part.benchmarks, config.benchmarks, source),
+                *_known((*keys, "use_cases"), part.use_cases, config.use_cases, source),
+            ]
+            yield from unknown
+            if unknown:
+                continue
+            for cell in cells_of(config, part):
+                if places.setdefault(cell, index) != index:
+                    rule = f"{cell[0]} with use case {cell[1]} is in parts[{places[cell]}] already"
+                    yield source.problem(keys, f"{rule}; a preset has one part for each cell")
+            yield from _check_part(keys, part, preset, config, source)
+
+
+def _check_part(keys: Keys, part: PresetPart, preset: PresetConfig, config: Config, source: Source) -> Problems:
+    narrowing, cells = narrowing_of_part(part), cells_of(config, part)
+    is_declared = all(_benchmark(name) and _use_case(config.use_cases[number].name) for name, number in cells)
+    if not is_declared or narrowing.is_empty:
+        return
+    try:
+        require_valid(narrowing, places_of(config, cells), part.frameworks or FRAMEWORKS)
+    except ConfigError as error:
+        yield source.problem(keys, f"as flags: {error}")
+        return
+    for benchmark_name, number in cells:
+        own = narrowed(config, benchmark_name, number, part.frameworks or FRAMEWORKS, narrowing, quick=preset.quick)
+        for framework in own:
+            if not expand_variants(
+                config, framework, benchmark_name, number, quick=preset.quick, narrowing=own[framework]
+            ):
+                yield source.problem(keys, f"leaves nothing to measure for {framework} in {benchmark_name}_{number}")
 
 
 def _check_cells(config: Config, source: Source) -> Problems:
@@ -59,6 +111,13 @@ def _check_matrix(config: Config, source: Source) -> Problems:
         yield from _known((*keys, "gpu"), partial.gpu, config.gpus, source)
         yield from _known((*keys, "benchmark"), partial.benchmark, config.benchmarks, source)
         yield from _known((*keys, "use_case"), partial.use_case, config.use_cases, source)
+
+
+def _check_cpu(config: Config, source: Source) -> Problems:
+    given = config.gpus.get(CPU)
+    for key in ("gres", "per_node"):
+        if given and getattr(given, key) is not None:
+            yield source.problem(("gpus", CPU, key), "is for GPUs; `cpu` asks for none", at_key=True)
 
 
 def _check_benchmarks(config: Config, source: Source) -> Problems:

@@ -208,6 +208,17 @@ def _compose(text: str) -> yaml.Node | None:
         return yaml.compose(text, Loader=yaml.BaseLoader)
 
 
+def plain_value(text: str) -> str | int | float | bool | None:
+    """What a text without quotes stands for."""
+    if NULL.fullmatch(text):
+        return None
+    if boolean := BOOLEAN.fullmatch(text):
+        return boolean["true"] is not None
+    if INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if FLOAT.fullmatch(text) else text
+
+
 class _Builder:
     """Turns nodes into data and notes their places in `source`."""
 
@@ -272,23 +283,14 @@ class _Builder:
         text: str = node.value
         if getattr(node, "style", None):  # in quotes, or a block of text
             return self._whole_characters(node, text, dotted)
-        if NULL.fullmatch(text):
-            return None
-        if boolean := BOOLEAN.fullmatch(text):
-            return boolean["true"] is not None
-        if INTEGER.fullmatch(text):
-            if len(text.lstrip("+-0")) > MOST_DIGITS:
-                self._note(
-                    node, dotted, shortened(text), f"too large for a number: it has more than {MOST_DIGITS} digits"
-                )
-                return int(text[:MOST_DIGITS])
-            return int(text)
-        if FLOAT.fullmatch(text):
-            number = float(text)
-            if not math.isfinite(number):
-                self._note(node, dotted, shortened(text), "too large for a number")
-            return number
-        return text
+        if INTEGER.fullmatch(text) and len(text.lstrip("+-0")) > MOST_DIGITS:
+            rule = f"too large for a number: it has more than {MOST_DIGITS} digits"
+            self._note(node, dotted, shortened(text), rule)
+            return int(text[:MOST_DIGITS])
+        value = plain_value(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            self._note(node, dotted, shortened(text), "too large for a number")
+        return value
 
     def _whole_characters(self, node: yaml.Node, text: str, dotted: str) -> str:
         """JSON writes a character beyond U+FFFF as two halves, each escaped."""

@@ -10,28 +10,28 @@ To a rank's own events three kinds are added: `exit`, the last one, with the exi
 
 import os
 import queue
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
 
 from harness.errors import ProjectError
 from harness.files import way_out
+from harness.job.caches import in_use, new_name
 from harness.job.ranks import Ranks, RanksReport, log_of_rank
 from harness.job.slurm_step import (
     STUCK,
+    controller_answers,
     ends_of_tasks,
     free_port,
     lost_node,
@@ -44,6 +44,7 @@ from harness.measure.gpu import open_gpu
 from harness.measure.world import ALONE, World
 from harness.paths import REPOSITORY
 from harness.plan import Cell, Framework, Measurement
+from harness.slurm_words import NO_ANSWER
 from harness.work.declared import use_case
 
 LOG_TAIL_LINES = 15
@@ -55,6 +56,11 @@ END_TIMEOUT_S = 30.0
 kernel and may do so for ever."""
 STEP_END_TIMEOUT_S = 90.0
 """The same for srun, which waits for KillWait of slurm.conf, 30 s by default, before it says that a task is left."""
+CONTROLLER_PATIENCE_S = 600.0
+"""For Slurm's controller to come back, as after an update. The allocation stays, and may have been waited for for
+days."""
+ASK_CONTROLLER_EVERY_S = 5.0
+STEP_RETRIES = 3
 EXPLANATION_TIMEOUT_S = 180.0
 """From the last number that is measured to the end: a tracer that hangs costs no more."""
 CLEAN_UP_S = 10.0
@@ -62,6 +68,8 @@ CLEAN_UP_S = 10.0
 BESIDE_THE_POOL_BYTES = 1.5 * 2**30
 JOB_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """By these a scheduler or a user ends a job. What they mean is the job's to decide; it kills its ranks."""
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 Events = queue.SimpleQueue[tuple[int, Event]]
 Tell = Callable[[int, Event], None]
@@ -76,15 +84,21 @@ class Children:
     """Starts the processes of one measurement after the other, for one job. For use in the main thread only: the kernel
     ends a process with the thread that started it."""
 
-    def __init__(self, framework: Framework, cell: Cell, *, while_waiting: Callable[[], None]) -> None:
-        """Raises ConfigError where the cell's ranks cannot be started from here."""
+    def __init__(
+        self, framework: Framework, cell: Cell, *, while_waiting: Callable[[], None], tell: Callable[[str], None]
+    ) -> None:
+        """`tell`: what it waits for, where that is not its ranks.
+
+        Raises ConfigError where the cell's ranks cannot be started from here.
+        """
         require_allocation(cell)
         self._framework = framework
         self._cell = cell
         self._while_waiting = while_waiting
+        self._tell = tell
         self._use_case = use_case(cell.use_case_name)
         self._is_step = cell.devices > 1 and "SLURM_JOB_ID" in os.environ
-        self._caches = Path(tempfile.gettempdir()) / f"compiler-caches-{secrets.token_hex(6)}"
+        self._caches = new_name()
         self._was_killed = False
         self._stuck: str | None = None
 
@@ -111,13 +125,31 @@ class Children:
         nodes = self._nodes_of_ranks(task.measurement)
         caches = task.caches or str(self._caches)
         task = task.model_copy(update={"world": self._world(nodes), "caches": caches})
-        ranks = Ranks(nodes, log)
-        events: Events = queue.SimpleQueue()
         was_killed, self._was_killed = self._was_killed, True  # also where a signal ends this
-        with self._running(task, nodes, log, lambda rank, event: events.put((rank, event))):
-            report = self._listen(task.measurement.protocol.timeout_s, ranks, events, hear)
+        report = self._work_once(task, nodes, log, hear)
+        for _ in range(STEP_RETRIES):
+            if not (self._is_step and was_never_started(report) and self._controller_comes_back()):
+                break
+            report = self._work_once(task, nodes, log, hear)
         self._was_killed = was_killed or report.outcome not in ("ok", "refused")
         return report
+
+    def _work_once(
+        self, task: ChildTask, nodes: Sequence[str], log: Path, hear: Callable[[Event], None]
+    ) -> RanksReport:
+        events: Events = queue.SimpleQueue()
+        with self._running(task, nodes, log, lambda rank, event: events.put((rank, event))):
+            return self._listen(task.measurement.protocol.timeout_s, Ranks(nodes, log), events, hear)
+
+    def _controller_comes_back(self) -> bool:
+        give_up_at = time.monotonic() + CONTROLLER_PATIENCE_S
+        while time.monotonic() < give_up_at:
+            self._tell("waits for Slurm's controller, which does not answer; nothing is lost")
+            self._while_waiting()
+            if controller_answers():
+                return self._stuck is None
+            time.sleep(ASK_CONTROLLER_EVERY_S)
+        return False
 
     def close(self) -> None:
         """On other nodes a rank that was killed has left its compilers' caches."""
@@ -151,10 +183,12 @@ class Children:
             for each in logs:  # srun would only warn of one that cannot be written
                 each.write_text("")
         started: list[_Process] = []
+        lock = ExitStack()
         run = [sys.executable, "-u", f"{self._framework}_runner/run.py", "--rank"]
         try:
             try:
                 Path(task.caches).mkdir(exist_ok=task.caches_kept)
+                lock.enter_context(in_use(Path(task.caches)))
                 if self._is_step:
                     step = step_command(self._cell, len(nodes), log)
                     started.append(_Step([*step, *run, "slurm"], task, nodes, logs, tell))
@@ -177,6 +211,7 @@ class Children:
                 )
             if not task.caches_kept:
                 shutil.rmtree(task.caches, ignore_errors=True)
+            lock.close()
 
     def _listen(self, timeout_s: float, ranks: Ranks, events: Events, hear: Callable[[Event], None]) -> RanksReport:
         """Until every rank's result is here, or the first failure."""
@@ -200,10 +235,17 @@ class Children:
         return ranks.report()
 
 
+def was_never_started(report: RanksReport) -> bool:
+    """Whether srun could not make the step, as Slurm's controller did not answer."""
+    return report.outcome == "failed" and not report.environment and bool(NO_ANSWER.search(report.reason or ""))
+
+
 class _Process(ABC):
     """A process of this machine on whose stdout events come. It runs from the moment it is made."""
 
-    def __init__(self, command: Sequence[str], ranks: Sequence[int], tell: Tell, *, stderr: IO[str] | int) -> None:
+    def __init__(
+        self, command: Sequence[str], task: ChildTask, ranks: Sequence[int], tell: Tell, *, stderr: IO[str] | int
+    ) -> None:
         """Raises OSError.
 
         Args:
@@ -217,7 +259,7 @@ class _Process(ABC):
             stdout=subprocess.PIPE,
             stderr=stderr,
             cwd=REPOSITORY,
-            env=child_environment(),
+            env=child_environment(for_cpu=task.measurement.cell.is_for_cpu),
             start_new_session=True,  # its signals come from here alone
         )
         self._readers = [threading.Thread(target=self._read_events, daemon=True)]
@@ -267,7 +309,7 @@ class _LocalRank(_Process):
     def __init__(self, command: Sequence[str], task: ChildTask, rank: int, log: Path, tell: Tell) -> None:
         self._log = log
         with log.open("w") as output, _job_signals_blocked():
-            super().__init__(command, [rank], tell, stderr=output)
+            super().__init__(command, task, [rank], tell, stderr=output)
         self._begin(task)
 
     def end(self) -> bool:
@@ -292,7 +334,7 @@ class _Step(_Process):
         self, command: Sequence[str], task: ChildTask, nodes: Sequence[str], logs: Sequence[Path], tell: Tell
     ) -> None:
         """`nodes` and `logs`: of each rank."""
-        super().__init__(command, range(len(nodes)), tell, stderr=subprocess.PIPE)
+        super().__init__(command, task, range(len(nodes)), tell, stderr=subprocess.PIPE)
         self._nodes = nodes
         self._logs = logs
         self._running = set(self._ranks)
@@ -360,9 +402,12 @@ def _job_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def child_environment() -> dict[str, str]:
+def child_environment(*, for_cpu: bool = False) -> dict[str, str]:
     """Defaults that the caller may override, and no proxies: the ranks reach each other directly, and gRPC, which JAX's
     use, would ask a proxy for the way.
+
+    Args:
+        for_cpu: GPUs are hidden from both frameworks, whatever the caller's environment says.
 
     JAX may take almost all of the GPU's memory, as PyTorch may: its own limit is 75 %, whether it takes that at once or
     not. The variable for that has an older name, and JAX refuses both together (jaxlib/xla_client.py).
@@ -374,7 +419,8 @@ def child_environment() -> dict[str, str]:
     }
     if "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:
         defaults["XLA_CLIENT_MEM_FRACTION"] = memory_fraction(gpu_memory_bytes())
-    return defaults | {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    given = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    return defaults | given | (NO_GPU if for_cpu else {})
 
 
 @cache

@@ -14,11 +14,14 @@ from pathlib import Path
 from types import FrameType
 
 from harness.errors import ProjectError, RecordError
+from harness.job.caches import remove_leftovers
 from harness.job.children import JOB_SIGNALS, Children, RanksStuckError
+from harness.job.cut_offs import LAST_AFTER, TIMEOUT_AFTER, CutOffs
 from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
 from harness.job.tracker import NullTracker, Tracker, open_tracker
+from harness.job.turn import turn
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
@@ -94,7 +97,9 @@ class Job:
             restart_count=int(slurm.get("restart_count") or 0),
         )
         self.teller = Teller(self.progress, folder.heartbeat, plan.framework)
-        self.children = Children(plan.framework, plan.cell, while_waiting=self.teller.when_due)
+        self.children = Children(plan.framework, plan.cell, while_waiting=self.teller.when_due, tell=self._tell_of_wait)
+        self.cut_offs = CutOffs(folder.cut_offs)
+        self._at_hand: Measurement | None = None
         self.tracker: Tracker = NullTracker()
         self.gate = ParityGate(results)
         self.parity = ParityRun(
@@ -171,20 +176,25 @@ class Job:
         """
         progress, say = self.progress, self.teller.say
         say(f"{self.plan.name}: {self._what_is_to_do()}, records in {self.results.records(self.plan.cell)}")
+        remove_leftovers()
         before = progress.model_copy()
         self.tracker = open_tracker(self.plan.wandb, self.results)
         try:
             with stop_on_signal():
+                progress.current = "its turn"
                 self.teller.beat()
-                if self._takes("screening"):
-                    for measurement in self.screenings:
+                with turn(tell=self._tell_of_wait, warn=say):
+                    if self._takes("screening"):
+                        for measurement in self._in_order(self.screenings):
+                            self._measure_unless_settled(measurement)
+                        self._choose()
+                    measurements = [each for each in self.replicates if self._takes(each.replicate)]
+                    self._compute_parity(measurements)
+                    for measurement in self._in_order(measurements):
                         self._measure_unless_settled(measurement)
-                    self._choose()
-                measurements = [each for each in self.replicates if self._takes(each.replicate)]
-                self._compute_parity(measurements)
-                for measurement in measurements:
-                    self._measure_unless_settled(measurement)
-        except Stopped:
+        except Stopped as stopped:
+            if stopped.number == signal.SIGUSR2 and self._at_hand is not None:
+                self.cut_offs.note(self._at_hand, warn=say)
             self.teller.beat("stopped")
             total = progress.measurements_total
             say(f"stopped by a signal after {progress.measurements_done} of {total}; a later run goes on here")
@@ -211,6 +221,11 @@ class Job:
             f"{progress.measurements_skipped - before.measurements_skipped} had a record, {failed} failed"
         )
         return EXIT_FAILED if failed else 0
+
+    def _tell_of_wait(self, words: str) -> None:
+        self.progress.set_phase(words, None, None)
+        self.teller.say(words, once=True)
+        self.teller.when_due()
 
     def _what_is_to_do(self) -> str:
         here = [
@@ -245,11 +260,45 @@ class Job:
             progress.screenings_done += measurement.is_screening
             return
         start = time.monotonic()
-        record = self._measure(measurement)
+        if self.cut_offs.of(measurement) < TIMEOUT_AFTER:
+            self._at_hand = measurement
+            record = self._measure(measurement)
+            self._at_hand = None
+        else:
+            record = self._own_timeout(measurement) or self._give_up(measurement)
         self._count_made(measurement, time.monotonic() - start)
         self._count_record(record)
         self.teller.say(f"[{progress.fraction()}] {_describe_outcome(record)}")
         self.teller.beat()
+
+    def _in_order(self, measurements: Iterable[Measurement]) -> list[Measurement]:
+        """As given; what was cut off more than once comes last, so that it blocks nothing."""
+        return sorted(measurements, key=lambda measurement: self.cut_offs.of(measurement) >= LAST_AFTER)
+
+    def _own_timeout(self, measurement: Measurement) -> Record | None:
+        """Which an earlier run of this job has left."""
+        records = [_read(path) for path in self.results.record_files(measurement)]
+        own = [record for record in records if record and record.job == self.folder.name]
+        return next((record for record in own if record.outcome == "timeout"), None)
+
+    def _give_up(self, measurement: Measurement) -> Record:
+        times = self.cut_offs.of(measurement)
+        now = _now()
+        record = Record(
+            measurement_id=measurement.id,
+            measurement=measurement,
+            outcome="timeout",
+            reason=f"cut off {times} times by the end of the job's time, or by a preemption. Raise time_limit_minutes "
+            f"in experiments.yaml, or make it shorter",
+            job=self.folder.name,
+            data=self.data,
+            weights=self.weights.get(measurement.variant.model),
+            started_at=now,
+            ended_at=now,
+            environment=self.environment,
+        )
+        write_record(record, self.results.new_record(measurement))
+        return record
 
     def _measure(self, measurement: Measurement) -> Record:
         """Leave a record, whatever becomes of the measurement's processes."""

@@ -15,13 +15,17 @@ import re
 import shutil
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from harness.errors import ConfigError, ProjectError
+from harness.experiments.flags import add_narrowing_flags
+from harness.job.caches import in_use
 from harness.job.children import JOB_SIGNALS, cannot_start
 from harness.job.job import EXIT_STOPPED, Job, Stopped
+from harness.job.turn import keep_busy
 from harness.measure.channel import Channel, ChildTask
 from harness.measure.process import run_child
 from harness.paths import REPOSITORY, JobFolder, Results
@@ -89,6 +93,7 @@ def _run_rank(framework: Framework, place: str) -> int:
     """One rank of one measurement. `place`: its number on this machine, or `slurm` for a task of a step."""
     signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
+    keep_busy()
     events = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is for the log
     try:
@@ -103,19 +108,19 @@ def _run_rank(framework: Framework, place: str) -> int:
         return EXIT_USAGE
     channel = Channel(events, world.rank)
     caches = Path(task.caches) / str(world.rank)
-    try:
+    with ExitStack() as stack:
+        try:
+            if not task.caches_kept:
+                shutil.rmtree(caches, ignore_errors=True)  # of a rank that was killed
+            caches.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(in_use(caches.parent))
+        except OSError as error:
+            channel.error("failed", cannot_start(error))
+            return 0
         if not task.caches_kept:
-            shutil.rmtree(caches, ignore_errors=True)  # of a rank that was killed
-        caches.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        channel.error("failed", cannot_start(error))
-        return 0
-    os.environ.update(cache_variables(caches, kept=task.caches_kept))
-    try:
+            stack.callback(shutil.rmtree, caches, ignore_errors=True)
+        os.environ.update(cache_variables(caches, kept=task.caches_kept))
         return run_child(framework, task.model_copy(update={"world": world}), channel)
-    finally:
-        if not task.caches_kept:
-            shutil.rmtree(caches, ignore_errors=True)
 
 
 def cache_variables(folder: Path, *, kept: bool) -> dict[str, str]:
@@ -153,7 +158,10 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--benchmark", help="a name under `benchmarks` in experiments.yaml")
     parser.add_argument("--use_case", "--use-case", type=count, help="a number under `use_cases`")
     parser.add_argument(
-        "--gpu", default="any", help="a name under `gpus` (default: any); only a label when run by hand"
+        "--gpu", default="any", help="a name under `gpus` (default: any); by hand a label, but `cpu` hides GPUs"
+    )
+    add_narrowing_flags(
+        lambda flag, **options: parser.add_argument(*dict.fromkeys((flag, flag.replace("_", "-"))), **options)
     )
     parser.add_argument("--data", choices=("real", "sample"), default="real", help="sample needs no download")
     parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
@@ -195,6 +203,7 @@ def _plan_of(framework: Framework, parsed: argparse.Namespace) -> tuple[JobPlan,
 def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
     from harness.experiments.expand import Selection, expand
     from harness.experiments.load import load_config
+    from harness.experiments.narrow import narrowing_of
 
     selection = Selection(
         gpus=(parsed.gpu,),
@@ -204,6 +213,7 @@ def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
         data=parsed.data,
         quick=parsed.quick,
         force=parsed.force,
+        narrowing=narrowing_of(parsed),
         full=parsed.full,
     )
     return expand(load_config(parsed.config), selection)[0].jobs[0]

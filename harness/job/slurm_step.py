@@ -95,6 +95,14 @@ def _numbers(text: str) -> Sequence[int]:
     return [number for first, _, last in parts for number in range(int(first), int(last or first) + 1)]
 
 
+def controller_answers() -> bool:
+    try:
+        ping = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return " is UP" in ping.stdout
+
+
 def nodes_of_job(variables: Mapping[str, str] = os.environ) -> list[str]:
     """In the order in which a step takes them. Raises ProjectError where scontrol is needed and does not answer."""
     node_list = variables["SLURM_JOB_NODELIST"]

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.job.caches import PREFIX, in_use
 from harness.job.ranks import RanksReport
 from harness.measure.channel import ChildTask
 from harness.measure.clock import compile_time_s
@@ -33,7 +34,10 @@ def start_twice(task: ChildTask, log: Path, work: Callable[[ChildTask, Path], Ra
     reported, finds them. Both frameworks' caches are on here, whatever their defaults. The second then says where a
     step's time goes: nothing is timed in it any more."""
     log = log.with_name(f"{log.stem}-warm-start{log.suffix}")
-    with tempfile.TemporaryDirectory(prefix="warm-caches-", ignore_cleanup_errors=True) as caches:
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{PREFIX}warm-", ignore_cleanup_errors=True) as caches,
+        in_use(Path(caches)),
+    ):
         cold_calls = task.model_copy(update={"cold_calls_only": True, "caches": caches, "caches_kept": True})
         first = work(cold_calls, log)
         explains = task.measurement.protocol.explain

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.measure.channel import Channel
+from harness.measure.company import Company
 from harness.measure.explain import explain
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
 from harness.measure.program import Build, Infers, Phase, Program, Session, Trains
@@ -87,7 +88,9 @@ class Measuring:
         checks = program.check()
         program.witness()
         program.settle()
+        company = Company()
         steady = self._steady(program, idle_watts)
+        other_cpus = self._other_cpus(company)
         self._require_finite(program)
         witness = program.witness()
         goes_on = not self._session.measurement.is_screening
@@ -104,6 +107,7 @@ class Measuring:
             gpu_states=steady.gpu_states,
             gpu_states_absent=self._gpu.absent,
             held_back=steady.held_back,
+            other_cpus=other_cpus,
             epochs=epochs,
             time_to_target_s=self._time_to_target_s(epochs),
             evaluation=evaluation,
@@ -143,6 +147,10 @@ class Measuring:
         so_far = Result(blocks=steady.blocks, latency=steady.latency, energy=steady.energy, memory=self._memory())
         self._channel.metrics(summary_numbers(so_far))
         return steady
+
+    def _other_cpus(self, company: Company) -> float | None:
+        """Of several ranks on one machine the others are no strangers, so there it is not told."""
+        return company.cpus() if self._gpu.absent and self._session.world.size == 1 else None
 
     def _require_finite(self, program: Program) -> None:
         """Raises CheckFailed where the timed calls have led to numbers that are none: zeros and infinities cost other

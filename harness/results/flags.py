@@ -41,6 +41,8 @@ COUNTED_REASONS = {
 }
 """What an instant reading may say, and the counters that know it better: it is read between two blocks, when the GPU
 idles."""
+OTHER_CPUS = 0.25
+"""Of one CPU, on average. What an idle machine does beside a measurement is a few hundredths."""
 KNOWN_SLOW_JAXLIB = ("0.10.2", "0.11.0")
 """On NVIDIA GPUs they compile a float32 scatter-add to a loop of compare-and-swap, 450 to 2000 times slower where
 threads meet (openxla/xla#46225, jax-ml/jax#38806). It is in the gradient of every max-pooling and embedding."""
@@ -68,6 +70,10 @@ def quality_flags(
     flags |= _throttle_flags(result)
     flags |= _gpu_flags(result.gpu_states, environment)
     flags |= _version_flags(environment)
+    if result.other_cpus is not None and result.other_cpus > OTHER_CPUS:
+        flags["other_processes"] = (
+            f"other processes kept {result.other_cpus:.1f} of this one's CPUs busy while it was timed"
+        )
     window_s = result.energy.window_s
     if result.energy.gross_joules is not None and window_s is not None and window_s < ENERGY_WINDOW_MIN_S:
         flags["energy_window_short"] = (

@@ -262,6 +262,9 @@ class Result(Measured):
     gpu_states_absent: str | None = None
     held_back: HeldBack | None = None
     """None where no GPU was asked."""
+    other_cpus: float | None = None
+    """How many of this process's CPUs other processes kept busy, on average over the steady state. None where a GPU was
+    asked, on several devices, and in windows that are too short to tell."""
     epochs: list[EpochPoint] = []
     time_to_target_s: float | None = None
     """Training time (evaluation excluded) until test accuracy first reached settings["target_metric"]."""

@@ -457,6 +457,44 @@ OVERVIEW = _ratios(
 )
 
 
+def _over_devices(name: str, title: str, caption: str, *, x: str, told: Sequence[str] = ()) -> Chart:
+    """Small multiples, one for each variant that several devices have measured; a line for each device."""
+    of_x = _numbers(TITLES[x], LOG, format="~s", tickCount=4)
+    devices = {**_rows("device"), "title": None}
+    common: Spec = {"y": devices, "yOffset": OFFSET}
+    point: Spec = {**common, "x": {"field": x, **of_x}, **COLOR, **SHAPE}
+    tooltip = _tooltip("flags", "device", "framework", "mode", x, *told)
+    bars: Spec = {
+        "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
+        "mark": {"type": "rule", "strokeWidth": 2},
+        "encoding": {**common, "x": {"field": "low", **of_x}, "x2": {"field": "high"}, **COLOR},
+    }
+    layers = [*([bars] if x == "throughput" else []), {"mark": POINT, "encoding": {**point, "tooltip": tooltip}}]
+    header = {"labelExpr": "split(datum.label, ' | ')"}
+    return Chart(
+        f"{name}_over_devices",
+        title,
+        f"{caption} Each framework in its fastest mode on that device. The axis is logarithmic.",
+        data=f"devices_{name}",
+        x=x,
+        layers=_small_multiples(*layers, height=140, own=("x", "y"), header=header),
+    )
+
+
+DEVICE_CHARTS = (
+    _over_devices(
+        "throughput",
+        "Throughput by device",
+        "Samples per second, median over replicates with its 95 % interval.",
+        x="throughput",
+        told=INTERVAL,
+    ),
+    _over_devices(
+        "energy", "Energy of one sample by device", "Of the GPU's board, gross.", x="gross_mj", told=("net_mj",)
+    ),
+)
+
+
 TERM_COLORS: dict[Term, str] = {
     "product": "#009E73",
     "traffic": "#E69F00",

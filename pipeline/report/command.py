@@ -29,7 +29,13 @@ from pipeline.report.page import page_html
 from pipeline.report.reading import Reading, read_records, without_collector, without_odd_ones
 from pipeline.report.readme import PART_OF_README, results_table
 from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
-from pipeline.report.terminal import new_console, null_console, print_calibrations, print_sections
+from pipeline.report.terminal import (
+    new_console,
+    null_console,
+    print_calibrations,
+    print_devices,
+    print_sections,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,6 +81,7 @@ def print_summary(
     alone = one_device(sections(_one_device_records(results, plans, console), judge))
     compared = sections(reading.records, judge)
     print_sections(compared, console, alone)
+    print_devices(compared, console)
     calibrations, refused = read_calibrations(_calibration_folders(results))
     _print_refused(refused, console)
     print_calibrations(calibrated_devices(calibrations, _devices(compared)), console)
@@ -123,6 +130,7 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     compared = sections(records, judge)
     alone = one_device(compared)
     print_sections(compared, null_console(), alone)
+    print_devices(compared, null_console())
     page_html(compared, alone, records, (), results.root)
     csv_text(compared, alone)
     phases_csv_text(compared)
@@ -153,6 +161,7 @@ def _show_and_write(
         write_page(files, compared, alone, records, (*reading.refused, *refused), results.root, calibrated)
         write_tables(files, compared, alone, calibrated)
         print_sections(compared, console, alone)
+        print_devices(compared, console)
         _print_refused(refused, console)
         print_calibrations(calibrated, console)
         with _progress("drawing figures", len(to_draw), console) as advance:

@@ -11,6 +11,7 @@ from harness.results.record import Record
 from pipeline.report.batch_axis import BatchPanel, batch_panels
 from pipeline.report.charts import (
     BATCH_CHARTS,
+    DEVICE_CHARTS,
     MEMORY_FIELD,
     OVERVIEW,
     Chart,
@@ -22,6 +23,7 @@ from pipeline.report.charts import (
 )
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling, tally
 from pipeline.report.declared import task_of
+from pipeline.report.devices_axis import DevicePanel, device_panels
 from pipeline.report.option_axis import OptionAxis, option_axis, speed_ups
 from pipeline.report.why import terms_of
 from pipeline.report.why_words import term_words
@@ -44,7 +46,7 @@ class Drawing:
 
 
 def overview(compared: Sequence[Section]) -> Drawing:
-    """One point for each section: the geometric mean over its variants."""
+    """One point for each section: the geometric mean over its variants; and device against device."""
     points: Points = []
     for section in compared:
         setup, found = section.setup, tally(section.rows)
@@ -66,7 +68,22 @@ def overview(compared: Sequence[Section]) -> Drawing:
                 "two sides": unlike_names(section.rows) or "all equal",
             }
         )
-    return Drawing(charts=(OVERVIEW,) if points else (), data={"overview": points})
+    of_devices = list(_device_points(device_panels(compared)))
+    data = {"overview": points, **{chart.data: of_devices for chart in DEVICE_CHARTS}}
+    charts = [chart for chart in (OVERVIEW, *DEVICE_CHARTS) if _has_something(chart, data[chart.data])]
+    return Drawing(charts=tuple(charts), data={chart.data: data[chart.data] for chart in charts})
+
+
+def _device_points(panels: Iterable[DevicePanel]) -> Iterable[dict[str, Any]]:
+    for panel in panels:
+        for order, (device, (setup, row)) in enumerate(panel.devices.items()):
+            for mode in fastest_modes(row):
+                yield _mode_point(order, row, mode) | {
+                    "group": f"{panel.place} | {panel.label}",
+                    "device": device,
+                    "benchmark": setup.cell.benchmark,
+                    "use_case": setup.cell.use_case,
+                }
 
 
 def section_drawing(section: Section, alone: OneDevice) -> Drawing:

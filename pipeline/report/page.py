@@ -17,7 +17,7 @@ from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.record import Record
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
-from pipeline.report import calibrations, why_words, wording
+from pipeline.report import calibrations, devices_axis, why_words, wording
 from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
@@ -143,6 +143,7 @@ def page_html(
         doubtful=_by_use_case(doubtful),
         shown=shown,
         calibrated=calibrated or {},
+        device_panels=devices_axis.device_panels([place.section for place in shown]),
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),
         use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),
@@ -181,6 +182,7 @@ def _template() -> "Template":
         "frameworks": FRAMEWORKS,
         "verdicts": VERDICTS,
         "statistics": STATISTICS,
+        "devices_axis": devices_axis,
         "calls_for_p99": calls_needed(0.99),
         "published_heads": PUBLISHED_HEADS,
     }

@@ -9,6 +9,7 @@ from harness.plan import FRAMEWORKS
 from harness.results import quantities
 from harness.results.quantities import shown_in
 from harness.work.tasks import Metric
+from pipeline.report import devices_axis
 from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import (
     NAMES,
@@ -24,6 +25,7 @@ from pipeline.report.compare import (
     tally,
 )
 from pipeline.report.declared import task_of
+from pipeline.report.devices_axis import DevicePanel
 from pipeline.report.latex import latex_escaped, latex_mark, latex_table, ratio_text
 from pipeline.report.models import models_of
 from pipeline.report.paper_tables import models_table, paper_tables
@@ -245,8 +247,9 @@ def _csv_comparison(row: Row) -> dict[str, Any]:
 def latex_tables(
     compared: Sequence[Section], names: Mapping[Setup, str], calibrated: CalibratedDevices | None = None
 ) -> dict[str, str]:
-    """File name (without its ending) to text: `overview`, `models`, and for each section that has rows one of its
-    ratios, those of papers (`-full`, `-summary`), and one for the phases of a step where they were timed.
+    """File name (without its ending) to text: `overview`, `models`, `devices` where a variant has several, and for each
+    section that has rows one of its ratios, those of papers (`-full`, `-summary`), and one for the phases of a step
+    where they were timed.
 
     Args:
         names: of the sections' files.
@@ -260,7 +263,26 @@ def latex_tables(
     if models := models_of(compared):
         tables["models"] = models_table(models)
     quotable = [section for section in compared if section.rows and not section.setup.doubts]
+    if panels := devices_axis.device_panels(quotable):
+        tables["devices"] = devices_table(panels)
     return {"overview": overview_table(quotable, calibrated or {}), **tables} if quotable else tables
+
+
+def devices_table(panels: Iterable[DevicePanel]) -> str:
+    """Device against device: a line for each variant and device."""
+    return latex_table(
+        comments=[devices_axis.ABOUT],
+        columns="llll" + "r" * (len(devices_axis.HEADS) - 1),
+        head=["where", "variant", "flags", *devices_axis.HEADS],
+        lines=[
+            [
+                *map(latex_escaped, (panel.place, panel.label, devices_axis.flags(one.row))),
+                *map(latex_escaped, devices_axis.cells(device, one.row)),
+            ]
+            for panel in panels
+            for device, one in panel.devices.items()
+        ],
+    )
 
 
 def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -> str:

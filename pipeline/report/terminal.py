@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.quantities import THROUGHPUT, number, shown_in
+from pipeline.report import devices_axis
 from pipeline.report.calibrations import CalibratedDevices, sentences
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.declared import task_of
+from pipeline.report.devices_axis import device_panels
 from pipeline.report.models import model_lines, models_of
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.why_words import why_lines
@@ -78,6 +80,24 @@ def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> Non
     for device, found in calibrated.items():
         for sentence in sentences(device, found):
             console.print(sentence, highlight=False, markup=False)
+
+
+def print_devices(compared: Sequence[Section], console: "Console") -> None:
+    """Device against device; nothing where no variant has two."""
+    panels = device_panels(compared)
+    if not panels:
+        return
+    console.rule(style="dim")
+    console.print("Device against device", style="bold")
+    table = _table(*devices_axis.HEADS)
+    for panel in panels:
+        _add_row(table, f"{panel.place}: {panel.label}", style="bold")
+        for device, on_device in panel.devices.items():
+            name, *numbers = devices_axis.cells(device, on_device.row)
+            found = devices_axis.flags(on_device.row)
+            _add_row(table, f"  {name}{f' ({found})' if found else ''}", *numbers)
+    console.print(table)
+    console.print(devices_axis.ABOUT, style="dim", highlight=False)
 
 
 def _print_tables(section: Section, console: "Console", alone: OneDevice) -> None:
@@ -202,7 +222,7 @@ def _table(*columns: str) -> "Table":
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for column in columns:
-        is_text = column in ("variant", "every mode", "flags", "scaling efficiency", "mode")
+        is_text = column in ("variant", "device", "every mode", "flags", "scaling efficiency", "mode")
         table.add_column(
             column,
             justify="left" if is_text else "right",

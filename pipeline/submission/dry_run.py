@@ -8,12 +8,19 @@ from pathlib import Path
 
 from harness.paths import Results
 from harness.plan import JobPlan, Pair, Pairing
+from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.pairing import arms_of
 from pipeline.submission.submit import run_arguments, script_name, split
 
 
 def print_dry_run(
-    pairs: Iterable[Pair], scripts: Mapping[str, Path], results: Results, *, pairing: Pairing, executor: str
+    pairs: Iterable[Pair],
+    scripts: Mapping[str, Path],
+    results: Results,
+    *,
+    pairing: Pairing,
+    executor: str,
+    time_limit_minutes: int,
 ) -> int:
     """`executor` as on the command line; `auto` shows sbatch lines also where there is no sbatch."""
     parts = [part for pair in pairs for part in split(pair, pairing)]
@@ -33,6 +40,10 @@ def print_dry_run(
     at_most = "at most " if any(screened.values()) else ""
     jobs = f"{len(parts)} job{'' if len(parts) == 1 else 's'}"
     lines.append(f"# {jobs}, {at_most}{measurements} measurements; nothing was submitted.\n")
+    scheduler = "local" if executor == "local" else "slurm"
+    estimates = estimates_of(parts, results, scheduler)
+    if any(one.measurements for one in estimates):
+        lines.append(f"# {estimate_in_words(estimates, time_limit_minutes, has_limit=scheduler == 'slurm')}\n")
     if executor == "auto" and shutil.which("sbatch") is None:
         lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
     sys.stdout.writelines(lines)

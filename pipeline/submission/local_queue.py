@@ -2,23 +2,24 @@
 
     python -m pipeline.submission.local_queue FOLDER...
 
-main.py starts it and leaves. A second queue of the same results folder waits for the first one to end.
+main.py starts it and leaves. A second queue on this machine waits for the first one to end, whatever their results
+folders are.
 SIGTERM ends the job that runs, in order, and the queue with it (`main.py cancel`).
 """
 
 import argparse
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from harness.files import write_atomically
+from harness.locks import hold, machine_lock
 from harness.paths import JobFolder, Results, timestamp
 from harness.plan import JobPlan, Pair
 from pipeline.submission.pairing import Arm, arms_of
@@ -30,8 +31,14 @@ SUBMISSION_TIMEOUT_S = 30.0
 """main.py writes submission.json within milliseconds of starting the queue, or it has died."""
 
 
+NOTE_AGAIN_S = 60.0
+"""For how long a queue that has nothing else to do tries to note how its jobs ended, where the disk is full."""
 STOP_GRACE_S = 20.0
 """For run.py to end its measurement and write a last heartbeat, before it is killed."""
+
+
+_unwritten: list[tuple[JobFolder, "LocalEnd"]] = []
+"""Ends that could not be noted yet."""
 
 
 class Cancelled(BaseException):
@@ -53,6 +60,7 @@ def main(arguments: list[str]) -> int:
                     run_in_turn(group)
                 else:
                     run_job(group[0])
+            _write_ends(NOTE_AGAIN_S)
     except Cancelled:
         _say("cancelled")
         return 1
@@ -116,9 +124,23 @@ def _files_of(folder: JobFolder) -> Files | None:
 
 
 def _end(folder: JobFolder, error: str | None) -> None:
-    end = LocalEnd(error=error, ended_at_unix_s=time.time())
-    write_atomically(folder.local_end, end.model_dump_json(), replace=True)
+    _unwritten.append((folder, LocalEnd(error=error, ended_at_unix_s=time.time())))
     _say(f"{folder.name}: {error or 'done'}")
+    _write_ends()
+
+
+def _write_ends(patience_s: float = 0.0) -> None:
+    """A disk that is full, or a results folder that somebody has removed, costs no job that is still to come."""
+    give_up_at = time.monotonic() + patience_s
+    while _unwritten:
+        for folder, end in list(_unwritten):
+            with suppress(OSError):
+                if folder.root.exists():
+                    write_atomically(folder.local_end, end.model_dump_json(), replace=True)
+                _unwritten.remove((folder, end))
+        if not _unwritten or time.monotonic() >= give_up_at:
+            return
+        time.sleep(1.0)
 
 
 def _run(folder: JobFolder, arm: Arm | None = None, pair: str | None = None) -> str | None:
@@ -173,9 +195,20 @@ def _results_of(folder: JobFolder) -> Results:
 
 @contextmanager
 def _alone(results: Results) -> Iterator[None]:
-    """Hold the lock of this results folder; the kernel frees it when this process ends, however it ends."""
-    with results.local_queue_lock.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Hold the lock of this results folder, which other machines may see, and that of this machine."""
+    said = set()
+
+    def tell(who: str) -> None:
+        if who not in said:
+            _say(f"waits for {who}, an earlier queue")
+            said.add(who)
+
+    with ExitStack() as stack:
+        for path in (results.local_queue_lock, machine_lock("queue")):
+            try:
+                stack.enter_context(hold(path, while_waiting=tell))
+            except OSError as error:
+                _say(f"no lock, so another queue would not wait for this one: {error}")
         yield
 
 
@@ -190,7 +223,8 @@ def _raise_cancelled(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _say(line: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} queue {os.getpid()} | {line}", flush=True)
+    with suppress(OSError):  # its log is on the disk that may be full
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} queue {os.getpid()} | {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def script_variables(
 
 
 def header_variables(name: str, cell: Cell, config: Config, *, results: Path) -> dict[str, Any]:
-    """What one task per GPU of this cell asks of Slurm. `name`: of the plan or pair."""
+    """What one task per device of this cell asks of Slurm. `name`: of the plan or pair."""
     cluster, gpu = config.cluster, config.gpus[cell.gpu]
     tasks_per_node = cell.devices // cell.nodes
     gres_type = "" if cell.gpu == "any" and gpu.gres is None else f"{gpu.gres or cell.gpu}:"
@@ -86,7 +86,7 @@ def header_variables(name: str, cell: Cell, config: Config, *, results: Path) ->
         "nodes": cell.nodes,
         "tasks_per_node": tasks_per_node,
         "cpus_per_task": cluster.cpus_per_task,
-        "gres": f"gpu:{gres_type}{tasks_per_node}",
+        "gres": None if cell.is_for_cpu else f"gpu:{gres_type}{tasks_per_node}",
         "memory_gb": cluster.memory_gb,
         "time_limit_minutes": cluster.time_limit_minutes,
         "sbatch_options": cluster.sbatch_options + gpu.sbatch_options,
@@ -109,6 +109,7 @@ def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository
             arguments += ["--quick"]
         if plan.force:
             arguments += ["--force"]
+        arguments += plan.flags
         if plan.full:
             arguments += ["--full"]
         arguments += _unless_default("--config", config_path, repository / "experiments.yaml")

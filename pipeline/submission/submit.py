@@ -7,18 +7,22 @@ import contextlib
 import io
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import SubmissionError
+from harness.errors import RecordError, SubmissionError
 from harness.experiments.model import Config
 from harness.files import write_atomically
+from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair, Pairing
 from harness.plan_file import write_plan
@@ -26,8 +30,12 @@ from harness.results.environment import code_digests
 from harness.results.parity_file import ParityFiles
 from harness.results.record import find_settled
 from harness.results.screening import needed
+from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
+from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.pairing import Arm, arms_of
-from pipeline.watching.jobs import JobState, Submission, job_states
+from pipeline.watching import slurm_states
+from pipeline.watching.jobs import JobState, Submission, job_states, slurm_arguments
+from pipeline.watching.slurm_states import SlurmSilentError
 
 Executor = Literal["slurm", "local"]
 
@@ -38,11 +46,8 @@ SAME_REFUSALS_BEFORE_GIVING_UP = 3
 """When sbatch refuses the first jobs in the same words, it would refuse the others too (a wrong account,
 say)."""
 
-NO_ANSWER = re.compile(
-    r"Unable to contact slurm controller|Socket timed out|Connection refused|connect failure"
-    r"|Zero Bytes were transmitted|[Bb]ackup controller in standby|configuration source"
-)
-"""sbatch's words where it was Slurm's controller, not the job, that something was wrong with."""
+FILLED_IN = re.compile("%[jtAa]|[\x00-\x1f]")
+"""What submitit or sbatch would make something else of, in the name of a folder."""
 
 
 def choose_executor(wanted: Literal["auto", "slurm", "local"]) -> Executor:
@@ -79,6 +84,41 @@ def submit(
     Raises:
         SubmissionError: one or more jobs were refused; the message has sbatch's words and what was submitted.
     """
+    if executor == "slurm" and FILLED_IN.search(str(results.root)):
+        raise SubmissionError(
+            f"--results {str(results.root)!r}: submitit fills in %j, %t, %a and %A, and Slurm takes no line break; "
+            f"choose a folder without these in its name"
+        )
+    with _alone(results):
+        return _submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
+
+
+@contextmanager
+def _alone(results: Results) -> Iterator[None]:
+    """Two commands at once would both find that a job is needed."""
+    said: set[str] = set()
+
+    def tell(who: str) -> None:
+        if not said:
+            print(f"waits for {who}, which submits to {results.root} just now", flush=True)
+            said.add(who)
+
+    with ExitStack() as stack:
+        with suppress(OSError):  # a file system without locks
+            stack.enter_context(hold(results.submit_lock, while_waiting=tell))
+        yield
+
+
+def _submit(
+    pairs: list[Pair],
+    config: Config,
+    scripts: dict[str, Path],
+    *,
+    pairing: Pairing,
+    executor: Executor,
+    results: Results,
+) -> list[JobFolder]:
+    """The states are read, and the jobs handed over, under one lock."""
     active = [state for state in job_states(results) if state.is_active]
     following: list[JobFolder] = []
     needed: list[Pair] = []
@@ -86,19 +126,29 @@ def submit(
         plans: list[JobPlan] = []
         for plan in pair.jobs:
             if twin := find_twin(plan, active):
-                print(f"{plan.name}: {twin.state} already as job {twin.job_id}")
+                print(f"{plan.name}: {twin.state} already, {_who(twin)}")
                 following.append(twin.folder)
             elif not plan.force and is_measured(plan, results, executor):
                 print(f"{plan.name}: every measurement has a record (measure again with --force)")
             else:
                 plans.append(plan)
         needed += split(pair.model_copy(update={"jobs": tuple(plans)}), pairing)
+    if needed:
+        estimates, limit = estimates_of(needed, results, executor), config.cluster.time_limit_minutes
+        print(estimate_in_words(estimates, limit, has_limit=executor == "slurm"))
     if executor == "slurm":
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
         earlier = [submission.job_id for submission in submissions if submission.executor == "slurm"]
         return following + _submit_to_slurm(needed, config, scripts, results, list(dict.fromkeys(earlier)))
     return following + _submit_to_local_queue(needed, scripts, results)
+
+
+def _who(twin: JobState) -> str:
+    if twin.job_id is not None:
+        return f"as job {twin.job_id}"
+    beat = twin.heartbeat
+    return f"started by hand{f' as process {beat.pid} on {beat.node}' if beat else ''}"
 
 
 def split(pair: Pair, pairing: Pairing) -> list[Pair]:
@@ -153,11 +203,82 @@ def run_arguments(folder: JobFolder, results: Results, arm: Arm | None = None, p
     ]
 
 
-def _freeze(plan: JobPlan, results: Results) -> JobFolder:
-    """A folder of its own with the plan in it, which no later edit of experiments.yaml changes."""
-    folder = Results(root=results.root.absolute()).new_job_folder(plan)
-    write_plan(plan, folder)
-    return folder
+def _new_folder(plan: JobPlan, results: Results) -> JobFolder:
+    return Results(root=results.root.absolute()).new_job_folder(plan)
+
+
+def _freeze(part: Pair, folders: Sequence[JobFolder]) -> None:
+    """Each plan in its folder, where no later edit of experiments.yaml changes it."""
+    for plan, folder in zip(part.jobs, folders, strict=True):
+        write_plan(plan, folder)
+
+
+class _TakenBackError(SubmissionError):
+    """What Slurm had taken could not be noted."""
+
+
+@contextmanager
+def _undone(folders: Sequence[JobFolder]) -> Iterator[None]:
+    """Whatever ends a submission before it is noted, a refusal, a full disk or Ctrl-C, leaves no folder, and no job of
+    Slurm that nobody knows."""
+    try:
+        yield
+    except BaseException as error:
+        with _uninterrupted():
+            is_refused = isinstance(error, SubmissionError) and not PERHAPS_HEARD.search(str(error))
+            note = None if is_refused else _take_back(folders)
+            for folder in folders:
+                shutil.rmtree(folder.root, ignore_errors=True)
+        if note is not None and isinstance(error, OSError):
+            raise _TakenBackError(f"{_in_words(error)}; {note}") from error
+        if note is not None and isinstance(error, SubmissionError):
+            raise SubmissionError(f"{error}; {note}") from error
+        if note is not None:
+            print(note)
+        raise
+
+
+def _take_back(folders: Sequence[JobFolder]) -> str | None:
+    """Cancel the job of these folders, if Slurm has taken it. Returns what became of it; None where there is none."""
+    arguments = slurm_arguments(["slurm", *(str(folder.root) for folder in folders)])
+    try:
+        job_ids = slurm_states.find_jobs(arguments)
+        if not job_ids:
+            return None
+        answer = subprocess.run(["scancel", *job_ids], capture_output=True, text=True, timeout=60)
+    except (SlurmSilentError, OSError, subprocess.TimeoutExpired):
+        return "perhaps Slurm has taken the job all the same: `squeue --me` shows it, `scancel` ends it"
+    if answer.returncode:
+        return f"Slurm had taken it as job {' '.join(job_ids)}; end that with scancel: {answer.stderr.strip()}"
+    return f"Slurm had taken it as job {' '.join(job_ids)}, which was cancelled"
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C waits for the cleaning up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"cannot write {error.filename or 'the files of the job'}: {error.strerror or error}"
+    return str(error)
+
+
+def _out_of_room(name: str, error: Exception, submitted: Mapping[str, str]) -> SubmissionError:
+    kept = ", ".join(f"{other} (job {job_id})" for other, job_id in submitted.items())
+    way_out = "" if isinstance(error, RecordError) else ". Free space or choose another folder with --results DIR"
+    return SubmissionError(
+        f"{name}: {_in_words(error)}{way_out}\n{f'Submitted: {kept}.' if kept else 'Nothing was submitted.'} "
+        f"Run the same command again."
+    )
 
 
 @dataclass
@@ -213,16 +334,19 @@ def _submit_to_slurm(
             refusals.untried.append(name)
             continue
         after = _lane([*earlier, *submitted.values()], config.cluster.max_parallel_jobs)
-        folders = [_freeze(plan, results) for plan in part.jobs]
+        folders = [_new_folder(plan, results) for plan in part.jobs]
         try:
-            submissions = _sbatch(part, folders, scripts, config, results, after)
+            with _undone(folders):
+                _freeze(part, folders)
+                submissions = _sbatch(part, folders, scripts, config, results, after)
+                for folder, submission in zip(folders, submissions, strict=True):
+                    write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
+        except (OSError, RecordError, _TakenBackError) as error:
+            raise _out_of_room(name, error, submitted) from error
         except SubmissionError as error:
-            for folder in folders:
-                shutil.rmtree(folder.root)  # nothing but what was frozen was in it
             refusals.words[name] = str(error)
             continue
         for plan, folder, submission in zip(part.jobs, folders, submissions, strict=True):
-            write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
             log = folder.root / f"{submission.job_id}_0_log.out"
             where = f"in turn with the other framework, logs in {folder.root}" if submission.partner else f"log {log}"
             print(f"{plan.name}: submitted as job {submission.job_id}, {where}")
@@ -326,14 +450,42 @@ def _submit_to_local_queue(parts: Sequence[Pair], scripts: dict[str, Path], resu
     """Start one process of its own session that runs the jobs one after the other, or two in turn, and leave."""
     if not parts:
         return []
-    frozen = [(part, [_freeze(plan, results) for plan in part.jobs]) for part in parts]
+    frozen = [(part, [_new_folder(plan, results) for plan in part.jobs]) for part in parts]
+    everything = [folder for _, folders in frozen for folder in folders]
+    try:
+        with _ended_unless_noted(everything) as started:
+            for part, folders in frozen:
+                _freeze(part, folders)
+                for plan, folder in zip(part.jobs, folders, strict=True):
+                    shutil.copyfile(scripts[plan.name], folder.script)
+            queue, command = _start_queue(everything, results)
+            started.append(queue)
+            # The queue starts a job only when its submission.json is there.
+            for part, folders in frozen:
+                for plan, folder in zip(part.jobs, folders, strict=True):
+                    submission = Submission(
+                        executor="local",
+                        job_id=str(queue.pid),
+                        script=str(scripts[plan.name].absolute()),
+                        command=tuple(command),
+                        node=socket.gethostname(),
+                        submitted_at_unix_s=time.time(),
+                        partner=_partner(folder, folders),
+                    )
+                    write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
+    except (OSError, RecordError) as error:
+        raise _out_of_room("the local queue", error, {}) from error
+    _QUEUES.append(queue)
     for part, folders in frozen:
         for plan, folder in zip(part.jobs, folders, strict=True):
-            shutil.copyfile(scripts[plan.name], folder.script)
-    everything = [folder for _, folders in frozen for folder in folders]
-    command = [sys.executable, "-m", "pipeline.submission.local_queue", *(str(folder.root) for folder in everything)]
-    log = results.local_queue_log
-    with log.open("ab") as output:
+            print(f"{plan.name}: in the local queue (process {queue.pid}), logs in {folder.root}")
+    return everything
+
+
+def _start_queue(folders: Sequence[JobFolder], results: Results) -> "tuple[subprocess.Popen[bytes], list[str]]":
+    """The process and its command. Raises OSError."""
+    command = [sys.executable, "-m", "pipeline.submission.local_queue", *(str(folder.root) for folder in folders)]
+    with results.local_queue_log.open("ab") as output:
         queue = subprocess.Popen(
             command,
             cwd=REPOSITORY,
@@ -342,20 +494,20 @@ def _submit_to_local_queue(parts: Sequence[Pair], scripts: dict[str, Path], resu
             stderr=output,
             start_new_session=True,  # Ctrl-C and the end of this shell do not reach it
         )
-    _QUEUES.append(queue)
-    # The queue starts a job only when its submission.json is there.
-    for part, folders in frozen:
-        for plan, folder in zip(part.jobs, folders, strict=True):
-            partner = _partner(folder, folders)
-            submission = Submission(
-                executor="local",
-                job_id=str(queue.pid),
-                script=str(scripts[plan.name].absolute()),
-                command=tuple(command),
-                node=socket.gethostname(),
-                submitted_at_unix_s=time.time(),
-                partner=partner,
-            )
-            write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
-            print(f"{plan.name}: in the local queue (process {queue.pid}), logs in {folder.root}")
-    return everything
+    return queue, command
+
+
+@contextmanager
+def _ended_unless_noted(folders: Sequence[JobFolder]) -> "Iterator[list[subprocess.Popen[bytes]]]":
+    """As `_undone`, of the local queue: whoever starts it puts it into the list."""
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        yield started
+    except BaseException:
+        with _uninterrupted():
+            for queue in started:
+                queue.terminate()
+                queue.wait()
+            for folder in folders:
+                shutil.rmtree(folder.root, ignore_errors=True)
+        raise

@@ -5,13 +5,19 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 
 from harness.files import write_atomically
 from harness.paths import Results
+from pipeline.watching import slurm_states
 from pipeline.watching.jobs import JobState, find_run, is_local_queue, job_states
+from pipeline.watching.slurm_states import SlurmSilentError
 
 LOCAL_PATIENCE_S = 40.0
 """A local queue gives run.py 20 s to end its measurement."""
+SIGNAL_TIMEOUT_S = 15.0
+"""scancel tries for minutes to signal a job whose node does not answer."""
+SCANCEL_TIMEOUT_S = 60.0
 
 
 def cancel(results: Results) -> int:
@@ -29,16 +35,29 @@ def cancel(results: Results) -> int:
 
 
 def _cancel_slurm(states: list[JobState]) -> int:
+    states, foreign = _told_apart(states)
+    for state in foreign:
+        print(f"{state.name}: nothing to end, as job {state.job_id} of Slurm is another job by now")
     if not states:
         return 0
     job_ids = sorted({state.job_id for state in states if state.job_id})  # the two of a pair share one
     # First a SIGINT to the batch script, which has become the job: it ends its measurement, and records what it has.
-    # Slurm alone would send SIGTERM also to the ranks. Jobs that still wait have no script yet; no matter.
-    subprocess.run(["scancel", "--quiet", "--batch", "--signal=INT", *job_ids], capture_output=True)
+    # Slurm alone would send SIGTERM also to the ranks. Jobs that still wait have no script yet.
     try:
-        answer = subprocess.run(["scancel", *job_ids], capture_output=True, text=True)
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                ["scancel", "--quiet", "--batch", "--signal=INT", "--state=RUNNING", *job_ids],
+                capture_output=True,
+                timeout=SIGNAL_TIMEOUT_S,
+            )
+        answer = subprocess.run(["scancel", *job_ids], capture_output=True, text=True, timeout=SCANCEL_TIMEOUT_S)
     except FileNotFoundError:
         print(f"scancel is not on PATH on this machine; not ended: {', '.join(job_ids)}")
+        return 1
+    except subprocess.TimeoutExpired:
+        print(
+            f"scancel did not answer within {SCANCEL_TIMEOUT_S:.0f} s; run the same command again: {', '.join(job_ids)}"
+        )
         return 1
     if answer.returncode:
         print(f"scancel: {answer.stderr.strip()}")
@@ -49,6 +68,20 @@ def _cancel_slurm(states: list[JobState]) -> int:
     return 0
 
 
+def _told_apart(states: list[JobState]) -> tuple[list[JobState], list[JobState]]:
+    """Those whose number still means this job, or nothing; and those whose number means another."""
+    try:
+        known = slurm_states.query(state.job_id for state in states if state.job_id)
+    except SlurmSilentError:  # scancel will not be heard either
+        known = {}
+    foreign = [
+        state
+        for state in states
+        if state.submission and state.job_id in known and not state.submission.names(known[state.job_id])
+    ]
+    return [state for state in states if state not in foreign], foreign
+
+
 def _cancel_local(states: list[JobState]) -> int:
     here = [state for state in states if _node(state) == socket.gethostname()]
     for state in states:
@@ -57,11 +90,11 @@ def _cancel_local(states: list[JobState]) -> int:
     # All are marked first, so that a queue does not start the next one when its running job ends.
     for state in here:
         _mark(state)
-    left = [pid for pid in sorted({int(state.job_id) for state in here if state.job_id}) if not _end_queue(pid)]
+    left = [state for state in here if not _end_queue(state)]
     # A queue that was killed leaves its running job behind.
     stray = [state for state in here if not _end_run(state)]
     for state in here:
-        is_left = state in stray or (state.job_id is not None and int(state.job_id) in left)
+        is_left = state in stray or state in left
         outcome = "could not be ended" if is_left else "cancelled"
         print(f"{state.name}: {outcome} in the local queue, process {state.job_id} ({state.state} until now)")
     return 1 if left or stray or len(here) < len(states) else 0
@@ -71,15 +104,16 @@ def _node(state: JobState) -> str | None:
     return state.submission.node if state.submission else None
 
 
-def _end_queue(pid: int) -> bool:
-    """True when the queue, and with it its job, is gone."""
-    if not is_local_queue(pid):
+def _end_queue(state: JobState) -> bool:
+    """True when the job's queue, and with it its jobs, is gone."""
+    pid = int(state.job_id or 0)
+    if not is_local_queue(pid, state.folder):
         return True
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + LOCAL_PATIENCE_S
-    while is_local_queue(pid) and time.monotonic() < deadline:
+    while is_local_queue(pid, state.folder) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return not is_local_queue(pid)
+    return not is_local_queue(pid, state.folder)
 
 
 def _end_run(state: JobState) -> bool:

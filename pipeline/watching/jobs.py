@@ -4,10 +4,14 @@ A folder under results/jobs/ is a job. main.py makes one and leaves submission.j
 hand makes its own, without. Both hold plan.json and, from the first beat on, heartbeat.json.
 """
 
+import itertools
+import os
 import socket
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -29,8 +33,12 @@ State = Literal["queued", "running", "requeued", "done", "failed", "cancelled", 
 ACTIVE: frozenset[State] = frozenset({"queued", "running", "requeued"})
 """Not over yet: the scheduler has it or will start it again."""
 
+CLOCKS_AGREE_S = 20.0
+"""A beat that is not older is taken at its word."""
 LOST_AFTER_S = 60.0
 """Without a sign of life from the scheduler or the heartbeat."""
+GONE_AFTER_S = 15.0
+"""Several beats late, and its process is not there."""
 ASK_SLURM_EVERY_S = 5.0
 TAIL_BYTES = 20_000
 """Of a log, whose last line is looked for."""
@@ -52,6 +60,22 @@ class Submission(Frozen):
     submitted_at_unix_s: Seconds
     partner: str | None = None
     """Folder of the other framework's job, where both run in turn in one allocation or one run of the local queue."""
+
+    def names(self, known: SlurmState) -> bool:
+        """Whether Slurm's job is this one: on another cluster, or after many jobs, its number means another. The job's
+        folders, which are among the arguments of its script, tell."""
+        arguments = self.slurm_arguments
+        return known.command is None or not arguments or known.command.endswith(arguments)
+
+    @property
+    def slurm_arguments(self) -> str:
+        """`slurm FOLDER`; empty where the command has none."""
+        return slurm_arguments(self.command)
+
+
+def slurm_arguments(command: Sequence[str]) -> str:
+    """Of the sbatch that took a job, as Slurm keeps them."""
+    return " ".join(command[command.index("slurm") :]) if "slurm" in command else ""
 
 
 class LocalEnd(Frozen):
@@ -169,7 +193,7 @@ def read_files(folder: JobFolder) -> Files:
     problems: list[str] = []
     beat = None
     try:
-        beat = read_heartbeat(folder.heartbeat)
+        beat = read_beat(folder)
     except RecordError as error:
         problems.append(str(error))
     plan = None
@@ -195,9 +219,35 @@ def _partner_heartbeat(submission: Submission | None) -> Heartbeat | None:
     if submission is None or submission.partner is None:
         return None
     try:
-        return read_heartbeat(JobFolder(root=Path(submission.partner)).heartbeat)
+        return read_beat(JobFolder(root=Path(submission.partner)))
     except RecordError:
         return None
+
+
+def read_beat(folder: JobFolder) -> Heartbeat | None:
+    """With its time by this machine's clock: those of two machines may be minutes apart, so a beat that seems old,
+    or of the future, is as old as its file is. Raises RecordError."""
+    beat = read_heartbeat(folder.heartbeat)
+    now_s = time.time()
+    if beat is None or -CLOCKS_AGREE_S < now_s - beat.updated_at_unix_s < CLOCKS_AGREE_S:
+        return beat
+    try:
+        age_s = now_s + _clock_offset_s(folder.root.parent) - folder.heartbeat.stat().st_mtime
+    except OSError:
+        return beat
+    return beat.model_copy(update={"updated_at_unix_s": now_s - age_s})
+
+
+@cache
+def _clock_offset_s(folder: Path) -> float:
+    """By how much the file server's clock is ahead of this machine's; 0 where nothing can be written."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"?")
+            file.flush()
+            return os.fstat(file.fileno()).st_mtime - time.time()
+    except OSError:
+        return 0.0
 
 
 def _read(path: Path, model: type[Model], problems: list[str]) -> Model | None:
@@ -214,6 +264,8 @@ def judge(files: Files, results: Results, slurm: dict[str, SlurmState] | str, *,
     """`slurm`: its answer, or why it gave none."""
     submission, beat = files.submission, files.heartbeat
     known = slurm.get(submission.job_id) if submission and isinstance(slurm, dict) else None
+    if submission and known and not submission.names(known):
+        known, slurm = None, {}
     verdict, reason = _verdict(files, slurm, now_s)
     # A job can die after its last record and before its last heartbeat.
     if verdict in ("failed", "lost", "stopped") and files.plan and is_settled(files.plan, files, results):
@@ -270,6 +322,8 @@ def _verdict_of_slurm(files: Files, submission: Submission, known: SlurmState | 
         if beat and beat.state == "stopped":
             return "stopped", STOPPED
         return "lost", f"Slurm no longer knows the job, and its last sign of life was {_age(silent_s)} ago"
+    if known.reason and "held" in known.reason.lower() and known.phase in ("queued", "requeued"):
+        return known.phase, f"{known.reason}: `scontrol release {submission.job_id}` lets it go on"
     if known.phase == "queued":
         if beat and beat.state == "running" and now_s - beat.updated_at_unix_s < 2 * ASK_SLURM_EVERY_S:
             return "running", None  # it has started since Slurm was asked
@@ -298,31 +352,56 @@ def _verdict_without_slurm(beat: Heartbeat | None, silence: str, now_s: float) -
 def _verdict_of_local_queue(files: Files, submission: Submission, now_s: float) -> Verdict:
     beat = files.beat_of_the_turn
     # One that stopped over an error has other turns to come.
-    has_turns = submission.partner is not None and files.end is None and is_local_queue(int(submission.job_id))
+    is_queue_alive = is_local_queue(int(submission.job_id), files.folder)
+    has_turns = submission.partner is not None and files.end is None and is_queue_alive
     if beat and beat.state == "stopped" and not has_turns:
         return "stopped", STOPPED
     if files.end:
         return "failed", files.end.error or "run.py ended without finishing its plan"
     if submission.node != socket.gethostname():  # its processes cannot be seen from here
         return _verdict_by_hand(files, now_s) if beat else ("queued", f"in the queue of {submission.node}")
-    if is_local_queue(int(submission.job_id)):
+    if is_queue_alive:
         return ("running", _staleness(beat, now_s)) if beat else ("queued", None)
     if beat and now_s - beat.updated_at_unix_s < LOST_AFTER_S:
         return "running", None
-    return "lost", f"its queue (process {submission.job_id}) is gone"
+    return "lost", f"its queue (process {submission.job_id}) is gone{_or_full(files.folder)}"
 
 
 def _verdict_by_hand(files: Files, now_s: float) -> Verdict:
     """From the heartbeat alone."""
     beat = files.beat_of_the_turn
     if beat is None:
-        age_s = now_s - files.folder.root.stat().st_mtime
+        try:
+            age_s = now_s - files.folder.root.stat().st_mtime
+        except FileNotFoundError:
+            return "lost", "its folder is gone"
         return ("queued", "starting") if age_s < LOST_AFTER_S else ("lost", "it ended before its first heartbeat")
     if beat.state == "stopped":
         return "stopped", STOPPED
+    if _is_gone_from_here(beat, files.folder, now_s):
+        return "lost", f"its process {beat.pid} is gone{_or_full(files.folder)}"
     if beat.state == "waiting":
         return "stopped", "its turn is done; others have no record yet"
     return ("lost" if beat.is_stale else "running"), _staleness(beat, now_s)
+
+
+def _is_gone_from_here(beat: Heartbeat, folder: JobFolder, now_s: float) -> bool:
+    """Whether run.py, started by hand on this machine, is not there any more. One that beats is, whatever this machine
+    can see of it."""
+    is_silent = now_s - beat.updated_at_unix_s > GONE_AFTER_S
+    if not is_silent or beat.state != "running" or beat.slurm_job_id or beat.node != socket.gethostname():
+        return False
+    return not any(word.endswith(b"run.py") for word in _words_of_process(beat.pid))
+
+
+def _or_full(folder: JobFolder) -> str:
+    """To be said of what ended without a word: whether its file system has no room for a user's files."""
+    try:
+        room = os.statvfs(folder.root)
+    except OSError:
+        return ""
+    is_full = room.f_bavail == 0 or (room.f_files > 0 and room.f_favail == 0)
+    return ", and its disk is full" if is_full else ""
 
 
 STOPPED = "stopped before its end; submit it again and it goes on where it was"
@@ -359,12 +438,30 @@ def last_words(folder: JobFolder) -> str | None:
 
 
 def words_of(log: Path) -> str | None:
-    """The last line, of a traceback too; None where it has said nothing."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        text = file.read().decode(errors="replace")
+    """The last line, of a traceback too; None where it has said nothing.
+
+    Of submitit's own lines only the one that says why a job is not started again. Of Slurm's errors the first: the
+    others follow from it.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            text = printable(file.read().decode(errors="replace"))
+    except OSError:
+        return None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return printable(lines[-1]) if lines else None
+    if given_up := [line for line in lines if NOT_REQUEUED in line]:
+        return given_up[-1][given_up[-1].index(NOT_REQUEUED) :]
+    lines = [line for line in lines if not line.startswith("submitit ")]
+    errors = list(itertools.takewhile(lambda line: line.startswith(("srun: ", "slurmstepd: ")), reversed(lines)))
+    errors = [line for line in errors if ": error: " in line]
+    if errors:
+        return errors[-1]
+    return lines[-1] if lines else None
+
+
+NOT_REQUEUED = "Job not requeued because: "
+"""submitit's words."""
 
 
 def find_run(state: JobState) -> int | None:
@@ -377,16 +474,18 @@ def find_run(state: JobState) -> int | None:
 
 def is_run_of(pid: int, folder: JobFolder) -> bool:
     """Whether the process is there and is this job's: its number may mean another by now."""
-    try:
-        return str(folder.root).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
+    return str(folder.root).encode() in _words_of_process(pid)
 
 
-def is_local_queue(pid: int) -> bool:
-    """Whether the process is there and is a local queue: after a restart of the machine its number means
-    another."""
+def is_local_queue(pid: int, folder: JobFolder) -> bool:
+    """Whether the process is there and is the local queue of this job: its number may mean another by now."""
+    words = _words_of_process(pid)
+    return b"pipeline.submission.local_queue" in words and str(folder.root).encode() in words
+
+
+def _words_of_process(pid: int) -> list[bytes]:
+    """Of its command line; empty where there is no such process."""
     try:
-        return b"pipeline.submission.local_queue" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
+        return []

@@ -5,6 +5,7 @@ So an absent job is no news about its end; pipeline/watching/jobs.py decides fro
 became of it.
 """
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -38,6 +39,9 @@ class SlurmState:
     node: str | None = None
     reason: str | None = None
     """Why it waits or ended, in Slurm's words."""
+    command: str | None = None
+    """The script with its arguments, empty for a job without a script of its own (sbatch --wrap); None where it is not
+    told."""
 
     @property
     def phase(self) -> Phase:
@@ -67,8 +71,19 @@ def query(job_ids: Iterable[str]) -> dict[str, SlurmState]:
     return {**_query_accounting(forgotten), **queued}
 
 
+def find_jobs(arguments: str) -> list[str]:
+    """The ids of this user's jobs, of those that are not over, whose command ends with these arguments. Raises
+    SlurmSilentError."""
+    found = _ask_squeue([f"--user={os.getuid()}"])
+    return [job_id for job_id, state in found.items() if state.command and state.command.endswith(arguments)]
+
+
 def _query_queue(job_ids: list[str]) -> dict[str, SlurmState]:
-    command = ["squeue", "--noheader", "--states=all", "--format=%i|%T|%N|%r", f"--jobs={','.join(job_ids)}"]
+    return _ask_squeue(["--states=all", f"--jobs={','.join(job_ids)}"])
+
+
+def _ask_squeue(which: list[str]) -> dict[str, SlurmState]:
+    command = ["squeue", "--noheader", "--format=%i|%T|%N|%r|%o", *which]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=CALL_TIMEOUT_S)
     except FileNotFoundError as error:
@@ -101,16 +116,18 @@ def _query_accounting(job_ids: list[str]) -> dict[str, SlurmState]:
 
 
 def parse(answer: str) -> dict[str, SlurmState]:
-    """Lines of ID|STATE|NODES|REASON by id. sacct writes `CANCELLED by 1000`; the state is its first word."""
+    """Lines of ID|STATE|NODES|REASON, from squeue with |COMMAND, by id. sacct writes `CANCELLED by 1000`; the state is
+    its first word."""
     states = {}
     for line in answer.splitlines():
-        fields = [each.strip() for each in line.split("|")]
-        if len(fields) != 4 or not fields[1]:
+        fields = [each.strip() for each in line.split("|", 4)]
+        if len(fields) < 4 or not fields[1]:
             continue
-        job_id, name, node, reason = fields
+        job_id, name, node, reason, *command = fields
         states[job_id] = SlurmState(
             name=name.split()[0],
             node=node if node and node != "None assigned" else None,
             reason=reason if reason not in ("", "None") else None,
+            command=next(("" if each == "(null)" else each for each in command), None),
         )
     return states

@@ -15,10 +15,11 @@ import pytest
 from harness.errors import ConfigError
 from harness.experiments.expand import Selection
 from harness.experiments.load import load_config
+from harness.experiments.narrow import Narrowing
 from harness.plan import CONDITIONS, JobPlan, Pair
 from harness.results.record import Record, read_record
 from main import main
-from pipeline.calibrate import Choice, calibration_pair, calibration_pairs, print_table
+from pipeline.calibrate import calibration_pair, calibration_pairs, print_table
 from pipeline.report.calibration import read_calibrations
 from pipeline.submission import render
 from pipeline.watching.cancel import cancel
@@ -37,8 +38,9 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def plans(config: Path, selection: Selection = MNIST, **choice: Any) -> tuple[JobPlan, ...]:
-    (pair,) = calibration_pairs(load_config(config), selection, Choice(**choice), rounds=4)
+def plans(config: Path, selection: Selection = MNIST, **narrowing: Any) -> tuple[JobPlan, ...]:
+    selection = replace(selection, narrowing=Narrowing(**narrowing))
+    (pair,) = calibration_pairs(load_config(config), selection, rounds=4)
     return pair.jobs
 
 
@@ -57,26 +59,35 @@ def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(co
         assert (plan.data, plan.quick, plan.force) == ("sample", False, False)
         assert plan.screening is None  # every condition has every round
     other = replace(MNIST, benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",), quick=True, force=True)
-    (plan,) = plans(config, other, batch_size=32)
+    (plan,) = plans(config, other, batch_sizes=(32,))
     assert plan.variants[0].key == "cnn-b32-fp32-norms-vmap_eager-unslowed_a"
     assert "epochs" not in plan.settings
     assert (plan.quick, plan.force, plan.protocol.max_blocks) == (True, True, 6)
 
 
 @pytest.mark.parametrize(
-    ("selection", "choice", "complaint"),
+    ("selection", "narrowing", "complaint"),
     [
         (replace(MNIST, benchmarks=("mnits",)), {}, "--benchmark mnits: not defined .* did you mean mnist"),
         (replace(MNIST, frameworks=("pytorch",)), {}, "--framework pytorch: no such framework"),
-        (MNIST, {"batch_size": 63}, "--batch_size 63: jax has no such variant in experiments.yaml; valid: 64"),
-        (MNIST, {"execution_mode": "jit"}, "--execution_mode jit: torch has no .* valid: eager, .* --framework"),
+        (MNIST, {"models": ("cn",)}, "--model cn: no model of mnist; valid: cnn; did you mean cnn"),
+        (MNIST, {"execution_modes": ("jt",)}, "--execution_mode jt: no mode of train; .* did you mean jit"),
     ],
 )
 def test_wrong_choices_are_answered_with_the_valid_ones(
-    config: Path, selection: Selection, choice: dict[str, Any], complaint: str
+    config: Path, selection: Selection, narrowing: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        plans(config, selection, **choice)
+        plans(config, selection, **narrowing)
+
+
+def test_the_variant_asked_for_and_the_headline_of_the_other_side(config: Path) -> None:
+    """A batch of 63 is not in the file. `eager` is PyTorch's, so JAX has its own mode."""
+    jax, torch = plans(config, batch_sizes=(63,), execution_modes=("eager",))
+    assert (jax.variants[0].key, torch.variants[0].key) == (
+        "cnn-b63-fp32-jit-unslowed_a",
+        "cnn-b63-fp32-eager-unslowed_a",
+    )
 
 
 def test_every_round_has_all_conditions_in_an_order_of_its_own(config: Path) -> None:
@@ -114,7 +125,7 @@ def project(tmp_path: Path) -> Iterator[BehavingProject]:
 
 def calibrated(project: BehavingProject, *, rounds: int) -> Pair:
     """Of PyTorch, with blocks of a few milliseconds."""
-    pair = calibration_pair(project.pair(), Choice(), rounds=rounds, quick=True)
+    pair = calibration_pair(project.pair(), rounds=rounds, quick=True)
     protocol = pair.jobs[1].protocol.model_copy(update=QUICK | {"replicates": rounds})
     return pair.model_copy(update={"jobs": (pair.jobs[1].model_copy(update={"protocol": protocol}),)})
 

@@ -28,6 +28,7 @@ from pipeline.doctor import (
     judge_gpu_types,
     judge_nvml,
     judge_partitions,
+    judge_time_limit,
     judge_versions,
     judge_wandb,
     last_line,
@@ -269,6 +270,8 @@ def test_gpu_types_of_sinfo(gres: str, types: dict[str, int]) -> None:
         ({"gpus": ANY | {"h100": {}}, "matrix_gpus": ["any"]}, {"": 4}, "ok", "4 x GPUs without a type"),
         ({"gpus": {"a100": {}}}, {"a100_80gb": 4, "h100": 8}, "problem", "4 x a100_80gb, 8 x h100"),
         ({}, {}, "problem", None),
+        ({"gpus": {"cpu": {}}}, {"a100": 2}, "ok", None),
+        ({"gpus": {"cpu": {}}}, {}, "ok", None),
     ],
 )
 def test_gpu_types(changes: dict[str, Any], in_one_node: dict[str, int], verdict: Verdict, found: str | None) -> None:
@@ -399,3 +402,20 @@ def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "cluster.frameworks.jax.python" in text
     assert "slurm" in lines
     assert not [one for one in examine(config, Results(root=tmp_path), slurm=False) if "slurm" in one.name]
+
+
+def test_a_time_limit_that_is_too_short_for_one_measurement_is_told() -> None:
+    """Three processes of 1,800 s, and 90 s to end in order: 5,490 s are 91.5 min."""
+    config = load_config(REPOSITORY / "experiments.yaml")
+
+    def found(minutes: int) -> list[Finding]:
+        cluster = config.cluster.model_copy(update={"time_limit_minutes": minutes})
+        return judge_time_limit(config.model_copy(update={"cluster": cluster}))
+
+    assert config.measurement.timeout_s == 1800
+    assert found(92) == []
+    [finding] = found(91)
+    assert (finding.verdict, finding.found) == (
+        "warning",
+        "a job has 5370 s before it starts again, and one measurement may take 5400 s",
+    )

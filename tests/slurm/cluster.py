@@ -108,6 +108,7 @@ class Cluster:
     directory: Path
     """Short, because the socket's path must fit in 107 bytes."""
     _daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _controller: "subprocess.Popen[bytes]" = field(init=False)
 
     @property
     def conf(self) -> Path:
@@ -134,9 +135,25 @@ class Cluster:
         self._daemon("munged", "munged", "--foreground", "--force", f"--socket={self.munge_socket}", *munge)
         self._wait_until(self.munge_socket.exists, "munged to listen")
         self._daemon("slurmctld", "slurmctld", "-D", "-c")
+        self._controller = self._daemons[-1]
         for node in NODES:
             self._daemon(f"slurmd-{node}", "slurmd", "-D", "-N", node)
         self._wait_until(lambda: self._idle_nodes() == len(NODES), "both nodes to be idle")
+
+    def stop_controller(self) -> None:
+        """Killed, as by the kernel; the nodes and the jobs go on."""
+        self._controller.kill()
+        self._controller.wait()
+        self._daemons.remove(self._controller)
+
+    def start_controller(self) -> None:
+        """Again, where it was."""
+        self._daemon("slurmctld", "slurmctld", "-D")
+        self._controller = self._daemons[-1]
+        self._wait_until(self._answers, "the controller to answer")
+
+    def _answers(self) -> bool:
+        return subprocess.run(["squeue", "-h"], env=self.environment(), capture_output=True).returncode == 0
 
     def cancel_all(self) -> None:
         """Raises AssertionError when jobs do not end."""

@@ -11,7 +11,10 @@ import pytest
 
 from harness.paths import REPOSITORY
 
-BOTTOM = ("harness.errors", "harness.suggest", "harness.files", "harness.printable")
+BOTTOM = (
+    *("harness.errors", "harness.suggest", "harness.files", "harness.locks", "harness.printable"),
+    "harness.slurm_words",
+)
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
 OF_RUNNERS = ("harness.measure.program", "harness.measure.world", "harness.measure.gpu")

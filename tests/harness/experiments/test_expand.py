@@ -161,6 +161,14 @@ def test_a_use_cases_own_protocol(tmp_path: Path) -> None:
     assert pair.jobs[0].protocol.latency_calls == 1000
 
 
+def test_the_cpu_is_asked_for_like_a_gpu_and_has_no_gres(tmp_path: Path) -> None:
+    config = config_of(MINIMAL.replace("  any: {}\n", "  any: {}\n  cpu: {partition: long}\n"), tmp_path)
+    cpu, gpu = expand(config, Selection(gpus=("cpu", "any"), frameworks=("jax",)))[::-1]
+    assert (cpu.jobs[0].name, cpu.cell.is_for_cpu, gpu.cell.is_for_cpu) == ("cpu/jax_mnist_1", True, False)
+    with pytest.raises(ConfigError, match=r"gpus\.cpu\.gres: is for GPUs; `cpu` asks for none"):
+        config_of(MINIMAL.replace("  any: {}\n", "  any: {}\n  cpu: {gres: epyc}\n"), tmp_path)
+
+
 def test_excluded_cells(tmp_path: Path) -> None:
     exclude = "  use_cases: [1]\n  exclude: [{gpu: any, benchmark: [mnist]}, {use_case: 3}]\n"
     config = config_of(MINIMAL.replace("  use_cases: [1]\n", exclude), tmp_path)

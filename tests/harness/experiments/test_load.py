@@ -23,7 +23,7 @@ def complaints(text: str, folder: Path) -> list[str]:
 def test_the_projects_own_file_is_valid() -> None:
     config = load_config(REPOSITORY / "experiments.yaml")
     assert config.project == "jax-vs-torch"
-    assert list(config.gpus) == ["any", "rtx2080ti", "rtx3080", "a5000", "a100", "h100", "h200"]
+    assert list(config.gpus) == ["any", "cpu", "rtx2080ti", "rtx3080", "a5000", "a100", "h100", "h200"]
     assert config.matrix.benchmarks == ("mnist", "cifar10")
     assert config.matrix.use_cases == (1, 3)
 
@@ -419,7 +419,7 @@ def test_an_excluded_cell_may_be_impossible(tmp_path: Path) -> None:
         (
             "- a\n",
             "experiments.yaml:1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, "
-            "benchmarks, use_cases, measurement, quick, wandb",
+            "benchmarks, use_cases, measurement, quick, presets, wandb",
         ),
         (
             "project: p\ncluster:\n\tpartition: x\n",

@@ -2,11 +2,16 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from harness.job import children
 from harness.job.children import child_environment, memory_fraction
 from harness.job.main import cache_variables
+from harness.measure.channel import ChildTask
+from tests.made.faults import programs
+from tests.made.project import FakeProject
 
 OLD, NEW = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
 
@@ -50,6 +55,14 @@ def test_no_proxy_is_asked_for_the_way_to_another_rank(monkeypatch: pytest.Monke
     assert environment["PATH"] == os.environ["PATH"]
 
 
+def test_a_cell_for_the_cpu_hides_gpus_whatever_the_caller_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    assert child_environment()["CUDA_VISIBLE_DEVICES"] == "0,1"
+    hidden = child_environment(for_cpu=True)
+    assert (hidden["CUDA_VISIBLE_DEVICES"], hidden["JAX_PLATFORMS"]) == ("", "cpu")
+
+
 def test_jax_keeps_its_programs_only_for_another_process() -> None:
     """Off is its own default; where it is on, every program is kept, and not only those that took a second."""
     variables = cache_variables(Path("/c/3"), kept=False)
@@ -59,3 +72,41 @@ def test_jax_keeps_its_programs_only_for_another_process() -> None:
     variables = cache_variables(Path("/c/3"), kept=True)
     assert variables["JAX_ENABLE_COMPILATION_CACHE"] == "true"
     assert variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
+
+
+# A step that Slurm's controller does not start.
+
+SRUN = """\
+echo run >> $here/calls
+[ $(wc -l < $here/calls) -le {failures} ] || {{ echo 'srun: error: Invalid account' >&2; exit 1; }}
+echo 'srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)' >&2
+echo 'srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 7' >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize(("failures", "calls"), [(0, 1), (1, 2), (9, 4)])
+def test_a_step_waits_for_a_controller_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, calls: int
+) -> None:
+    """And is tried again, three times at most; any other refusal is an answer. The controller answers when it is asked
+    for the second time."""
+    ping = 'echo ask >> $here/asked; [ $(wc -l < $here/asked) -lt 2 ] || echo "Slurmctld(primary) at x is UP"'
+    programs(tmp_path, srun=SRUN.format(failures=failures), scontrol=ping)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(children, "ASK_CONTROLLER_EVERY_S", 0.05)
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(
+        children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: SimpleNamespace(process_per_node=False))
+    )
+    measurement = next(iter(FakeProject(root=tmp_path).plan().measurements()))
+    cell = measurement.cell.model_copy(update={"devices": 2})
+    told: list[str] = []
+    made = children.Children("torch", cell, while_waiting=lambda: None, tell=told.append)
+    task = ChildTask(measurement=measurement.model_copy(update={"cell": cell}), data_dir="data")
+    report = made.work(task, tmp_path / "log", lambda _event: None)
+    assert report.outcome == "failed"
+    assert len((tmp_path / "calls").read_text().split()) == calls
+    assert bool(told) == (failures > 0)
+    assert all(words.startswith("waits for Slurm's controller") for words in told)

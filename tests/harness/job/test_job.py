@@ -202,6 +202,18 @@ def test_record_has_the_variables_that_the_measurement_ran_with(
     assert not [name for name in variables if "CACHE_DIR" in name or "CACHE_PATH" in name]  # new in each measurement
 
 
+def test_a_measurement_for_the_cpu_sees_no_gpu_and_its_record_says_so(repository: BehavingProject) -> None:
+    plan = repository.plan("well")
+    cell = plan.cell.model_copy(update={"gpu": "cpu"})
+    status, output, _ = repository.run(plan.model_copy(update={"cell": cell}))
+    assert status == 0, output
+    [path] = repository.results.records(cell, "torch").glob("*.json")
+    record = read_record(path)
+    variables = record.environment["variables"]
+    assert (variables["CUDA_VISIBLE_DEVICES"], variables["JAX_PLATFORMS"]) == ("", "cpu")
+    assert record.measurement.cell.gpu == "cpu"
+
+
 def test_batch_larger_than_the_data_is_told(repository: BehavingProject) -> None:
     plan = repository.plan("well")
     variant = plan.variants[0].model_copy(update={"batch_size": 2000})

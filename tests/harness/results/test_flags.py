@@ -195,3 +195,11 @@ def test_a_compilation_inside_the_windows_is_flagged() -> None:
     assert quality_flags(Result(recompiles=2), {}, LOOSE) == {
         "recompiled": "2 compilation(s) inside the timed windows: the times are worthless"
     }
+
+
+def test_company_on_a_cpu_is_flagged_above_a_quarter_of_one() -> None:
+    def flags(cpus: float | None) -> dict[str, str]:
+        return quality_flags(Result(other_cpus=cpus), {}, 0.01)
+
+    assert flags(None) == flags(0.25) == {}
+    assert flags(1.26) == {"other_processes": "other processes kept 1.3 of this one's CPUs busy while it was timed"}

@@ -112,7 +112,7 @@ def test_cancel_stops_the_running_job_in_order_and_starts_no_other(
     beat = states[0].heartbeat
     assert beat is not None and beat.state == "stopped"  # run.py had the time to end in order
     assert not Path(f"/proc/{beat.pid}").exists()
-    assert not any(is_local_queue(queue_of(folder)) for folder in (first, second, third))
+    assert not any(is_local_queue(queue_of(folder), folder) for folder in (first, second, third))
     assert not second.heartbeat.exists() and not third.heartbeat.exists()
     assert "mnist_1: cancelled in the local queue" in capsys.readouterr().out
 
@@ -137,7 +137,7 @@ def test_a_killed_queue_is_told_from_a_running_one(project: FakeProject, capsys:
     first, second = project.submit(project.plan(use_case=1, sleep_s=60), project.plan(use_case=2), executor="local")
     wait_until_running(project, first)
     os.kill(queue_of(first), signal.SIGKILL)
-    wait_until(lambda: not is_local_queue(queue_of(first)), "the queue is gone")
+    wait_until(lambda: not is_local_queue(queue_of(first), first), "the queue is gone")
     waiting = job_states(project.results, [second])[0]
     assert (waiting.state, waiting.reason) == ("lost", f"its queue (process {queue_of(second)}) is gone")
     # What it leaves behind is ended all the same.

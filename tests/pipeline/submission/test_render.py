@@ -62,6 +62,19 @@ def test_golden_smallest(framework: str, tmp_path: Path) -> None:
     assert_golden(f"{framework}_cifar10_3.sh", render(config, plan))
 
 
+def test_for_the_cpu_no_gpu_is_asked_for(tmp_path: Path) -> None:
+    config = config_of(MINIMAL.replace("  any: {}\n", "  any: {}\n  cpu: {}\n"), tmp_path)
+    selection = {"benchmarks": ("cifar10",), "use_cases": (3,)}
+    for_gpu, for_cpu = (
+        [render(config, pair.jobs[0]), render_pair(config, pair)]
+        for pair in (pair_of(config, gpus=(gpu,), **selection) for gpu in ("any", "cpu"))
+    )
+    for gpu, cpu in zip(for_gpu, for_cpu, strict=True):
+        assert set(header(gpu)) - set(header(cpu)) >= {"#SBATCH --gres=gpu:1"}
+        assert not [line for line in header(cpu) if "gpu" in line]
+    assert " --gpu cpu" in for_cpu[0]
+
+
 def test_golden_with_everything(tmp_path: Path) -> None:
     config = config_of(FULL, tmp_path)
     selection = Selection(gpus=("a100",), data="sample", quick=True, force=True)

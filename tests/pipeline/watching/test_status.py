@@ -56,7 +56,9 @@ def submitted(
 def beat(folder: JobFolder, state: str, *, age_s: float = 1, **changes: Any) -> None:
     now_s = time.time()
     fields = {"measurements_total": 2, "started_at_unix_s": now_s - 100, "updated_at_unix_s": now_s - age_s}
-    write_heartbeat(heartbeat(**(fields | {"state": state} | changes)), folder.heartbeat)
+    written = heartbeat(**(fields | {"state": state} | changes))
+    write_heartbeat(written, folder.heartbeat)
+    os.utime(folder.heartbeat, (written.updated_at_unix_s, written.updated_at_unix_s))
 
 
 def record_all(
@@ -153,7 +155,11 @@ def test_slurm_is_asked_once_for_all_and_not_at_every_look(
         (in_slurm("RUNNING"), None, ("running", None)),
         (in_slurm("COMPLETING"), "running", ("running", None)),
         (in_slurm("PENDING", "BeginTime"), "stopped", ("requeued", "BeginTime")),
-        (in_slurm("REQUEUE_HOLD", "launch failed requeued held"), None, ("requeued", "launch failed requeued held")),
+        (
+            in_slurm("REQUEUE_HOLD", "launch failed requeued held"),
+            None,
+            ("requeued", "launch failed requeued held: `scontrol release 12` lets it go on"),
+        ),
         (in_slurm("COMPLETED"), "done", ("done", None)),
         (in_slurm("COMPLETED"), "running", ("failed", "Slurm: COMPLETED")),
         (in_slurm("OUT_OF_MEMORY"), "running", ("failed", "Slurm: OUT_OF_MEMORY")),

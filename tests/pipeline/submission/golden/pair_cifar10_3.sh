@@ -75,7 +75,7 @@ for arm in torch:screening jax:r0 torch:r0 torch:r1 jax:r1 jax:r2 torch:r2; do
     run_arm "$framework" "$turn" "$position" "$@"
     status=$?
     if was_stopped "$framework" "$turn" "$status"; then
-        echo "$(date -u +%T) pair | stopped; started again, it goes on where it was"
+        echo "$(date -u +%T) pair | stopped; when it is started again, it goes on where it was"
         exit 75
     fi
     if [[ $status -ne 0 ]]; then

@@ -1,0 +1,182 @@
+"""What a command line or a preset asks of the axes of its cells, and what is wrong with it. Pure."""
+
+import argparse
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple, TypeVar, get_args
+
+from pydantic.fields import FieldInfo
+
+from harness.errors import ConfigError
+from harness.experiments.model import Config
+from harness.experiments.source import plain_value
+from harness.experiments.words import field_problem
+from harness.plan import FRAMEWORKS, Framework, MeasurementSettings, Precision, Scalar
+from harness.suggest import valid_names
+from harness.work.declared import Benchmark, UseCase
+from harness.work.declared import benchmark as declared_benchmark
+from harness.work.declared import use_case as declared_use_case
+
+Value = TypeVar("Value")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrowing:
+    """An empty tuple means all that experiments.yaml has."""
+
+    models: tuple[str, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    """Global: over all devices."""
+    precisions: tuple[str, ...] = ()
+    execution_modes: tuple[str, ...] = ()
+    """Of any framework."""
+    options: tuple[tuple[str, Scalar], ...] = ()
+    """Name and value; a name may stand there with several values."""
+    settings: tuple[tuple[str, Scalar], ...] = ()
+    """Of the use case, of the protocol, or sizes of the benchmark: what replaces the value of experiments.yaml."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self == ALL
+
+    def values_of(self, option: str) -> tuple[Scalar, ...]:
+        return tuple(value for name, value in self.options if name == option)
+
+    def flags(self) -> tuple[str, ...]:
+        """As words of the command line, such as `--model cnn --batch_size 64`."""
+        return (
+            *chain.from_iterable(("--model", name) for name in self.models),
+            *chain.from_iterable(("--batch_size", str(size)) for size in self.batch_sizes),
+            *chain.from_iterable(("--precision", name) for name in self.precisions),
+            *chain.from_iterable(("--execution_mode", name) for name in self.execution_modes),
+            *chain.from_iterable(("--option", f"{name}={_text(value)}") for name, value in self.options),
+            *chain.from_iterable(("--set", f"{name}={_text(value)}") for name, value in self.settings),
+        )
+
+
+ALL = Narrowing()
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def narrowing_of(arguments: argparse.Namespace) -> Narrowing:
+    """Of the flags of flags.py; each value once."""
+    return Narrowing(
+        models=_once(arguments.model),
+        batch_sizes=_once(arguments.batch_size),
+        precisions=_once(arguments.precision),
+        execution_modes=_once(arguments.execution_mode),
+        options=_once((name, plain_value(text)) for name, text in arguments.option or ()),
+        settings=_once((name, plain_value(text)) for name, text in getattr(arguments, "set", None) or ()),
+    )
+
+
+def _once(values: Iterable[Value] | None) -> tuple[Value, ...]:
+    return tuple(dict.fromkeys(values or ()))
+
+
+class Place(NamedTuple):
+    """A benchmark and a use case that are selected."""
+
+    benchmark: Benchmark
+    use_case: UseCase
+    devices: int
+
+
+def places_of(config: Config, cells: Iterable[tuple[str, int]]) -> list[Place]:
+    """`cells`: name of the benchmark, number of the use case."""
+    return [
+        Place(
+            declared_benchmark(name), declared_use_case(config.use_cases[number].name), config.use_cases[number].devices
+        )
+        for name, number in cells
+    ]
+
+
+def require_valid(narrowing: Narrowing, places: Sequence[Place], frameworks: Sequence[Framework]) -> None:
+    """Raises ConfigError for the first value that no place knows: what is valid in them, and the nearest."""
+    for complaint in _complaints(narrowing, places, frameworks):
+        raise ConfigError(complaint)
+
+
+def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Sequence[Framework]) -> Iterator[str]:
+    benchmarks = _names(place.benchmark.name for place in places)
+    use_cases = {place.use_case.name: place.use_case for place in places}
+    models = _once(model.name for place in places for model in place.benchmark.models)
+    for name in narrowing.models:
+        if name not in models:
+            yield f"--model {name}: no model of {benchmarks}; {valid_names(name, models)}"
+    for size in narrowing.batch_sizes:
+        if not any(size % place.devices == 0 for place in places):
+            devices = sorted({place.devices for place in places})
+            yield f"--batch_size {size}: must be divisible by {_or(devices)}: it is split among so many devices"
+    for precision in narrowing.precisions:
+        if precision not in PRECISIONS:
+            yield f"--precision {precision}: no such precision; {valid_names(precision, PRECISIONS)}"
+    for mode in narrowing.execution_modes:
+        if wrong := _wrong_mode(mode, list(use_cases.values()), frameworks):
+            yield f"--execution_mode {mode}: {wrong}"
+    options = _fields((one.name, one.options.model_fields) for one in use_cases.values())
+    settings = _fields((one.name, one.settings.model_fields) for one in use_cases.values())
+    for place in places:
+        for name, field in place.benchmark.sizes.model_fields.items():
+            settings.setdefault(name, []).append(field)
+    for name, field in MeasurementSettings.model_fields.items():
+        settings.setdefault(name, []).append(field)
+    for name, value in narrowing.options:
+        if name not in options and name in settings:
+            yield f"--option {name}={_text(value)}: it is a setting, not an option: --set {name}={_text(value)}"
+        elif name not in options:
+            yield f"--option {name}: not an option of {_names(use_cases)}; {valid_names(name, options)}"
+        elif wrong := _wrong_value(value, options[name]):
+            yield f"--option {name}={_text(value)}: {wrong}"
+    for name, value in narrowing.settings:
+        if name not in settings and name in options:
+            yield f"--set {name}={_text(value)}: it is an option, not a setting: --option {name}={_text(value)}"
+        elif name not in settings:
+            yield f"--set {name}: no setting of {_names(use_cases)} here; {valid_names(name, settings)}"
+        elif wrong := _wrong_value(value, settings[name]):
+            yield f"--set {name}={_text(value)}: {wrong}"
+        elif [other for other, _ in narrowing.settings].count(name) > 1:
+            yield f"--set {name}: given twice, with different values; one run has one"
+
+
+def _wrong_mode(name: str, use_cases: Sequence[UseCase], frameworks: Sequence[Framework]) -> str | None:
+    modes = {one: _once(mode.name for use_case in use_cases for mode in use_case.modes[one]) for one in FRAMEWORKS}
+    if any(name in modes[one] for one in frameworks):
+        return None
+    for one in FRAMEWORKS:
+        if name in modes[one]:
+            return f"a mode of {one}, and only {_or(frameworks)} is selected; {valid_names(name, modes[frameworks[0]])}"
+    of_all = dict.fromkeys(mode for one in frameworks for mode in modes[one])
+    return f"no mode of {_names(one.name for one in use_cases)}; {valid_names(name, of_all)}"
+
+
+def _fields(named: Iterable[tuple[str, dict[str, FieldInfo]]]) -> dict[str, list[FieldInfo]]:
+    """By name, of all that have it."""
+    found: dict[str, list[FieldInfo]] = {}
+    for _, fields in named:
+        for name, field in fields.items():
+            found.setdefault(name, []).append(field)
+    return found
+
+
+def _wrong_value(value: Scalar, fields: Sequence[FieldInfo]) -> str | None:
+    """None where one of them takes it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "too large for a number"
+    problems = [field_problem(value, field) for field in fields]
+    return None if None in problems else problems[0]
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _or(values: Iterable[object]) -> str:
+    return " or ".join(map(str, values))

@@ -1,0 +1,147 @@
+"""The presets of experiments.yaml: selections that have a name. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from harness.errors import ConfigError
+from harness.experiments.expand import Scope, Selection, expand_variants, pairs_in, scope_of
+from harness.experiments.model import Config, PresetPart
+from harness.experiments.narrow import Narrowing, places_of, require_valid
+from harness.plan import FRAMEWORKS, Framework, Pair
+from harness.suggest import valid_names
+
+Choice = TypeVar("Choice")
+HEADLINE = "headline"
+"""What plain `python main.py` measures, where experiments.yaml has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a preset as a command has it: narrowed further by its flags."""
+
+    selection: Selection
+    pairs: list[Pair]
+
+
+def preset_of(config: Config, name: str | None, selection: Selection) -> str | None:
+    """The preset that is asked for: by name, or the headline where no benchmark, no use case and no quick run is.
+
+    Raises:
+        ConfigError: experiments.yaml has no preset of this name.
+    """
+    if name is not None and name not in config.presets:
+        raise ConfigError(f"--preset {name}: not defined in experiments.yaml; {valid_names(name, config.presets)}")
+    asks_for_cells = selection.benchmarks or selection.use_cases or selection.quick
+    return HEADLINE if name is None and not asks_for_cells and HEADLINE in config.presets else name
+
+
+def expand_preset(config: Config, name: str, selection: Selection) -> list[Part]:
+    """Its parts that have anything of the selection. What a flag names replaces what the preset says of that axis;
+    benchmarks, use cases and frameworks are those that both have. A quick preset and one of sample data stay so.
+
+    Raises:
+        ConfigError: as expand(), or where the preset has nothing of what is asked for.
+    """
+    scope_of(config, selection)  # the names are defined
+    preset = config.presets[name]
+    is_sample = "sample" in (selection.data, preset.data)
+    common = replace(selection, quick=selection.quick or preset.quick, data="sample" if is_sample else "real")
+    scopes = [
+        (part_selection, scope)
+        for part in preset.parts
+        if (part_selection := _selection(config, part, common)) is not None
+        and (scope := scope_of(config, part_selection)).cells
+    ]
+    if not scopes:
+        raise ConfigError(f"--preset {name}: has none of the cells asked for; it has {cells_in_words(config, name)}")
+    if not selection.narrowing.is_empty:
+        cells = [cell for _, scope in scopes for cell in scope.cells]
+        require_valid(selection.narrowing, places_of(config, cells), _frameworks(scopes))
+    parts = [Part(selection=one, pairs=pairs) for one, scope in scopes if (pairs := pairs_in(config, one, scope))]
+    if not parts:
+        raise ConfigError(
+            f"nothing to measure: no cell of the preset {name} has all of {' '.join(selection.narrowing.flags())}; "
+            f"name --benchmark and --use_case to choose from all that experiments.yaml has"
+        )
+    return parts
+
+
+def _frameworks(scopes: Iterable[tuple[Selection, Scope]]) -> list[Framework]:
+    found = {framework for _, scope in scopes for framework in scope.frameworks}
+    return [framework for framework in FRAMEWORKS if framework in found]
+
+
+def _selection(config: Config, part: PresetPart, selection: Selection) -> Selection | None:
+    """None where the part has none of the benchmarks, use cases or frameworks."""
+    benchmarks = _common(part.benchmarks or tuple(config.benchmarks), selection.benchmarks)
+    use_cases = _common(part.use_cases or tuple(config.use_cases), selection.use_cases)
+    frameworks = _common(tuple[str, ...](part.frameworks or FRAMEWORKS), selection.frameworks)
+    if not (benchmarks and use_cases and frameworks):
+        return None
+    return replace(
+        selection,
+        benchmarks=benchmarks,
+        use_cases=use_cases,
+        frameworks=frameworks,
+        narrowing=_merged(narrowing_of_part(part), selection.narrowing),
+    )
+
+
+def _common(of_part: tuple[Choice, ...], asked: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    return tuple(name for name in of_part if name in asked) if asked else of_part
+
+
+def narrowing_of_part(part: PresetPart) -> Narrowing:
+    return Narrowing(
+        models=part.models,
+        batch_sizes=part.batch_sizes,
+        precisions=part.precisions,
+        execution_modes=part.execution_modes,
+        options=tuple((name, value) for name, values in part.options.items() for value in values),
+        settings=tuple(part.settings.items()),
+    )
+
+
+def _merged(of_part: Narrowing, asked: Narrowing) -> Narrowing:
+    """The flags' where they say anything; of options and settings by name."""
+    options, settings = ({name for name, _ in named} for named in (asked.options, asked.settings))
+    return Narrowing(
+        models=asked.models or of_part.models,
+        batch_sizes=asked.batch_sizes or of_part.batch_sizes,
+        precisions=asked.precisions or of_part.precisions,
+        execution_modes=asked.execution_modes or of_part.execution_modes,
+        options=(*(one for one in of_part.options if one[0] not in options), *asked.options),
+        settings=(*(one for one in of_part.settings if one[0] not in settings), *asked.settings),
+    )
+
+
+def cells_of(config: Config, part: PresetPart) -> list[tuple[str, int]]:
+    """Benchmark and use case, without those that matrix.exclude names on every GPU."""
+    return [
+        (benchmark, number)
+        for benchmark in part.benchmarks or config.benchmarks
+        for number in part.use_cases or config.use_cases
+        if not all(config.is_excluded(gpu, benchmark, number) for gpu in config.gpus)
+    ]
+
+
+def cells_in_words(config: Config, name: str) -> str:
+    """`mnist_1, cifar10_1, ...`"""
+    cells = (cell for part in config.presets[name].parts for cell in cells_of(config, part))
+    return ", ".join(dict.fromkeys(f"{benchmark}_{number}" for benchmark, number in cells))
+
+
+def left_out(config: Config, pairs: Iterable[Pair], *, quick: bool) -> tuple[int, int]:
+    """Of all variants of both frameworks that experiments.yaml has on one device kind: how many these pairs have, and
+    how many there are."""
+    chosen: set[tuple[str, str, int, str]] = set()
+    for pair in pairs:
+        for job in pair.jobs:
+            chosen |= {(job.framework, pair.cell.benchmark, pair.cell.use_case, one.key) for one in job.variants}
+    everything = sum(
+        len(expand_variants(config, framework, benchmark, number, quick=quick))
+        for benchmark, number in cells_of(config, PresetPart())
+        for framework in FRAMEWORKS
+    )
+    return len(chosen), everything

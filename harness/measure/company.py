@@ -1,0 +1,43 @@
+"""Who else computes on the CPUs of a measurement that runs on a CPU. Of a GPU NVML tells (harness/measure/gpu.py)."""
+
+import os
+import time
+from pathlib import Path
+
+SHORTEST_WINDOW_S = 1.0
+"""The kernel counts in ticks of 0.01 s for each CPU; over less than this they are no measure."""
+
+
+class Company:
+    """What other processes take of the CPUs that this one may use, from the moment it is made."""
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self._stat = stat
+        self._began_at = time.monotonic()
+        self._busy_s = self._read_busy_s()
+        self._own_s = self._read_own_s()
+
+    def cpus(self) -> float | None:
+        """How many CPUs they kept busy on average; None after less than a second, or where the kernel does not tell."""
+        window_s = time.monotonic() - self._began_at
+        busy_s = self._read_busy_s()
+        if window_s < SHORTEST_WINDOW_S or busy_s is None or self._busy_s is None:
+            return None
+        return max(0.0, (busy_s - self._busy_s) - (self._read_own_s() - self._own_s)) / window_s
+
+    def _read_busy_s(self) -> float | None:
+        """user, nice, system, irq and softirq (proc(5)), summed over this process's CPUs."""
+        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        try:
+            lines = [line.split() for line in self._stat.read_text().splitlines()]
+        except OSError:
+            return None
+        ticks = [[int(word) for word in words] for name, *words in filter(None, lines) if name in mine]
+        if not any(map(any, ticks)):
+            return None
+        return sum(sum(of_cpu[:3]) + sum(of_cpu[5:7]) for of_cpu in ticks) / os.sysconf("SC_CLK_TCK")
+
+    def _read_own_s(self) -> float:
+        """Of all threads, and of the children that have ended."""
+        used = os.times()
+        return time.process_time() + used.children_user + used.children_system

@@ -1,0 +1,249 @@
+"""How long jobs will take: from earlier records of the same kind, else from the protocol's settings. Pure, but for the
+function that reads the records' times."""
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from harness.paths import Results, timestamp
+from harness.plan import JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
+from harness.results.record import SETTLED, find_settled_record
+from harness.results.screening import needed
+from harness.results.statistics import median
+
+START_S = 10.0
+"""Of a process: import the framework, load, compile, check. An assumption, until there are records."""
+SHARE_OF_LIMIT = 0.25
+"""Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
+STOPS_BEFORE_LIMIT_S = 90.0
+"""A job of Slurm stops so long before its limit (templates/header.sh.j2)."""
+LENGTH_OF_TIMESTAMP = len(timestamp())
+NEWEST = 60
+"""Records that are read of each framework and cell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """What earlier measurements of a cell and framework took, in seconds; medians. None without a record."""
+
+    by_variant: dict[str, float]
+    """By the variant's key; of replicates, as the next."""
+    of_any: float | None
+    of_screening: float | None = None
+
+
+NO_DURATIONS = Durations(by_variant={}, of_any=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What is to be measured of a plan."""
+
+    screenings: int
+    replicates: Mapping[str, int]
+    """By the key of a variant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Of one job, or of the two that run in turn."""
+
+    measurements: int
+    """Without those that have a record."""
+    from_records: int
+    """How many of them are known from records of the same cell and framework."""
+    seconds: float
+    longest_s: float
+    """Of a measurement."""
+    devices: int
+    trains: bool
+    """Whether it is training, whose way to the target the protocol does not tell."""
+
+
+def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
+    """
+    Args:
+        starts: processes of a measurement, on the average over its replicates.
+    """
+    blocks_s = max(protocol.min_blocks * protocol.block_min_s, SHARE_OF_LIMIT * protocol.max_time_s)
+    return (
+        starts * START_S
+        + 2 * protocol.idle_s
+        + protocol.warmup_s
+        + min(blocks_s, protocol.max_time_s)
+        + SHARE_OF_LIMIT * protocol.latency_max_time_s
+        + protocol.energy_window_s
+    )
+
+
+def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
+    otherwise = _by_protocol_s(plan) if durations.of_any is None else durations.of_any
+    screening_s = durations.of_screening or protocol_s(of_screening(plan.protocol), starts=1)
+    each_s = {key: durations.by_variant.get(key, otherwise) for key in left.replicates}
+    replicates = sum(left.replicates.values())
+    longest_s = max((each_s[key] for key, count in left.replicates.items() if count), default=0.0)
+    return Estimate(
+        measurements=left.screenings + replicates,
+        from_records=(0 if durations.of_any is None else replicates)
+        + (0 if durations.of_screening is None else left.screenings),
+        seconds=left.screenings * screening_s + sum(each_s[key] * count for key, count in left.replicates.items()),
+        longest_s=max(longest_s, screening_s if left.screenings else 0.0),
+        devices=plan.cell.devices,
+        trains=plan.cell.use_case_name == "train",
+    )
+
+
+def expected(plan: JobPlan) -> Left:
+    """Before anything is measured. After a screening, those of its modes that always have replicates go on, and one
+    other of each comparison: how many really do is what the screening says."""
+    screened = {variant.key for variant in plan.screened_variants()}
+    going_on: list[Variant] = []
+    for contest in plan.contests():
+        others = [one for one in contest if plan.screening and one.execution_mode not in plan.screening.always]
+        is_screened = contest[0].key in screened
+        going_on += [one for one in contest if not is_screened or one not in others[1:]]
+    return Left(screenings=len(screened), replicates={one.key: plan.protocol.replicates for one in going_on})
+
+
+def _by_protocol_s(plan: JobPlan) -> float:
+    """Of a replicate. The first has two more processes where the warm start is measured."""
+    replicates = plan.protocol.replicates
+    has_warm_start = plan.cell.devices == 1 and not plan.quick and not plan.cell.is_calibration
+    return protocol_s(plan.protocol, starts=(replicates + 2) / replicates if has_warm_start else 1.0)
+
+
+def together(estimates: Sequence[Estimate]) -> Estimate:
+    """Of jobs that run in turn."""
+    return Estimate(
+        measurements=sum(one.measurements for one in estimates),
+        from_records=sum(one.from_records for one in estimates),
+        seconds=sum(one.seconds for one in estimates),
+        longest_s=max(one.longest_s for one in estimates),
+        devices=estimates[0].devices,
+        trains=any(one.trains for one in estimates),
+    )
+
+
+def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
+    """How often its job is cut off and goes on: each time the measurement at hand is lost, the longest at most. None
+    where no measurement fits into the limit."""
+    limit_s = 60 * time_limit_minutes - STOPS_BEFORE_LIMIT_S
+    if estimate.seconds <= limit_s:
+        return 0
+    useful_s = limit_s - estimate.longest_s
+    return math.ceil((estimate.seconds - limit_s) / useful_s) if useful_s > 0 else None
+
+
+def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
+    """Of each part that is submitted as one job."""
+    known: dict[int, Estimate] = {}  # by the identity of the variants, which thousands of plans share
+
+    def of_plan(plan: JobPlan) -> Estimate:
+        folder = results.records(plan.cell, plan.framework)
+        if folder.is_dir():
+            return estimate_of(plan, _left(plan, results, scheduler), read_durations(folder, quick=plan.quick))
+        if id(plan.variants) not in known:
+            known[id(plan.variants)] = estimate_of(plan, expected(plan), NO_DURATIONS)
+        return known[id(plan.variants)]
+
+    return [together([of_plan(plan) for plan in part.jobs]) for part in parts]
+
+
+def _left(plan: JobPlan, results: Results, scheduler: str) -> Left:
+    """Without what has a record. Until the screening is over, what is expected of it."""
+
+    def is_open(measurement: Measurement) -> bool:
+        return plan.force or find_settled_record(measurement, results, scheduler) is None
+
+    screenings = sum(is_open(measurement) for measurement in plan.screenings())
+    if screenings:
+        return replace(expected(plan), screenings=screenings)
+    found = Counter(
+        one.variant.key for one in needed(plan, results, scheduler) if not one.is_screening and is_open(one)
+    )
+    return Left(screenings=0, replicates=found)
+
+
+def read_durations(folder: Path, *, quick: bool) -> Durations:
+    """Of the newest records in a folder. What cannot be read tells nothing here; the report complains about it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    screenings: list[float] = []
+    files = sorted(folder.glob("*.json"), key=lambda path: path.stem[-LENGTH_OF_TIMESTAMP:], reverse=True)
+    for path in files[:NEWEST]:
+        try:
+            content = json.loads(path.read_text())
+            measurement = content["measurement"]
+            lasted = datetime.fromisoformat(content["ended_at"]) - datetime.fromisoformat(content["started_at"])
+            if content["outcome"] not in SETTLED or measurement["quick"] != quick:
+                continue
+            if measurement.get("stage") == "screening":
+                screenings.append(lasted.total_seconds())
+            else:
+                found[Variant.model_validate(measurement["variant"]).key].append(lasted.total_seconds())
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    everything = [seconds for of_variant in found.values() for seconds in of_variant]
+    return Durations(
+        by_variant={key: median(of_variant) for key, of_variant in found.items()},
+        of_any=median(everything) if everything else None,
+        of_screening=median(screenings) if screenings else None,
+    )
+
+
+def estimate_in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *, has_limit: bool) -> str:
+    """Some sentences: how long, known from what, and how that fits the limit.
+
+    Args:
+        has_limit: whether a scheduler ends what takes longer.
+    """
+    by_devices: dict[int, float] = defaultdict(float)
+    for one in estimates:
+        by_devices[one.devices] += one.seconds
+    times = [
+        f"{in_time(seconds)} on {'one device' if devices == 1 else f'{devices} devices'}"
+        for devices, seconds in sorted(by_devices.items())
+    ]
+    sentences = [f"About {' and '.join(times)}, one job after the other, {_known_from(estimates)}."]
+    if has_limit:
+        sentences.append(_limit_in_words(estimates, time_limit_minutes))
+    return " ".join(sentences)
+
+
+def _known_from(estimates: Iterable[Estimate]) -> str:
+    estimates = list(estimates)
+    known, count = (sum(getattr(one, name) for one in estimates) for name in ("from_records", "measurements"))
+    if known == count:
+        return "from earlier records"
+    unknown_training = any(one.trains and one.from_records < one.measurements for one in estimates)
+    training = ", without the training to its target, which only records tell" if unknown_training else ""
+    if known == 0:
+        return f"by the protocol's settings{training}: there are no earlier records of this kind"
+    return f"from earlier records ({known} of {count} measurements) and the protocol's settings{training}"
+
+
+def _limit_in_words(estimates: Sequence[Estimate], time_limit_minutes: int) -> str:
+    limit = f"time_limit_minutes ({time_limit_minutes})"
+    needed = [requeues(one, time_limit_minutes) for one in estimates]
+    if None in needed:
+        return f"A measurement may take longer than {limit} allows: raise it."
+    most = max(count or 0 for count in needed)
+    longest = in_time(max(one.seconds for one in estimates))
+    if most == 0:
+        return f"The longest job takes {longest}, within {limit}."
+    over = sum(1 for count in needed if count)
+    return (
+        f"{over} of {len(needed)} jobs {'takes' if over == 1 else 'take'} longer than {limit}, up to {longest}: "
+        f"cut off, they are requeued, at most {most} time{'' if most == 1 else 's'}, and go on where they were."
+    )
+
+
+def in_time(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

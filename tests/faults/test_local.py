@@ -1,0 +1,313 @@
+"""Faults of runs on this machine, by hand and in the local queue. See conftest.py."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.paths import JobFolder
+from pipeline.watching.cancel import cancel
+from pipeline.watching.follow import follow
+from pipeline.watching.jobs import is_local_queue, job_states
+from tests.made.faults import SmallDisk, overlaps, processes_of, run_of
+from tests.made.patience import wait_until
+from tests.made.project import BehavingProject, make_behaving_project
+
+GONE_S = 60.0
+
+
+def queue_of(folder: JobFolder) -> int:
+    return int(json.loads(folder.submission.read_text())["job_id"])
+
+
+def wait_for_file(path: Path, project: BehavingProject) -> None:
+    log = project.results.local_queue_log
+    wait_until(path.exists, f"{path}", lambda: log.read_text() if log.exists() else "", quiet_s=GONE_S)
+
+
+def wait_until_over(project: BehavingProject) -> None:
+    wait_until(lambda: not processes_of(project), "every process is gone", quiet_s=GONE_S)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> BehavingProject:
+    """A second checkout with results of its own, on the same machine."""
+    (tmp_path / "other").mkdir()
+    return make_behaving_project(tmp_path / "other")
+
+
+# Two measurements at once
+
+
+def test_a_second_run_waits_and_says_for_what(project: BehavingProject, other: BehavingProject) -> None:
+    """Another results folder, and another checkout: the machine is one."""
+    first = project.start(project.job(project.plan("gated")))
+    wait_for_file(project.pid, project)
+    folder = other.job(other.plan("well"))
+    second = other.start(folder)
+    wait_for_file(folder.heartbeat, other)
+    wait_until(lambda: str(other.heartbeat(folder).phase).startswith("waits for "), "it waits", quiet_s=GONE_S)
+    phase = str(other.heartbeat(folder).phase)
+    assert phase in (
+        f"waits for {who}, which measures on this machine" for who in (f"process {first.pid}", "another process")
+    )
+    [state] = job_states(other.results, [folder])
+    assert state.state == "running"
+    assert other.records() == []
+    project.gate.touch()
+    outputs = [process.communicate(timeout=300)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), outputs
+    assert phase in outputs[1]
+    assert overlaps([*project.records(), *other.records()]) == []
+
+
+def test_a_waiting_run_goes_on_when_the_first_is_killed(project: BehavingProject, other: BehavingProject) -> None:
+    first = project.start(project.job(project.plan("gated")))
+    wait_for_file(project.pid, project)
+    folder = other.job(other.plan("well"))
+    second = other.start(folder)
+    wait_for_file(folder.heartbeat, other)
+    first.kill()
+    first.communicate()
+    output, _ = second.communicate(timeout=300)
+    assert second.returncode == 0, output
+    assert [record.outcome for record in other.records()] == ["ok"]
+    wait_until_over(project)
+
+
+def test_a_killed_queue_and_the_same_command_again(project: BehavingProject) -> None:
+    """What the queue leaves behind measures on; the other framework waits for it."""
+    pair = project.pair(jax=("gated",), replicates=1)
+    folders = project.submit_pairs(pair, executor="local")
+    wait_for_file(project.root / "jax-pid", project)
+    queue = queue_of(folders[0])
+    os.kill(queue, signal.SIGKILL)
+    wait_until(lambda: not is_local_queue(queue, folders[0]), "the queue is gone")
+    again = project.submit_pairs(pair, executor="local")
+    assert folders[0] in again and len(again) == 2
+    torch = next(folder for folder in again if folder not in folders)
+    wait_for_file(torch.heartbeat, project)
+    assert project.records() == []
+    project.gate.touch()
+    follow(again, project.results)
+    assert [record.outcome for record in project.records()] == ["ok", "ok"]
+    assert overlaps(project.records()) == []
+
+
+def test_a_killed_run_of_the_queue(project: BehavingProject) -> None:
+    """run.py itself: its measurement dies with it, and the other framework begins only then."""
+    folders = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
+    wait_for_file(project.root / "jax-pid", project)
+    os.kill(run_of(project, folders[0].name), signal.SIGKILL)
+    assert follow(folders, project.results) == 1
+    jax, torch = job_states(project.results, folders)
+    assert (jax.state, torch.state) == ("failed", "done")
+    assert "SIGKILL" in str(jax.reason)
+    assert {record.measurement.framework for record in project.records()} == {"torch"}
+    project.gate.touch()
+    [again] = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
+    assert follow([again], project.results) == 0
+    assert len(project.records()) == 2
+
+
+def test_two_queues_of_two_results_folders(project: BehavingProject, other: BehavingProject) -> None:
+    first = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
+    wait_for_file(project.root / "jax-pid", project)
+    second = other.submit_pairs(other.pair(replicates=1), executor="local")
+    log = other.results.local_queue_log
+    wait_until(lambda: "an earlier queue" in log.read_text(), "it waits", log.read_text, quiet_s=GONE_S)
+    assert [state.state for state in job_states(other.results, second)] == ["queued", "queued"]
+    project.gate.touch()
+    assert follow(first, project.results) == follow(second, other.results) == 0
+    assert overlaps([*project.records(), *other.records()]) == []
+    assert len(project.records()) == len(other.records()) == 2
+
+
+# Processes that die, stop, or are signalled
+
+
+def test_a_killed_measurement(project: BehavingProject) -> None:
+    folder = project.job(project.plan("gated", "well"))
+    job = project.start(folder)
+    wait_for_file(project.pid, project)
+    os.kill(int(project.pid.read_text()), signal.SIGKILL)
+    job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert {mode: record.outcome for mode, record in project.by_mode().items()} == {"gated": "failed", "well": "ok"}
+    assert "killed by SIGKILL (often the host's" in str(project.by_mode()["gated"].reason)
+    wait_until_over(project)
+
+
+def test_a_stopped_measurement_is_a_timeout(project: BehavingProject) -> None:
+    folder = project.job(project.plan("gated", "well", timeout_s=20.0))
+    job = project.start(folder)
+    wait_for_file(project.pid, project)
+    os.kill(int(project.pid.read_text()), signal.SIGSTOP)
+    job.communicate(timeout=300)
+    assert {mode: record.outcome for mode, record in project.by_mode().items()} == {"gated": "timeout", "well": "ok"}
+    wait_until_over(project)
+
+
+def test_a_killed_job_goes_on_where_it_was_and_its_caches_are_removed(
+    project: BehavingProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = project.root / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    folder = project.job(project.plan("well", "gated"))
+    job = project.start(folder)
+    wait_for_file(project.pid, project)
+    job.kill()
+    job.communicate()
+    wait_until_over(project)
+    [left] = temporary.glob("compiler-caches-*")
+    os.utime(left, (time.time() - 3600,) * 2)
+    project.gate.touch()
+    status, output = project.resume(folder)
+    assert (status, "1 measured, 1 had a record, 0 failed" in output) == (0, True), output
+    assert list(temporary.glob("compiler-caches-*")) == []
+    assert [record.outcome for record in project.records()] == ["ok", "ok"]
+
+
+def test_what_does_not_fit_into_a_start_blocks_nothing(project: BehavingProject) -> None:
+    """Cut off three times by the job's time limit: it goes last, and is a timeout then."""
+    folder = project.job(project.plan("gated", "well"))
+    for start in range(3):
+        project.pid.unlink(missing_ok=True)
+        job = project.start(folder)
+        wait_for_file(project.pid, project)
+        assert set(project.by_mode()) == (set() if start < 2 else {"well"})
+        job.send_signal(signal.SIGUSR2)
+        job.communicate(timeout=300)
+        assert job.returncode == 75
+    for _ in range(2):
+        status, _ = project.resume(folder)
+        assert status == 1
+        record = project.by_mode()["gated"]
+        assert record.outcome == "timeout"
+        assert str(record.reason).startswith("cut off 3 times by the end of the job's time")
+    assert (project.heartbeat(folder).state, project.heartbeat(folder).measurements_done) == ("done", 2)
+
+
+def test_the_end_of_the_shell_is_not_the_end_of_the_queue(project: BehavingProject) -> None:
+    folders = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
+    wait_for_file(project.root / "jax-pid", project)
+    os.kill(queue_of(folders[0]), signal.SIGHUP)
+    project.gate.touch()
+    assert follow(folders, project.results) == 0
+
+
+def test_a_second_sigterm_while_the_queue_ends(project: BehavingProject) -> None:
+    folders = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
+    wait_for_file(project.root / "jax-pid", project)
+    for _ in range(2):
+        os.kill(queue_of(folders[0]), signal.SIGTERM)
+    wait_until(lambda: not is_local_queue(queue_of(folders[0]), folders[0]), "the queue is gone", quiet_s=GONE_S)
+    wait_until_over(project)
+    assert project.records() == []
+
+
+def test_strangers_find_no_open_port(project: BehavingProject) -> None:
+    """A job of two ranks listens to nobody; its ranks meet where their framework wants them to."""
+    folder = project.job(project.plan("all_gated", devices=2))
+    job = project.start(folder)
+    for rank in range(2):
+        wait_for_file(project.root / f"pid-{rank}", project)
+    sockets = {str(path.readlink()) for path in Path(f"/proc/{job.pid}/fd").iterdir() if path.is_symlink()}
+    listening = {
+        f"socket:[{line.split()[9]}]"
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{job.pid}/net/{table}").read_text().splitlines()[1:]
+        if line.split()[3] == "0A"
+    }
+    assert not sockets & listening
+    project.gate.touch()
+    output, _ = job.communicate(timeout=300)
+    assert job.returncode == 0, output
+
+
+# Disk and files
+
+
+def test_the_disk_fills_up_under_the_queue(project: BehavingProject) -> None:
+    """The job that runs ends in order; the queue lives, and what comes later is measured when there is room."""
+    disk = SmallDisk(project.results.root)
+    if not disk.mount("512k"):
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        first = project.submit(project.plan("gated"), executor="local")
+        wait_for_file(project.pid, project)
+        disk.fill()
+        project.gate.touch()
+        wait_until(lambda: not (set(processes_of(project)) - {queue_of(first[0])}), "the job is over", quiet_s=GONE_S)
+        assert is_local_queue(queue_of(first[0]), first[0])
+        disk.free()
+        assert follow(first, project.results) == 1
+        [state] = job_states(project.results, first)
+        assert state.state in ("failed", "stopped"), state
+        assert list(project.results.root.rglob("*.tmp")) == []
+        again = project.submit(project.plan("gated"), executor="local")
+        assert follow(again, project.results) == 0
+        assert [record.outcome for record in project.records()] == ["ok"]
+    finally:
+        cancel(project.results)
+        disk.unmount()
+
+
+def test_a_full_disk_at_submission(project: BehavingProject) -> None:
+    disk = SmallDisk(project.root / "full")
+    if not disk.mount():
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        disk.fill()
+        command = [sys.executable, "main.py", "--benchmark", "mnist", "--use_case", "1", "--data", "sample", "--quick"]
+        command += ["--executor", "local", "--results", str(disk.folder)]
+        done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert "No space left on device" in done.stderr
+        assert "choose another" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert list(disk.folder.glob("jobs/*/*")) == []
+    finally:
+        disk.unmount()
+
+
+def test_the_results_are_deleted_while_it_is_waited_for(project: BehavingProject) -> None:
+    folders = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
+    wait_for_file(project.root / "jax-pid", project)
+    queue = queue_of(folders[0])
+    shutil.rmtree(project.results.root)
+    assert follow(folders, project.results) == 1
+    os.kill(queue, signal.SIGTERM)
+    wait_until_over(project)
+
+
+def test_files_of_a_job_that_are_broken_cost_the_others_nothing(project: BehavingProject) -> None:
+    gated, well = project.plan("gated"), project.plan("well", devices=1)
+    first, second = project.submit(gated, well, executor="local")
+    wait_for_file(project.pid, project)
+    (second.root / "plan.json").write_text("{")
+    [third] = project.submit(project.plan("prints_much"), executor="local")
+    project.gate.touch()
+    assert follow([first, second, third], project.results) == 1
+    states = job_states(project.results, [first, second, third])
+    assert [state.state for state in states] == ["done", "failed", "done"]
+    assert "plan.json: not a job plan" in str(states[1].reason)
+
+
+def test_force_measures_once_whatever_the_clocks_say(project: BehavingProject) -> None:
+    """The job's folder is of a clock that is a century ahead."""
+    assert project.run(project.plan("well"))[0] == 0
+    plan = project.plan("well", force=True)
+    ahead = JobFolder(root=project.results.jobs / "any" / "torch_mnist_1-21261122T000000.000000Z-aaaa")
+    shutil.copytree(project.job(plan).root, ahead.root)
+    for said in ("1 measured, 0 had a record", "0 measured, 1 had a record"):
+        status, output = project.resume(ahead)
+        assert (status, said in output) == (0, True), output
+    assert len(project.records()) == 2

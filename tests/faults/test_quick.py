@@ -1,0 +1,356 @@
+"""The quickest faults: some processes, no framework and no cluster. See conftest.py."""
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.errors import SubmissionError
+from harness.files import write_atomically
+from harness.job import caches
+from harness.job.progress import write_heartbeat
+from harness.job.turn import devices
+from harness.locks import hold, holders, machine_lock
+from harness.paths import REPOSITORY, JobFolder
+from pipeline.submission import local_queue
+from pipeline.watching.cancel import cancel
+from pipeline.watching.jobs import JobState, Submission, is_local_queue, job_states, words_of
+from pipeline.watching.slurm_states import SlurmState
+from tests.made.faults import programs
+from tests.made.project import FakeProject, make_project
+from tests.made.records import heartbeat
+
+FULL = OSError(errno.ENOSPC, "No space left on device", "results/jobs/x/submission.json")
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeProject]:
+    made = make_project(tmp_path)
+    yield made
+    cancel(made.results)
+
+
+@contextmanager
+def python(code: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
+    """A process that has printed a line, and is gone at the end."""
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def submitted(project: FakeProject, executor: str, job_id: str, command: tuple[str, ...] = ()) -> JobFolder:
+    """A job that somebody has handed over."""
+    plan = project.plan()
+    folder = project.results.new_job_folder(plan)
+    write_atomically(folder.plan, plan.model_dump_json(), replace=False)
+    submission = Submission(
+        executor=executor,
+        job_id=job_id,
+        script="/s.sh",
+        command=command or ("sbatch", "/s.sh", "slurm", str(folder.root)),
+        node=os.uname().nodename,
+        submitted_at_unix_s=time.time() - 5,
+    )
+    write_atomically(folder.submission, submission.model_dump_json(), replace=False)
+    return folder
+
+
+def state_of(project: FakeProject, folder: JobFolder) -> JobState:
+    [state] = job_states(project.results, [folder])
+    return state
+
+
+# Company
+
+
+def test_a_lock_ends_with_whoever_holds_it(tmp_path: Path) -> None:
+    lock = tmp_path / "locks" / "turn"
+    code = "import sys, time; from pathlib import Path; from harness.locks import hold\n"
+    code += "with hold(Path(sys.argv[1]), while_waiting=print): print('held', flush=True); time.sleep(600)"
+    waited: list[str] = []
+    with python(code, str(lock)) as holder:
+
+        def wait(who: str) -> None:
+            waited.append(who)
+            if len(waited) == 2:
+                holder.kill()
+
+        with hold(lock, while_waiting=wait):
+            pass
+        assert len(waited) >= 2
+        assert set(waited) <= {f"process {holder.pid}", "another process"}
+
+
+def test_a_rank_that_has_lost_its_job_is_waited_for() -> None:
+    code = (
+        "import time; from harness.job.turn import keep_busy; keep_busy(); print('busy', flush=True); time.sleep(600)"
+    )
+    busy = machine_lock("busy-machine")
+    with python(code) as orphan:
+        waited: list[str] = []
+
+        def wait(who: str) -> None:
+            waited.append(who)
+            orphan.kill()
+
+        with hold(busy, while_waiting=wait):
+            pass
+        assert waited
+
+
+def test_jobs_of_slurm_on_different_gpus_do_not_meet() -> None:
+    """Outside Slurm the machine is one device; without a GPU a job of Slurm meets what is left of itself only."""
+    on_node = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+    assert devices({"CUDA_VISIBLE_DEVICES": ""})[0] == "machine"
+    assert devices(on_node | {"CUDA_VISIBLE_DEVICES": ""}) == ["slurm-7"]
+
+
+def test_a_folder_for_locks_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    (tmp_path / "locks").write_text("a file")
+    with pytest.raises(OSError), hold(tmp_path / "locks" / "turn", while_waiting=print):
+        pass
+    assert holders(tmp_path / "nowhere") == "another process"
+
+
+# What cancel may end
+
+
+def test_cancel_ends_no_process_that_only_has_the_number(fake: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither one that mentions the queue's module, nor the queue of another results folder."""
+    code = "import time; print('there', flush=True); time.sleep(600)"
+    with python(code, "pipeline.submission.local_queue", "/elsewhere/results/jobs/any/torch_mnist_3-x") as stranger:
+        folder = submitted(fake, "local", str(stranger.pid))
+        assert not is_local_queue(stranger.pid, folder)
+        write_heartbeat(heartbeat(state="running", pid=stranger.pid, updated_at_unix_s=time.time()), folder.heartbeat)
+        assert cancel(fake.results) == 0
+        assert stranger.poll() is None
+    assert "cancelled in the local queue" in capsys.readouterr().out
+
+
+def test_cancel_ends_no_job_of_slurm_that_only_has_the_number(
+    fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = submitted(fake, "slurm", "12")
+    foreign = submitted(fake, "slurm", "13")
+    lines = f"12|RUNNING|n1|None|/s.sh slurm {mine.root}\n13|RUNNING|n1|None|(null)"
+    programs(tmp_path, squeue=f"echo '{lines}'", scancel="echo $@ >> $here/ended", sacct="exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert cancel(fake.results) == 0
+    assert (tmp_path / "ended").read_text().splitlines() == ["--quiet --batch --signal=INT --state=RUNNING 12", "12"]
+    said = capsys.readouterr().out
+    assert f"{state_of(fake, foreign).name}: nothing to end, as job 13 of Slurm is another job by now" in said
+    assert said.count("cancelled job 12") == 1
+
+
+def test_a_scancel_that_hangs_is_not_waited_for(
+    fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It tries for minutes to signal a node that does not answer."""
+    folder = submitted(fake, "slurm", "12")
+    hang = 'case "$*" in *--signal*) exec sleep 600;; esac; echo $@ >> $here/ended'
+    programs(tmp_path, squeue=f"echo '12|RUNNING|n1|None|/s.sh slurm {folder.root}'", scancel=hang)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("pipeline.watching.cancel.SIGNAL_TIMEOUT_S", 0.5)
+    assert cancel(fake.results) == 0
+    assert (tmp_path / "ended").read_text() == "12\n"
+
+
+# Submission
+
+
+TAKES = 'echo "$*" > $here/taken; echo "Submitted batch job 18"'
+SQUEUE = '[ -e $here/taken ] && echo "18|PENDING||None|$(cat $here/taken)"; true'
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """sbatch takes the job, squeue knows it until scancel ends it."""
+    programs(tmp_path, sbatch=TAKES, srun="", squeue=SQUEUE, scancel="echo $@ >> $here/ended; rm $here/taken")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def test_a_job_that_cannot_be_noted_is_taken_back(
+    fake: FakeProject, cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up between sbatch's yes and the note of it."""
+
+    def full(*_arguments: object, **_options: object) -> None:
+        raise FULL
+
+    monkeypatch.setattr("pipeline.submission.submit.write_atomically", full)
+    with pytest.raises(SubmissionError) as caught:
+        fake.submit(fake.plan(), executor="slurm")
+    assert str(caught.value).startswith(
+        "any/torch_mnist_3: cannot write results/jobs/x/submission.json: No space left on device; Slurm had taken it "
+        "as job 18, which was cancelled. Free space"
+    )
+    assert "Nothing was submitted." in str(caught.value)
+    assert (cluster / "ended").read_text() == "18\n"
+    assert fake.results.job_folders() == []
+
+
+def test_ctrl_c_during_a_submission_leaves_no_job(
+    fake: FakeProject, cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_arguments: object, **_options: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("pipeline.submission.submit.write_atomically", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fake.submit(fake.plan(), executor="slurm")
+    assert (cluster / "ended").read_text() == "18\n"
+    assert fake.results.job_folders() == []
+    assert "Slurm had taken it as job 18, which was cancelled" in capsys.readouterr().out
+
+
+def test_an_answer_of_sbatch_that_is_lost(fake: FakeProject, cluster: Path) -> None:
+    words = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    programs(cluster, sbatch=f"{TAKES.partition(';')[0]}; echo '{words}' >&2; exit 1")
+    with pytest.raises(SubmissionError, match="Slurm had taken it as job 18, which was cancelled"):
+        fake.submit(fake.plan(), executor="slurm")
+    assert (cluster / "ended").read_text() == "18\n"
+    programs(cluster, squeue="echo 'squeue: error: Socket timed out' >&2; exit 1")
+    with pytest.raises(SubmissionError, match="perhaps Slurm has taken the job all the same: `squeue --me` shows it"):
+        fake.submit(fake.plan(), executor="slurm")
+
+
+def test_a_full_disk_leaves_no_local_queue(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise FULL
+
+    monkeypatch.setattr("pipeline.submission.submit.write_atomically", full)
+    with pytest.raises(SubmissionError, match="the local queue: cannot write .*No space left on device. Free space"):
+        fake.submit(fake.plan(), executor="local")
+    assert fake.results.job_folders() == []
+    assert not list(Path("/proc").glob(f"*/cwd/{fake.root.name}"))
+
+
+def test_two_submissions_at_once_make_one_job(fake: FakeProject) -> None:
+    """Both would find that it is needed."""
+    code = (
+        "import sys; from pathlib import Path; from tests.made.project import *; "
+        "project = FakeProject(root=Path(sys.argv[1])); print('ready', flush=True); "
+        "project.submit(project.plan(sleep_s=2), executor='local')"
+    )
+    with python(code, str(fake.root)) as first, python(code, str(fake.root)) as second:
+        said = [process.communicate(timeout=120)[0] for process in (first, second)]
+    assert len(fake.results.job_folders()) == 1
+    assert sum("in the local queue" in words for words in said) == 1
+    assert sum("already, as job" in words for words in said) == 1
+
+
+@pytest.mark.parametrize("name", ["x;%j", "two\nlines"])
+def test_a_folder_that_slurm_would_read_otherwise(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    project = make_project(tmp_path / name)
+    with pytest.raises(SubmissionError, match="choose a folder without these in its name"):
+        project.submit(project.plan(), executor="slurm")
+
+
+# Disk, clock, leftovers
+
+
+def test_a_full_disk_does_not_end_the_local_queue(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = submitted(fake, "local", "1")
+    monkeypatch.setattr(local_queue, "write_atomically", lambda *_arguments, **_options: _raise(FULL))
+    local_queue._end(folder, None)
+    assert not folder.local_end.exists()
+    monkeypatch.setattr(local_queue, "write_atomically", write_atomically)
+    local_queue._write_ends()
+    assert folder.local_end.exists()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("ahead_s", [-600.0, 600.0], ids=["behind", "ahead"])
+def test_clocks_that_differ_lose_no_job(fake: FakeProject, ahead_s: float) -> None:
+    """The node's clock is ten minutes off; its file says how old the beat is."""
+    folder = submitted(fake, "slurm", "12")
+    folder.submission.unlink()
+    beat = heartbeat(state="running", node="elsewhere", updated_at_unix_s=time.time() + ahead_s)
+    write_heartbeat(beat, folder.heartbeat)
+    assert (state_of(fake, folder).state, state_of(fake, folder).reason) == ("running", None)
+    os.utime(folder.heartbeat, (time.time() - 600,) * 2)
+    assert state_of(fake, folder).state == "lost"
+
+
+def test_a_run_by_hand_that_is_gone_is_told_before_its_beats_are_old(fake: FakeProject) -> None:
+    folder = submitted(fake, "slurm", "12")
+    folder.submission.unlink()
+    with python("print('there', flush=True)") as process:
+        process.wait()
+    write_heartbeat(
+        heartbeat(state="running", node=os.uname().nodename, pid=process.pid, updated_at_unix_s=time.time() - 16),
+        folder.heartbeat,
+    )
+    assert (state_of(fake, folder).state, state_of(fake, folder).reason) == (
+        "lost",
+        f"its process {process.pid} is gone",
+    )
+
+
+def test_a_job_whose_folder_is_deleted_is_lost(fake: FakeProject) -> None:
+    folder = JobFolder(root=fake.results.jobs / "any" / "torch_mnist_3-20261121T100000.000000Z-aaaa")
+    assert (state_of(fake, folder).state, str(state_of(fake, folder).reason).rpartition("; ")[2]) == (
+        "lost",
+        "its folder is gone",
+    )
+
+
+def test_caches_of_a_killed_job_are_removed_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches.tempfile, "tempdir", str(tmp_path))
+    left, used, young = (caches.new_name() for _ in range(3))
+    for folder in (left, used, young):
+        folder.mkdir()
+        (folder / "kernel").write_text("")
+    for folder in (left, used):
+        os.utime(folder, (time.time() - 3600,) * 2)
+    with caches.in_use(used):
+        assert caches.remove_leftovers() == [left]
+    assert (left.exists(), used.exists(), young.exists()) == (False, True, True)
+
+
+def test_what_slurm_and_submitit_say_around_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "submitit INFO (x) - Job not requeued because: timed-out too many times.\n"
+        "submitit WARNING (x) - Bypassing signal SIGCONT\n"
+    )
+    assert words_of(log) == "Job not requeued because: timed-out too many times."
+    log.write_text(
+        "warning: nothing\n"
+        "srun: error: Unable to contact slurm controller (connect failure)\n"
+        "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 12\n"
+    )
+    assert words_of(log) == "srun: error: Unable to contact slurm controller (connect failure)"
+    assert words_of(tmp_path / "nowhere") is None
+
+
+def test_a_job_that_slurm_holds_says_how_it_goes_on(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = submitted(fake, "slurm", "12")
+    held = {"12": SlurmState(name="REQUEUE_HOLD", reason="launch failed requeued held")}
+    monkeypatch.setattr("pipeline.watching.jobs.slurm_states.query", lambda _ids: held)
+    assert str(state_of(fake, folder).reason).endswith("`scontrol release 12` lets it go on")
+
+
+def test_the_lock_of_a_folder_is_the_kernels(tmp_path: Path) -> None:
+    """What is left of a lock's file blocks nobody."""
+    lock = tmp_path / "turn"
+    lock.write_text("left of a run that was killed")
+    with hold(lock, while_waiting=lambda who: pytest.fail(who)), lock.open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

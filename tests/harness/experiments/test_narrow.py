@@ -1,0 +1,209 @@
+"""Flags that narrow what is measured: what is left, what is left out, and what is said about a wrong one."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.experiments.expand import Selection, baselines, expand
+from harness.experiments.flags import add_narrowing_flags
+from harness.experiments.model import Config
+from harness.experiments.narrow import Narrowing, narrowing_of
+from harness.job.main import _parse_arguments, _plan_by_flags
+from harness.paths import REPOSITORY
+from pipeline.submission.render import run_arguments
+from tests.made.config_text import MINIMAL, config_of
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return config_of(MINIMAL + "measurement: {replicates: 2}\n", tmp_path)
+
+
+def narrowed(config: Config, *words: str, **selection: object) -> dict[str, list[str]]:
+    """The keys of the variants of each job, by the job's name."""
+    asked = Selection(**{"benchmarks": ("cifar10",), "use_cases": (1,), **selection})  # type: ignore[arg-type]
+    pairs = expand(config, replace(asked, narrowing=of_words(*words)))
+    return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
+
+
+def of_words(*words: str) -> Narrowing:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_narrowing_flags(parser.add_argument)
+    return narrowing_of(parser.parse_args(words))
+
+
+def test_flags_become_typed_values_each_once() -> None:
+    words = "--model cnn --model cnn --batch_size 64 --precision bf16 --option output=full --option models=8"
+    assert of_words(*words.split(), "--set", "learning_rate=1e-3", "--set", "epochs=2") == Narrowing(
+        models=("cnn",),
+        batch_sizes=(64,),
+        precisions=("bf16",),
+        options=(("output", "full"), ("models", 8)),
+        settings=(("learning_rate", 0.001), ("epochs", 2)),
+    )
+
+
+def test_flags_go_back_to_words() -> None:
+    words = ("--model", "cnn", "--batch_size", "64", "--precision", "bf16", "--execution_mode", "jit")
+    words = (*words, "--option", "output=full", "--option", "models=8", "--set", "weight_decay=0.5")
+    assert of_words(*words).flags() == words
+
+
+def test_each_axis_is_narrowed(config: Config) -> None:
+    assert narrowed(
+        config, "--model", "resnet18", "--batch_size", "8", "--batch_size", "16", "--precision", "tf32"
+    ) == {
+        "any/jax_cifar10_1": ["resnet18-b8-tf32-jit", "resnet18-b16-tf32-jit"],
+        "any/torch_cifar10_1": [f"resnet18-b{size}-tf32-{mode}" for size in (8, 16) for mode in ("eager", "compiled")],
+    }
+
+
+def test_an_option_is_narrowed(config: Config) -> None:
+    """clipped_sum is declared, and not in the file."""
+    words = ("--option", "output=clipped_sum", "--batch_size", "16", "--precision", "fp32")
+    assert narrowed(config, *words, use_cases=(3,)) == {
+        "any/jax_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap"],
+        "any/torch_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap_eager", "cnn-b16-fp32-clipped_sum-loop"],
+    }
+
+
+def test_modes_of_both_frameworks_narrow_each(config: Config) -> None:
+    assert narrowed(config, "--model", "cnn", "--execution_mode", "jit_graph", "--execution_mode", "eager") == {
+        "any/jax_cifar10_1": ["cnn-b64-fp32-jit_graph"],
+        "any/torch_cifar10_1": ["cnn-b64-fp32-eager"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "jax", "torch"),
+    [
+        ("jit", "jit", "compiled"),  # the headline of PyTorch
+        ("eager", "jit", "eager"),
+        ("epoch_graph", "scan", "epoch_graph"),  # many steps in a call: jit would be compared with nothing
+    ],
+)
+def test_a_framework_without_a_named_mode_has_one_that_can_be_compared(
+    mode: str, jax: str, torch: str, tmp_path: Path
+) -> None:
+    config = config_of(MINIMAL.replace("{jax: [jit], torch", "{jax: [jit, scan], torch"), tmp_path)
+    assert narrowed(config, "--model", "cnn", "--execution_mode", mode) == {
+        "any/jax_cifar10_1": [f"cnn-b64-fp32-{jax}"],
+        "any/torch_cifar10_1": [f"cnn-b64-fp32-{torch}"],
+    }
+
+
+def test_cells_that_have_nothing_of_it_are_left_out(config: Config) -> None:
+    everything = {"benchmarks": ("mnist", "cifar10"), "use_cases": (1, 3), "frameworks": ("torch",)}
+    assert list(narrowed(config, "--model", "resnet18", **everything)) == ["any/torch_cifar10_1"]
+    assert list(narrowed(config, "--execution_mode", "loop", **everything)) == [
+        "any/torch_mnist_3",
+        "any/torch_cifar10_3",
+    ]
+    # An option or a setting concerns the cells that have it, and leaves out no other.
+    assert len(narrowed(config, "--option", "output=full", "--set", "epochs=1", **everything)) == 4
+
+
+def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> None:
+    text = MINIMAL.replace("  cifar10: {models", "  imagenet100: {models: [vit_b_16]}\n  cifar10: {models")
+    config = config_of(text, tmp_path)
+    words = [word for one in ("epochs=7", "replicates=5", "image_size=64") for word in ("--set", one)]
+    selection = Selection(benchmarks=("imagenet100",), use_cases=(1, 3), frameworks=("jax",))
+    train, per_sample = expand(config, replace(selection, narrowing=of_words(*words)))
+    for (plan,) in (train.jobs, per_sample.jobs):
+        assert (plan.protocol.replicates, plan.sizes["image_size"]) == (5, 64)
+    assert train.jobs[0].settings["epochs"] == 7
+    assert "epochs" not in per_sample.jobs[0].settings
+    assert per_sample.jobs[0].flags == ("--set", "replicates=5", "--set", "image_size=64")
+
+
+@pytest.mark.parametrize(
+    ("words", "selection", "complaint"),
+    [
+        (
+            ["--model", "resnet19"],
+            {},
+            "--model resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?",
+        ),
+        (
+            ["--precision", "fp23"],
+            {},
+            "--precision fp23: no such precision; valid: fp64, fp32, tf32, bf16, default; did you mean fp32?",
+        ),
+        (["--execution_mode", "egar"], {}, "did you mean eager?"),
+        (["--execution_mode", "vmap"], {}, "--execution_mode vmap: no mode of train; valid: jit, "),
+        (["--execution_mode", "jit"], {"frameworks": ("torch",)}, "a mode of jax, and only torch is selected; valid: "),
+        (
+            ["--option", "outputs=full"],
+            {"use_cases": (3,)},
+            "--option outputs: not an option of per_sample_gradients; valid: output; did you mean output?",
+        ),
+        (["--option", "output=ful"], {"use_cases": (3,)}, "did you mean full?"),
+        (["--option", "epochs=3"], {}, "--option epochs=3: it is a setting, not an option: --set epochs=3"),
+        (
+            ["--set", "output=full"],
+            {"use_cases": (3,)},
+            "--set output=full: it is an option, not a setting: --option output=full",
+        ),
+        (["--set", "epoch=3"], {}, "did you mean epochs?"),
+        (["--set", "epochs=0"], {}, "--set epochs=0: must be a whole number of at least 1"),
+        (["--set", "learning_rate=1e999"], {}, "--set learning_rate=inf: too large for a number"),
+        (["--set", "epochs=2", "--set", "epochs=3"], {}, "--set epochs: given twice"),
+        (
+            ["--execution_mode", "loop", "--batch_size", "32"],
+            {"use_cases": (3,)},
+            "nothing to measure: cifar10_3 has no variant for torch with all of --batch_size 32 --execution_mode loop. "
+            "use_cases.3.exclude in experiments.yaml removes it, or its model, mode and options do not go together; "
+            "without --batch_size there would be 8 + 4, without --execution_mode there would be 4 + 4.",
+        ),
+        (
+            ["--model", "resnet18"],
+            {"use_cases": (3,)},
+            "nothing to measure: cifar10_3 has no variant for jax and torch with all of --model resnet18. ",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_flag(
+    words: list[str], selection: dict[str, object], complaint: str, config: Config
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        narrowed(config, *words, **selection)
+    assert complaint in str(caught.value)
+
+
+def test_a_batch_that_no_device_count_divides(tmp_path: Path) -> None:
+    several = config_of(MINIMAL.replace("name: train\n", "name: train\n    devices: 2\n"), tmp_path)
+    with pytest.raises(ConfigError, match="--batch_size 63: must be divisible by 2"):
+        narrowed(several, "--batch_size", "63")
+
+
+SEVERAL = MINIMAL + "  2: {like: 1, devices: 2}\n"
+
+
+def test_baselines_of_a_batch_that_is_not_in_the_file(tmp_path: Path) -> None:
+    config = config_of(SEVERAL, tmp_path)
+    selection = Selection(
+        benchmarks=("cifar10",),
+        use_cases=(2,),
+        frameworks=("torch",),
+        narrowing=of_words("--batch_size", "20", "--model", "cnn", "--execution_mode", "eager", "--precision", "bf16"),
+    )
+    (alone,) = baselines(config, expand(config, selection), selection)
+    assert [variant.key for variant in alone.jobs[0].variants] == ["cnn-b10-bf16-eager", "cnn-b20-bf16-eager"]
+
+
+def test_the_script_and_run_py_make_the_same_plan(config: Config, tmp_path: Path) -> None:
+    """`eager` is no mode of JAX: its script names its own."""
+    words = ["--model", "cnn", "--batch_size", "12", "--execution_mode", "eager", "--set", "epochs=1"]
+    selection = Selection(benchmarks=("cifar10",), use_cases=(1,), narrowing=of_words(*words))
+    (pair,) = expand(config, selection)
+    for plan in pair.jobs:
+        config_path = tmp_path / "experiments.yaml"
+        arguments = run_arguments(plan, config_path=config_path, results=tmp_path, repository=REPOSITORY)
+        assert arguments[4:12] == [
+            *("--model", "cnn", "--batch_size", "12"),
+            *("--execution_mode", {"jax": "jit", "torch": "eager"}[plan.framework], "--set", "epochs=1"),
+        ]
+        assert _plan_by_flags(plan.framework, _parse_arguments(plan.framework, arguments)) == plan

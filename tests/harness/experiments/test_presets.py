@@ -1,0 +1,206 @@
+"""Presets: what they select, what flags make of them, and what is said about a wrong one."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.experiments.expand import Selection
+from harness.experiments.load import load_config
+from harness.experiments.model import Config
+from harness.experiments.narrow import Narrowing
+from harness.experiments.presets import expand_preset, left_out, preset_of
+from harness.paths import REPOSITORY
+from harness.plan import FRAMEWORKS
+from pipeline.measure import must_be_brought
+from tests.made.config_text import MINIMAL, config_of
+
+PRESETS = """\
+presets:
+  headline:
+    about: one pair
+    parts:
+      - {use_cases: [1], models: [cnn], execution_modes: [jit, compiled]}
+      - use_cases: [3]
+        benchmarks: [cifar10]
+        batch_sizes: [20]
+        execution_modes: [vmap, vmap_eager]
+        options: {output: clipped_sum}
+        settings: {replicates: 5, chunk_size: 4}
+  short: {about: a look, quick: true, data: sample, parts: [{benchmarks: [mnist]}]}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return config_of(MINIMAL + PRESETS, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def own() -> Config:
+    return load_config(REPOSITORY / "experiments.yaml")
+
+
+def variants(config: Config, name: str, selection: Selection | None = None) -> dict[str, list[str]]:
+    parts = expand_preset(config, name, selection or Selection())
+    jobs = [job for part in parts for pair in part.pairs for job in pair.jobs]
+    assert len({job.name for job in jobs}) == len(jobs)
+    return {job.name: [variant.key for variant in job.variants] for job in jobs}
+
+
+def test_its_parts_and_nothing_else(config: Config) -> None:
+    assert variants(config, "headline") == {
+        "any/jax_mnist_1": ["cnn-b64-fp32-jit"],
+        "any/torch_mnist_1": ["cnn-b64-fp32-compiled"],
+        "any/jax_cifar10_1": ["cnn-b64-fp32-jit"],
+        "any/torch_cifar10_1": ["cnn-b64-fp32-compiled"],
+        "any/jax_cifar10_3": ["cnn-b20-fp32-clipped_sum-vmap", "cnn-b20-bf16-clipped_sum-vmap"],
+        "any/torch_cifar10_3": ["cnn-b20-fp32-clipped_sum-vmap_eager", "cnn-b20-bf16-clipped_sum-vmap_eager"],
+    }
+    parts = expand_preset(config, "headline", Selection())
+    plans = [part.pairs[0].jobs[0] for part in parts]
+    assert [plan.protocol.replicates for plan in plans] == [3, 5]
+    assert plans[1].settings["chunk_size"] == 4
+
+
+def test_flags_choose_its_cells_and_replace_its_axes(config: Config) -> None:
+    narrowing = Narrowing(batch_sizes=(7,), precisions=("fp32",), options=(("output", "norms"),))
+    selection = Selection(gpus=("a100",), benchmarks=("cifar10",), frameworks=("torch",), narrowing=narrowing)
+    assert variants(config, "headline", selection) == {
+        "a100/torch_cifar10_1": ["cnn-b7-fp32-compiled"],
+        "a100/torch_cifar10_3": ["cnn-b7-fp32-norms-vmap_eager"],
+    }
+    only_one_has_it = Selection(narrowing=Narrowing(models=("resnet18",)))
+    assert list(variants(config, "headline", only_one_has_it)) == ["any/jax_cifar10_1", "any/torch_cifar10_1"]
+
+
+def test_a_quick_one_of_sample_data(config: Config) -> None:
+    (part,) = expand_preset(config, "short", Selection())
+    assert {(job.quick, job.data) for pair in part.pairs for job in pair.jobs} == {(True, "sample")}
+    assert [pair.cell.use_case for pair in part.pairs] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "selection", "chosen"),
+    [
+        (None, Selection(), "headline"),
+        (None, Selection(gpus=("a100",), frameworks=("jax",)), "headline"),
+        (None, Selection(benchmarks=("mnist",)), None),
+        (None, Selection(use_cases=(1,)), None),
+        (None, Selection(quick=True), None),
+        ("short", Selection(benchmarks=("mnist",)), "short"),
+    ],
+)
+def test_the_headline_is_what_a_command_without_cells_means(
+    name: str | None, selection: Selection, chosen: str | None, config: Config, tmp_path: Path
+) -> None:
+    assert preset_of(config, name, selection) == chosen
+    assert preset_of(config_of(MINIMAL, tmp_path), None, selection) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "selection", "complaint"),
+    [
+        (
+            "headlin",
+            Selection(),
+            "--preset headlin: not defined in experiments.yaml; valid: headline, short; did you mean",
+        ),
+        (
+            "short",
+            Selection(benchmarks=("cifar10",)),
+            "--preset short: has none of the cells asked for; it has mnist_1, mnist_3",
+        ),
+        ("short", Selection(benchmarks=("minst",)), "--benchmark minst: not defined in experiments.yaml; valid: mnist"),
+        (
+            "headline",
+            Selection(narrowing=Narrowing(models=("resnet81",))),
+            "--model resnet81: no model of mnist, cifar10; valid: cnn, resnet18; did you mean resnet18?",
+        ),
+        (
+            "headline",
+            Selection(use_cases=(3,), narrowing=Narrowing(models=("resnet18",))),
+            "nothing to measure: no cell of the preset headline has all of --model resnet18",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_preset_or_a_flag(name: str, selection: Selection, complaint: str, config: Config) -> None:
+    with pytest.raises(ConfigError) as caught:
+        expand_preset(config, str(preset_of(config, name, selection)), selection)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "complaint"),
+    [
+        (
+            "{benchmarks: [minst]}",
+            "parts[0].benchmarks[0]: minst: not defined; valid: mnist, cifar10; did you mean mnist",
+        ),
+        ("{models: [cn]}", "as flags: --model cn: no model of mnist, cifar10; valid: cnn, resnet18; did you mean cnn?"),
+        ("{use_cases: [1], execution_modes: [vmap]}", "as flags: --execution_mode vmap: no mode of train; valid: jit"),
+        ("{use_cases: [3], models: [resnet18]}", "leaves nothing to measure for jax in mnist_3"),
+        (
+            "{use_cases: [1]}, {benchmarks: [mnist]}",
+            "mnist with use case 1 is in parts[0] already; a preset has one part",
+        ),
+        ("{model: cnn}", "unknown key; valid: benchmarks, use_cases, frameworks, models"),
+    ],
+)
+def test_mistakes_in_the_file(part: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(f"{MINIMAL}presets: {{one: {{about: x, parts: [{part}]}}}}\n", tmp_path)
+    assert complaint in str(caught.value)
+
+
+def test_how_much_is_left_out(config: Config) -> None:
+    """All: mnist and cifar10 in use case 1: (1 + 2) x 1 x 3 modes; in use case 3: 2 x (8 of JAX + 12 of PyTorch), whose
+    preset's have a batch size and an output that are not among them."""
+    pairs = [pair for part in expand_preset(config, "headline", Selection()) for pair in part.pairs]
+    assert left_out(config, pairs, quick=False) == (8, 3 * 3 + 2 * 20)
+
+
+# The project's own.
+
+
+def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> None:
+    parts = expand_preset(own, "headline", Selection())
+    pairs = [pair for part in parts for pair in part.pairs]
+    assert {pair.cell.use_case for pair in pairs} == set(own.use_cases)
+    assert {pair.cell.benchmark for pair in pairs} >= {"mnist", "cifar10", "enwik8", "molpcba", "synthetic"}
+    for pair in pairs:
+        assert [job.framework for job in pair.jobs] == list(FRAMEWORKS), pair.cell.name
+        jax, torch = (Counter(variant.comparison_key for variant in job.variants) for job in pair.jobs)
+        assert jax == torch and set(jax.values()) == {1}, pair.cell.name
+        assert pair.jobs[0].protocol.replicates >= 3
+
+
+def test_what_several_gpus_are_compared_with_is_in_the_headline_itself(own: Config) -> None:
+    pairs = [pair for part in expand_preset(own, "headline", Selection()) for pair in part.pairs]
+    for pair in (pair for pair in pairs if pair.cell.devices > 1):
+        alone = [
+            {variant.key for job in other.jobs for variant in job.variants}
+            for other in pairs
+            if (other.cell.devices, other.cell.benchmark, other.cell.use_case_name)
+            == (1, pair.cell.benchmark, pair.cell.use_case_name)
+        ]
+        parts = {
+            variant.model_copy(update={"batch_size": variant.batch_size // pair.cell.devices}).key
+            for job in pair.jobs
+            for variant in job.variants
+        }
+        assert len(parts) == 2 and [parts <= keys for keys in alone] == [True], pair.cell.name
+
+
+def test_full_is_everything_and_demo_is_short(own: Config) -> None:
+    pairs = [pair for part in expand_preset(own, "full", Selection()) for pair in part.pairs]
+    chosen, everything = left_out(own, pairs, quick=False)
+    assert chosen == everything
+    demo = [pair for part in expand_preset(own, "demo", Selection()) for pair in part.pairs]
+    assert sum(len(list(job.measurements())) for pair in demo for job in pair.jobs) == 5
+    assert {(job.quick, job.data) for pair in demo for job in pair.jobs} == {(True, "sample")}
+
+
+def test_only_imagenet_must_be_brought(own: Config, tmp_path: Path) -> None:
+    assert [name for name in own.benchmarks if must_be_brought(name, tmp_path)] == ["imagenet100"]

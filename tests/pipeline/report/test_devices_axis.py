@@ -1,0 +1,104 @@
+"""Device against device, from made-up records."""
+
+from harness.plan import Cell
+from harness.results.record import Energy, Record
+from pipeline.report.charts import PRINT, specification
+from pipeline.report.compare import sections
+from pipeline.report.devices_axis import HEADS, cells, device_panels
+from pipeline.report.figures import overview
+from pipeline.report.tables import latex_tables
+from pipeline.report.terminal import print_devices
+from tests.made.report_records import A100, CPU, H200, passed, plain, record, text
+
+OF_CPU = Cell(gpu="cpu", benchmark="mnist", use_case=1, use_case_name="train")
+
+
+def three_devices() -> list[Record]:
+    """JAX over PyTorch is 2 on the H200, 0.5 on the A100 and 1.25 on the CPU."""
+    found = []
+    for replicate in range(3):
+        for environment, jax, torch, cell in (
+            (H200, 8000, 4000, {}),
+            (A100, 1000, 2000, {}),
+            (CPU, 50, 40, {"cell": OF_CPU}),
+        ):
+            of_all = {"environment": environment, "replicate": replicate, **cell}
+            found += [
+                record("jax", "jit", jax, **of_all),
+                record("torch", "eager", torch / 2, **of_all),
+                record("torch", "compiled", torch, **of_all),
+            ]
+    return found
+
+
+def test_a_panel_has_every_device_the_slowest_first() -> None:
+    (panel,) = device_panels(sections(three_devices(), passed))
+    assert (panel.place, panel.label) == ("mnist, Train on one GPU", "cnn-b100-fp32")
+    assert list(panel.devices) == ["CPU: Xeon", "NVIDIA A100", "NVIDIA H200"]
+    lines = [cells(device, one.row) for device, one in panel.devices.items()]
+    assert [line[:3] for line in lines] == [
+        ["CPU: Xeon", "50 (jit)", "40 (compiled)"],
+        ["NVIDIA A100", "1,000 (jit)", "2,000 (compiled)"],
+        ["NVIDIA H200", "8,000 (jit)", "4,000 (compiled)"],
+    ]
+    assert [line[3].partition(" ")[0] for line in lines] == ["1.25", "0.50", "2.00"]
+    assert {len(line) for line in lines} == {len(HEADS)}
+
+
+def test_other_settings_or_one_device_make_no_panel() -> None:
+    found = three_devices()
+    assert device_panels(sections(found[:3], passed)) == ()
+    other = [record("jax", "jit", 10, environment=A100, settings={"epochs": 9}), *found[:3]]
+    assert device_panels(sections(other, passed)) == ()
+    quick = [record("jax", "jit", 10, environment=A100, quick=True), *found[:3]]
+    assert device_panels(sections(quick, passed)) == ()
+
+
+def test_the_same_device_by_two_names_stands_once_with_its_ratio() -> None:
+    named = Cell(gpu="a100", benchmark="mnist", use_case=1, use_case_name="train")
+    alone = record("jax", "jit", 7, environment=A100, cell=named)
+    (panel,) = device_panels(sections([alone, *three_devices()], passed))
+    assert panel.devices["NVIDIA A100"].row.ratio is not None
+
+
+def test_terminal_latex_and_chart() -> None:
+    compared = sections(three_devices(), passed)
+    console = plain(140)
+    print_devices(compared, console)
+    printed = text(console)
+    assert "Device against device" in printed and printed.index("CPU: Xeon") < printed.index("NVIDIA H200")
+    table = latex_tables(compared, {one.setup: str(index) for index, one in enumerate(compared)})["devices"]
+    assert [table.count(device) for device in ("CPU: Xeon", "NVIDIA A100", "NVIDIA H200")] == [1, 1, 1]
+    drawing = overview(compared)
+    assert [chart.name for chart in drawing.charts] == ["overview", "throughput_over_devices"]
+    points = drawing.data["devices_throughput"]
+    assert [(point["device"], point["framework"], point["throughput"]) for point in points[-2:]] == [
+        ("NVIDIA H200", "JAX", 8000),
+        ("NVIDIA H200", "PyTorch", 4000),
+    ]
+    import vl_convert
+
+    spec = specification(drawing.charts[1], drawing.data, PRINT)
+    assert "NVIDIA H200" in vl_convert.vegalite_to_svg(spec)
+
+
+def test_energy_of_a_sample() -> None:
+    """12 J for 1,000 samples on the A100, 3 J on the H200; a CPU has no counter."""
+    found = []
+    for one in three_devices():
+        joules = {"NVIDIA A100": 12.0, "NVIDIA H200": 3.0}.get((one.environment.get("gpu") or {}).get("name", ""))
+        energy = Energy(gross_joules=joules, window_s=5.0, busy_s=5.0, samples=1000) if joules else one.result.energy
+        found.append(one.model_copy(update={"result": one.result.model_copy(update={"energy": energy})}))
+    compared = sections(found, passed)
+    (panel,) = device_panels(compared)
+    assert [cells(device, one.row)[4:] for device, one in panel.devices.items()] == [["", ""], ["12", "12"], ["3", "3"]]
+    drawing = overview(compared)
+    assert [chart.name for chart in drawing.charts][2:] == ["energy_over_devices"]
+
+
+def test_one_device_has_nothing_of_it() -> None:
+    compared = sections(three_devices()[:3], passed)
+    console = plain()
+    print_devices(compared, console)
+    assert text(console) == ""
+    assert [chart.name for chart in overview(compared).charts] == ["overview"]

@@ -1,0 +1,160 @@
+"""How long jobs will take; the numbers are worked out by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.paths import Results
+from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant, WandbSettings
+from pipeline.submission.estimate import (
+    Durations,
+    Estimate,
+    Left,
+    estimate_in_words,
+    estimate_of,
+    estimates_of,
+    expected,
+    in_time,
+    protocol_s,
+    read_durations,
+    requeues,
+    together,
+)
+
+
+def plan_of(*modes: str, quick: bool = False, **cell: Any) -> JobPlan:
+    whole = {"gpu": "any", "benchmark": "mnist", "use_case": 3, "use_case_name": "per_sample_gradients"} | cell
+    return JobPlan(
+        framework="jax",
+        cell=Cell(**whole),
+        variants=tuple(
+            Variant(model="cnn", batch_size=8, precision="fp32", execution_mode=mode) for mode in modes or ("vmap",)
+        ),
+        settings={},
+        protocol=MeasurementSettings(),
+        wandb=WandbSettings(mode="disabled"),
+        quick=quick,
+    )
+
+
+def estimate(seconds: float, **changes: Any) -> Estimate:
+    given = {"measurements": 10, "from_records": 10, "longest_s": 100.0, "devices": 1, "trains": False} | changes
+    return Estimate(seconds=seconds, **given)
+
+
+def test_by_the_protocol() -> None:
+    """10 start + 4 idle + 2 warm-up + 30/4 blocks + 20/4 latency + 5 energy; blocks never less than 20 of 0.1 s."""
+    assert protocol_s(MeasurementSettings(), starts=1) == pytest.approx(33.5)
+    assert protocol_s(MeasurementSettings(max_time_s=4.0), starts=1) == pytest.approx(28.0)
+    assert protocol_s(MeasurementSettings(max_time_s=1.0), starts=3) == pytest.approx(47.0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "each_s"),
+    [
+        (plan_of(), 23.5 + 50 / 3),  # 3 replicates and 2 processes of the warm start
+        (plan_of(quick=True), 33.5),
+        (plan_of(devices=2), 33.5),
+    ],
+)
+def test_of_a_plan_without_records(plan: JobPlan, each_s: float) -> None:
+    found = estimate_of(plan, Left(screenings=0, replicates={"a": 3, "b": 2}), Durations(by_variant={}, of_any=None))
+    assert (found.measurements, found.from_records) == (5, 0)
+    assert found.seconds == pytest.approx(5 * each_s)
+    assert found.longest_s == pytest.approx(each_s)
+    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap": 3})
+
+
+def test_of_a_plan_with_records() -> None:
+    """Of the variant itself, else of the others; what has a record costs nothing, however long it took."""
+    left = Left(screenings=0, replicates={"a": 3, "b": 2, "c": 0})
+    found = estimate_of(plan_of(), left, Durations(by_variant={"a": 10.0, "c": 99.0}, of_any=40.0))
+    assert (found.measurements, found.from_records, found.seconds, found.longest_s) == (5, 5, 110.0, 40.0)
+
+
+def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
+    """Three modes are screened for 10 start + 0.5 warm-up + 1 blocks + 0.25 latency + 0.1 energy; two go on."""
+    plan = plan_of("vmap", "grouped", "ghost").model_copy(update={"screening": Screening(always=("vmap",))})
+    left = expected(plan)
+    assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap": 3, "cnn-b8-fp32-grouped": 3})
+    found = estimate_of(plan, left, Durations(by_variant={}, of_any=60.0))
+    assert (found.measurements, found.from_records, found.longest_s) == (9, 6, 60.0)
+    assert found.seconds == pytest.approx(3 * 11.85 + 6 * 60)
+    assert estimate_of(plan, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 375.0
+
+
+def test_two_in_turn_are_one_job() -> None:
+    both = together([estimate(100.0, longest_s=30.0), estimate(50.0, longest_s=40.0, from_records=0, trains=True)])
+    assert both == estimate(150.0, measurements=20, longest_s=40.0, trains=True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "longest_s", "count"),
+    [
+        (1710.0, 100.0, 0),  # 30 minutes less 90 s
+        (1711.0, 100.0, 1),
+        (1710.0 + 1610.0, 100.0, 1),  # each job that is cut off loses 100 s
+        (1710.0 + 1611.0, 100.0, 2),
+        (1711.0, 1710.0, None),
+    ],
+)
+def test_requeues(seconds: float, longest_s: float, count: int | None) -> None:
+    assert requeues(estimate(seconds, longest_s=longest_s), 30) == count
+
+
+def write_record(folder: Path, mode: str, seconds: int, *, number: int, **changes: Any) -> None:
+    variant = {"model": "cnn", "batch_size": 8, "precision": "fp32", "execution_mode": mode}
+    content = {
+        "outcome": changes.get("outcome", "ok"),
+        "measurement": {"quick": changes.get("quick", False), "variant": variant},
+        "started_at": "2026-11-22T10:00:00.000+00:00",
+        "ended_at": f"2026-11-22T10:{seconds // 60:02d}:{seconds % 60:02d}.000+00:00",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"x-r0-abc-202611{number:02d}T101502.123456Z-3fa9.json").write_text(json.dumps(content))
+
+
+def test_what_records_tell(tmp_path: Path) -> None:
+    """Of 10, 20 and 60 s the median is 20; 10, 20, 60 and 30 s together have 25."""
+    for number, seconds in enumerate((10, 20, 60), start=1):
+        write_record(tmp_path, "vmap", seconds, number=number)
+    write_record(tmp_path, "ghost", 30, number=4)
+    write_record(tmp_path, "vmap", 1, number=5, outcome="failed")
+    write_record(tmp_path, "vmap", 1, number=6, quick=True)
+    (tmp_path / "broken.json").write_text("{")
+    assert read_durations(tmp_path, quick=False) == Durations(
+        by_variant={"cnn-b8-fp32-vmap": 20.0, "cnn-b8-fp32-ghost": 30.0}, of_any=25.0
+    )
+    assert read_durations(tmp_path / "none", quick=False).of_any is None
+
+
+def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
+    """Their measurements have other ids, so all six are to be made. The mode without a record takes as long."""
+    results, plan = Results(root=tmp_path), plan_of("vmap", "ghost")
+    write_record(results.records(plan.cell, "jax"), "vmap", 20, number=1)
+    part = Pair(cell=plan.cell, jobs=(plan,))
+    assert estimates_of([part], results, "slurm") == [estimate(120.0, measurements=6, from_records=6, longest_s=20.0)]
+    (without,) = estimates_of([part], Results(root=tmp_path / "none"), "slurm")
+    assert without.from_records == 0
+
+
+def test_in_words() -> None:
+    assert estimate_in_words([estimate(600.0), estimate(1200.0), estimate(90.0, devices=2)], 30, has_limit=True) == (
+        "About 30 min on one device and 2 min on 2 devices, one job after the other, from earlier records. The longest "
+        "job takes 20 min, within time_limit_minutes (30)."
+    )
+    assert estimate_in_words([estimate(45.0, from_records=4, trains=True)], 30, has_limit=False) == (
+        "About 45 s on one device, one job after the other, from earlier records (4 of 10 measurements) and the "
+        "protocol's settings, without the training to its target, which only records tell."
+    )
+    assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], 30, has_limit=True).endswith(
+        "A measurement may take longer than time_limit_minutes (30) allows: raise it."
+    )
+
+
+def test_in_time() -> None:
+    assert [in_time(seconds) for seconds in (5.4, 59.4, 61, 3570, 3600, 11_100)] == [
+        *("5 s", "59 s", "1 min", "1 h 00 min", "1 h 00 min", "3 h 05 min"),
+    ]
