@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from harness.printable import is_one_line, shortened
 
-
 LONGEST_PAIR = 200
 
 
