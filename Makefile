@@ -13,7 +13,7 @@ WITH_TESTS := $(patsubst %$(comma)dev,%,$(EXTRAS)),dev
 RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-dev demo test test-fast test-faults gpu-check lint bench
+.PHONY: help env env-dev demo test test-fast test-inputs test-faults gpu-check lint bench
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -35,6 +35,10 @@ test: env-dev  ## run the tests
 test-fast: env-dev  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	    -m "not slow and not slurm and not browser and not latex and not gpu"
+
+SEED ?= 0
+test-inputs: env-dev  ## try thousands of odd files, command lines and values; SEED=random for new ones
+	$(RUN) -m tests.bad_inputs --seed $(SEED)
 
 test-faults: env-dev  ## what a hostile cluster and a clumsy user could do: kills, full disks, lost answers; 15 minutes at most
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/faults

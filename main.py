@@ -6,22 +6,28 @@ is ever imported here.
 
 import argparse
 import errno
+import io
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from harness.errors import ProjectError
-from harness.experiments.flags import add_narrowing_flags
-from harness.suggest import nearest
+REPOSITORY = Path(__file__).resolve().parent
+if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put it there
+    sys.path.insert(0, str(REPOSITORY))
+
+from harness.errors import ProjectError  # noqa: E402
+from harness.experiments.flags import add_narrowing_flags, name  # noqa: E402
+from harness.printable import is_one_line, printable, shortened  # noqa: E402
+from harness.suggest import nearest  # noqa: E402
 
 if TYPE_CHECKING:
     from harness.experiments.expand import Selection
     from harness.paths import Results
     from pipeline.measure import JobFlags
 
-REPOSITORY = Path(__file__).resolve().parent
 USAGE_ERROR = 2
 INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -88,6 +94,9 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(other, **options)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        for word in argv:
+            if word.startswith("--") and word.endswith("=--"):  # argparse would take it for no value at all
+                self.error(f"{shortened(word)}: a value is missing")
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             # Behind a wrong flag stands its value, about which there is nothing to say.
@@ -99,11 +108,11 @@ class Parser(argparse.ArgumentParser):
         if word in COMMANDS:
             return f"{word}: a command comes first: python main.py {word} ..."
         if not word.startswith("-"):
-            return f"{word}: not expected here"
+            return f"{shortened(word) or repr(word)}: not expected here"
         flags = [flag for action in self._actions for flag in action.option_strings if action.help != argparse.SUPPRESS]
         close = nearest(word.partition("=")[0], flags)
         hint = f"did you mean {close}?" if close else f"valid: {', '.join(flags)}"
-        return f"{word}: there is no such flag; {hint}"
+        return f"{shortened(word)}: there is no such flag; {hint}"
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Overrides argparse's, which lists the choices but not the nearest."""
@@ -111,54 +120,75 @@ class Parser(argparse.ArgumentParser):
             return
         close = nearest(value, action.choices)
         hint = f"; did you mean {close}?" if close else ""
-        raise argparse.ArgumentError(action, f"{value}: valid: {', '.join(map(str, action.choices))}{hint}")
+        raise argparse.ArgumentError(
+            action, f"{shortened(str(value))}: valid: {', '.join(map(str, action.choices))}{hint}"
+        )
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"{self.prog}: {message}\n`python {self.prog} --help` says what is valid.\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: {printable(message)}\n`python {self.prog} --help` says what is valid.\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 where a cell failed, 2 where the user has something to correct."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 costs some letters
     words = list(sys.argv[1:] if argv is None else argv)
-    name = words.pop(0) if words and not words[0].startswith("-") else ""
-    if name and name not in COMMANDS:
-        close = nearest(name, COMMANDS)
+    has_command = bool(words) and not words[0].startswith("-")
+    called = words.pop(0) if has_command else ""
+    if has_command and called not in COMMANDS:
+        close = nearest(called, COMMANDS)
         hint = f"; did you mean {close}?" if close else ""
-        run_parser().error(f"{name}: there is no such command; valid: {', '.join(COMMANDS)}{hint}")
-    parser, command = COMMAND_PARSERS[name]
+        run_parser().error(
+            f"{shortened(called) or repr(called)}: there is no such command; valid: {', '.join(COMMANDS)}{hint}"
+        )
+    parser, command = COMMAND_PARSERS[called]
     arguments = parser().parse(words)
     try:
         status = command(arguments)
         sys.stdout.flush()  # here, where a broken pipe is caught, and not while Python exits
         return status
     except ProjectError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has seen enough; Python would complain again while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_output()  # the reader of a pipe, such as `head`, has seen enough
         return 0
     except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"{where}{error.strerror}. Free space or choose another folder with --results DIR.", file=sys.stderr)
+        where = printable(f"{error.filename or 'the output'}: {error.strerror or error}")
+        way_out = ". Free space or choose another folder with --results DIR." if error.errno in NO_ROOM else ""
+        print(where + way_out, file=sys.stderr)
+        if error.filename is None:
+            _close_output()
         return USAGE_ERROR
+
+
+def _close_output() -> None:
+    """What is still to be written goes nowhere; Python would complain about it again while it exits."""
+    if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
 
 
 def run_parser() -> Parser:
     parser = Parser("main.py", DESCRIPTION)
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="only this GPU of experiments.yaml; repeatable")
-    parser.add_argument("--benchmark", action="append", metavar="NAME", help="only mnist, cifar10, ...; repeatable")
+    parser.add_argument(
+        "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
+    )
+    parser.add_argument(
+        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
+    )
     parser.two_spellings(
         "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
     )
-    parser.add_argument("--framework", action="append", metavar="NAME", help="only jax or torch (default: both)")
+    parser.add_argument(
+        "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
+    )
     add_narrowing_flags(parser.two_spellings)
     parser.add_argument(
         "--preset",
+        type=name,
         metavar="NAME",
         help="a selection of experiments.yaml by name: headline, demo, full, ... (default: headline, where none of "
         "--benchmark, --use_case and --quick is given)",
@@ -208,16 +238,16 @@ def status_parser() -> Parser:
 def status_command(arguments: argparse.Namespace) -> int:
     from pipeline.watching.status import show_status
 
-    return show_status(read_results(arguments), watch=arguments.watch)
+    return show_status(read_results_that_exist(arguments), watch=arguments.watch)
 
 
 def report_parser() -> Parser:
     parser = Parser("main.py report", REPORT_DESCRIPTION)
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write the page here (default: report.html in that folder)"
+        "--html", type=path, metavar="FILE", help="write the page here (default: report.html in that folder)"
     )
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
+        "--csv", type=path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
     )
     parser.add_argument("--png", action="store_true", help="also draw each figure as PNG")
     parser.two_spellings(
@@ -232,10 +262,13 @@ def report_parser() -> Parser:
     parser.add_argument(
         "--gpu",
         action="append",
+        type=name,
         metavar="NAME",
         help="only this GPU: its name in experiments.yaml, or part of the device name; repeatable",
     )
-    parser.add_argument("--benchmark", action="append", metavar="NAME", help="only mnist, cifar10, ...; repeatable")
+    parser.add_argument(
+        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
+    )
     parser.two_spellings(
         "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
     )
@@ -245,7 +278,7 @@ def report_parser() -> Parser:
 
 
 def report_command(arguments: argparse.Namespace) -> int:
-    from harness.paths import PUBLISHED, README, Results
+    from harness.paths import PUBLISHED, README
     from pipeline.report import command
 
     options = command.ReportOptions(
@@ -258,8 +291,9 @@ def report_command(arguments: argparse.Namespace) -> int:
         use_cases=tuple(arguments.use_case or ()),
         readme=README if arguments.update_readme else None,
     )
-    default = PUBLISHED if arguments.update_readme else REPOSITORY / "results"
-    return command.report_command(Results(root=(arguments.results or default).absolute()), options)
+    if arguments.results is None:
+        arguments.results = PUBLISHED if arguments.update_readme else REPOSITORY / "results"
+    return command.report_command(read_results_that_exist(arguments), options)
 
 
 DATA_DESCRIPTION = f"""\
@@ -276,7 +310,7 @@ exit status: 0, 1 where something could not be had or is damaged
 def data_parser() -> Parser:
     parser = Parser("main.py data", DATA_DESCRIPTION)
     parser.add_argument(
-        "--benchmark", action="append", metavar="NAME", help="only the data of this benchmark; repeatable"
+        "--benchmark", action="append", type=name, metavar="NAME", help="only the data of this benchmark; repeatable"
     )
     parser.two_spellings(
         "--images_per_class",
@@ -359,7 +393,7 @@ def cancel_parser() -> Parser:
 def cancel_command(arguments: argparse.Namespace) -> int:
     from pipeline.watching.cancel import cancel
 
-    return cancel(read_results(arguments))
+    return cancel(read_results_that_exist(arguments))
 
 
 GPU_CHECK_DESCRIPTION = """\
@@ -431,10 +465,14 @@ examples:
 
 def calibrate_parser() -> Parser:
     parser = Parser("main.py calibrate", CALIBRATE_DESCRIPTION)
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="only this GPU of experiments.yaml; repeatable")
-    parser.add_argument("--benchmark", nargs=1, default=["mnist"], metavar="NAME", help="default: mnist")
+    parser.add_argument(
+        "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
+    )
+    parser.add_argument("--benchmark", nargs=1, type=name, default=["mnist"], metavar="NAME", help="default: mnist")
     parser.two_spellings("--use_case", nargs=1, type=use_case_number, default=[1], metavar="N", help="default: 1")
-    parser.add_argument("--framework", action="append", metavar="NAME", help="only jax or torch (default: both)")
+    parser.add_argument(
+        "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
+    )
     add_narrowing_flags(parser.two_spellings, settings=False)
     parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 3")
     add_job_flags(parser)
@@ -505,7 +543,7 @@ def add_job_flags(parser: Parser) -> None:
 def add_config_flag(parser: Parser) -> None:
     parser.add_argument(
         "--config",
-        type=Path,
+        type=path,
         metavar="FILE",
         default=REPOSITORY / "experiments.yaml",
         help="the file that defines what to measure (default: experiments.yaml)",
@@ -515,35 +553,62 @@ def add_config_flag(parser: Parser) -> None:
 def add_results_flag(parser: Parser) -> None:
     parser.add_argument(
         "--results",
-        type=Path,
+        type=path,
         metavar="DIR",
         default=REPOSITORY / "results",
         help="the folder with the records (default: results)",
     )
 
 
-def use_case_number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text}: use cases are called by their number, such as 3")
+def whole_number(text: str, rule: str, *, least: int = 0, most: int = 10**9) -> int:
+    """Raises argparse's error, which quotes `rule`, for anything but plain digits within the bounds."""
+    is_plain = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    if not is_plain or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: {rule}")
     return int(text)
+
+
+def use_case_number(text: str) -> int:
+    return whole_number(text, "use cases are called by their number, such as 3")
 
 
 def image_count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number of images, such as 100")
-    return int(text)
+    return whole_number(text, "a number of images, such as 100", least=1)
 
 
 def round_count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 3:
-        raise argparse.ArgumentTypeError(f"{text}: a table takes 3 rounds at the least")
-    return int(text)
+    return whole_number(text, "a table takes 3 rounds at the least, and 1000 at the most", least=3, most=1000)
+
+
+def path(text: str) -> Path:
+    """It becomes part of scripts, which a line break would end."""
+    if not text or not is_one_line(text):
+        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: a path, in printable characters")
+    return Path(text)
 
 
 def read_results(arguments: argparse.Namespace) -> "Results":
+    """Raises ProjectError for what is there and no folder."""
     from harness.paths import Results
 
-    return Results(root=arguments.results.absolute())
+    root = arguments.results.absolute()
+    try:
+        mode = root.stat().st_mode
+    except FileNotFoundError:
+        return Results(root=root)
+    except OSError as error:
+        raise ProjectError(f"--results {arguments.results}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISDIR(mode):
+        raise ProjectError(f"--results {arguments.results}: is no folder; --results wants one")
+    return Results(root=root)
+
+
+def read_results_that_exist(arguments: argparse.Namespace) -> "Results":
+    """For what only looks: raises ProjectError where the command line names a folder that is not there."""
+    results = read_results(arguments)
+    if results.root != REPOSITORY / "results" and not results.root.exists():
+        raise ProjectError(f"--results {arguments.results}: there is no such folder")
+    return results
 
 
 def selection_of(arguments: argparse.Namespace) -> "Selection":

@@ -23,6 +23,7 @@ PARTS = {
     "plain_models": tuple([framework, model] for framework in ("torch", "jax") for model in ("gpt_nano", "graphnet")),
     "planning": ([],),
     "report": ([],),
+    "load": ([],),
 }
 
 if __name__ == "__main__":

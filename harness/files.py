@@ -3,12 +3,19 @@
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from harness.errors import RecordError
+from harness.printable import printable_json
+
+LARGEST_JSON_BYTES = 2**26
+"""A plan of 100,000 measurements has a tenth of it."""
 
 
 def write_atomically(path: Path, content: str | bytes, *, replace: bool) -> None:
@@ -32,6 +39,35 @@ def write_atomically(path: Path, content: str | bytes, *, replace: bool) -> None
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> str:
+    """The text of a JSON file, without what a terminal would obey. It never waits, as it would for a pipe.
+
+    Raises:
+        OSError: there is none, it cannot be read, or it is no regular file.
+        ValueError: it is too large, or not UTF-8.
+    """
+    return printable_json(read_bytes(path, at_most=LARGEST_JSON_BYTES).decode())
+
+
+def read_bytes(path: Path, *, at_most: int) -> bytes:
+    """Raises OSError and ValueError as read_json."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a regular file")
+        content = file.read(at_most + 1)
+    if len(content) > at_most:
+        raise ValueError(f"larger than {at_most / 1e6:.0f} MB")
+    return content
+
+
+def in_words(error: Exception) -> str:
+    """Why a file cannot be read, on one line. Of pydantic's errors the first: where, and what."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def compact_json(content: Any) -> str:

@@ -4,9 +4,11 @@ import hashlib
 import json
 import random
 from collections.abc import Collection, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from harness.printable import is_one_line
 
 Framework = Literal["jax", "torch"]
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "default"]
@@ -40,35 +42,53 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _check_line(text: str) -> str:
+    if not is_one_line(text):
+        raise ValueError("must be one line without control characters")
+    return text
+
+
+Line = Annotated[str, Field(min_length=1), AfterValidator(_check_line)]
+"""Becomes part of a script, of a file name or of a command."""
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
+"""Becomes part of file names and of Slurm's options."""
+LONGEST_S = 1e6
+"""Eleven days: no time of a measurement is longer."""
+MOST_REPLICATES = 1000
+MOST_VARIANTS = 10_000
+MOST_MEASUREMENTS = 100_000
+"""Of one job; at a minute each they take ten weeks."""
+
+
 class MeasurementSettings(Frozen):
     """The protocol of harness/measure/clock.py. Every time is in seconds of wall clock."""
 
-    replicates: int = Field(default=3, ge=1)
+    replicates: int = Field(default=3, ge=1, le=MOST_REPLICATES)
     """Fresh processes per variant; statistics run over these."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
     """Seed of the initial weights and of the order of the batches, the same for both frameworks."""
-    warmup_s: float = Field(default=2.0, gt=0)
-    warmup_min_calls: int = Field(default=5, ge=2)
-    block_min_s: float = Field(default=0.1, gt=0)
+    warmup_s: float = Field(default=2.0, gt=0, le=LONGEST_S)
+    warmup_min_calls: int = Field(default=5, ge=2, le=10**6)
+    block_min_s: float = Field(default=0.1, gt=0, le=LONGEST_S)
     """A throughput block holds as many back-to-back calls as fill this time; one wait at its end."""
-    min_blocks: int = Field(default=20, ge=3)
-    max_blocks: int = Field(default=300, ge=3)
+    min_blocks: int = Field(default=20, ge=3, le=10**6)
+    max_blocks: int = Field(default=300, ge=3, le=10**6)
     target_noise: float = Field(default=0.005, gt=0, lt=1)
     """Stop when the 95 % interval of the median block time is narrower than this on either side, relatively."""
-    max_time_s: float = Field(default=30.0, gt=0)
+    max_time_s: float = Field(default=30.0, gt=0, le=LONGEST_S)
     """Stop the throughput blocks after this time whatever the noise; the record is then flagged if it is noisy."""
-    latency_calls: int = Field(default=200, ge=1)
-    latency_max_time_s: float = Field(default=20.0, gt=0)
-    energy_window_s: float = Field(default=5.0, gt=0)
+    latency_calls: int = Field(default=200, ge=1, le=10**6)
+    latency_max_time_s: float = Field(default=20.0, gt=0, le=LONGEST_S)
+    energy_window_s: float = Field(default=5.0, gt=0, le=LONGEST_S)
     """On a GPU with an energy counter, this long a run of blocks follows the throughput's: the counter ticks only every
     0.1 s."""
-    idle_s: float = Field(default=2.0, ge=0)
+    idle_s: float = Field(default=2.0, ge=0, le=LONGEST_S)
     """How long idle power is measured, with the framework's context loaded: before the cold calls and before the
     warm-up."""
     explain: bool = True
     """Say where a step's time goes, once for each variant on one device: in a process of the first replicate that is
     not timed or, in a smoke run, when all that is timed is done. It changes no number."""
-    timeout_s: float = Field(default=1800.0, gt=0)
+    timeout_s: float = Field(default=1800.0, gt=0, le=LONGEST_S)
     """A measurement that takes longer is ended and recorded as `timeout`."""
 
 
@@ -93,9 +113,9 @@ class WandbSettings(Frozen):
     """Where the results stream to. `auto` is online when an API key is configured, else offline."""
 
     mode: Literal["auto", "online", "offline", "disabled"] = "auto"
-    project: str = "jax-vs-torch"
-    entity: str | None = None
-    tags: tuple[str, ...] = ()
+    project: Line = "jax-vs-torch"
+    entity: Line | None = None
+    tags: tuple[Line, ...] = ()
 
 
 Scalar = str | int | float | bool | None
@@ -105,15 +125,15 @@ PLAN_SCHEMA_VERSION = 1
 class Cell(Frozen):
     """One point of GPU x benchmark x use case. Two jobs that differ only in framework measure it."""
 
-    gpu: str
+    gpu: FileName
     """A name under `gpus` in experiments.yaml; `any` takes what the scheduler gives, `cpu` no GPU."""
-    benchmark: str
-    use_case: Annotated[int, Field(ge=1)]
-    use_case_name: str
+    benchmark: FileName
+    use_case: Annotated[int, Field(ge=1, le=10**9)]
+    use_case_name: FileName
     """The module in each runner's use_cases/ that does it, such as `train`."""
-    devices: int = Field(default=1, ge=1)
+    devices: int = Field(default=1, ge=1, le=100_000)
     """GPUs over all nodes."""
-    nodes: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1, le=100_000)
     is_calibration: bool = False
     """One framework is measured against itself (`main.py calibrate`); no comparison takes these measurements."""
 
@@ -132,16 +152,20 @@ class Cell(Frozen):
         return f"{self.gpu}/{self.short_name}"
 
 
+OptionText = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]*$", max_length=80)]
+"""Becomes part of file names."""
+
+
 class Variant(Frozen):
     """One setting inside a cell."""
 
-    model: str
-    batch_size: int = Field(ge=1)
+    model: FileName
+    batch_size: int = Field(ge=1, le=10**9)
     """Global batch size."""
     precision: Precision
-    execution_mode: str
+    execution_mode: FileName
     """How the framework is asked to run the same mathematics: `eager`, `compiled`, `jit`, ..."""
-    options: dict[str, Scalar] = {}
+    options: dict[str, OptionText | int | float | bool | None] = {}
     """The use case's own axes, such as {"output": "full"}. They change what is computed, so they are never mixed."""
     planted: str | None = None
     """A key of CONDITIONS, for a calibration; None for every ordinary measurement."""
@@ -171,7 +195,7 @@ class Measurement(Frozen):
     cell: Cell
     variant: Variant
     stage: Stage = "replicate"
-    replicate: int = Field(ge=0)
+    replicate: int = Field(ge=0, le=MOST_REPLICATES)
     """0 of a screening."""
     settings: dict[str, Scalar]
     """The use case's own settings (epochs, learning_rate, chunk_size, ...)."""
@@ -236,6 +260,17 @@ class JobPlan(Frozen):
     """Every mode in all replicates, whichever is the fastest."""
     screening: Screening | None = None
     """None: nothing is to be chosen, and every mode has all replicates."""
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Self:
+        if self.measurement_count > MOST_MEASUREMENTS:
+            raise ValueError(f"{self.measurement_count:,} measurements; a job has {MOST_MEASUREMENTS:,} at most")
+        return self
+
+    @property
+    def measurement_count(self) -> int:
+        """At most: the screening makes it fewer."""
+        return len(self.variants) * self.protocol.replicates + len(self.screened_variants())
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.errors import RecordError
-from harness.files import way_out, write_atomically
+from harness.files import in_words, read_json, way_out, write_atomically
 from harness.paths import JobFolder
 from harness.plan import PLAN_SCHEMA_VERSION, JobPlan
 
@@ -19,13 +19,13 @@ def write_plan(plan: JobPlan, folder: JobFolder) -> None:
 def read_plan(path: Path) -> JobPlan:
     """Raises RecordError that names the file when it is missing, truncated or of another schema."""
     try:
-        plan = JobPlan.model_validate_json(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_json(path)
+    except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
+    try:
+        plan = JobPlan.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise RecordError(f"{path}: not a job plan: {where}: {first['msg']}. Submit the job again.") from error
+        raise RecordError(f"{path}: not a job plan: {in_words(error)}. Submit the job again.") from error
     if plan.schema_version != PLAN_SCHEMA_VERSION:
         raise RecordError(
             f"{path}: a job plan of schema version {plan.schema_version}; this code reads {PLAN_SCHEMA_VERSION}. "

@@ -56,7 +56,7 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     """
     scope = scope_of(config, selection)
     if not scope.cells:
-        raise ConfigError("nothing to measure: matrix.exclude in experiments.yaml removes every cell asked for")
+        raise ConfigError(f"nothing to measure: matrix.exclude in {config.file} removes every cell asked for")
     if not selection.narrowing.is_empty:
         require_valid(selection.narrowing, places_of(config, scope.cells), scope.frameworks)
     pairs = pairs_in(config, selection, scope)
@@ -77,10 +77,11 @@ class Scope:
 
 def scope_of(config: Config, selection: Selection) -> Scope:
     """Raises ConfigError for a name that is not defined."""
-    gpus = _chosen("--gpu", selection.gpus, config.gpus, config.matrix.gpus)
-    benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks)
-    use_cases = _chosen("--use_case", selection.use_cases, config.use_cases, config.matrix.use_cases)
-    known = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS)
+    where = f"not defined in {config.file}"
+    gpus = _chosen("--gpu", selection.gpus, config.gpus, config.matrix.gpus, where)
+    benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks, where)
+    use_cases = _chosen("--use_case", selection.use_cases, config.use_cases, config.matrix.use_cases, where)
+    known = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS, "no such framework")
     return Scope(
         gpus=gpus,
         cells=[
@@ -278,8 +279,8 @@ def _require_enough_gpus(config: Config, cell: Cell) -> None:
     per_node = config.gpus[cell.gpu].per_node
     if per_node is not None and cell.devices > per_node * cell.nodes:
         raise ConfigError(
-            f"{cell.name}: use_cases.{cell.use_case} takes {cell.devices} GPUs on {cell.nodes} node(s), and by "
-            f"gpus.{cell.gpu}.per_node a node has {per_node}. Lower `devices` or raise `nodes` of the use case, "
+            f"{config.file}: {cell.name}: use_cases.{cell.use_case} takes {cell.devices} GPUs on {cell.nodes} node(s), "
+            f"and by gpus.{cell.gpu}.per_node a node has {per_node}. Lower `devices` or raise `nodes` of the use case, "
             f"correct per_node, or leave the cell out with `- {{gpu: {cell.gpu}, use_case: {cell.use_case}}}` under "
             f"matrix.exclude."
         )
@@ -424,12 +425,13 @@ def _combinations(axes: dict[str, tuple[Scalar, ...]]) -> list[dict[str, Scalar]
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def _chosen(flag: str, asked: Sequence[Choice], defined: Iterable[Choice], of_matrix: Sequence[Choice]) -> list[Choice]:
+def _chosen(
+    flag: str, asked: Sequence[Choice], defined: Iterable[Choice], of_matrix: Sequence[Choice], where: str
+) -> list[Choice]:
     """In the order of definition and once each, however often and in which order they were asked for."""
     defined = dict.fromkeys(defined)
     for name in asked:
         if name not in defined:
-            where = "no such framework" if flag == "--framework" else "not defined in experiments.yaml"
             raise ConfigError(f"{flag} {name}: {where}; {valid_names(name, defined)}")
     wanted = set(asked or of_matrix)
     return [name for name in defined if name in wanted]

@@ -4,7 +4,12 @@ Standard library only, so that main.py starts fast.
 """
 
 import argparse
+import re
 from collections.abc import Callable
+
+from harness.printable import is_one_line, shortened
+
+LONGEST_PAIR = 200
 
 
 def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) -> None:
@@ -13,7 +18,7 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
         add: adds one flag, as argparse's add_argument; it may add other spellings.
         settings: whether `--set` is among them.
     """
-    add("--model", action="append", metavar="NAME", help="only this model; repeatable")
+    add("--model", action="append", type=name, metavar="NAME", help="only this model; repeatable")
     add(
         "--batch_size",
         action="append",
@@ -24,12 +29,14 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
     add(
         "--precision",
         action="append",
+        type=name,
         metavar="NAME",
         help="only this precision, also one that experiments.yaml does not have; repeatable",
     )
     add(
         "--execution_mode",
         action="append",
+        type=name,
         metavar="NAME",
         help="only this execution mode, also one that experiments.yaml does not have; repeatable. A mode belongs to a "
         "framework; one for which none is named runs its headline mode",
@@ -52,14 +59,22 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
         )
 
 
+def name(text: str) -> str:
+    """Of a GPU, benchmark, framework, model or mode."""
+    if not text or not is_one_line(text):
+        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: a name, such as those in experiments.yaml")
+    return text
+
+
 def batch_size(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number of samples, such as 64")
+    if not re.fullmatch(r"0*[1-9][0-9]{0,9}", text):
+        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: a number of samples, such as 64")
     return int(text)
 
 
 def name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise argparse.ArgumentTypeError(f"{text}: a name and a value are needed, such as output=full")
-    return name, value
+    key, equals, value = text.partition("=")
+    if not (key and equals and value) or not is_one_line(text) or len(text) > LONGEST_PAIR:
+        shown = shortened(text) or repr(text)
+        raise argparse.ArgumentTypeError(f"{shown}: a name and a value are needed, such as output=full")
+    return key, value

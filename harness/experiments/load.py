@@ -13,7 +13,7 @@ def load_config(path: Path) -> Config:
     """Raises ConfigError that lists every problem: first those of the shape, then those of the meaning."""
     source = read_source(path)
     fill_in(source)
-    config = read_shape(source, Config)
+    config = read_shape(source, Config).of_file(source.name)
     if problems := list(check(config, source)):
         raise source.error(problems)
     return config

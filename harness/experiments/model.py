@@ -1,19 +1,32 @@
 """The shape of experiments.yaml. What its names and numbers mean is checked in harness/experiments/rules.py."""
 
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from harness.experiments.words import UNION_TAGS
 from harness.paths import REPOSITORY
 from harness.plan import (
     Cell,
     DataKind,
+    FileName,
     Framework,
     Frozen,
+    Line,
     MeasurementSettings,
     Pairing,
     Precision,
@@ -25,9 +38,9 @@ from harness.work.declared import benchmark as declared_benchmark
 
 Item = TypeVar("Item")
 Setting = str | int | float | bool
-Count = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""Becomes part of file names and of Slurm's options."""
+Count = Annotated[int, Field(ge=1, le=10**9)]
+CountOfMachines = Annotated[int, Field(ge=1, le=100_000)]
+"""Nodes, GPUs, CPUs, gigabytes."""
 Some = Annotated[tuple[Item, ...], Field(min_length=1)]
 """A list with at least one entry."""
 OneOrMore = Annotated[
@@ -44,14 +57,56 @@ WRITTEN_BY_THE_TEMPLATE = (
 """Given twice, these would contradict the plan, or hide the job from main.py."""
 
 
+ONE_SBATCH_OPTION = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=.*| [\w%+,./:@][\w%+,./:=@-]*)?")
+REFUSED_OF_SBATCH = {
+    WRITTEN_BY_THE_TEMPLATE: "is written by templates/job.sh.j2",
+    ("gpus-per-task", "gpu-bind", "gpus", "gpus-per-node", "gpus-per-socket"): (
+        "hides a node's GPUs from its tasks, or asks for GPUs twice"
+    ),
+    ("ntasks", "no-requeue"): "contradicts what templates/job.sh.j2 writes",
+    ("wrap", "test-only", "wait", "parsable", "help", "usage", "version", "quiet"): (
+        "changes what sbatch does or says, on which main.py relies"
+    ),
+}
+ENDS_THE_JOB = re.compile(r"\s*(exit\b|exec\s+[^<>&0-9\s])")
+SHELL_TIMEOUT_S = 10.0
+
+
+def _check_setup(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """What bash itself says against them, without running any."""
+    for line in lines:
+        if not line.replace("\t", "").replace("\n", "").isprintable():
+            raise ValueError("must be lines without control characters")
+        if ENDS_THE_JOB.match(line):
+            raise ValueError(f"{line.strip()!r} would end the job before its run")
+    if not lines:
+        return lines
+    try:
+        text = "\n".join(lines) + "\n"
+        done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=SHELL_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return lines  # no bash on this machine; the job's has it
+    if done.returncode:
+        raise ValueError(f"must be whole shell commands; {done.stderr.strip().splitlines()[-1]}")
+    return lines
+
+
+def _check_python(path: str) -> str:
+    if path.startswith("-"):
+        raise ValueError("must be the path or name of an interpreter; `-` begins an option")
+    return path
+
+
 def _check_sbatch_option(option: str) -> str:
-    name = option.removeprefix("--").partition("=")[0]
-    if not option.startswith("--") or "\n" in option:
-        raise ValueError("must be one long option of sbatch, such as --qos=short")
-    if name in WRITTEN_BY_THE_TEMPLATE:
-        raise ValueError(f"--{name} is written by templates/job.sh.j2; leave it out here")
-    if name in ("gpus-per-task", "gpu-bind", "gpus"):
-        raise ValueError(f"--{name} hides a node's GPUs from its tasks, or asks for GPUs twice; leave it out")
+    found = ONE_SBATCH_OPTION.fullmatch(option)
+    if found is None or not option.isprintable():
+        raise ValueError("must be one long option of sbatch on one line, such as --qos=short")
+    name = found["name"]
+    for names, why in REFUSED_OF_SBATCH.items():
+        for refused in names:
+            if refused.startswith(name):  # sbatch takes the beginning of a name for it
+                short = "" if refused == name else f"is short for --{refused}, which "
+                raise ValueError(f"--{name} {short}{why}; leave it out here")
     return option
 
 
@@ -61,20 +116,21 @@ SbatchOption = Annotated[str, AfterValidator(_check_sbatch_option)]
 class FrameworkConfig(Frozen):
     """Where one framework lives."""
 
-    python: Annotated[str, Field(min_length=1)] = sys.executable or "python3"
+    python: Annotated[Line, AfterValidator(_check_python)] = sys.executable or "python3"
     """The interpreter that jobs use; by default the one that runs main.py."""
-    setup: tuple[str, ...] = ()
+    setup: Annotated[tuple[str, ...], AfterValidator(_check_setup)] = ()
     """Shell lines before the run, such as `module load cuda`."""
 
 
 class ClusterConfig(Frozen):
     """What every job asks of Slurm, whatever it measures."""
 
-    partition: str | None = None
-    account: str | None = None
-    time_limit_minutes: Count = 240
-    cpus_per_task: Count = 4
-    memory_gb: Count | None = None
+    partition: Line | None = None
+    account: Line | None = None
+    time_limit_minutes: Annotated[int, Field(ge=1, le=527_040)] = 240
+    """A year at the most."""
+    cpus_per_task: CountOfMachines = 4
+    memory_gb: CountOfMachines | None = None
     """Per node; None takes the cluster's default."""
     sbatch_options: tuple[SbatchOption, ...] = ()
     max_parallel_jobs: Count | None = None
@@ -91,25 +147,38 @@ class ClusterConfig(Frozen):
 class GpuConfig(Frozen):
     """One kind of GPU and how the cluster calls it."""
 
-    gres: Name | None = None
+    gres: FileName | None = None
     """The type in --gres=gpu:TYPE:N; None means the GPU's name here. `any` asks for no type."""
-    per_node: Count | None = None
+    per_node: CountOfMachines | None = None
     """GPUs in a node, to refuse what no node can give; None checks nothing."""
-    partition: str | None = None
-    constraint: str | None = None
+    partition: Line | None = None
+    constraint: Line | None = None
     sbatch_options: tuple[SbatchOption, ...] = ()
 
 
-class PartialCell(Frozen):
+class Partial(Frozen):
+    """What `exclude` matches by."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_named(cls, value: object) -> object:
+        if value is None:
+            raise ValueError("name one, or leave the key out: without a value it would exclude more than it says")
+        return value
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if all(value in (None, {}) for value in self.model_dump().values()):
+            raise ValueError(f"would exclude everything; name at least one of {', '.join(type(self).model_fields)}")
+        return self
+
+
+class PartialCell(Partial):
     """Matches the cells that agree with it in everything that it names."""
 
     gpu: OneOrMore[str] | None = None
     benchmark: OneOrMore[str] | None = None
     use_case: OneOrMore[int] | None = None
-
-    @model_validator(mode="after")
-    def _names_something(self) -> "PartialCell":
-        return _names_something(self)
 
     def matches(self, gpu: str, benchmark: str, use_case: int) -> bool:
         return (
@@ -119,7 +188,7 @@ class PartialCell(Frozen):
         )
 
 
-class PartialVariant(Frozen):
+class PartialVariant(Partial):
     """Matches the variants that agree with it in everything that it names."""
 
     framework: OneOrMore[Framework] | None = None
@@ -129,10 +198,6 @@ class PartialVariant(Frozen):
     precision: OneOrMore[Precision] | None = None
     execution_mode: OneOrMore[str] | None = None
     options: dict[str, OneOrMore[Setting]] | None = None
-
-    @model_validator(mode="after")
-    def _names_something(self) -> "PartialVariant":
-        return _names_something(self)
 
     def concerns(self, framework: Framework, benchmark: str) -> bool:
         return (self.framework is None or framework in self.framework) and (
@@ -148,15 +213,6 @@ class PartialVariant(Frozen):
             and (self.execution_mode is None or variant.execution_mode in self.execution_mode)
             and all(variant.options.get(axis) in values for axis, values in (self.options or {}).items())
         )
-
-
-Partial = TypeVar("Partial", PartialCell, PartialVariant)
-
-
-def _names_something(partial: Partial) -> Partial:
-    if all(value is None for value in partial.model_dump().values()):
-        raise ValueError(f"would exclude everything; name at least one of {', '.join(type(partial).model_fields)}")
-    return partial
 
 
 class MatrixConfig(Frozen):
@@ -176,7 +232,7 @@ BatchSizes = Annotated[
 
 
 class BenchmarkConfig(Frozen):
-    models: Some[str]
+    models: Some[FileName]
     sizes: dict[str, Setting] = {}
     """Of its models and inputs, where it has any to choose; what is absent has its default."""
     batch_sizes: dict[str, BatchSizes] = {}
@@ -188,17 +244,17 @@ class BenchmarkConfig(Frozen):
 class UseCaseConfig(Frozen):
     """The axes of a use case: each combination is a variant, unless `exclude` names it."""
 
-    name: str
+    name: FileName
     """As harness/work/use_cases/ declares it."""
     like: Count | None = None
     """The use case that gave what is absent here (harness/experiments/like.py)."""
-    devices: Count = 1
+    devices: CountOfMachines = 1
     """GPUs over all nodes."""
-    nodes: Count = 1
+    nodes: CountOfMachines = 1
     batch_sizes: Some[Count]
     """Global: over all devices."""
     precisions: Some[Precision]
-    execution_modes: dict[Framework, Some[str]]
+    execution_modes: dict[Framework, Some[FileName]]
     options: dict[str, Some[Setting]] = {}
     settings: dict[str, Setting] = {}
     measurement: dict[str, Setting] = {}
@@ -211,7 +267,7 @@ class QuickUseCase(Frozen):
 
     batch_sizes: Some[Count] | None = None
     precisions: Some[Precision] | None = None
-    execution_modes: dict[Framework, Some[str]] = {}
+    execution_modes: dict[Framework, Some[FileName]] = {}
     options: dict[str, Some[Setting]] = {}
     settings: dict[str, Setting] = {}
 
@@ -219,7 +275,7 @@ class QuickUseCase(Frozen):
 class QuickBenchmark(Frozen):
     """What a smoke run replaces in a benchmark; what is absent stays."""
 
-    models: Some[str] | None = None
+    models: Some[FileName] | None = None
     sizes: dict[str, Setting] = {}
     batch_sizes: dict[str, BatchSizes] = {}
     """By the name of a use case."""
@@ -265,19 +321,29 @@ class PresetConfig(Frozen):
 class Config(Frozen):
     """experiments.yaml."""
 
-    project: Name
-    data_dir: str = Field(default="data", min_length=1, validate_default=True)
+    project: FileName
+    data_dir: Annotated[Line, Field(validate_default=True)] = "data"
     """Absolute once validated: `~` and environment variables expanded, then relative to the repository."""
     cluster: ClusterConfig = ClusterConfig()
     pairing: Pairing = "together"
-    gpus: Annotated[dict[Name, GpuConfig], Field(min_length=1)]
+    gpus: Annotated[dict[FileName, GpuConfig], Field(min_length=1)]
     matrix: MatrixConfig
-    benchmarks: Annotated[dict[Name, BenchmarkConfig], Field(min_length=1)]
+    benchmarks: Annotated[dict[FileName, BenchmarkConfig], Field(min_length=1)]
     use_cases: Annotated[dict[Count, UseCaseConfig], Field(min_length=1)]
     measurement: MeasurementSettings = MeasurementSettings()
     quick: QuickConfig = QuickConfig()
-    presets: dict[Name, PresetConfig] = {}
+    presets: dict[FileName, PresetConfig] = {}
     wandb: WandbSettings = WandbSettings()
+    _file: str = PrivateAttr("experiments.yaml")
+
+    @property
+    def file(self) -> str:
+        """How messages call the file that it was read from."""
+        return self._file
+
+    def of_file(self, name: str) -> Self:
+        self._file = name
+        return self
 
     @field_validator("data_dir")
     @classmethod
@@ -285,7 +351,10 @@ class Config(Frozen):
         expanded = os.path.expandvars(data_dir)
         if "$" in expanded:
             raise ValueError("names an environment variable that is not set")
-        return str(REPOSITORY / Path(expanded).expanduser())
+        try:
+            return str(REPOSITORY / Path(expanded).expanduser())
+        except RuntimeError as error:
+            raise ValueError("names a user who is not known here, or whose home is not") from error
 
     def use_case(self, number: int, *, quick: bool) -> UseCaseConfig:
         """The use case as it is run: with the axes that --quick replaces."""

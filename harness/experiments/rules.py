@@ -4,6 +4,7 @@
 measure is declared in harness/work/.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from harness.experiments.narrow import places_of, require_valid
 from harness.experiments.presets import cells_of, narrowing_of_part
 from harness.experiments.source import Keys, Problem, Source
 from harness.experiments.words import field_problem, field_words, shape_problems
-from harness.plan import CPU, FRAMEWORKS, Frozen, MeasurementSettings
+from harness.plan import CPU, FRAMEWORKS, MOST_VARIANTS, Framework, Frozen, MeasurementSettings
 from harness.suggest import valid_names
 from harness.work.declared import Benchmark, UseCase, benchmark, benchmark_names, use_case, use_case_names
 
@@ -216,7 +217,7 @@ def _check_axes(keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseCo
         for index, value in enumerate(values):
             if wrong := field_problem(value, fields[axis]):
                 place = (*inner, index) if (*inner, index) in source.values else inner
-                yield source.problem(place, wrong, value=value)
+                yield source.problem(place, wrong)
     yield from _check_settings((*keys, "settings"), axes.settings, given.name, source)
 
 
@@ -312,6 +313,9 @@ def _check_variants(number: int, given: UseCaseConfig, benchmark_name: str, conf
     declared, data = _use_case(given.name), _benchmark(benchmark_name)
     for quick in (False, True):
         for framework in given.execution_modes:
+            if too_many := _too_many(config, framework, benchmark_name, number, quick=quick):
+                yield source.problem(keys, too_many, at_key=True)
+                continue
             variants = expand_variants(config, framework, benchmark_name, number, quick=quick)
             if not variants:
                 what = "with --quick, exclude leaves" if quick else "exclude leaves"
@@ -327,6 +331,43 @@ def _check_variants(number: int, given: UseCaseConfig, benchmark_name: str, conf
                     yield source.problem((*keys, "name"), rule)
 
 
+def _too_many(config: Config, framework: Framework, benchmark_name: str, number: int, *, quick: bool) -> str | None:
+    """Before any is made. Of what `exclude` leaves out nothing is known then."""
+    axes = config.use_case(number, quick=quick)
+    of_options = math.prod(len(values) for values in axes.options.values())
+    of_models = sum(
+        len(config.batch_sizes(benchmark_name, model, number, quick=quick))
+        for model in config.models(benchmark_name, quick=quick)
+    )
+    count = of_options * of_models * len(axes.precisions) * len(axes.execution_modes[framework])
+    if count > MOST_VARIANTS:
+        return f"{count:,} variants for {framework} on {benchmark_name}; must be at most {MOST_VARIANTS:,}"
+    return None
+
+
+def _check_protocols(config: Config, source: Source) -> Problems:
+    """What only shows where `measurement`, a use case's and that of --quick meet."""
+    for number in config.use_cases:
+        for quick in (False, True):
+            try:
+                protocol = config.protocol(number, quick=quick)
+            except ValidationError:
+                return  # the parts are not right, and that is told already
+            for low, high in (("min_blocks", "max_blocks"), ("latency_max_time_s", "timeout_s")):
+                values = getattr(protocol, low), getattr(protocol, high)
+                if values[0] > values[1]:
+                    keys = _given(low, number, source, quick=quick) or _given(high, number, source, quick=quick)
+                    what = f"{low} must not be above {high}: {values[0]:g} and {values[1]:g}"
+                    yield source.problem(keys or ("measurement",), what)
+
+
+def _given(name: str, number: int, source: Source, *, quick: bool) -> Keys | None:
+    """Where the value of the protocol stands that counts; None where it is the default."""
+    places: list[Keys] = [("quick", "measurement", name)] if quick else []
+    places += [("use_cases", number, "measurement", name), ("measurement", name)]
+    return next((place for place in places if place in source.values), None)
+
+
 def _check_measurement(config: Config, source: Source) -> Problems:
     """The shape of `quick.measurement` and of a use case's is that of `measurement`, but nothing needs to be there."""
     parts: list[tuple[Keys, dict[str, Any]]] = [(("quick", "measurement"), config.quick.measurement)]
@@ -336,6 +377,7 @@ def _check_measurement(config: Config, source: Source) -> Problems:
             MeasurementSettings.model_validate(given, strict=True)
         except ValidationError as error:
             yield from shape_problems(error, MeasurementSettings, source, above=keys)
+    yield from _check_protocols(config, source)
 
 
 def _known(

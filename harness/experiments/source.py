@@ -7,6 +7,8 @@ finite) is collected in `Source.problems`, so that it can be reported together w
 
 import math
 import re
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,26 @@ from typing import Any
 import yaml
 
 from harness.errors import ConfigError
+from harness.printable import printable, shortened
 
 Keys = tuple[str | int, ...]
 """The way to a value: mapping keys and list indices."""
 
 NULL = re.compile(r"|~|null|Null|NULL")
 BOOLEAN = re.compile(r"(?P<true>true|True|TRUE)|false|False|FALSE")
-INTEGER = re.compile(r"[-+]?\d+")
-FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?")
+INTEGER = re.compile(r"[-+]?[0-9]+")
+FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 MAY_REPEAT = frozenset({"setup"})
 """Lists of shell lines: `fi` may well stand there twice."""
-LONGEST_SHOWN = 60
+LARGEST_FILE_BYTES = 1_000_000
+LARGEST_READ_TWICE = 100_000
+"""Characters. PyYAML's own parser takes a second for so many."""
+MOST_DIGITS = 18
+"""Of a whole number; a computer's own have no more."""
+MOST_VALUES = 30_000
+"""With what aliases repeat. A file of 2,500 GPUs has a tenth of it."""
+DEEPEST = 50
+PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -46,7 +57,7 @@ class Problem:
 
     def text(self, file: str) -> str:
         parts = [f"{file}:{self.place.line}:{self.place.column}", self.where, self.value, self.rule]
-        return ": ".join(part for part in parts if part)
+        return printable(": ".join(part for part in parts if part), keep="")
 
 
 @dataclass(kw_only=True)
@@ -119,30 +130,36 @@ def shown(value: object) -> str:
     if isinstance(value, tuple):
         text = f"[{', '.join(map(shown, value))}]"
     else:
-        text = " ".join(str(value).split())
+        text = shortened(str(value))
         if isinstance(value, str) and any(kind.fullmatch(text) for kind in (NULL, BOOLEAN, FLOAT)):
             text = f'"{text}"'
-    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
+    return shortened(text)
 
 
 def read_source(path: Path) -> Source:
-    """Raises ConfigError: no such file, not text, empty, or a syntax error (with its place)."""
-    name = _short_name(path)
+    """Raises ConfigError: no such file, not text, too large, empty, or a syntax error (with its place)."""
+    name = printable(_short_name(path))
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _read(path).decode()
     except FileNotFoundError as error:
         raise ConfigError(f"{name}: no such file; name another with --config FILE") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: byte {error.start}: not UTF-8 text; save the file as UTF-8") from error
     except OSError as error:
-        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{name}: cannot be read: {error.strerror or error}") from error
+    if len(text) > LARGEST_FILE_BYTES:
+        raise ConfigError(f"{name}: a configuration of more than {LARGEST_FILE_BYTES / 1e6:.0f} MB is none")
     try:
+        if too_deep := _too_deep(text):
+            raise ConfigError(f"{name}:{too_deep.line}:{too_deep.column}: nested in more than {DEEPEST} others")
         root = _compose(text)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax_error(name, text, error)) from error
     except yaml.reader.ReaderError as error:
         line, column = _line_and_column(text, error.position)
-        raise ConfigError(f"{name}:{line}:{column}: {error.reason}") from error
+        character = text[error.position]
+        rule = "must be removed: YAML takes no control characters"
+        raise ConfigError(f"{name}:{line}:{column}: the character U+{ord(character):04X}: {rule}") from error
     if root is None:
         raise ConfigError(f"{name}:1:1: the file is empty; copy the project's experiments.yaml and edit that")
     source = Source(name=name)
@@ -150,11 +167,44 @@ def read_source(path: Path) -> Source:
     return source
 
 
+def _read(path: Path) -> bytes:
+    """One byte more than is allowed at the most. A pipe is waited for only where a shell has opened it already."""
+    mode = path.stat().st_mode
+    is_open_pipe = stat.S_ISFIFO(mode) and path.is_relative_to("/dev")
+    if not (stat.S_ISREG(mode) or is_open_pipe):
+        raise OSError("Is a directory" if stat.S_ISDIR(mode) else "not a regular file")
+    with path.open("rb") as file:
+        return file.read(LARGEST_FILE_BYTES + 1)
+
+
+def _too_deep(text: str) -> Place | None:
+    """The first value that is nested too deep. From the parser's events: building such a tree would end Python."""
+    depth = 0
+    for event in _events(text):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                return _place(event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return None
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    """Until the first mistake, which is told when the text is composed."""
+    try:
+        yield from yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    except yaml.YAMLError:
+        return
+
+
 def _compose(text: str) -> yaml.Node | None:
     """By libyaml, where PyYAML has it: ten times as fast. What it refuses is read again for the better message."""
     try:
         return yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except yaml.YAMLError:
+        if len(text) > LARGEST_READ_TWICE:
+            raise
         return yaml.compose(text, Loader=yaml.BaseLoader)
 
 
@@ -175,13 +225,21 @@ class _Builder:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.above: list[yaml.Node] = []
+        self.values = 0
 
     def build(self, node: yaml.Node, keys: Keys, dotted: str) -> Any:
+        """Raises ConfigError where there are too many values, which a few lines of aliases can be."""
+        self.values += 1
+        if self.values > MOST_VALUES:
+            place = f"{self.source.name}:{_place(node).line}:{_place(node).column}"
+            raise ConfigError(f"{place}: {dotted}: more than {MOST_VALUES:,} values, counting what aliases repeat")
         self.source.values[keys] = _place(node)
         self.source.dotted[keys] = dotted
         if node in self.above:
             self._note(node, dotted, "", "an alias (*name) must not stand inside what it names")
             return None
+        if node.tag not in PLAIN_TAGS:
+            self._note(node, dotted, shown(node.tag), "a tag means nothing here; leave it out")
         self.above.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
@@ -224,17 +282,30 @@ class _Builder:
     def _scalar(self, node: yaml.Node, dotted: str) -> str | int | float | bool | None:
         text: str = node.value
         if getattr(node, "style", None):  # in quotes, or a block of text
-            return text
+            return self._whole_characters(node, text, dotted)
+        if INTEGER.fullmatch(text) and len(text.lstrip("+-0")) > MOST_DIGITS:
+            rule = f"too large for a number: it has more than {MOST_DIGITS} digits"
+            self._note(node, dotted, shortened(text), rule)
+            return int(text[:MOST_DIGITS])
         value = plain_value(text)
         if isinstance(value, float) and not math.isfinite(value):
-            self._note(node, dotted, text, "too large for a number")
+            self._note(node, dotted, shortened(text), "too large for a number")
         return value
+
+    def _whole_characters(self, node: yaml.Node, text: str, dotted: str) -> str:
+        """JSON writes a character beyond U+FFFF as two halves, each escaped."""
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            self._note(node, dotted, shown(text), "must be valid Unicode text; this is half a character")
+            return printable(text)
 
     def _note(self, node: yaml.Node, where: str, value: str, rule: str) -> None:
         self.source.problems.append(Problem(place=_place(node), where=where, value=value, rule=rule))
 
 
-def _place(node: yaml.Node) -> Place:
+def _place(node: Any) -> Place:
+    """Of a node or an event."""
     return Place(line=node.start_mark.line + 1, column=node.start_mark.column + 1)
 
 

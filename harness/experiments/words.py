@@ -13,6 +13,8 @@ from harness.experiments.source import Keys, Problem, Source
 from harness.suggest import valid_names
 
 Model = TypeVar("Model", bound=BaseModel)
+LARGEST_SETTING = 1e9
+"""Of options, settings and sizes: none that makes sense comes near it."""
 ONE_VALUE = "must be one plain value: text, a number, true or false"
 UNION_TAGS = ("of all models", "by model")
 """Which of two shapes a value has; pydantic puts them into the places that it reports."""
@@ -26,10 +28,11 @@ RULES = {
     "model_type": "must hold keys, such as `name: value`",
     "greater_than_equal": "must be at least {ge:g}",
     "greater_than": "must be greater than {gt:g}",
-    "less_than_equal": "must be at most {le:g}",
+    "less_than_equal": "must be at most {le:.12g}",
     "less_than": "must be less than {lt:g}",
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
+    "string_too_long": "must be of at most {max_length} characters: it becomes part of file names",
     "string_pattern_mismatch": "must be of letters, digits, `_`, `.` and `-`: it becomes part of file names",
     "value_error": "{error}",
 }
@@ -69,7 +72,7 @@ def shape_problems(
         if keys[-1:] == ("[key]",):
             yield source.problem(keys[:-1], _rule(details), at_key=True)
             continue
-        if details["type"] == "extra_forbidden":
+        if details["type"] in ("extra_forbidden", "invalid_key"):
             valid = _fields(model, details["loc"][:-1])
             yield source.problem(keys, f"unknown key; {valid_names(keys[-1], valid)}", at_key=True)
             continue
@@ -123,6 +126,9 @@ def _bare(annotation: Any) -> Any:
 
 def field_problem(value: object, field: FieldInfo) -> str | None:
     """What is wrong with a value of a declared option, setting or size; None where nothing is."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and abs(value) > LARGEST_SETTING:  # type: ignore[arg-type]
+        return f"must be at most {LARGEST_SETTING:.12g}"
     try:
         annotated: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         TypeAdapter(annotated).validate_python(value, strict=True)

@@ -26,8 +26,9 @@ from harness.job.warm_start import explains_itself, has_warm_start, start_twice,
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Measurement, Turn
-from harness.results.environment import describe_environment, load_average
+from harness.results.environment import code_digests, describe_environment, load_average
 from harness.results.flags import quality_flags
+from harness.results.parity_file import ParityFiles
 from harness.results.parity_gate import ParityGate
 from harness.results.partner import ratio_so_far
 from harness.results.quantities import summary_numbers
@@ -236,9 +237,17 @@ class Job:
         return f"at most {of_all}" if self.screenings and self.turn is None else of_all
 
     def _compute_parity(self, measurements: Iterable[Measurement]) -> None:
-        """For what will be measured. A program that fails here has no ratio later, and is measured all the same."""
+        """For what will be measured, and for records whose numbers cannot be read any more. A program that fails here
+        has no ratio later, and is measured all the same."""
         self.progress.current = "parity gate"
-        self.parity.compute(each for each in measurements if self._settled_record(each) is None)
+        files, code = ParityFiles(self.results), code_digests(self.plan.framework)
+
+        def lacks(measurement: Measurement) -> bool:
+            path = self._settled_record(measurement)
+            record = _read(path) if path else None
+            return record is None or files.can_be_repaired(record, code)
+
+        self.parity.compute(each for each in measurements if lacks(each))
         for variant, reason in self.parity.failures.items():
             self.teller.say(f"no parity numbers, so no ratio: {variant}: {reason}")
 

@@ -11,6 +11,7 @@ It imports no framework, except where it is a rank.
 import argparse
 import ctypes
 import os
+import re
 import shutil
 import signal
 import sys
@@ -30,6 +31,7 @@ from harness.measure.process import run_child
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Framework, JobPlan, Turn
 from harness.plan_file import read_plan, write_plan
+from harness.printable import printable, shortened
 from harness.results.environment import CACHE_FOLDERS, describe_slurm
 from harness.results.record import WeightsIdentity
 from harness.work import datasets
@@ -75,7 +77,7 @@ def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
         )
         return job.run()
     except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         return EXIT_USAGE
 
 
@@ -99,7 +101,11 @@ def _run_rank(framework: Framework, place: str) -> int:
     except ValidationError:
         print("error: --rank is how a job starts its own processes: the task comes in on stdin", file=sys.stderr)
         return EXIT_USAGE
-    world = task.world.of_slurm_task(os.environ) if place == "slurm" else task.world.of_local_rank(int(place))
+    try:
+        world = task.world.of_slurm_task(os.environ) if place == "slurm" else task.world.of_local_rank(int(place))
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
     channel = Channel(events, world.rank)
     caches = Path(task.caches) / str(world.rank)
     with ExitStack() as stack:
@@ -131,6 +137,17 @@ def cache_variables(folder: Path, *, kept: bool) -> dict[str, str]:
     }
 
 
+def count(text: str) -> int:
+    """Plain digits; Python's own int() takes `1_0` and the digits of other scripts."""
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: must be a whole number of at least 0")
+    return int(text)
+
+
+def rank_place(text: str) -> str:
+    return text if text == "slurm" else str(count(text))
+
+
 def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=f"{framework}_runner/run.py",
@@ -139,7 +156,7 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
         allow_abbrev=False,
     )
     parser.add_argument("--benchmark", help="a name under `benchmarks` in experiments.yaml")
-    parser.add_argument("--use_case", "--use-case", type=int, help="a number under `use_cases`")
+    parser.add_argument("--use_case", "--use-case", type=count, help="a number under `use_cases`")
     parser.add_argument(
         "--gpu", default="any", help="a name under `gpus` (default: any); by hand a label, but `cpu` hides GPUs"
     )
@@ -154,13 +171,13 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
         "--replicate", type=_turn, metavar="N", help="only this one, from 0, or only the `screening` (default: all)"
     )
     by_pair = parser.add_argument_group("set by the script of a pair, for the records")
-    by_pair.add_argument("--position", type=int, metavar="N", help="place among the arms of the pair, from 0")
+    by_pair.add_argument("--position", type=count, metavar="N", help="place among the arms of the pair, from 0")
     by_pair.add_argument("--pair", metavar="ID", help="which run of the pair this arm belongs to")
     parser.add_argument("--config", type=Path, default=REPOSITORY / "experiments.yaml", metavar="FILE")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
     parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run this plan; scripts of `main.py calibrate` do")
-    parser.add_argument("--rank", metavar="N", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=rank_place, metavar="N", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
     is_cell = parsed.benchmark is not None and parsed.use_case is not None
     if not (is_cell or parsed.job_folder or parsed.plan or parsed.rank is not None):
@@ -205,8 +222,9 @@ def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
 def _turn(text: str) -> Turn:
     if text == "screening":
         return "screening"
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text}: the number of a replicate, from 0, or `screening`")
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        shown = shortened(text) or repr(text)
+        raise argparse.ArgumentTypeError(f"{shown}: the number of a replicate, from 0, or `screening`")
     return int(text)
 
 

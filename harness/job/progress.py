@@ -3,12 +3,12 @@
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import RecordError
-from harness.files import write_atomically
+from harness.files import in_words, read_json, write_atomically
 
 STALE_AFTER_S = 120.0
 """A running job beats every few seconds; silence longer than this means that it died or its node did."""
@@ -16,30 +16,32 @@ BEAT_EVERY_S = 3.0
 PRINT_EVERY_S = 10.0
 
 State = Literal["running", "waiting", "stopped", "done"]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Heartbeat(BaseModel):
     """The job changes it as it goes on; whoever reads the file sees the last beat."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     state: State = "running"
     """`waiting`: went through the one replicate that it was asked for, and others have no record yet. `stopped`: ended
     early on a signal, to be requeued or resumed. `done`: every measurement of the plan has a record."""
-    measurements_total: int
-    measurements_done: int = 0
+    measurements_total: Count
+    measurements_done: Count = 0
     """With a record, whatever the outcome; skipped ones included."""
-    measurements_failed: int = 0
-    screenings_total: int = 0
+    measurements_failed: Count = 0
+    screenings_total: Count = 0
     """Of these measurements. When all have a record, the other ones become fewer."""
-    screenings_done: int = 0
-    measurements_skipped: int = 0
+    screenings_done: Count = 0
+    measurements_skipped: Count = 0
     """Had a good record already."""
-    measurements_made: int = 0
+    measurements_made: Count = 0
     """By this job, also before a requeue."""
-    replicates_made: int = 0
+    replicates_made: Count = 0
     """Of these; the others are screenings."""
-    measuring_s: float = 0.0
+    measuring_s: Seconds = 0.0
     """What the replicates took together."""
     current: str | None = None
     """Key of the measurement that runs."""
@@ -48,12 +50,12 @@ class Heartbeat(BaseModel):
     phase_total: float | None = None
     last_error: str | None = None
     node: str
-    pid: int
+    pid: Annotated[int, Field(ge=1, le=2**31 - 1)]
     slurm_job_id: str | None = None
-    restart_count: int = 0
+    restart_count: Count = 0
     wandb_url: str | None = None
-    started_at_unix_s: float = Field(default_factory=time.time)
-    updated_at_unix_s: float = Field(default_factory=time.time)
+    started_at_unix_s: Seconds = Field(default_factory=time.time)
+    updated_at_unix_s: Seconds = Field(default_factory=time.time)
 
     def fraction(self, *, current: bool = False) -> str:
         """`screening 5/14`, and once that is over `17/23` of all. `current`: with the one that runs."""
@@ -83,11 +85,11 @@ def write_heartbeat(heartbeat: Heartbeat, path: Path) -> None:
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """None before the first beat. Raises RecordError for a corrupt file, naming it."""
     try:
-        return Heartbeat.model_validate_json(path.read_text())
+        return Heartbeat.model_validate_json(read_json(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, ValidationError) as error:
-        raise RecordError(f"{path}: not a heartbeat: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
+        raise RecordError(f"{path}: not a heartbeat: {in_words(error)}") from error
 
 
 class Teller:

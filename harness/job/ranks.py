@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harness.files import in_words
 from harness.results.record import (
     Blocks,
     Check,
@@ -23,7 +24,6 @@ from harness.results.record import (
     Outcome,
     RankResult,
     Result,
-    in_words,
 )
 from harness.results.statistics import sum_of_all
 

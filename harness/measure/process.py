@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.errors import DataError, ProjectError, Refused
+from harness.files import in_words
 from harness.measure.channel import Channel, ChildTask, ParityTask
 from harness.measure.gpu import open_gpus
 from harness.measure.program import Build, D, Device, Session
@@ -24,7 +25,7 @@ from harness.plan import Framework, Measurement
 from harness.results.environment import code_digests, relevant_variables
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
-from harness.results.record import Outcome, Result, in_words
+from harness.results.record import Outcome, Result
 from harness.work import datasets
 from harness.work.declared import as_gated, benchmark, use_case
 from harness.work.pretrained import pretrained_weights

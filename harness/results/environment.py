@@ -102,8 +102,12 @@ def describe_slurm() -> dict[str, str | int | None] | None:
     values: dict[str, str | int | None] = {}
     for name, variable in SLURM_VARIABLES.items():
         text = os.environ.get(variable)
-        values[name] = int(text) if text is not None and name in SLURM_COUNTS and text.isdecimal() else text
+        values[name] = _count(text) if name in SLURM_COUNTS else text
     return values | {"restart_count": values["restart_count"] or 0}
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 def describe_cpu() -> dict[str, Any]:

@@ -2,26 +2,31 @@
 
 import io
 import json
-import zipfile
-import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import RecordError
-from harness.files import way_out, write_atomically
+from harness.files import in_words, way_out, write_atomically
+from harness.paths import Results
+from harness.results.npz import read_npz
 from harness.results.parity import (
     PARITY_SCHEMA_VERSION,
     QUANTITIES,
     ParityMetadata,
     ParityNumbers,
     kept_shape,
+    key_of,
     quantity_of,
 )
+from harness.results.record import Record
 
 METADATA = "metadata"
 NUMBER = "number:"
+LARGEST_BYTES = 2**30
+"""Of large tensors only sketches are kept, so a file has megabytes."""
 
 
 def write_parity(numbers: ParityNumbers, path: Path) -> None:
@@ -37,19 +42,82 @@ def write_parity(numbers: ParityNumbers, path: Path) -> None:
 def read_parity(path: Path) -> ParityNumbers:
     """Raises RecordError that names the file and what is wrong: damaged, of another schema, or with other numbers."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            metadata = _metadata(str(arrays[METADATA]))
-            names = [name for name in arrays.files if name.startswith(NUMBER)]
-            kept = {name.removeprefix(NUMBER): arrays[name].astype(np.float64) for name in names}
+        arrays = read_npz(path, at_most=LARGEST_BYTES)
+        if METADATA not in arrays:
+            raise ValueError("says nothing about its numbers")
+        metadata = _metadata(str(arrays[METADATA]))
+        kept = {name.removeprefix(NUMBER): _numbers(arrays, name) for name in arrays if name.startswith(NUMBER)}
         _require_known(metadata, kept)
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise RecordError(f"{path}: not a file of parity numbers: {error}") from error
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: not a file of parity numbers: {in_words(error)}") from error
     return ParityNumbers(metadata=metadata, kept=kept)
+
+
+class ParityFiles:
+    """The numbers of many records, each file read once."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._found: dict[Path, ParityNumbers | RecordError] = {}
+
+    def of(self, record: Record) -> ParityNumbers:
+        """From the file that the record names, or those that were computed anew because it cannot be read. Raises
+        RecordError."""
+        named = self.path_of(record)
+        if named not in self._found:
+            try:
+                self._found[named] = read_parity(named)
+            except RecordError as error:
+                self._found[named] = self._computed_anew(record, named) or RecordError(
+                    f"{error}. Run the same command again: it computes them anew"
+                )
+        found = self._found[named]
+        if isinstance(found, RecordError):
+            raise found
+        return found
+
+    def path_of(self, record: Record) -> Path:
+        measurement = record.measurement
+        return self._results.records(measurement.cell, measurement.framework) / Path(str(record.parity)).name
+
+    def can_be_repaired(self, record: Record, code: Mapping[str, str]) -> bool:
+        """Whether its numbers cannot be read, and what `code` would compute is what the record needs."""
+        if record.parity is None or record.environment.get("code") != code:
+            return False
+        try:
+            self.of(record)
+        except RecordError:
+            return True
+        return False
+
+    def _computed_anew(self, record: Record, named: Path) -> ParityNumbers | None:
+        """By the code of the record, the newest."""
+        measurement = record.measurement
+        digest = key_of(measurement).digest
+        for path in reversed(self._results.parity_files(measurement.cell, measurement.framework, digest)):
+            try:
+                numbers = read_parity(path) if path != named else None
+            except RecordError:
+                continue
+            if numbers is not None and numbers.metadata.outcome == "ok":
+                code = numbers.metadata.environment.get("code")
+                if code is not None and code == record.environment.get("code"):
+                    return numbers
+        return None
+
+
+def _numbers(arrays: Mapping[str, NDArray[np.generic]], name: str) -> NDArray[np.float64]:
+    if arrays[name].dtype.kind != "f":
+        raise ValueError(f"{name!r} holds {arrays[name].dtype}")
+    return arrays[name].astype(np.float64)
 
 
 def _metadata(text: str) -> ParityMetadata:
     """Its version first: what else another version holds is not for this code to judge."""
-    content = json.loads(text)
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its description is nested too deeply") from error
     version = content.get("schema_version", 1) if isinstance(content, dict) else None
     if version != PARITY_SCHEMA_VERSION:
         raise ValueError(f"schema version {version}; this code reads {PARITY_SCHEMA_VERSION}")

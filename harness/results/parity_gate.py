@@ -1,11 +1,15 @@
 """Which pairs of records may be compared in speed: what their parity files say. Reads each file once."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import RecordError
 from harness.paths import Results
 from harness.results.parity import Judgement, ParityNumbers, judge
 from harness.results.record import Record
+
+if TYPE_CHECKING:
+    from harness.results.parity_file import ParityFiles
 
 
 class ParityGate:
@@ -13,7 +17,7 @@ class ParityGate:
 
     def __init__(self, results: Results) -> None:
         self._results = results
-        self._numbers: dict[Path, ParityNumbers | RecordError] = {}
+        self._files: ParityFiles | None = None
         self._judgements: dict[tuple[Path, Path], Judgement] = {}
 
     def judge(self, jax: Record, torch: Record) -> Judgement:
@@ -21,35 +25,24 @@ class ParityGate:
         for record in (jax, torch):
             if record.parity is None:
                 return Judgement(state="unchecked", sentence=_why_none(record))
-            numbers = self._read(self._path(record))
-            if isinstance(numbers, ParityNumbers) and not _is_of_same_code(record, numbers):
+        files = self._parity_files()
+        try:
+            of_jax, of_torch = files.of(jax), files.of(torch)
+        except RecordError as error:
+            return Judgement(state="unchecked", sentence=str(error))
+        for record, numbers in ((jax, of_jax), (torch, of_torch)):
+            if not _is_of_same_code(record, numbers):
                 return Judgement(state="unchecked", sentence=_other_code(record))
-        paths = self._path(jax), self._path(torch)
+        paths = files.path_of(jax), files.path_of(torch)
         if paths not in self._judgements:
-            self._judgements[paths] = self._judge(*paths)
+            self._judgements[paths] = judge(of_jax, of_torch)
         return self._judgements[paths]
 
-    def _judge(self, jax: Path, torch: Path) -> Judgement:
-        numbers = [self._read(path) for path in (jax, torch)]
-        for of_one in numbers:
-            if isinstance(of_one, RecordError):
-                return Judgement(state="unchecked", sentence=str(of_one))
-        of_jax, of_torch = (of_one for of_one in numbers if isinstance(of_one, ParityNumbers))
-        return judge(of_jax, of_torch)
+    def _parity_files(self) -> "ParityFiles":
+        from harness.results.parity_file import ParityFiles
 
-    def _read(self, path: Path) -> ParityNumbers | RecordError:
-        from harness.results.parity_file import read_parity
-
-        if path not in self._numbers:
-            try:
-                self._numbers[path] = read_parity(path)
-            except RecordError as error:
-                self._numbers[path] = error
-        return self._numbers[path]
-
-    def _path(self, record: Record) -> Path:
-        measurement = record.measurement
-        return self._results.records(measurement.cell, measurement.framework) / str(record.parity)
+        self._files = self._files or ParityFiles(self._results)
+        return self._files
 
 
 def _is_of_same_code(record: Record, numbers: ParityNumbers) -> bool:

@@ -12,15 +12,17 @@ import base64
 import hashlib
 import json
 import math
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import RecordError
-from harness.files import way_out, write_atomically
+from harness.files import in_words, read_json, way_out, write_atomically
 from harness.paths import Results
-from harness.plan import DataKind, Frozen, Measurement
+from harness.plan import LONGEST_S, DataKind, Frozen, Measurement
+from harness.results.known_environment import require_known
 
 SCHEMA_VERSION = 2
 
@@ -35,8 +37,8 @@ class Measured(Frozen):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-Count = Annotated[int, Field(ge=1)]
-Time = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1, le=2**62)]
+Time = Annotated[float, Field(gt=0, le=LONGEST_S)]
 Times = Annotated[list[Time], Field(min_length=1)]
 """What has statistics: some times, and none of nothing."""
 
@@ -367,13 +369,6 @@ def not_finite(content: Any) -> str | None:
     return None
 
 
-def in_words(error: ValidationError) -> str:
-    """The first thing that is wrong with a record: where, and what."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the file"
-    return f"{where}: {first['msg']}"
-
-
 def write_record(record: Record, path: Path) -> None:
     """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
     with way_out(path):
@@ -383,8 +378,8 @@ def write_record(record: Record, path: Path) -> None:
 def read_record(path: Path) -> Record:
     """Raises RecordError that names the file and what is wrong: truncated, not a record, or of another schema."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_json(path)
+    except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:
         record = Record.model_validate_json(text)
@@ -398,14 +393,34 @@ def read_record(path: Path) -> Record:
         ) from error
     if record.schema_version != SCHEMA_VERSION:
         raise RecordError(f"{path}: {_other_schema(record.schema_version)}")
+    if odd := _odd_outside_the_schema(record):
+        raise RecordError(
+            f"{path}: not a record of schema {SCHEMA_VERSION}: {odd}. It is left alone and counts as not measured."
+        )
     return record
+
+
+def _odd_outside_the_schema(record: Record) -> str | None:
+    """What the schema leaves open, so that a measurement is never lost over it, and who reads takes for granted."""
+    for name in ("started_at", "ended_at"):
+        try:
+            is_time = datetime.fromisoformat(getattr(record, name)).tzinfo is not None
+        except ValueError:
+            is_time = False
+        if not is_time:
+            return f"{name}: must be a time with its zone (ISO 8601)"
+    try:
+        require_known(record.environment)
+    except ValidationError as error:
+        return f"environment.{in_words(error)}"
+    return None
 
 
 def _schema_version(text: str) -> object:
     """Of what is no record of this schema; None where it says none."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return content.get("schema_version") if isinstance(content, dict) else None
 
@@ -426,6 +441,14 @@ def find_settled_record(
         scheduler: None takes a record of any.
         job: only a record of this job counts (`--force`).
     """
+    found = find_settled(measurement, results, scheduler, job=job)
+    return found[0] if found else None
+
+
+def find_settled(
+    measurement: Measurement, results: Results, scheduler: str | None, *, job: str | None = None
+) -> tuple[Path, Record] | None:
+    """As find_settled_record, with what it holds."""
     for path in reversed(results.record_files(measurement)):
         try:
             record = read_record(path)
@@ -433,5 +456,5 @@ def find_settled_record(
             continue
         is_wanted = record.outcome in SETTLED and scheduler in (None, record.environment.get("scheduler"))
         if is_wanted and job in (None, record.job):
-            return path
+            return path, record
     return None

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,12 @@ def open_array(path: Path) -> np.memmap[Any, Any]:
     Raises:
         OSError, ValueError, EOFError: it is not there, or not a whole .npy file and nothing else.
     """
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not path.is_file() and path.exists():
+        raise OSError("not a regular file")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (SyntaxError, TokenError, RecursionError, MemoryError, OverflowError, TypeError) as error:
+        raise ValueError(f"its header is damaged ({type(error).__name__})") from error
     expected = array.offset + array.nbytes
     if (size := path.stat().st_size) != expected:
         raise ValueError(f"{size} bytes instead of {expected}")

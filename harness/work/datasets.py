@@ -8,6 +8,7 @@ network.
 
 import hashlib
 import json
+import math
 import random
 import shutil
 import socket
@@ -17,16 +18,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from harness.errors import DataError
-from harness.files import write_atomically
+from harness.files import in_words, read_json, write_atomically
 from harness.plan import DataKind, Frozen
-from harness.results.record import DataIdentity, in_words
+from harness.printable import shortened
+from harness.results.record import DataIdentity
 from harness.work.array_files import (
     BLOCK_BYTES,
     Advance,
@@ -115,17 +117,25 @@ class DataSource:
     """As `read`, with so many images of each class to train on. It is another data set, and says so."""
 
 
+def _check_dtype(name: str) -> str:
+    try:
+        np.dtype(name)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ValueError("must be a type of NumPy") from error
+    return name
+
+
 class ArrayFile(Frozen):
     """What the manifest says of one array."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: tuple[Annotated[int, Field(ge=0, le=2**40)], ...]
+    dtype: Annotated[str, AfterValidator(_check_dtype)]
     blocks: tuple[str, ...]
     """The SHA-256 of each block of BLOCK_BYTES."""
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Manifest(Frozen):
@@ -378,16 +388,49 @@ def _map_files(files: DataFiles) -> tuple[Dataset, Manifest]:
                 f"{described.dtype} of {list(described.shape)}. {files.way_out}"
             )
         parts[part][name] = array
-    return Dataset(**parts), manifest
+    dataset = Dataset(**parts)
+    if odd := _odd_arrays(dataset):
+        raise DataError(f"{files.folder}: {odd}, though its checksums are right. {files.way_out}")
+    return dataset, manifest
+
+
+NUMBERS = "biuf"
+"""NumPy's kinds of what may be computed with."""
+
+
+def _odd_arrays(dataset: Dataset) -> str | None:
+    """What no data set of this project is like: whoever made it also made its checksums."""
+    for part in PARTS[:2]:
+        arrays: Arrays = getattr(dataset, part)
+        if not arrays or any(array.ndim == 0 or not array.size for array in arrays.values()):
+            return f"{part} has no samples"
+        counts = {name: len(array) for name, array in arrays.items()}
+        if len(set(counts.values())) > 1:
+            return f"the arrays of {part} differ in their number of samples: {counts}"
+    for part, name, array in _all_arrays(dataset):
+        if array.dtype.kind not in NUMBERS or not array.dtype.isnative:
+            return f"{part}.{name} holds {array.dtype}, which are no numbers of this machine"
+        if name == "images" and (array.dtype, array.ndim) != (np.uint8, 4):
+            return f"{part}.{name} holds {array.dtype} of {array.ndim} axes instead of uint8 of 4"
+        if name == "labels" and array.dtype.kind not in "iu":
+            return f"{part}.{name} holds {array.dtype} instead of whole numbers"
+    if dataset.train.keys() != dataset.test.keys():
+        return "train and test have different arrays"
+    for name in dataset.train:
+        kinds = [(array.dtype, array.shape[1:]) for array in (dataset.train[name], dataset.test[name])]
+        if kinds[0] != kinds[1]:
+            words = [f"{dtype} {list(shape)}" for dtype, shape in kinds]
+            return f"{name} to train on are {words[0]}, to test on {words[1]}"
+    return None
 
 
 def read_manifest(files: DataFiles) -> Manifest:
     """Raises DataError where there is none, or none that this code reads, or one that was changed."""
     try:
-        content = json.loads(files.manifest.read_text())
+        content = json.loads(read_json(files.manifest))
     except FileNotFoundError as error:
         raise DataError(f"{files.manifest}: the data set {files.benchmark} is not here. {files.way_out}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{files.manifest}: not a manifest ({error}). {files.way_out}") from error
     version = content.get("version") if isinstance(content, dict) else None
     if version is not None and version != MANIFEST_VERSION:
@@ -401,6 +444,8 @@ def read_manifest(files: DataFiles) -> Manifest:
         for key, array in manifest.arrays.items()
         if key.partition(".")[0] not in PARTS or len(array.blocks) != -(-array.nbytes // BLOCK_BYTES)
     ]
+    if manifest.benchmark != files.benchmark:
+        raise DataError(f"{files.manifest}: is of the data set {shortened(manifest.benchmark)}. {files.way_out}")
     if misfits or _sha256_of(manifest.arrays) != manifest.sha256:
         raise DataError(f"{files.manifest}: was changed: its checksums do not fit each other. {files.way_out}")
     return manifest

@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -19,12 +18,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from harness.errors import DataError, Refused
-from harness.files import write_atomically
+from harness.files import in_words, read_json, write_atomically
 from harness.plan import Frozen
-from harness.results.record import WeightsIdentity, in_words
+from harness.results.npz import read_npz
+from harness.results.record import WeightsIdentity
 from harness.work.datasets import (
     NETWORK_TIMEOUT_S,
     DataFiles,
@@ -38,6 +37,7 @@ from harness.work.imagenet_classes import ClassList
 from harness.work.weights import WeightOf
 
 MANIFEST_VERSION = 1
+LARGEST_WEIGHTS_BYTES = 2**32
 NOT_WEIGHTS = "num_batches_tracked"
 """BatchNorm's count of batches, for a momentum that changes with it; here it is fixed."""
 OF_IMAGE_SIZE = "pos_embedding"
@@ -254,12 +254,12 @@ def _require_right_hash(original: Path) -> None:
 
 def _read_manifest(files: WeightsFiles) -> WeightsManifest:
     try:
-        manifest = WeightsManifest.model_validate_json(files.manifest.read_bytes())
+        manifest = WeightsManifest.model_validate_json(read_json(files.manifest))
     except FileNotFoundError as error:
         raise DataError(f"{files.manifest}: the weights of {files.model} are not here. {files.way_out}") from error
     except OSError as error:
         raise DataError(f"{files.manifest}: cannot be read ({error}). {files.way_out}") from error
-    except ValidationError as error:
+    except ValueError as error:
         raise DataError(f"{files.manifest}: not a manifest: {in_words(error)}. {files.way_out}") from error
     if manifest.version != MANIFEST_VERSION:
         raise DataError(
@@ -270,9 +270,8 @@ def _read_manifest(files: WeightsFiles) -> WeightsManifest:
 
 def _read(files: WeightsFiles) -> dict[str, NDArray[np.float32]]:
     try:
-        with files.arrays.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
+        return read_npz(files.arrays, at_most=LARGEST_WEIGHTS_BYTES)
     except FileNotFoundError as error:
         raise DataError(f"{files.arrays}: not there. {files.way_out}") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{files.arrays}: truncated or corrupt ({error}). {files.way_out}") from error

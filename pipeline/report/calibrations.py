@@ -81,9 +81,10 @@ def _where(one: Calibration) -> str:
 
 
 def _how_much(one: Calibration) -> str:
-    loads = [record.environment["load_average"][0] for record in one.records]
+    loads = [load for record in one.records for load in (record.environment.get("load_average") or [])[:1]]
+    load = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "load average not recorded"
     return (
-        f"{one.rounds} rounds from {one.day}; load average {min(loads):.1f} to {max(loads):.1f}. "
+        f"{one.rounds} rounds from {one.day}; {load}. "
         f"Two unslowed processes of a round differ by {(one.spread or 0) * 100:.2f} % (root mean square)."
     )
 

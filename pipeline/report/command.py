@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.errors import ProjectError
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
 from harness.results.parity_gate import ParityGate
@@ -14,10 +15,27 @@ from harness.results.screening import needed
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
-from pipeline.report.files import ReportFiles, figures, report_files, write_figures, write_page, write_tables
-from pipeline.report.reading import Reading, read_records, without_collector
+from pipeline.report.files import (
+    ReportFiles,
+    figures,
+    report_files,
+    require_targets,
+    section_names,
+    write_figures,
+    write_page,
+    write_tables,
+)
+from pipeline.report.page import page_html
+from pipeline.report.reading import Reading, read_records, without_collector, without_odd_ones
 from pipeline.report.readme import PART_OF_README, results_table
-from pipeline.report.terminal import new_console, print_calibrations, print_devices, print_sections
+from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
+from pipeline.report.terminal import (
+    new_console,
+    null_console,
+    print_calibrations,
+    print_devices,
+    print_sections,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,10 +107,41 @@ def report_command(
 
 
 def _report(results: Results, options: ReportOptions, console: "Console", judge: Judge) -> int:
+    targets = report_files(results.report, html=options.html, csv=options.csv)
+    require_targets(targets, options.html, options.csv)
     paths = sorted(results.records().rglob("*.json"))
     with _progress("reading records", len(paths), console) as advance:
         reading = read_records(paths, advance)
     _print_refused(reading.refused, console)
+    try:
+        return _show_and_write(results, targets, options, reading, console, judge)
+    except (ProjectError, OSError):
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        console.print(f"A record is odd ({why}); looking for it ...", style="yellow", markup=False, highlight=False)
+    sound = without_odd_ones(reading, lambda records: _try(records, results, judge))
+    _print_refused(sound.refused[len(reading.refused) :], console)
+    return _show_and_write(results, targets, options, sound, console, judge)
+
+
+def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
+    """All that a report does with records, for nothing but its errors."""
+    compared = sections(records, judge)
+    alone = one_device(compared)
+    print_sections(compared, null_console(), alone)
+    print_devices(compared, null_console())
+    page_html(compared, alone, records, (), results.root)
+    csv_text(compared, alone)
+    phases_csv_text(compared)
+    latex_tables(compared, section_names(compared))
+    figures(report_files(results.report), compared, alone, png=False)
+    results_table(compared, records)
+
+
+def _show_and_write(
+    results: Results, files: ReportFiles, options: ReportOptions, reading: Reading, console: "Console", judge: Judge
+) -> int:
     everything = sections(reading.records, judge)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
@@ -100,24 +149,24 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
         if not reading.records:
             return 0
     if not compared:
-        console.print(_nothing(results, reading, everything), soft_wrap=True, highlight=False)
+        console.print(_nothing(results, reading, everything), soft_wrap=True, highlight=False, markup=False)
         return 1
     alone = one_device(everything)
-    files = report_files(results.report, html=options.html, csv=options.csv)
     to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
-        print_sections(compared, console, alone)
-        print_devices(compared, console)
         calibrations, refused = read_calibrations(_calibration_folders(results))
-        _print_refused(refused, console)
         calibrated = calibrated_devices(calibrations, _devices(compared))
-        print_calibrations(calibrated, console)
         shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
         write_page(files, compared, alone, records, (*reading.refused, *refused), results.root, calibrated)
         write_tables(files, compared, alone, calibrated)
+        print_sections(compared, console, alone)
+        print_devices(compared, console)
+        _print_refused(refused, console)
+        print_calibrations(calibrated, console)
         with _progress("drawing figures", len(to_draw), console) as advance:
-            for _ in drawn:
+            for problem in drawn:
+                _print_refused([problem] if problem else [], console)
                 advance()
     _print_files(files, console, with_figures=options.figures)
     return 0
@@ -143,7 +192,11 @@ def _update_readme(path: Path, compared: Sequence[Section], records: Sequence[Re
     changed = PART_OF_README.write(path, results_table(compared, records))
     if not any(section.rows and not section.setup.doubts for section in compared):
         console.print("Nothing to publish: there is no full measurement on real data among these records.")
-    console.print(f"{path}: {'its table was renewed' if changed else 'its table says this already'}.", soft_wrap=True)
+    console.print(
+        f"{path}: {'its table was renewed' if changed else 'its table says this already'}.",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def _nothing(results: Results, reading: Reading, everything: Sequence[Section]) -> str:

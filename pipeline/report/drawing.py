@@ -4,6 +4,7 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,16 @@ class Figure:
     """Beside .svg and .pdf, which are always written."""
 
 
-def draw(figure: Figure) -> None:
+def draw(figure: Figure) -> str | None:
+    """Why it could not be drawn or written; None where it was."""
+    try:
+        _draw(figure)
+    except (ValueError, OSError) as error:
+        return f"{figure.path}: not drawn: {error}"
+    return None
+
+
+def _draw(figure: Figure) -> None:
     """Raises ValueError for a specification that Vega-Lite does not take."""
     import vl_convert
 
@@ -37,9 +47,9 @@ def draw(figure: Figure) -> None:
 
 
 @contextmanager
-def drawn(figures: Sequence[Figure]) -> Iterator[Iterable[None]]:
+def drawn(figures: Sequence[Figure]) -> Iterator[Iterable[str | None]]:
     """Draws them in other processes, while the caller does something else. What it gives goes on with each figure that
-    is done, and raises what drawing it raised."""
+    is done, and says why one was not drawn."""
     cores = len(os.sched_getaffinity(0))
     processes = min(cores, MOST_PROCESSES, -(-len(figures) // FIGURES_PER_PROCESS))
     if processes <= 1:
@@ -47,4 +57,12 @@ def drawn(figures: Sequence[Figure]) -> Iterator[Iterable[None]]:
         return
     # Spawned: V8 and its threads do not survive a fork.
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool.map(draw, figures, chunksize=4)
+        yield _until_one_ends_its_process(pool.map(draw, figures, chunksize=4))
+
+
+def _until_one_ends_its_process(problems: Iterator[str | None]) -> Iterator[str | None]:
+    """A panic in the library that draws ends its process, and with it the pool."""
+    try:
+        yield from problems
+    except BrokenProcessPool:
+        yield "drawing a figure ended its process; the figures after it are not drawn"

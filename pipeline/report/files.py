@@ -6,15 +6,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.files import write_atomically
+from harness.errors import ProjectError
+from harness.files import way_out, write_atomically
+from harness.printable import printable
 from harness.results.record import Record
 from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import overview, section_drawing
-from pipeline.report.page import page_html
-from pipeline.report.tables import csv_text, latex_tables, phases_csv_text, why_csv_text
+from pipeline.report.page import PAGE_BEGINS, page_html
+from pipeline.report.tables import CSV_KEY, csv_text, latex_tables, phases_csv_text, why_csv_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,31 @@ def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = N
     )
 
 
+REPORT_BEGINS = {"--html": PAGE_BEGINS, "--csv": ",".join(CSV_KEY[:4])}
+
+
+def require_targets(files: ReportFiles, html: Path | None, csv: Path | None) -> None:
+    """Raises ProjectError where a file that the command line names would replace what no report wrote."""
+    given = {flag: path for flag, path in (("--html", html), ("--csv", csv)) if path is not None}
+    for flag, path in given.items():
+        shown = f"{flag} {printable(str(path), keep='')}"
+        others = [getattr(files, name) for name in ("html", "csv", "phases") if f"--{name}" != flag]
+        if any(path.absolute() == other.absolute() for other in others):
+            raise ProjectError(f"{shown}: is where another file of the report goes; choose another name")
+        try:
+            if path.is_dir():
+                raise ProjectError(f"{shown}: is a folder; name a file")
+            if path.exists() and not (path.is_file() and _is_of_a_report(path, REPORT_BEGINS[flag])):
+                raise ProjectError(f"{shown}: exists, and no report wrote it; choose another name or remove it first")
+        except OSError as error:
+            raise ProjectError(f"{shown}: cannot be written: {error.strerror}; choose another name") from error
+
+
+def _is_of_a_report(path: Path, begins: str) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(begins)) == begins.encode()
+
+
 def write_page(
     files: ReportFiles,
     compared: Sequence[Section],
@@ -52,18 +79,23 @@ def write_page(
     calibrated: CalibratedDevices,
 ) -> None:
     page = page_html(compared, alone, records, refused, source, calibrated)
-    write_atomically(files.html, page, replace=True)
+    _write(files.html, page)
+
+
+def _write(path: Path, text: str) -> None:
+    with way_out(path):
+        write_atomically(path, text, replace=True)
 
 
 def write_tables(
     files: ReportFiles, compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices
 ) -> None:
-    write_atomically(files.csv, csv_text(compared, alone), replace=True)
-    write_atomically(files.phases, phases_csv_text(compared), replace=True)
-    write_atomically(files.why, why_csv_text(compared), replace=True)
+    _write(files.csv, csv_text(compared, alone))
+    _write(files.phases, phases_csv_text(compared))
+    _write(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
     for name, text in latex_tables(compared, section_names(compared), calibrated).items():
-        write_atomically(files.tables / f"{name}.tex", text, replace=True)
+        _write(files.tables / f"{name}.tex", text)
 
 
 def figures(files: ReportFiles, compared: Sequence[Section], alone: OneDevice, *, png: bool) -> list[Figure]:
@@ -84,9 +116,10 @@ def figures(files: ReportFiles, compared: Sequence[Section], alone: OneDevice, *
     return found
 
 
-def write_figures(files: ReportFiles, figures: Sequence[Figure]) -> AbstractContextManager[Iterable[None]]:
+def write_figures(files: ReportFiles, figures: Sequence[Figure]) -> AbstractContextManager[Iterable[str | None]]:
     """Begins to; see `drawn`."""
-    files.figures.mkdir(parents=True, exist_ok=True)
+    with way_out(files.figures):
+        files.figures.mkdir(parents=True, exist_ok=True)
     for ending in ("svg", "pdf", "png"):
         _clear(files.figures, f"*.{ending}")
     return drawn(figures)

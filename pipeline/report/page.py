@@ -5,12 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
+from harness.printable import printable
 from harness.results.kernel_names import class_of
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.record import Record
@@ -28,6 +29,11 @@ from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
 from pipeline.report.why import TERMS, Terms, explained, why_of
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+PAGE_BEGINS = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
+"""By which a page of a report is known."""
 TEMPLATES = REPOSITORY / "templates"
 EMBED = "window.vegaEmbed = vegaEmbed;"
 """What the page's own script uses of Vega."""
@@ -118,8 +124,6 @@ def page_html(
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
     """
-    import vl_convert
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     places = [_place(index, section, alone) for index, section in enumerate(compared)]
@@ -128,6 +132,35 @@ def page_html(
     shown = quotable or doubtful
     summary = overview([place.section for place in shown])
     models = models_of(compared)
+    return _template().render(
+        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
+        vega=Markup(_vega()),
+        charts=Markup(_safe_json(_chart_data(places, summary))),
+        summary=summary,
+        cards=_cards(quotable),
+        quotable=_by_use_case(quotable),
+        doubtful=_by_use_case(doubtful),
+        shown=shown,
+        calibrated=calibrated or {},
+        device_panels=devices_axis.device_panels([place.section for place in shown]),
+        devices=_distinct(place.setup.device for place in places),
+        benchmarks=_distinct(place.setup.cell.benchmark for place in places),
+        use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),
+        models=models,
+        about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
+        environments=environment_groups(records),
+        records=len(records),
+        refused=[printable(sentence) for sentence in refused],
+        source=printable(str(source)),
+        now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -153,29 +186,15 @@ def page_html(
         "calls_for_p99": calls_needed(0.99),
         "published_heads": PUBLISHED_HEADS,
     }
-    return environment.get_template("report.html.j2").render(
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
-        vega=Markup(_safe_script(vl_convert.javascript_bundle(EMBED))),
-        charts=Markup(_safe_json(_chart_data(places, summary))),
-        summary=summary,
-        cards=_cards(quotable),
-        quotable=_by_use_case(quotable),
-        doubtful=_by_use_case(doubtful),
-        shown=shown,
-        calibrated=calibrated or {},
-        device_panels=devices_axis.device_panels([place.section for place in shown]),
-        devices=_distinct(place.setup.device for place in places),
-        benchmarks=_distinct(place.setup.cell.benchmark for place in places),
-        use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),
-        models=models,
-        about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
-        environments=environment_groups(records),
-        records=len(records),
-        refused=refused,
-        source=source,
-        now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
-    )
+    return environment.get_template("report.html.j2")
+
+
+@cache
+def _vega() -> str:
+    """It takes seconds to bundle."""
+    import vl_convert
+
+    return _safe_script(vl_convert.javascript_bundle(EMBED))
 
 
 def _place(index: int, section: Section, alone: OneDevice) -> Place:

@@ -1,18 +1,21 @@
 """All records of a results folder, read with what must be said about those that cannot be."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import RecordError
+from harness.errors import ProjectError, RecordError
+from harness.printable import printable
 from harness.results.record import Record, read_record
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     records: tuple[Record, ...]
+    paths: tuple[Path, ...]
+    """Of the records."""
     refused: tuple[str, ...]
     """One sentence for each file that is no record, or of another schema. It is left alone."""
 
@@ -26,17 +29,69 @@ def read_records(
         planted: only records of `main.py calibrate`, which are about the machine and no results; else only the others.
     """
     records: list[Record] = []
+    read: list[Path] = []
     refused: list[str] = []
     for path in paths:
         try:
             record = read_record(path)
         except RecordError as error:
-            refused.append(str(error))
+            refused.append(printable(str(error)))
         else:
             if (record.measurement.variant.planted is not None) == planted:
                 records.append(record)
+                read.append(path)
         advance()
-    return Reading(records=tuple(records), refused=tuple(refused))
+    return Reading(records=tuple(records), paths=tuple(read), refused=tuple(refused))
+
+
+def without_odd_ones(reading: Reading, work: Callable[[Sequence[Record]], object]) -> Reading:
+    """Without the records for which `work` raises, each named among the refused: what is odd about them was not
+    foreseen, and none of them shall cost the others their report.
+
+    Raises:
+        Exception: as `work` does for each of the records, which then is not theirs.
+    """
+    every = range(len(reading.records))
+    left_out: dict[int, Exception] = {}
+
+    def try_(numbers: Sequence[int]) -> Exception | None:
+        try:
+            work([reading.records[number] for number in numbers])
+        except (ProjectError, OSError):
+            raise
+        except Exception as error:
+            return error
+        return None
+
+    def search(numbers: Sequence[int], beside: Sequence[int]) -> list[int]:
+        """Those of `numbers` that do no harm, alone and among those beside them."""
+        error = try_([*beside, *numbers]) if numbers else None
+        if error is None:
+            return list(numbers)
+        if len(numbers) == 1:
+            left_out[numbers[0]] = error
+            return []
+        middle = len(numbers) // 2
+        first = search(numbers[:middle], beside)
+        return first + search(numbers[middle:], [*beside, *first] if beside else [])
+
+    good = search(every, [])
+    if (error := try_(good)) is not None:
+        good = [*good[:1], *search(good[1:], good[:1])]  # no single one is odd alone; one of them is among the others
+    if not good and left_out:
+        raise next(iter(left_out.values()))
+    if error is not None and not left_out:
+        raise error
+    sentences = [
+        f"{reading.paths[number]}: no report can be made with it ({type(why).__name__}: {why}). It is left alone."
+        for number, why in sorted(left_out.items())
+    ]
+    return replace(
+        reading,
+        records=tuple(reading.records[number] for number in good),
+        paths=tuple(reading.paths[number] for number in good),
+        refused=(*reading.refused, *map(printable, sentences)),
+    )
 
 
 @contextmanager

@@ -163,8 +163,16 @@ def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
     output = io.StringIO()
     writer = csv.DictWriter(output, columns, lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({name: _csv_cell(value) for name, value in line.items()} for line in lines)
     return output.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    """A text that a spreadsheet would compute is marked as one."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_BEGINS) else value
+
+
+FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def _csv_key(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:

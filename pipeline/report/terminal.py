@@ -46,10 +46,19 @@ def new_console() -> "Console":
     return Console()
 
 
+def null_console() -> "Console":
+    """Shows nothing to nobody."""
+    import io
+
+    from rich.console import Console
+
+    return Console(file=io.StringIO(), width=80)
+
+
 def print_sections(compared: Sequence[Section], console: "Console", alone: OneDevice) -> None:
     for section in compared:
         console.rule(style="dim")
-        console.print(headline(section.setup), style="bold", highlight=False)
+        console.print(headline(section.setup), style="bold", highlight=False, markup=False)
         for line in flag_lines(section.rows):
             console.print(line, highlight=False, markup=False)
         if section.rows:

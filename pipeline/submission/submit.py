@@ -26,7 +26,9 @@ from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair, Pairing
 from harness.plan_file import write_plan
-from harness.results.record import find_settled_record
+from harness.results.environment import code_digests
+from harness.results.parity_file import ParityFiles
+from harness.results.record import find_settled
 from harness.results.screening import needed
 from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.submission.estimate import estimate_in_words, estimates_of
@@ -162,7 +164,13 @@ def script_name(part: Pair) -> str:
 
 
 def is_measured(plan: JobPlan, results: Results, executor: Executor) -> bool:
-    return all(find_settled_record(each, results, executor) for each in needed(plan, results, executor))
+    """Also that the parity gate can read what it needs of each record: a job computes anew what it cannot."""
+    files, code = ParityFiles(results), code_digests(plan.framework)
+    for each in needed(plan, results, executor):
+        found = find_settled(each, results, executor)
+        if found is None or files.can_be_repaired(found[1], code):
+            return False
+    return True
 
 
 def find_twin(plan: JobPlan, active: Sequence[JobState]) -> JobState | None:

@@ -54,16 +54,18 @@ def _follow_live(reader: JobReader, folders: Sequence[JobFolder], ratios: Ratios
     from rich.console import Group
     from rich.live import Live
 
-    def shown(states: Sequence[JobState]) -> Group:
+    def shown(states: Sequence[JobState], width: int) -> Group:
         ratios.news()
-        return Group(table(states), "", ratios.table()) if len(ratios) else Group(table(states))
+        jobs = table(states, width)
+        return Group(jobs, "", ratios.table()) if len(ratios) else Group(jobs)
 
     states = reader.read(folders)
-    with Live(shown(states), auto_refresh=False) as live:
+    with Live(auto_refresh=False) as live:
+        live.update(shown(states, live.console.width), refresh=True)
         while any(state.is_active for state in states):
             time.sleep(REFRESH_EVERY_S)
             states = reader.read(folders)
-            live.update(shown(states), refresh=True)
+            live.update(shown(states, live.console.width), refresh=True)
     return states
 
 

@@ -13,13 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
 
 from harness.errors import RecordError
-from harness.job.progress import Heartbeat, read_heartbeat
+from harness.files import in_words, read_json
+from harness.job.progress import Heartbeat, Seconds, read_heartbeat
 from harness.paths import JobFolder, Results
 from harness.plan import Frozen, JobPlan
 from harness.plan_file import read_plan
+from harness.printable import printable
 from harness.results.record import find_settled_record
 from harness.results.screening import needed
 from pipeline.watching import slurm_states
@@ -36,6 +40,8 @@ LOST_AFTER_S = 60.0
 GONE_AFTER_S = 15.0
 """Several beats late, and its process is not there."""
 ASK_SLURM_EVERY_S = 5.0
+TAIL_BYTES = 20_000
+"""Of a log, whose last line is looked for."""
 
 Model = TypeVar("Model", bound=Frozen)
 
@@ -44,14 +50,14 @@ class Submission(Frozen):
     """submission.json: how the job was handed over."""
 
     executor: Literal["slurm", "local"]
-    job_id: str
+    job_id: Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
     """Slurm's, or the process id of the local queue."""
     script: str
     command: tuple[str, ...]
     """The exact command line that took the job."""
     node: str
     """The machine it was submitted from; for a local job, the one it runs on."""
-    submitted_at_unix_s: float
+    submitted_at_unix_s: Seconds
     partner: str | None = None
     """Folder of the other framework's job, where both run in turn in one allocation or one run of the local queue."""
 
@@ -77,7 +83,7 @@ class LocalEnd(Frozen):
 
     error: str | None
     """None when the job's run.py exited with 0."""
-    ended_at_unix_s: float
+    ended_at_unix_s: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,11 +252,11 @@ def _clock_offset_s(folder: Path) -> float:
 
 def _read(path: Path, model: type[Model], problems: list[str]) -> Model | None:
     try:
-        return model.model_validate_json(path.read_text())
+        return model.model_validate_json(read_json(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
-        problems.append(f"{path}: not a {model.__name__}: {str(error).splitlines()[0]}")
+        problems.append(f"{path}: cannot be read: {in_words(error)}")
         return None
 
 
@@ -438,9 +444,12 @@ def words_of(log: Path) -> str | None:
     others follow from it.
     """
     try:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            text = printable(file.read().decode(errors="replace"))
     except OSError:
         return None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if given_up := [line for line in lines if NOT_REQUEUED in line]:
         return given_up[-1][given_up[-1].index(NOT_REQUEUED) :]
     lines = [line for line in lines if not line.startswith("submitit ")]

@@ -3,20 +3,22 @@ later."""
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.job.progress import Heartbeat
 from harness.paths import REPOSITORY, Results
-from pipeline.watching.jobs import JobReader, JobState, State, error_log, job_states
+from pipeline.watching.jobs import JobReader, JobState, error_log, job_states
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 __all__ = ["job_states", "show_status"]
 
 REFRESH_EVERY_S = 1.0
-STYLES: dict[State, str] = {
+STYLES: dict[str, str] = {
     "queued": "dim",
     "running": "cyan",
     "requeued": "yellow",
@@ -72,27 +74,74 @@ def _kind(state: JobState) -> str:
     return ", ".join(words)
 
 
-def table(states: Sequence[JobState]) -> "Table":
+COLUMNS = ("cell", "framework", "state", "progress", "left", "node", "job")
+LEFT_OUT_FIRST = ("node", "job", "left")
+BETWEEN_COLUMNS = 2
+NARROWEST_WHY = 30
+
+
+def table(states: Sequence[JobState], width: int | None = None) -> "RenderableType":
+    """
+    Args:
+        width: of the terminal, in columns; None: as many as it takes. Where not all fits, the reasons stand below, then
+            node, job and time left go, and at last each job has lines of its own.
+    """
+    from rich.console import Group
+
+    rows = [_cells(state) for state in states]
+    if width is None or _width(rows, COLUMNS) + NARROWEST_WHY <= width:
+        return _table(rows, (*COLUMNS, "why"))
+    names = [*COLUMNS]
+    for name in LEFT_OUT_FIRST:
+        if _width(rows, names) > width:
+            names.remove(name)
+    if _width(rows, names) > width:
+        return Group(*(_text(line, row["state"]) for row in rows for line in _lines(row)))
+    reasons = [f"{row['cell']} {row['framework']}: {row['why']}" for row in rows if row["why"]]
+    return Group(_table(rows, names), *(_text(reason, "") for reason in reasons))
+
+
+def _cells(state: JobState) -> dict[str, str]:
+    kind = _kind(state)
+    return {
+        "cell": f"{state.plan.cell.name}{f' ({kind})' if kind else ''}" if state.plan else state.name,
+        "framework": state.plan.framework if state.plan else "?",
+        "state": state.state,
+        "progress": progress(state),
+        "left": time_left(state),
+        "node": state.node or "",
+        "job": state.job_id or state.executor,
+        "why": (state.reason or "").partition("\n")[0],
+    }
+
+
+def _lines(row: Mapping[str, str]) -> list[str]:
+    """Of one job, for the narrowest terminals."""
+    second = "  ".join(row[name] for name in ("framework", "state", "progress") if row[name])
+    return [row["cell"], f"  {second}", *([f"    {row['why']}"] if row["why"] else [])]
+
+
+def _width(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> int:
+    """Of these columns, in characters."""
+    return sum(max(len(name), *(len(row[name]) for row in rows)) + BETWEEN_COLUMNS for name in names)
+
+
+def _table(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> "Table":
     from rich.table import Table
+
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, BETWEEN_COLUMNS, 0, 0))
+    for name in names:
+        result.add_column(name, no_wrap=name != "why", overflow="fold")
+    for row in rows:
+        result.add_row(*(_text(row[name], row["state"] if name == "state" else "") for name in names))
+    return result
+
+
+def _text(words: str, state: str) -> "Text":
+    """In the colour of a state. What is in brackets is no markup."""
     from rich.text import Text
 
-    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("cell", "framework", "state", "progress", "left", "node", "job"):
-        result.add_column(column, no_wrap=True)
-    result.add_column("why", overflow="fold")
-    for state in states:
-        kind = _kind(state)
-        result.add_row(
-            f"{state.plan.cell.name}{f' ({kind})' if kind else ''}" if state.plan else state.name,
-            state.plan.framework if state.plan else "?",
-            Text(state.state, style=STYLES[state.state]),
-            progress(state),
-            time_left(state),
-            state.node or "",
-            state.job_id or state.executor,
-            Text((state.reason or "").partition("\n")[0]),  # Text: a path in brackets is no markup
-        )
-    return result
+    return Text(words, style=STYLES.get(state, ""), overflow="fold")
 
 
 def progress(state: JobState) -> str:
@@ -100,7 +149,7 @@ def progress(state: JobState) -> str:
     doing."""
     beat = state.heartbeat
     if beat is None:
-        total = sum(1 for _ in state.plan.measurements()) if state.plan else 0
+        total = state.plan.measurement_count if state.plan else 0
         waits = " waits for its turn" if state.state == "running" and state.partner else ""
         return f"{total if state.state == 'done' else 0}/{total}{waits}" if state.plan else ""
     text = beat.fraction()
@@ -148,7 +197,7 @@ def print_table(states: Sequence[JobState]) -> None:
 
     # A file or a pipe has no width; wrapping there would only break what reads it.
     console = Console() if sys.stdout.isatty() else Console(width=1000)
-    console.print(table(states))
+    console.print(table(states, console.width if console.is_terminal else None))
 
 
 def print_failures(states: Sequence[JobState]) -> None:
@@ -173,11 +222,12 @@ def _watch(reader: JobReader) -> list[JobState]:
 
     states = newest(reader.read())
     try:
-        with Live(table(states), auto_refresh=False) as live:
+        with Live(auto_refresh=False) as live:
+            live.update(table(states, live.console.width), refresh=True)
             while any(state.is_active for state in states):
                 time.sleep(REFRESH_EVERY_S)
                 states = newest(reader.read())
-                live.update(table(states), refresh=True)
+                live.update(table(states, live.console.width), refresh=True)
     except KeyboardInterrupt:
         pass  # the jobs go on; looking away is no error
     return states

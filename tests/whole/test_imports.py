@@ -11,7 +11,10 @@ import pytest
 
 from harness.paths import REPOSITORY
 
-BOTTOM = ("harness.errors", "harness.suggest", "harness.files", "harness.locks", "harness.slurm_words")
+BOTTOM = (
+    *("harness.errors", "harness.suggest", "harness.files", "harness.locks", "harness.printable"),
+    "harness.slurm_words",
+)
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
 OF_RUNNERS = ("harness.measure.program", "harness.measure.world", "harness.measure.gpu")
@@ -19,7 +22,7 @@ OF_RUNNERS = ("harness.measure.program", "harness.measure.world", "harness.measu
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A room, or a module of it, and what of our own code it may import besides itself. The longest name counts.
     "harness": (),
-    "harness.files": ("harness.errors",),
+    "harness.files": ("harness.errors", "harness.printable"),
     "harness.plan": BOTTOM,
     "harness.paths": (*BOTTOM, "harness.plan"),
     "harness.plan_file": (*BOTTOM, "harness.plan", "harness.paths"),

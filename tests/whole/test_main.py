@@ -103,7 +103,7 @@ def test_a_wrong_command_line(words: list[str], message: str) -> None:
 
 def test_a_wrong_name_and_a_wrong_file(config: Path) -> None:
     assert complaint("--config", config, "--benchmark", "cifar100") == (
-        "--benchmark cifar100: not defined in experiments.yaml; valid: mnist, cifar10; did you mean cifar10?\n"
+        f"--benchmark cifar100: not defined in {config}; valid: mnist, cifar10; did you mean cifar10?\n"
     )
     config.write_text(changed("time_limit_minutes: 30", "time_limit_minutes: -5"))
     assert complaint("--config", config) == (f"{config}:3:23: cluster.time_limit_minutes: -5: must be at least 1\n")
@@ -208,3 +208,49 @@ def test_commands_on_an_empty_results_folder(
 ) -> None:
     assert main([command, "--results", str(tmp_path)]) == status
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_empty_word_is_no_command() -> None:
+    assert complaint("").startswith("main.py: '': there is no such command; valid: status, ")
+
+
+def test_a_report_replaces_nothing_that_no_report_wrote(tmp_path: Path) -> None:
+    mine = tmp_path / "notes.csv"
+    mine.write_text("mine")
+    folder = ("--results", tmp_path)
+    assert complaint("report", *folder, "--csv", mine) == (
+        f"--csv {mine}: exists, and no report wrote it; choose another name or remove it first\n"
+    )
+    assert mine.read_text() == "mine"
+    assert complaint("report", *folder, "--html", "/dev/stdout") == (
+        "--html /dev/stdout: exists, and no report wrote it; choose another name or remove it first\n"
+    )
+    assert complaint("report", *folder, "--html", tmp_path) == f"--html {tmp_path}: is a folder; name a file\n"
+    other = tmp_path / "other"
+    assert complaint("report", *folder, "--html", other, "--csv", other) == (
+        f"--html {other}: is where another file of the report goes; choose another name\n"
+    )
+
+
+def test_results_that_are_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for command in ("status", "cancel", "report"):
+        assert complaint(command, "--results", tmp_path / "file") == (
+            f"--results {tmp_path / 'file'}: is no folder; --results wants one\n"
+        )
+        assert complaint(command, "--results", tmp_path / "gone") == (
+            f"--results {tmp_path / 'gone'}: there is no such folder\n"
+        )
+
+
+def test_a_safe_path_an_ascii_terminal_and_a_full_disk(copy: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(copy / "main.py"), "--dry-run", "--executor", "local"]
+    command += ["--results", str(tmp_path / "Ü")]
+    command += ["--benchmark", "mnist", "--use_case", "1"]
+    environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONIOENCODING": "ascii", "HOME": "/nowhere"}
+    done = subprocess.run(command, env=environment, capture_output=True, cwd="/usr", check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\xdc" in done.stdout
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, cwd="/usr", check=False)
+    assert (done.returncode, done.stderr) == (2, b"the output: No space left on device\n")

@@ -186,7 +186,8 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
     with pytest.raises(ConfigError) as caught:
         expand(config, Selection(gpus=("a100",)))
     assert str(caught.value) == (
-        "a100/mnist_1: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a node has 4. Lower `devices` "
+        f"{config.file}: a100/mnist_1: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a node "
+        "has 4. Lower `devices` "
         "or raise `nodes` of the use case, correct per_node, or leave the cell out with "
         "`- {gpu: a100, use_case: 1}` under matrix.exclude."
     )
@@ -203,12 +204,12 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        (Selection(gpus=("a10",)), "--gpu a10: not defined in experiments.yaml; valid: any, a100; did you mean a100?"),
+        (Selection(gpus=("a10",)), "--gpu a10: not defined in {file}; valid: any, a100; did you mean a100?"),
         (
             Selection(benchmarks=("mnist", "cifar100")),
-            "--benchmark cifar100: not defined in experiments.yaml; valid: mnist, cifar10; did you mean cifar10?",
+            "--benchmark cifar100: not defined in {file}; valid: mnist, cifar10; did you mean cifar10?",
         ),
-        (Selection(use_cases=(2,)), "--use_case 2: not defined in experiments.yaml; valid: 1, 3"),
+        (Selection(use_cases=(2,)), "--use_case 2: not defined in {file}; valid: 1, 3"),
         (
             Selection(frameworks=("pytorch",)),
             "--framework pytorch: no such framework; valid: jax, torch; did you mean torch?",
@@ -218,7 +219,7 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
 def test_unknown_names(config: Config, selection: Selection, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         expand(config, selection)
-    assert str(caught.value) == message
+    assert str(caught.value) == message.format(file=config.file)
 
 
 def test_the_measurements_of_a_pair_have_ids_of_their_own_and_keep_them(config: Config) -> None:

@@ -1,5 +1,6 @@
 """experiments.yaml: what is read, and how every mistake is answered: place, key, value, rule, valid names."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,37 @@ train?
 25:11: use_cases.3.like: 2: not one of use_cases; valid: 1
 ?     name: per_sample_gradients\n ->     like: true\n
 25:11: use_cases.3.like: true: not one of use_cases; valid: 1
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--hold --array=0-9]\n
+4:20: cluster.sbatch_options[0]: --hold --array=0-9: must be one long option of sbatch on one line, such as --qos=short
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--arr=0-9]\n
+4:20: cluster.sbatch_options[0]: --arr=0-9: --arr is short for --array, which is written by templates/job.sh.j2; leave
+it out here
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--wrap=ls]\n
+4:20: cluster.sbatch_options[0]: --wrap=ls: --wrap changes what sbatch does or says, on which main.py relies; leave it
+out here
+? {python: /opt/jax/bin/python} -> {python: -c}
+5:19: cluster.frameworks.jax.python: -c: must be the path or name of an interpreter; `-` begins an option
+? {python: /opt/jax/bin/python} -> {setup: [if true]}
+5:18: cluster.frameworks.jax.setup: [if true]: must be whole shell commands; bash: line 2: syntax error: unexpected end
+of file
+? {python: /opt/jax/bin/python} -> {setup: [exit 0]}
+5:18: cluster.frameworks.jax.setup: [exit 0]: 'exit 0' would end the job before its run
+? project: trial -> project: !foo trial
+1:10: project: !foo: a tag means nothing here; leave it out
+? momentum: 0.9 -> momentum: 1e400
+23:58: use_cases.1.settings.momentum: 1e400: too large for a number
+? epochs: 2 -> epochs: 12345678901234567890123
+23:24: use_cases.1.settings.epochs: 12345678901234567890123: too large for a number: it has more than 18 digits
+? epochs: 2 -> epochs: ٣
+23:24: use_cases.1.settings.epochs: ٣: must be a whole number of at least 1
+? weight_decay: 0 -> weight_decay: 1e300
+23:77: use_cases.1.settings.weight_decay: 1e+300: must be at most 1000000000
+?       - {model: resnet18}\n ->       - {model: resnet18, precision: }\n
+32:38: use_cases.3.exclude[0].precision: (nothing): name one, or leave the key out: without a value it would exclude
+more than it says
+?       - {model: resnet18}\n ->       - {model: resnet18}\n      - {options: {}}\n
+33:9: use_cases.3.exclude[1]: would exclude everything; name at least one of framework, benchmark, model, batch_size,
+precision, execution_mode, options
 ?       - {model: resnet18}\n ->
 25:11: use_cases.3.name: per_sample_gradients: does not go with resnet18 of cifar10: BatchNorm mixes the samples of a
 batch, so a per-sample gradient is not defined; add `- {model: resnet18}` to use_cases.3.exclude
@@ -399,7 +431,10 @@ def test_an_excluded_cell_may_be_impossible(tmp_path: Path) -> None:
             "experiments.yaml:2:1: not valid YAML: expected ',' or ']', but got '<stream end>' "
             "(while parsing a flow sequence)",
         ),
-        ("project: a\x07b\n", "experiments.yaml:1:11: special characters are not allowed"),
+        (
+            "project: a\x07b\n",
+            "experiments.yaml:1:11: the character U+0007: must be removed: YAML takes no control characters",
+        ),
     ],
 )
 def test_a_file_that_is_no_configuration(text: str, complaint: str, tmp_path: Path) -> None:
@@ -433,3 +468,52 @@ def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
     assert [problem.text("f") for problem in source.problems] == [
         "f:1:4: a.b: an alias (*name) must not stand inside what it names"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("data_dir: ~nosuchuser/x\n", "names a user who is not known here, or whose home is not"),
+        ("measurement: {min_blocks: 301}\n", "min_blocks must not be above max_blocks: 301 and 300"),
+        ("measurement: {replicates: 1000000}\n", "must be at most 1000"),
+        ("measurement: {seed: 4294967296}\n", "must be at most 4294967295"),
+        ("measurement: {warmup_s: 1e9}\n", "must be at most 1000000"),
+        ("wandb: {tags: ['']}\n", "must not be empty"),
+    ],
+)
+def test_numbers_and_texts_have_bounds(text: str, rule: str, tmp_path: Path) -> None:
+    (line,) = complaints(text + MINIMAL, tmp_path)
+    assert line.startswith("experiments.yaml:1:") and line.endswith(rule)
+
+
+def test_what_would_take_all_memory_is_refused_at_once(tmp_path: Path) -> None:
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 28))
+    assert "more than 30,000 values, counting what aliases repeat" in complaints(bomb, tmp_path)[0]
+    assert complaints("project: " + "[" * 100_000, tmp_path) == ["experiments.yaml:1:59: nested in more than 50 others"]
+    assert complaints("#" * 1_000_001, tmp_path) == ["experiments.yaml: a configuration of more than 1 MB is none"]
+    variants = changed("batch_sizes: [64]", f"batch_sizes: {list(range(1, 10_002))}")
+    assert "10,001 variants for jax on mnist; must be at most 10,000" in complaints(variants, tmp_path)[0]
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="not a regular file"):
+            load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown", "rule"),
+    [
+        (r'"x\n#SBATCH --array=0-9"', "x #SBATCH --array=0-9", "must be one line without control characters"),
+        (r'"x\e[31m"', r"x\x1b[31m", "must be one line without control characters"),
+        (r'"a\0b"', r"a\x00b", "must be one line without control characters"),
+        ('""', '""', "must not be empty"),
+        (r'"a\ud800"', r"a\ud800", "must be valid Unicode text; this is half a character"),
+    ],
+)
+def test_no_text_breaks_a_script(value: str, shown: str, rule: str, tmp_path: Path) -> None:
+    text = changed("  time_limit_minutes: 30\n", f"  time_limit_minutes: 30\n  partition: {value}\n")
+    assert complaints(text, tmp_path) == [f"experiments.yaml:4:14: cluster.partition: {shown}: {rule}"]
+
+
+def test_a_character_that_json_writes_as_two_halves(tmp_path: Path) -> None:
+    text = changed("  time_limit_minutes: 30\n", '  time_limit_minutes: 30\n  partition: "\\ud83d\\ude00"\n')
+    assert config_of(text, tmp_path).cluster.partition == "😀"

@@ -112,7 +112,7 @@ def test_the_headline_is_what_a_command_without_cells_means(
             Selection(benchmarks=("cifar10",)),
             "--preset short: has none of the cells asked for; it has mnist_1, mnist_3",
         ),
-        ("short", Selection(benchmarks=("minst",)), "--benchmark minst: not defined in experiments.yaml; valid: mnist"),
+        ("short", Selection(benchmarks=("minst",)), "experiments.yaml; valid: mnist, cifar10; did you mean mnist?"),
         (
             "headline",
             Selection(narrowing=Narrowing(models=("resnet81",))),

@@ -1,5 +1,6 @@
 """What the report writes: LaTeX that a real LaTeX sets, figures, a page that nothing in a record can break."""
 
+import csv
 import json
 import os
 import re
@@ -13,7 +14,6 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.paths import REPOSITORY, Results
-from harness.plan import Cell
 from harness.results.record import Energy, EpochPoint, Memory, Record
 from harness.work.tasks import ACCURACY, IMAGE_CLASSIFICATION, PERPLEXITY
 from pipeline.report.charts import BATCH_CHARTS, OVERVIEW, PAGE, PRINT, SHAPES, charts_of, specification
@@ -24,7 +24,7 @@ from pipeline.report.figures import overview, section_drawing
 from pipeline.report.files import section_names
 from pipeline.report.latex import LONGEST_TABULAR, latex_escaped
 from pipeline.report.page import page_html
-from pipeline.report.tables import latex_tables, overview_table, section_table
+from pipeline.report.tables import csv_text, latex_tables, overview_table, section_table
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
 
@@ -134,7 +134,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
         if os.environ.get("REQUIRE_LATEX") == "1":
             pytest.fail("REQUIRE_LATEX=1, and there is no pdflatex")
         pytest.skip("there is no pdflatex (Debian: texlive-latex-base and texlive-latex-recommended)")
-    strange = Cell(gpu="any", benchmark=NASTY, use_case=9, use_case_name=NASTY)
+    strange = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
     timed = {"phases": {NASTY: [0.001, 0.002], "zero_gradients": [0.001]}}
     long = [r for size in range(1, LONGEST_TABULAR + 20) for r in (record("jax", "jit", batch_size=size),)]
     compared = sections(
@@ -326,7 +326,7 @@ def test_the_page_needs_nothing_but_itself() -> None:
 
 
 def test_nothing_in_a_record_can_break_the_page() -> None:
-    strange = Cell(gpu="any", benchmark=NASTY, use_case=9, use_case_name=NASTY)
+    strange = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
     environment = H200 | {"gpu": {"name": NASTY, "uuid": NASTY}, "packages": {NASTY: NASTY}, "node": NASTY}
     failed = record("jax", "scan", cell=strange, environment=environment, outcome="failed", reason=NASTY, result=None)
     html = html_of([*records(cell=strange, environment=environment), failed], (NASTY,))
@@ -395,3 +395,22 @@ def test_a_record_of_a_newer_schema_is_refused_by_its_version(tmp_path: Path) ->
     assert f"{newer}: schema version 3; this code reads 2" in text(console)
     assert f"{newer}: schema version 3; this code reads 2" in (results.report / "report.html").read_text()
     assert "jax" not in (results.report / "comparison.csv").read_text().splitlines()[1]
+
+
+def test_a_spreadsheet_computes_nothing_of_a_record() -> None:
+    text = csv_text(sections([record("jax", "jit", environment=H200 | {"gpu": {"name": '=cmd|"/c calc"!A1'}})], passed))
+    (line,) = csv.DictReader(text.splitlines())
+    assert line["device"] == '\'=cmd|"/c calc"!A1'
+    assert float(line["throughput_samples_per_s"]) == pytest.approx(1000)
+
+
+def test_what_a_terminal_would_obey_is_shown_on_the_page(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    path = save(record("jax", "jit", environment=H200 | {"gpu": {"name": "card \x1b[31mred"}}), results)
+    (path.parent / os.fsdecode(b"\xff.json")).write_text("{")
+    shown = plain(200)
+    assert report_command(results, ReportOptions(), shown, passed) == 0
+    page = (results.report / "report.html").read_text(encoding="utf-8")
+    for output in (text(shown), page):
+        assert r"card \u001b[31mred" in output and r"\udcff.json" in output and "\x1b" not in output
+    assert list(results.report.glob("figures/*.svg"))

@@ -1,5 +1,6 @@
 """What became of a job: each source of the answer, and what is shown of it."""
 
+import io
 import json
 import os
 import socket
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from harness.files import write_atomically
 from harness.job.progress import Heartbeat, write_heartbeat
@@ -17,7 +19,7 @@ from pipeline.watching import jobs, slurm_states
 from pipeline.watching.follow import follow, line
 from pipeline.watching.jobs import JobReader, JobState, Submission, judge, last_words, read_files
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
-from pipeline.watching.status import command, newest, progress, show_status, time_left
+from pipeline.watching.status import command, newest, progress, show_status, table, time_left
 from tests.made.project import FakeProject, make_project
 from tests.made.records import bare_record, heartbeat
 
@@ -482,3 +484,55 @@ def test_the_usual_results_folder_needs_no_flag() -> None:
     from harness.paths import REPOSITORY, Results
 
     assert command("status", Results(root=REPOSITORY / "results")) == "python main.py status"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_state_progress_and_reason_stay_readable_however_narrow(project: FakeProject, width: int) -> None:
+    for number in range(2):
+        folder = make_folder(project, f"torch_mnist_3-20261121T10000{number}.000000Z-aaaa")
+        submitted(folder, "local", node="a-compute-node-with-a-long-name", job_id="1234567")
+        beat(
+            folder,
+            "done",
+            measurements_done=2,
+            measurements_failed=1,
+            last_error="cnn-b1-fp32-eager-r0: RuntimeError: the reason [in brackets]",
+        )
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table(newest(JobReader(project.results).read()), width))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert "failed" in text and "2/2 (1 failed)" in text and "torch" in text and "…" not in text
+    assert "RuntimeError:thereason[inbrackets]" in "".join(text.split())
+
+
+@pytest.mark.parametrize("job_id", ["abc", "", "1.5", "9" * 5000, "-1", "٣"])
+def test_a_job_whose_id_is_no_number_is_told_and_hides_no_other(
+    project: FakeProject, capsys: pytest.CaptureFixture[str], job_id: str
+) -> None:
+    submitted(make_folder(project), "local", job_id=job_id)
+    submitted(make_folder(project, "torch_mnist_4-20261121T100001.000000Z-bbbb", use_case=4), "local")
+    show_status(project.results, watch=False)
+    output = capsys.readouterr().out
+    assert "submission.json: cannot be read: job_id" in output
+    assert "any/mnist_4" in output
+
+
+@pytest.mark.parametrize("value", ["Infinity", "1" + "0" * 400, "-1", "NaN"])
+def test_a_heartbeat_with_no_time_in_it_is_told(project: FakeProject, value: str) -> None:
+    folder = make_folder(project)
+    beat(folder, "running")
+    content = json.loads(folder.heartbeat.read_text())
+    text = json.dumps(content | {"measuring_s": 0}).replace('"measuring_s": 0', f'"measuring_s": {value}')
+    folder.heartbeat.write_text(text)
+    files = read_files(folder)
+    assert files.heartbeat is None
+    assert "not a heartbeat" in files.problems[0]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(project: FakeProject) -> None:
+    folder = make_folder(project)
+    folder.plan.unlink()
+    os.mkfifo(folder.plan)
+    assert "not a regular file" in read_files(folder).problems[0]

@@ -1,0 +1,84 @@
+"""Command lines: each flag of each command with odd values, odd words, and wrong places for what is written."""
+
+import os
+import random
+from pathlib import Path
+
+from harness.paths import Results
+from main import COMMAND_PARSERS, REPOSITORY
+from tests.bad_inputs.campaign import ODD_TEXTS, Case, Cases, judged_call
+from tests.bad_inputs.yaml_files import EVERY_KEY
+from tests.made.report_records import record, save
+
+COMMANDS_THAT_ONLY_LOOK = ("status", "cancel")
+NEVER_A_WORD = ("", "a\nb", "a\x00b", "\x1b[31m", "\u202eevil", "\udcff")
+"""No name, no number and no path."""
+
+
+def cases(draw: random.Random, folder: Path) -> Cases:
+    results, config = folder / "results", folder / "experiments.yaml"
+    config.write_text(EVERY_KEY)
+    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+        save(record(framework, mode), Results(root=results))  # type: ignore[arg-type]
+    usual = {
+        "": ["--dry-run", "--config", str(config), "--results", str(results)],
+        "calibrate": ["--dry-run", "--config", str(config), "--results", str(results)],
+        "status": ["--results", str(results)],
+        "cancel": ["--results", str(results)],
+        "report": ["--no-figures", "--results", str(results)],
+    }
+    for command, end in usual.items():
+        first = [command] if command else []
+        parser, _ = COMMAND_PARSERS[command]
+        for action in parser()._actions:
+            for flag in action.option_strings[:1]:
+                if flag in ("-h", "--update-readme", "--update-docs", "--watch", "--png", "--wait"):
+                    continue
+                if action.nargs == 0:
+                    yield _case([*first, f"{flag}=x", *end], refused=True)
+                    continue
+                values = [*draw.sample(ODD_TEXTS, 8), *NEVER_A_WORD]
+                for value in values:
+                    if flag in ("--html", "--csv") or (flag == "--results" and value not in NEVER_A_WORD):
+                        value = value if value in NEVER_A_WORD else str(folder / "written" / value.replace("\x00", ""))
+                    refused = value in NEVER_A_WORD
+                    yield _case([*first, *end, f"{flag}={value}"], refused=refused)
+        for word in draw.sample(ODD_TEXTS, 10):
+            yield _case([word, *first, *end], refused=True)
+            yield _case([*first, *end, word], refused=True)
+        yield _case([*first, f"--{'x' * 300}", *end], refused=True)
+    for number in ("0_1", "-1", "1.0", "1e3", "٣", "３", "9" * 5000, "0x1", " 1", "1 ", "+1"):
+        yield _case(["--use_case", number, *usual[""]], refused=True)
+        yield _case(["calibrate", "--rounds", number, *usual["calibrate"]], refused=True)
+        yield _case(["calibrate", "--batch_size", number, *usual["calibrate"]], refused=True)
+    yield _case(["calibrate", "--rounds", "1000000000", *usual["calibrate"]], refused=True)
+    yield from _places(folder, results, usual["report"])
+
+
+def _places(folder: Path, results: Path, end: list[str]) -> Cases:
+    """Where a report must not write, and folders that are none."""
+    (folder / "notes").write_text("mine")
+    (folder / "folder").mkdir()
+    (folder / "link").symlink_to("link")
+    os.mkfifo(folder / "fifo")
+    taken = [
+        str(REPOSITORY / "experiments.yaml"),
+        str(REPOSITORY / "main.py"),
+        str(folder / "notes"),
+        str(folder / "folder"),
+    ]
+    taken += ["/dev/null", "/dev/full", "/dev/stdout", "/dev/null/x", "/proc/x", ".", "/", str(folder / ("x" * 300))]
+    taken += [str(next(results.rglob("*.json"))), str(folder / "fifo"), str(results / "report" / "phases.csv")]
+    for target in taken:
+        for flag in ("--html", "--csv"):
+            yield _case(["report", *end, flag, target], refused=True)
+    yield _case(["report", *end, "--html", str(folder / "x"), "--csv", str(folder / "x")], refused=True)
+    yield _case(["report", *end, "--csv", str(results / "report" / "report.html")], refused=True)
+    for command in ("status", "cancel", "report"):
+        for name in ("notes", "link", "fifo", "nowhere", "x" * 300, "notes/below"):
+            yield _case([command, "--results", str(folder / name)], refused=True)
+
+
+def _case(words: list[str], *, refused: bool = False) -> Case:
+    shown = " ".join(word[:60] for word in words)
+    return Case(repr(shown), lambda: judged_call(words, refused=refused))

@@ -1,0 +1,95 @@
+"""The files in a job's folder: an odd one costs its own job a line of `status`, and no other job anything."""
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+from harness.job.progress import Heartbeat, write_heartbeat
+from harness.paths import JobFolder, Results
+from harness.plan import Cell, JobPlan, MeasurementSettings, Variant, WandbSettings
+from harness.plan_file import write_plan
+from pipeline.watching.jobs import LocalEnd, Submission
+from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, call, judged_text, leaves, with_value
+
+
+def cases(draw: random.Random, folder: Path) -> Cases:
+    results = Results(root=folder / "results")
+    sound, odd = _job(results, "mnist"), _job(results, "cifar10")
+    for path in (odd.plan, odd.submission, odd.heartbeat, odd.local_end):
+        before = path.read_bytes()
+        content = json.loads(before)
+        for keys in leaves(content):
+            for value in draw.sample([..., *ODD_VALUES], 4):
+                changed = json.dumps(with_value(content, keys, value)).encode()
+                name = f"{path.name}: {'.'.join(map(str, keys))} = {str(value)[:40]!r}"
+                yield Case(name, lambda path=path, changed=changed: _judged(results, path, changed))
+        for changed in (b"", b"{", b"[" * 100_000, b"\xff", b"[]", b"null", before[: len(before) // 2]):
+            yield Case(
+                f"{path.name}: {changed[:20]!r}", lambda path=path, changed=changed: _judged(results, path, changed)
+            )
+        yield Case(f"{path.name}: a pipe", lambda path=path: _judged(results, path, None))
+    assert sound.plan.exists()
+
+
+def _job(results: Results, benchmark: str) -> JobFolder:
+    cell = Cell(gpu="any", benchmark=benchmark, use_case=1, use_case_name="train")
+    plan = JobPlan(
+        framework="jax",
+        cell=cell,
+        variants=(Variant(model="cnn", batch_size=8, precision="fp32", execution_mode="jit", options={"a": 1}),),
+        settings={"epochs": 1},
+        protocol=MeasurementSettings(replicates=2),
+        wandb=WandbSettings(mode="disabled", tags=("a",)),
+    )
+    folder = results.new_job_folder(plan)
+    write_plan(plan, folder)
+    now = time.time()
+    submission = Submission(
+        executor="local",
+        job_id="999999",
+        script="/x.sh",
+        command=("bash", "/x.sh"),
+        node="elsewhere",
+        submitted_at_unix_s=now,
+        partner=str(folder.root),
+    )
+    folder.submission.write_text(submission.model_dump_json())
+    beat = Heartbeat(
+        measurements_total=2,
+        measurements_done=1,
+        measurements_made=1,
+        measuring_s=5.0,
+        current="x",
+        phase="cold",
+        phase_done=1.0,
+        phase_total=2.0,
+        last_error="e",
+        node="n1",
+        pid=999999,
+    )
+    write_heartbeat(beat, folder.heartbeat)
+    folder.local_end.write_text(LocalEnd(error="e", ended_at_unix_s=now).model_dump_json())
+    return folder
+
+
+def _judged(results: Results, path: Path, changed: bytes | None) -> str | None:
+    before = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path) if changed is None else path.write_bytes(changed)
+    try:
+        for command in ("status", "cancel"):
+            status, output, errors = call(command, "--results", str(results.root))
+            if status not in (0, 1):
+                return f"{command} ends with {status}: {errors[:200]!r}"
+            if command == "status" and "mnist_1" not in output:
+                return f"the other job is not shown: {output[:300]!r}"
+            if why := judged_text("the terminal", output + errors):
+                return why
+    finally:
+        path.unlink()
+        path.write_bytes(before)
+        for mark in results.jobs.rglob("cancelled"):
+            mark.unlink()
+    return None

@@ -1,0 +1,158 @@
+"""Records, of which one is odd: it is named and left alone or shown, the others keep their report, and what is written
+holds nothing that a terminal, a spreadsheet, LaTeX or a browser would obey."""
+
+import csv
+import io
+import json
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.paths import Results
+from pipeline.report.command import ReportOptions, report_command
+from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, judged_call, judged_text, leaves, with_value
+from tests.made.calibration_records import processes
+from tests.made.report_records import H200, passed, record, save
+
+ENVIRONMENT = H200 | {
+    "python": "3.12.1",
+    "node": "n1",
+    "cpu": {"model": "Xeon", "count": 4, "affinity": [0, 1]},
+    "gpu": {"name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580", "max_sm_clock_mhz": 1980},
+    "framework": {"name": "jax", "version": "0.10", "platform": "gpu", "device": "NVIDIA H200"},
+    "git": {"commit": "0123456789", "clean": True, "absent": None},
+    "slurm": {"job_id": "7", "restart_count": 0},
+    "pairing": {"kind": "together", "position": 0, "pair": "7.0"},
+    "packages": {"numpy": "2.3.0", "jaxlib": "0.10.2"},
+    "variables": {"OMP_NUM_THREADS": "4"},
+    "code": {"harness": "ab", "runner": "cd"},
+    "load_average": [0.1, 0.2, 0.3],
+}
+EXECUTED = {".html": ("<script>PWNED", "<img src=x"), ".tex": ("\\input{PWNED}", "\\write18{"), ".csv": ()}
+
+
+def cases(draw: random.Random, folder: Path) -> Cases:
+    results = Results(root=folder / "results")
+    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+        for replicate in range(2):
+            save(record(framework, mode, replicate=replicate, environment=ENVIRONMENT), results)  # type: ignore[arg-type]
+    path = sorted(results.records().rglob("*.json"))[0]
+    content = json.loads(path.read_text())
+    for keys in leaves(content):
+        if any(isinstance(key, int) and key > 0 for key in keys):
+            continue  # the first of a list stands for the others
+        for value in draw.sample([..., *ODD_VALUES], 3 if keys[0] == "environment" else 1):
+            yield _case(results, path, f"{'.'.join(map(str, keys))} = {str(value)[:40]!r}", _json(content, keys, value))
+    for name, make in _files(path.read_bytes()).items():
+        yield _case(results, path, name, make)
+    for name in (b"\xff\xfe.json", b"\x1b[31m.json", b"a\nb.json", b"=1+1.json", b"<script>PWNED.json", b"..json"):
+        yield _case(results, path.parent / os.fsdecode(name), repr(name), _bytes(b"{}"))
+    yield from _calibrations(draw, folder)
+
+
+def _json(content: object, keys: tuple[str | int, ...], value: object) -> Callable[[Path], object]:
+    return _bytes(json.dumps(with_value(content, keys, value)).encode())
+
+
+def _bytes(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+def _files(good: bytes) -> dict[str, Callable[[Path], object]]:
+    return {
+        "empty": _bytes(b""),
+        "cut off": _bytes(good[: len(good) // 2]),
+        "not UTF-8": _bytes(b"\xff" + good),
+        "deep": _bytes(b"[" * 100_000),
+        "deep and closed": _bytes(b"[" * 5000 + b"]" * 5000),
+        "deep in the environment": _bytes(
+            good.replace(b'"environment":{', b'"environment":{"x":' + b"[" * 900 + b"]" * 900 + b",")
+        ),
+        "many digits": _bytes(b'{"schema_version": ' + b"9" * 5000 + b"}"),
+        "a list": _bytes(b"[]"),
+        "a pipe": os.mkfifo,
+        "a folder": Path.mkdir,
+        "a link to itself": lambda path: path.symlink_to(path),
+        "a link to zeros": lambda path: path.symlink_to("/dev/zero"),
+        "a raw escape": _bytes(good.replace(b"Xeon", "Xe\x9bon\u202e".encode())),
+        "an escaped one": _bytes(good.replace(b"Xeon", b"Xe\\u001b[31mon\\b\\ud83d\\ude00\\\\u001b")),
+        "half a character": _bytes(good.replace(b"Xeon", b"\\ud800")),
+    }
+
+
+def _case(results: Results, path: Path, name: str, make: Callable[[Path], object]) -> Case:
+    return Case(name, lambda: _judged(results, path, make))
+
+
+def _judged(results: Results, path: Path, make: Callable[[Path], object]) -> str | None:
+    is_one_of_them = path.exists()
+    before = path.read_bytes() if is_one_of_them else b""
+    path.unlink(missing_ok=True)
+    make(path)
+    try:
+        return _judged_report(results)
+    finally:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        if is_one_of_them:
+            path.write_bytes(before)
+
+
+def _judged_report(results: Results) -> str | None:
+    terminal = io.StringIO()
+    status = report_command(
+        results, ReportOptions(figures=False), Console(file=terminal, width=100, color_system=None), passed
+    )
+    if status:
+        return f"exit status {status}: {terminal.getvalue()[:300]!r}"
+    if why := judged_text("the terminal", terminal.getvalue()):
+        return why
+    for file in [*results.report.glob("*.html"), *results.report.glob("*.csv"), *results.report.rglob("*.tex")]:
+        text = file.read_text(encoding="utf-8")
+        text = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL) if file.suffix == ".html" else text
+        if why := judged_text(file.name, text):
+            return why
+        if found := [words for words in EXECUTED[file.suffix] if words in text]:
+            return f"{file.name} has {found[0]}"
+        if file.suffix == ".csv":
+            for line in csv.reader(text.splitlines()):
+                if odd := [cell for cell in line if cell[:1] in tuple("=+-@") and not _is_number(cell)]:
+                    return f"{file.name} has the cell {odd[0]!r}"
+    return None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _calibrations(draw: random.Random, folder: Path) -> Cases:
+    results = Results(root=folder / "calibrated")
+    for one in processes(3):
+        save(one, results)
+    path = sorted(results.calibration.rglob("*.json"))[0]
+    content, before = json.loads(path.read_text()), path.read_bytes()
+
+    def judged(changed: bytes) -> str | None:
+        path.write_bytes(changed)
+        try:
+            return judged_call(["calibrate", "--table", "--results", str(results.root)])
+        finally:
+            path.write_bytes(before)
+
+    ways = [keys for keys in leaves(content) if not any(isinstance(key, int) and key > 0 for key in keys)]
+    for keys in draw.sample(ways, 60):
+        value = draw.choice([..., *ODD_VALUES])
+        changed = json.dumps(with_value(content, keys, value)).encode()
+        name = f"calibration: {'.'.join(map(str, keys))} = {str(value)[:40]!r}"
+        yield Case(name, lambda changed=changed: judged(changed))

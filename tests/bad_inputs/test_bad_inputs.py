@@ -1,0 +1,16 @@
+"""A share of the campaign, always the same; `make test-inputs` runs all of it."""
+
+import pytest
+
+from tests.bad_inputs.__main__ import SEED
+from tests.bad_inputs.campaign import run
+from tests.bad_inputs.kinds import KINDS
+
+SHARES = {"yaml": 0.1, "command lines": 0.1, "scripts": 0.1, "records": 0.08, "jobs": 0.1, "data and parity": 0.2}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_odd_input_is_taken_or_refused_in_words(kind: str) -> None:
+    counts, wrong = run({kind: KINDS[kind]}, seed=SEED, share=SHARES[kind])
+    assert counts[kind] > 10
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,81 @@
+"""A record for which no report can be made is found, named, and costs the others nothing."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.paths import Results
+from harness.results.record import Record
+from pipeline.report import command
+from pipeline.report.command import ReportOptions, report_command
+from pipeline.report.reading import Reading, without_odd_ones
+from tests.made.report_records import passed, record, save
+
+MODES = ("jit", "scan", "taps", "jit_graph", "cudnn")
+
+
+def reading() -> Reading:
+    records = tuple(record("jax", mode) for mode in MODES)
+    return Reading(records=records, paths=tuple(Path(f"{mode}.json") for mode in MODES), refused=("before",))
+
+
+def modes(records: Sequence[Record]) -> list[str]:
+    return [one.measurement.variant.execution_mode for one in records]
+
+
+def refusing(*together: str) -> Any:
+    """Work that fails where all of these modes are there."""
+
+    def work(records: Sequence[Record]) -> None:
+        if set(together) <= set(modes(records)):
+            raise ZeroDivisionError(f"no {' and '.join(together)}")
+
+    return work
+
+
+@pytest.mark.parametrize("odd", MODES)
+def test_one_odd_record_is_left_out_and_named(odd: str) -> None:
+    sound = without_odd_ones(reading(), refusing(odd))
+    assert modes(sound.records) == [mode for mode in MODES if mode != odd]
+    assert [path.stem for path in sound.paths] == modes(sound.records)
+    assert sound.refused == (
+        "before",
+        f"{odd}.json: no report can be made with it (ZeroDivisionError: no {odd}). It is left alone.",
+    )
+
+
+def test_two_that_do_no_harm_alone() -> None:
+    sound = without_odd_ones(reading(), refusing("jit", "cudnn"))
+    assert modes(sound.records) == ["jit", "scan", "taps", "jit_graph"]
+
+
+def test_what_fails_for_every_record_is_no_records_fault() -> None:
+    with pytest.raises(ZeroDivisionError):
+        without_odd_ones(reading(), refusing())
+
+
+def test_the_report_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = Results(root=tmp_path)
+    for mode in ("eager", "compiled"):
+        path = save(record("torch", mode), results)
+    save(record("jax", "jit"), results)
+    real = command.latex_tables
+
+    def latex_tables(compared: Any, *more: Any) -> Any:
+        refusing("compiled")(
+            [one for section in compared for row in section.rows for mode in row.modes for one in mode.records]
+        )
+        return real(compared, *more)
+
+    monkeypatch.setattr(command, "latex_tables", latex_tables)
+    monkeypatch.setattr("pipeline.report.files.latex_tables", latex_tables)
+    monkeypatch.setattr("pipeline.report.page._vega", lambda: "")
+    terminal = io.StringIO()
+    assert report_command(results, ReportOptions(figures=False), Console(file=terminal, width=200), passed) == 0
+    assert f"{path}: no report can be made with it (ZeroDivisionError: no compiled)" in terminal.getvalue()
+    assert f"{path.name}: no report can be made" in (results.report / "report.html").read_text()
+    assert "eager" in (results.report / "comparison.csv").read_text()
