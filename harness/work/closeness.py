@@ -96,9 +96,10 @@ def errors_of_centred(actual: Items, expected: Items) -> NDArray[np.float64]:
     """As `errors_of_items`, [items], of each item less the mean over the items of its side, without a copy of all."""
     if [item.shape for item in actual] != [item.shape for item in expected]:
         return np.array([np.inf])
-    apart = sum(actual) / len(actual) - sum(expected) / len(expected)
     mean = sum(expected) / len(expected)
-    differences = [np.sum((ours - theirs - apart) ** 2) for ours, theirs in zip(actual, expected, strict=True)]
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is told as an infinite error
+        apart = sum(actual) / len(actual) - mean
+        differences = [np.sum((ours - theirs - apart) ** 2) for ours, theirs in zip(actual, expected, strict=True)]
     return _relative(np.array(differences), np.array([np.sum((item - mean) ** 2) for item in expected]))
 
 
