@@ -158,7 +158,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         where = printable(f"{error.filename or 'the output'}: {error.strerror or error}")
-        way_out = ". Free space or choose another folder with --results DIR." if error.errno in NO_ROOM else ""
+        has_way_out = error.filename and error.errno in NO_ROOM
+        way_out = ". Free space or choose another folder with --results DIR." if has_way_out else ""
         print(where + way_out, file=sys.stderr)
         if error.filename is None:
             _close_output()

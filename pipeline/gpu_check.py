@@ -242,6 +242,7 @@ def write_config(source: Path, path: Path) -> None:
     content["wandb"] = {"mode": "disabled"}
     others = sorted(content["benchmarks"].keys() - {benchmark for benchmark, _ in PAIRS})
     content["matrix"].setdefault("exclude", []).append({"benchmark": others, "use_case": sorted(MODES)})
+    content.pop("presets", None)  # they may name modes that are left out here
     quick = content.setdefault("quick", {})
     quick.pop("benchmarks", None)  # it may exclude these modes
     quick = quick.setdefault("use_cases", {})

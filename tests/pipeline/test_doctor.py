@@ -43,9 +43,9 @@ JAX: dict[str, Any] = {"version": "0.10.2", "python": "3.11.7", "missing": [], "
 
 def a_config(**changes: Any) -> Config:
     """experiments.yaml with parts replaced: `cluster` and `wandb` by key, `gpus` and `matrix_gpus` whole."""
-    content = BASE.model_dump()
+    content = BASE.model_dump(exclude_unset=True)
     for part in ("cluster", "wandb"):
-        content[part] |= changes.get(part, {})
+        content[part] = content.get(part, {}) | changes.get(part, {})
     if "gpus" in changes:
         content["gpus"] = changes["gpus"]
         content["matrix"]["gpus"] = changes.get("matrix_gpus", list(changes["gpus"]))

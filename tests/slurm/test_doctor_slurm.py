@@ -10,7 +10,7 @@ from tests.slurm.cluster import Cluster
 
 
 def a_config(gpu: str, partition: str) -> Config:
-    content = load_config(REPOSITORY / "experiments.yaml").model_dump()
+    content = load_config(REPOSITORY / "experiments.yaml").model_dump(exclude_unset=True)
     content["cluster"]["partition"] = partition
     content["matrix"] |= {"gpus": [gpu], "exclude": []}
     return Config.model_validate(content)

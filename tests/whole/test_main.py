@@ -113,7 +113,7 @@ def test_results_that_cannot_be_written(config: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "results"
     assert complaint("--config", config, "--results", folder) == (
-        f"{folder}: cannot be written: Not a directory; choose another with --results DIR\n"
+        f"--results {folder}: cannot be read: Not a directory\n"
     )
 
 
