@@ -316,7 +316,10 @@ def _check_variants(number: int, given: UseCaseConfig, benchmark_name: str, conf
             if too_many := _too_many(config, framework, benchmark_name, number, quick=quick):
                 yield source.problem(keys, too_many, at_key=True)
                 continue
-            variants = expand_variants(config, framework, benchmark_name, number, quick=quick)
+            try:
+                variants = expand_variants(config, framework, benchmark_name, number, quick=quick)
+            except ValidationError:  # a value that no option has, which is told where it stands
+                continue
             if not variants:
                 what = "with --quick, exclude leaves" if quick else "exclude leaves"
                 rule = f"{what} nothing to measure for {framework} on {benchmark_name}"

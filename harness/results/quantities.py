@@ -103,7 +103,7 @@ class Quantity:
         return self.words.format(metric=metric) + (f", {self.unit.name}" if self.unit else "")
 
     def short_title(self, metric: Metric) -> str:
-        return self.short.format(metric=metric)
+        return self.short.format(metric=metric).replace("_", " ")  # a narrow table breaks lines at spaces
 
     def scaled(self, value: float) -> float:
         return value * self.unit.factor if self.unit else value

@@ -125,6 +125,10 @@ def write_figures(files: ReportFiles, figures: Sequence[Figure]) -> AbstractCont
     return drawn(figures)
 
 
+LONGEST_NAME = 150
+"""Of a section, without what is added for a chart or a table: a file system takes 255 bytes."""
+
+
 def section_names(compared: Sequence[Section]) -> Mapping[Setup, str]:
     """A file name for each, that says what it holds: `mnist-1-train-nvidia-h200`. Unique."""
     names: dict[Setup, str] = {}
@@ -135,7 +139,7 @@ def section_names(compared: Sequence[Section]) -> Mapping[Setup, str]:
         parts += [cell.gpu] if cell.gpu != "any" else []
         parts += [setup.data] if setup.data != "real" else []
         parts += ["quick"] if setup.quick else []
-        name = re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
+        name = re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")[:LONGEST_NAME].strip("-")
         taken = set(names.values())
         number = next(number for number in range(1, len(taken) + 2) if _numbered(name, number) not in taken)
         names[setup] = _numbered(name, number)

@@ -264,6 +264,12 @@ def test_file_names_of_sections_are_unique() -> None:
     ]
 
 
+def test_a_very_long_device_name_makes_a_name_that_a_file_may_have() -> None:
+    long = H200 | {"gpu": {"name": "x" * 5000}}
+    (name,) = section_names(sections([record("jax", "jit", environment=long)], passed)).values()
+    assert name == "mnist-1-train-" + "x" * 136
+
+
 # The page.
 
 
