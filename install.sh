@@ -3,7 +3,7 @@
 # of pyproject.toml need. `make` calls it. With uv where it is on PATH (it downloads in parallel), else with pip.
 #
 # The extra `jax` is JAX for the CPU. PyTorch then comes for the CPU too, from its own index: PyPI's wheel for Linux brings
-# CUDA's libraries, which are 2.4 of the 3.2 GB that all of it takes (measured in November 2026).
+# CUDA's libraries, which are 2.4 of the 3.2 GB that all of it takes (the sizes that PyPI listed in November 2026).
 set -euo pipefail
 cd "$(dirname "$0")"
 python=$1 venv=$2 extras=$3

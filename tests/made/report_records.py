@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from harness.paths import Results
-from harness.plan import Cell, DataKind, Framework, Measurement, MeasurementSettings, Variant
+from harness.plan import Cell, DataKind, Framework, JobPlan, Measurement, MeasurementSettings, Variant, WandbSettings
 from harness.results.parity import Judgement
 from harness.results.record import Blocks, DataIdentity, EpochPoint, Latency, Record, Result, write_record
 
@@ -92,3 +92,15 @@ def text(console: Console) -> str:
 def passed(jax: Record, torch: Record) -> Judgement:
     """A parity gate that has nothing to say against any pair."""
     return Judgement(state="passed", sentence="")
+
+
+def plan(framework: Framework, *modes: str) -> JobPlan:
+    """Of the measurements that `record` makes, with no screening."""
+    return JobPlan(
+        framework=framework,
+        cell=CELL,
+        variants=tuple(Variant(model="cnn", batch_size=100, precision="fp32", execution_mode=mode) for mode in modes),
+        settings={"epochs": 2},
+        protocol=MeasurementSettings(),
+        wandb=WandbSettings(mode="disabled"),
+    )

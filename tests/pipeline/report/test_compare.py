@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.paths import Results
-from harness.plan import CONDITIONS, FRAMEWORKS, Framework, JobPlan, MeasurementSettings, Variant, WandbSettings
+from harness.plan import CONDITIONS, FRAMEWORKS, Framework
 from harness.results.parity import Judgement
 from harness.results.predictions import evaluation_of
 from harness.results.record import DataIdentity, Energy, EpochPoint, Memory, RankResult, Record
@@ -24,7 +24,7 @@ from pipeline.report.reading import read_records
 from pipeline.report.tables import csv_text
 from pipeline.report.terminal import print_sections
 from pipeline.report.wording import differences, no_ratio_lines, scaling_texts, use_case_title, verdict
-from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
+from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, plan, record, save, text
 
 PAIR: tuple[tuple[Framework, str], ...] = (("jax", "jit"), ("torch", "eager"))
 
@@ -255,17 +255,6 @@ def test_the_headline_says_what_may_not_be_quoted() -> None:
         "mnist, use case 1 (train), on CPU: Xeon. Quick run on sample data: not a result to quote."
     )
     assert of(data="sample").endswith("Sample data: not a result to quote.")
-
-
-def plan(framework: Framework, *modes: str) -> JobPlan:
-    return JobPlan(
-        framework=framework,
-        cell=CELL,
-        variants=tuple(Variant(model="cnn", batch_size=100, precision="fp32", execution_mode=mode) for mode in modes),
-        settings={"epochs": 2},
-        protocol=MeasurementSettings(),
-        wandb=WandbSettings(mode="disabled"),
-    )
 
 
 def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:

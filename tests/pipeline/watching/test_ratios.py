@@ -6,22 +6,15 @@ from pathlib import Path
 import pytest
 
 from harness.paths import Results
-from harness.plan import Framework, JobPlan, MeasurementSettings, Screening, Variant, WandbSettings
+from harness.plan import Framework, JobPlan, Screening
 from harness.results.record import Record
 from pipeline.watching.ratios import RatiosSoFar
 from tests.made.report_records import CELL, passed, plain, record, save, text
+from tests.made.report_records import plan as plan_of_modes
 
 
 def plan(framework: Framework, *modes: str) -> JobPlan:
-    return JobPlan(
-        framework=framework,
-        cell=CELL,
-        variants=tuple(Variant(model="cnn", batch_size=100, precision="fp32", execution_mode=mode) for mode in modes),
-        settings={"epochs": 2},
-        protocol=MeasurementSettings(),
-        wandb=WandbSettings(),
-        screening=Screening(always=()),
-    )
+    return plan_of_modes(framework, *modes).model_copy(update={"screening": Screening(always=())})
 
 
 @pytest.fixture
