@@ -363,6 +363,7 @@ def test_a_server_lost_in_the_middle(server: WandbServer, tmp_path: Path) -> Non
 
 
 def test_a_client_that_hangs_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
     tracker = a_tracker(tmp_path, online=True, end_timeout_s=2.0)
     frozen = tracker._process._process
     os.kill(frozen.pid, signal.SIGSTOP)
