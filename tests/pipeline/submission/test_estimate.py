@@ -8,6 +8,7 @@ import pytest
 
 from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
+from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY, Results
 from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant, WandbSettings
 from pipeline.submission.estimate import (
@@ -103,6 +104,18 @@ def test_what_screening_leaves_of_a_cell(tmp_path: Path) -> None:
     assert "About 630 measurements, 351 of them a short screening" in estimate_in_words(
         estimates_of([screened], Results(root=tmp_path), "slurm"), 480, has_limit=True
     )
+
+
+def test_the_headline_takes_an_hour_for_one_gpu(tmp_path: Path) -> None:
+    """At most, by the protocol; every pair in three replicates or more."""
+    config = load_config(REPOSITORY / "experiments.yaml")
+    pairs = [pair for part in expand_preset(config, "headline", Selection()) for pair in part.pairs]
+    alone = [pair for pair in pairs if pair.cell.devices == 1]
+    assert {pair.cell.use_case for pair in alone} == {1, 3, 5, 6}
+    for plan in (plan for pair in pairs for plan in pair.jobs):
+        assert plan.protocol.replicates >= 3 and plan.measurement_count == 3 * len(plan.variants)
+    estimates = estimates_of(alone, Results(root=tmp_path), "slurm")
+    assert sum(one.seconds for one in estimates) <= 3600
 
 
 def test_two_in_turn_are_one_job() -> None:
