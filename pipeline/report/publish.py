@@ -58,24 +58,40 @@ def shelves(published: Path = PUBLISHED) -> list[Results]:
 
 def _nodes(records: Iterable[Record]) -> Iterator[str]:
     for record in records:
-        for key in ("node", "hostname"):
-            if isinstance(node := record.environment.get(key), str):
-                yield node
+        yield from (one.node for one in record.ranks)
+        if isinstance(node := record.environment.get("node"), str):
+            yield node
 
 
 def _for_everybody(record: Record, nodes: Mapping[str, str]) -> Record:
     """Its measurement stays as it is, by whose content it has its id."""
-    content = record.model_dump(mode="json", exclude={"measurement", "parity"})
+    content = without_owner(record.model_dump(mode="json", exclude={"measurement", "parity"}), nodes)
+    content["environment"] = _with_numbers_of_kernel(content["environment"])
     kept = {"measurement": record.measurement, "parity": record.parity and Path(record.parity).name}
-    return Record.model_validate(without_owner(content, nodes) | kept)
+    return Record.model_validate(content | kept)
+
+
+def _with_numbers_of_kernel(environment: dict[str, Any]) -> dict[str, Any]:
+    """`5.15.0-91-chair` is `5.15.0`, also in the platform: what follows is whoever built it."""
+    kernel = environment.get("kernel")
+    if not isinstance(kernel, str) or (numbers := re.match(r"\d[\d.]*", kernel)) is None:
+        return environment
+    changed = {name: environment.get(name) for name in ("kernel", "platform")}
+    return environment | {
+        name: value.replace(kernel, numbers[0].rstrip(".")) for name, value in changed.items() if isinstance(value, str)
+    }
 
 
 def without_owner(content: Any, nodes: Mapping[str, str]) -> Any:
-    """JSON, with another name for each node, without paths, and without OF_THE_OWNER."""
+    """JSON, with another name under each `node`, without paths, and without OF_THE_OWNER."""
     if isinstance(content, dict):
-        return {key: without_owner(value, nodes) for key, value in content.items() if key not in OF_THE_OWNER}
+        return {
+            key: nodes.get(value, value) if key == "node" else without_owner(value, nodes)
+            for key, value in content.items()
+            if key not in OF_THE_OWNER
+        }
     if isinstance(content, list):
         return [without_owner(value, nodes) for value in content]
     if isinstance(content, str):
-        return nodes.get(content) or PATH.sub(INSTEAD_OF_PATH, content)
+        return PATH.sub(INSTEAD_OF_PATH, content)
     return content
