@@ -55,7 +55,7 @@ def overview(compared: Sequence[Section]) -> Drawing:
         cell, sample = setup.cell, ", sample data" if setup.data == "sample" else ""
         points.append(
             {
-                "place": f"{cell.benchmark}: {use_case_title(cell)}{sample} | {setup.device}",
+                "place": f"{cell.benchmark}: {use_case_title(cell, setup.device)}{sample} | {setup.device}",
                 "order": len(points),
                 "device": setup.device,
                 "benchmark": cell.benchmark,

@@ -23,7 +23,7 @@ NOTHING = (
     "No result on real data is published yet: `results/published` holds no full measurement of one. "
     "Quick runs are never shown here, and sample data only in a table of their own."
 )
-HEAD = ("GPU", "benchmark", "use case", "flags", "JAX / PyTorch", "the two sides", *VERDICTS, "no ratio")
+HEAD = ("device", "benchmark", "use case", "flags", "JAX / PyTorch", "the two sides", *VERDICTS, "no ratio")
 
 SAMPLE_HEAD = (
     *("device", "benchmark", "use case", "variant", "JAX, samples/s", "PyTorch, samples/s", "JAX / PyTorch"),
@@ -70,7 +70,7 @@ def _variant_cells(section: Section, row: Row) -> list[str]:
     return [
         section.setup.devices,
         section.setup.cell.benchmark,
-        f"{section.setup.cell.use_case}: {use_case_title(section.setup.cell)}",
+        f"{section.setup.cell.use_case}: {use_case_title(section.setup.cell, section.setup.device)}",
         row.label,
         *(_best_cell(row.best(framework)) for framework in FRAMEWORKS),
         (row.why_no_ratio or "none") if ratio is None else f"**{times(ratio.value)}**{bracket(ratio.interval)}",
@@ -101,7 +101,7 @@ def _cells(section: Section) -> list[str]:
     return [
         setup.devices,
         setup.cell.benchmark,
-        f"{setup.cell.use_case}: {use_case_title(setup.cell)}",
+        f"{setup.cell.use_case}: {use_case_title(setup.cell, setup.device)}",
         ", ".join(flag_names(mode for row in section.rows for mode in row.modes)) or "none",
         "none" if found.mean is None else f"**{times(found.mean)}**{bracket(found.interval)}",
         unlike_names(section.rows) or ("" if found.mean is None else "all equal"),

@@ -132,13 +132,13 @@ def test_one_command_publishes_and_fills_the_readme(
     assert "No result on real data is published yet" in text
     (row,) = [line for line in text.splitlines() if line.startswith("| CPU: Xeon")]
     assert row.split(" | ")[1:9] == [
-        *("mnist", "1: Train on one GPU", "cnn-b100-fp32", "3,000 (jit)", "2,000 (eager)", "**1.50** [1.50, 1.50]"),
+        *("mnist", "1: Train on one CPU", "cnn-b100-fp32", "3,000 (jit)", "2,000 (eager)", "**1.50** [1.50, 1.50]"),
         *("JAX faster", "none"),
     ]
     assert "6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by" in text
     assert "](shelf/published/overview.svg)" in text
     picture = (published / "overview.svg").read_text()
-    assert "mnist: Train on one GPU, sample data" in picture
+    assert "mnist: Train on one CPU, sample data" in picture
     assert "look before you commit it" in capsys.readouterr().out
     assert main(["report", "--update-readme"]) == 0
     assert readme.read_text() == text

@@ -34,7 +34,7 @@ def test_the_table_of_full_records_on_real_data() -> None:
     found = pair()
     lines = results_table(sections(found, passed), found).splitlines()
     assert lines[0].startswith(
-        "| GPU | benchmark | use case | flags | JAX / PyTorch | the two sides | JAX faster | PyTorch faster |"
+        "| device | benchmark | use case | flags | JAX / PyTorch | the two sides | JAX faster | PyTorch faster |"
     )
     assert lines[2] == (
         "| NVIDIA H200 | mnist | 1: Train on one GPU | none | **1.50** [1.50, 1.50] | not recorded: GPU, driver, node, "
