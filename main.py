@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -257,8 +258,15 @@ def report_parser() -> Parser:
     parser.two_spellings(
         "--update-readme",
         action="store_true",
-        help="update the results table of README.md, from results/published unless --results is given; "
-        "records of quick runs or sample data are never used",
+        help="update the results of README.md, from results/published unless --results is given; records of quick "
+        "runs are never used, and those of sample data have a table of their own",
+    )
+    parser.add_argument(
+        "--publish",
+        type=name,
+        metavar="NAME",
+        help="copy the full records to results/published/NAME, without names of machines, accounts and folders, and "
+        "update README.md",
     )
     parser.add_argument(
         "--gpu",
@@ -292,6 +300,13 @@ def report_command(arguments: argparse.Namespace) -> int:
         use_cases=tuple(arguments.use_case or ()),
         readme=README if arguments.update_readme else None,
     )
+    if arguments.publish is not None:
+        from pipeline.report.publish import publish
+
+        arguments.results = arguments.results or REPOSITORY / "results"
+        made = publish(read_results_that_exist(arguments), arguments.publish, PUBLISHED)
+        print(f"Published: {made.root}. What it holds is now everybody's: look before you commit it.")
+        arguments.results, options = PUBLISHED, replace(options, readme=README, figures=False)
     if arguments.results is None:
         arguments.results = PUBLISHED if arguments.update_readme else REPOSITORY / "results"
     return command.report_command(read_results_that_exist(arguments), options)
