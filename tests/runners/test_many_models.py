@@ -156,9 +156,7 @@ def test_the_references_models_differ(model: str) -> None:
 
 def test_by_inductor_too() -> None:
     """One mode, as that takes a while; separate rates, which stacked models compile as well."""
-    assert_equal_model_by_model(
-        parity("torch", "batched_compiled", "mlp", precision="fp64"), alone("mlp"), TIGHT
-    )
+    assert_equal_model_by_model(parity("torch", "batched_compiled", "mlp", precision="fp64"), alone("mlp"), TIGHT)
 
 
 @pytest.mark.parametrize("mode", TRACED)

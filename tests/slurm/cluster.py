@@ -141,8 +141,9 @@ class Cluster:
         self._wait_until(lambda: self._idle_nodes() == len(NODES), "both nodes to be idle")
 
     def stop_controller(self) -> None:
-        """Killed, as by the kernel; the nodes and the jobs go on."""
-        self._controller.kill()
+        """As for an update: it saves what it knows, and the nodes and the jobs go on. One that is killed may know less
+        when it is back, and calls a job that runs a job that waits."""
+        self._controller.terminate()
         self._controller.wait()
         self._daemons.remove(self._controller)
 
