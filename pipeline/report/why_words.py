@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from harness.plan import Framework
 from harness.results.quantities import number
+from harness.results.thresholds import DECIDES, MENTIONED
 from pipeline.report.compare import NAMES, Row
-from pipeline.report.why import MENTIONED, Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
+from pipeline.report.why import Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
 
 TERM_WORDS: dict[Term, str] = {
     "product": "convolutions and matrix products",
@@ -108,7 +109,7 @@ def _bound(why: Why) -> str:
         if terms.bound is None:
             continue
         share = terms.terms_s["idle"] / terms.step_s
-        mentioned = f", and waits for {share:.0%} of its time" if MENTIONED <= share < 0.15 else ""
+        mentioned = f", and waits for {share:.0%} of its time" if MENTIONED <= share < DECIDES else ""
         texts.append(f"{NAMES[framework]}: {terms.bound}{mentioned}")
     return f" {'; '.join(texts)}." if texts else ""
 
