@@ -251,6 +251,12 @@ def report_parser() -> Parser:
         "--csv", type=path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
     )
     parser.add_argument("--png", action="store_true", help="also draw each figure as PNG")
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="also leave what ran when in the traced steps of each explained measurement, as a file for "
+        "ui.perfetto.dev, in the folder `traces` of the report; the page links to it",
+    )
     parser.two_spellings(
         "--no-figures", action="store_true", help="draw no figure files, which is faster; the page still has its charts"
     )
@@ -287,6 +293,7 @@ def report_command(arguments: argparse.Namespace) -> int:
         csv=arguments.csv,
         png=arguments.png,
         figures=not arguments.no_figures,
+        trace=arguments.trace,
         gpus=tuple(arguments.gpu or ()),
         benchmarks=tuple(arguments.benchmark or ()),
         use_cases=tuple(arguments.use_case or ()),

@@ -36,6 +36,7 @@ from pipeline.report.terminal import (
     print_devices,
     print_sections,
 )
+from pipeline.report.traces import links, traces, write_traces
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +53,8 @@ class ReportOptions:
     csv: Path | None = None
     png: bool = False
     figures: bool = True
+    trace: bool = False
+    """Leave the events of each explained measurement for ui.perfetto.dev."""
     gpus: tuple[str, ...] = ()
     """Names of experiments.yaml, or parts of the names that the devices give themselves."""
     benchmarks: tuple[str, ...] = ()
@@ -152,13 +155,26 @@ def _show_and_write(
         console.print(_nothing(results, reading, everything), soft_wrap=True, highlight=False, markup=False)
         return 1
     alone = one_device(everything)
+    with_events = traces(compared, results, files.traces)
+    if options.trace:
+        with _progress("writing traces", len(with_events), console) as advance:
+            _print_refused(write_traces(with_events, files.traces, advance), console)
     to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         calibrations, refused = read_calibrations(_calibration_folders(results))
         calibrated = calibrated_devices(calibrations, _devices(compared))
         shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
-        write_page(files, compared, alone, records, (*reading.refused, *refused), results.root, calibrated)
+        write_page(
+            files,
+            compared,
+            alone,
+            records,
+            (*reading.refused, *refused),
+            results.root,
+            calibrated,
+            links(with_events, files.html),
+        )
         write_tables(files, compared, alone, calibrated)
         print_sections(compared, console, alone)
         print_devices(compared, console)
@@ -169,6 +185,8 @@ def _show_and_write(
                 _print_refused([problem] if problem else [], console)
                 advance()
     _print_files(files, console, with_figures=options.figures)
+    if options.trace:
+        _print_traces(files, console, len(with_events))
     return 0
 
 
@@ -186,6 +204,14 @@ def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) 
     written |= {"figures": files.figures} if with_figures else {}
     for what, path in written.items():
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _print_traces(files: ReportFiles, console: "Console", count: int) -> None:
+    text = f"{files.traces} ({count}; open one at https://ui.perfetto.dev)" if count else NO_TRACES
+    console.print(f"{'traces:':<9}{text}", soft_wrap=True, highlight=False, markup=False)
+
+
+NO_TRACES = "none: no measurement here has kept the events of its explanation"
 
 
 def _update_readme(path: Path, compared: Sequence[Section], records: Sequence[Record], console: "Console") -> None:

@@ -31,6 +31,8 @@ class ReportFiles:
     """CSV of where a step's time goes."""
     tables: Path
     figures: Path
+    traces: Path
+    """For ui.perfetto.dev."""
 
 
 def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = None) -> ReportFiles:
@@ -41,6 +43,7 @@ def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = N
         why=folder / "why.csv",
         tables=folder / "tables",
         figures=folder / "figures",
+        traces=folder / "traces",
     )
 
 
@@ -77,8 +80,9 @@ def write_page(
     refused: Sequence[str],
     source: Path,
     calibrated: CalibratedDevices,
+    traces: Mapping[str, str],
 ) -> None:
-    page = page_html(compared, alone, records, refused, source, calibrated)
+    page = page_html(compared, alone, records, refused, source, calibrated, traces=traces)
     _write(files.html, page)
 
 

@@ -3,7 +3,9 @@ Frameworks and tracers are faked."""
 
 import pytest
 
-from harness.plan import JobPlan
+from harness.plan import JobPlan, Registration
+from harness.results.timeline import window_of
+from harness.results.timeline_file import read_timeline
 from tests.made.project import BehavingProject
 
 
@@ -63,6 +65,24 @@ def test_a_tracer_that_hangs_is_ended(repository: BehavingProject, monkeypatch: 
     (result,) = results(repository)
     assert result.blocks is not None
     assert result.explanation_absent.startswith("timeout: not done after 6 s")
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_events_of_the_longer_window_stay_beside_the_record(repository: BehavingProject, is_quick: bool) -> None:
+    """By the process that explains: the measurement's own, or the second warm start. What was fixed before is told."""
+    registered = Registration(checksum="1" * 16, exclusions="2" * 16)
+    plan = repository.plan("well").model_copy(update={"registration": registered})
+    assert repository.run(plan if is_quick else full(plan))[0] == 0
+    (record,) = repository.records()
+    assert record.registration == registered
+    (timeline,) = repository.root.rglob("*-timeline.npz")
+    assert timeline.with_name(timeline.name.replace("-timeline.npz", ".json")).is_file()
+    explanation = record.result.explanation
+    assert (explanation.timeline, explanation.timeline_absent) == (timeline.name, None)
+    kept = read_timeline(timeline)
+    assert (kept.about.tracer, kept.about.steps) == ("fake tracer 1.2.3", 40)
+    again = window_of(kept.timeline, steps=40, contents=kept.about.contents)
+    assert again.busy_s == pytest.approx(explanation.windows[1].busy_s)
 
 
 def test_nobody_explains_where_the_settings_say_no(repository: BehavingProject) -> None:
