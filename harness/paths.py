@@ -47,6 +47,14 @@ class Results:
         return self.root / "calibration"
 
     @property
+    def ceilings(self) -> Path:
+        """The records of `main.py ceilings`: what each framework reached on a device at most."""
+        return self.root / "ceilings"
+
+    def new_ceilings(self, framework: str) -> Path:
+        return self.ceilings / f"{framework}-{timestamp()}.json"
+
+    @property
     def gpu_check(self) -> Path:
         """What `main.py gpu-check` has tried and how it went."""
         return self.root / "gpu_check"

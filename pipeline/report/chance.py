@@ -40,9 +40,10 @@ def chance_sentence(compared: Sequence[Section]) -> str:
     found = by_chance(row for section in quotable or compared for row in section.rows)
     if not found.judged:
         return ""
+    others = found.judged - found.same
     return (
         f"{found.judged} ratio{'' if found.judged == 1 else 's'} with a verdict or enough replicates for one, "
-        f"{found.same} of them `same`: a side is named in {found.named}. If none of the other "
-        f"{found.judged - found.same} differed in truth, chance would name about {found.expected:.2g} (5 %). Marked "
+        f"{found.same} of them `same`: a side is named in {found.named}. If no side was "
+        f"faster in any of the {others} that are not `same`, chance would name about {found.expected:.2g} (5 %). Marked "
         f"`may be chance`: {found.marked}, where q (Benjamini and Hochberg) is above 0.05."
     )

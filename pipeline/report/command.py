@@ -14,6 +14,7 @@ from harness.results.record import Record
 from harness.results.screening import needed
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
+from pipeline.report.ceilings import DeviceCeilings, read_all_ceilings
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
 from pipeline.report.files import (
     ReportFiles,
@@ -33,6 +34,7 @@ from pipeline.report.terminal import (
     new_console,
     null_console,
     print_calibrations,
+    print_ceilings,
     print_devices,
     print_sections,
 )
@@ -145,7 +147,9 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
 def _show_and_write(
     results: Results, files: ReportFiles, options: ReportOptions, reading: Reading, console: "Console", judge: Judge
 ) -> int:
-    everything = sections(reading.records, judge)
+    ceilings, odd = read_all_ceilings(results.ceilings)
+    _print_refused(odd, console)
+    everything = sections(reading.records, judge, ceilings)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
         _update_readme(options.readme, everything, reading.records, console)
@@ -174,12 +178,14 @@ def _show_and_write(
             results.root,
             calibrated,
             links(with_events, files.html),
+            _of_shown(ceilings, compared),
         )
         write_tables(files, compared, alone, calibrated)
         print_sections(compared, console, alone)
         print_devices(compared, console)
         _print_refused(refused, console)
         print_calibrations(calibrated, console)
+        print_ceilings(_of_shown(ceilings, compared), console)
         with _progress("drawing figures", len(to_draw), console) as advance:
             for problem in drawn:
                 _print_refused([problem] if problem else [], console)
@@ -192,6 +198,10 @@ def _show_and_write(
 
 def _calibration_folders(results: Results) -> list[Path]:
     return [PUBLISHED_CALIBRATIONS, results.calibration]
+
+
+def _of_shown(ceilings: DeviceCeilings, compared: Sequence[Section]) -> DeviceCeilings:
+    return {device: found for device, found in ceilings.items() if device in _devices(compared)}
 
 
 def _devices(compared: Sequence[Section]) -> set[str]:

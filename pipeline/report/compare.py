@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, Scalar, Variant
+from harness.results.ceilings import Attainable
 from harness.results.flags import WORTHLESS, quality_flags
 from harness.results.parity import Judgement
 from harness.results.predictions import agreement_in_words
@@ -56,6 +57,8 @@ VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undeci
 FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})
 """What its section's heading says already."""
 
+NOTHING_MEASURED: Mapping[str, Attainable] = {}
+
 Judge = Callable[[Record, Record], Judgement]
 """The parity gate, asked about a record of JAX and one of PyTorch."""
 
@@ -95,6 +98,8 @@ class Mode:
     replicates_with: dict[str, int]
     """How many replicates have that number; the others never reached the goal, say."""
     flags: dict[str, str]
+    attainable_operations_per_s: float | None = None
+    """Of matrix products in its precision on its device (`main.py ceilings`); None where that was not measured."""
 
     @property
     def why_worthless(self) -> str | None:
@@ -246,6 +251,8 @@ class Section:
     without_number: tuple[Record, ...]
     awaited: tuple[str, ...] = ()
     """Labels of what was screened so far, and has no replicate yet."""
+    attainable: Attainable | None = None
+    """What the device can do; None where that was not measured."""
     why_exploratory: str | None = None
     """None where thresholds, headline pair and exclusions were fixed before the first of its records, as they are
     now."""
@@ -336,8 +343,14 @@ def newest(records: Iterable[Record]) -> list[Record]:
     ]
 
 
-def sections(records: Iterable[Record], judge: Judge) -> list[Section]:
-    """One for each setup, in the order of their names."""
+def sections(
+    records: Iterable[Record], judge: Judge, ceilings: Mapping[str, Attainable] = NOTHING_MEASURED
+) -> list[Section]:
+    """One for each setup, in the order of their names.
+
+    Args:
+        ceilings: what devices can do, by their names.
+    """
     by_setup: dict[Setup, list[Record]] = defaultdict(list)
     unplaced = []
     for record in newest(records):
@@ -350,7 +363,12 @@ def sections(records: Iterable[Record], judge: Judge) -> list[Section]:
         setup = _setup(record)
         beside = [other for other in by_setup if replace(other, device=UNKNOWN_DEVICE) == setup]
         by_setup[beside[0] if beside else setup].append(record)
-    return _with_q([_section(setup, by_setup[setup], judge) for setup in sorted(by_setup, key=_setup_order)])
+    return _with_q(
+        [
+            _section(setup, by_setup[setup], judge, ceilings.get(setup.device))
+            for setup in sorted(by_setup, key=_setup_order)
+        ]
+    )
 
 
 def _with_q(found: Sequence[Section]) -> list[Section]:
@@ -432,7 +450,7 @@ def row_labels(keys: Iterable[RowKey]) -> dict[RowKey, str]:
     return labels
 
 
-def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
+def _section(setup: Setup, records: Sequence[Record], judge: Judge, attainable: Attainable | None) -> Section:
     rows: dict[RowKey, list[Record]] = defaultdict(list)
     screened: dict[RowKey, list[Record]] = defaultdict(list)
     without_number = []
@@ -448,13 +466,14 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
     return Section(
         setup=setup,
         rows=tuple(
-            _row(labels[key], key, data_sets[key.without_data] > 1, rows[key], screened.get(key, ()), judge)
+            _row(labels[key], key, data_sets[key.without_data] > 1, rows[key], screened.get(key, ()), judge, attainable)
             for key in sorted(rows, key=lambda key: _row_order(rows[key][0], key))
         ),
         without_number=tuple(
             sorted(without_number, key=lambda record: (record.measurement.framework, record.measurement.key))
         ),
         awaited=tuple(sorted({key.label for key in screened.keys() - rows.keys()})),
+        attainable=attainable,
         why_exploratory=_why_exploratory(records),
     )
 
@@ -527,12 +546,13 @@ def _row(
     records: Sequence[Record],
     screened: Sequence[Record],
     judge: Judge,
+    attainable: Attainable | None,
 ) -> Row:
     by_mode: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
     for record in records:
         measurement = record.measurement
         by_mode[measurement.framework, measurement.variant.execution_mode].append(record)
-    modes = [_mode(framework, mode, of_mode) for (framework, mode), of_mode in by_mode.items()]
+    modes = [_mode(framework, mode, of_mode, attainable) for (framework, mode), of_mode in by_mode.items()]
     modes.sort(key=_order_of_modes)
     screened_modes = tuple(sorted(map(_screened_mode, screened), key=_order_of_modes))
     chosen = [_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS]
@@ -589,7 +609,7 @@ def _comparison_of(pair: Sequence[Mode | None], judge: Judge) -> Comparison | No
     return _comparison(jax, torch, judge) if jax and torch else None
 
 
-def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) -> Mode:
+def _mode(framework: Framework, execution_mode: str, records: Sequence[Record], attainable: Attainable | None) -> Mode:
     records = sorted(records, key=lambda record: record.measurement.replicate)
     throughputs: dict[int, float] = {}
     values: dict[str, list[float]] = defaultdict(list)
@@ -622,6 +642,7 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
         numbers={name: median(of_replicates) for name, of_replicates in values.items()},
         replicates_with={name: len(of_replicates) for name, of_replicates in values.items()},
         flags=flags,
+        attainable_operations_per_s=attainable.peak(records[0].measurement.variant.precision) if attainable else None,
     )
 
 

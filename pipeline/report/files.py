@@ -11,6 +11,7 @@ from harness.files import way_out, write_atomically
 from harness.printable import printable
 from harness.results.record import Record
 from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, drawn
@@ -81,8 +82,9 @@ def write_page(
     source: Path,
     calibrated: CalibratedDevices,
     traces: Mapping[str, str],
+    ceilings: DeviceCeilings,
 ) -> None:
-    page = page_html(compared, alone, records, refused, source, calibrated, traces=traces)
+    page = page_html(compared, alone, records, refused, source, calibrated, traces=traces, ceilings=ceilings)
     _write(files.html, page)
 
 

@@ -19,6 +19,8 @@ from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report import calibrations, devices_axis, why_words, wording
 from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.ceilings import ABOUT as ABOUT_CEILINGS
+from pipeline.report.ceilings import DeviceCeilings, ceiling_table, sources
 from pipeline.report.chance import chance_sentence
 from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
@@ -119,6 +121,7 @@ def page_html(
     now: datetime | None = None,
     *,
     traces: Mapping[str, str] | None = None,
+    ceilings: DeviceCeilings | None = None,
 ) -> str:
     """
     Args:
@@ -127,6 +130,7 @@ def page_html(
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
         traces: by the name of an explanation's timeline, where its trace is.
+        ceilings: what the devices can do.
     """
     from markupsafe import Markup
 
@@ -148,6 +152,8 @@ def page_html(
         shown=shown,
         calibrated=calibrated or {},
         traces=traces or {},
+        ceilings=ceiling_table(ceilings or {}),
+        about_ceilings=[ABOUT_CEILINGS, *sources(ceilings or {})],
         by_chance=chance_sentence(compared),
         device_panels=devices_axis.device_panels([place.section for place in shown]),
         devices=_distinct(place.setup.device for place in places),

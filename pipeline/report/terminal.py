@@ -7,6 +7,7 @@ from harness.plan import FRAMEWORKS, Framework
 from harness.results.quantities import THROUGHPUT, number, shown_in
 from pipeline.report import devices_axis
 from pipeline.report.calibrations import CalibratedDevices, sentences
+from pipeline.report.ceilings import DeviceCeilings, ceiling_lines
 from pipeline.report.chance import chance_sentence
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.declared import task_of
@@ -88,6 +89,13 @@ def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> Non
     for device, found in calibrated.items():
         for sentence in sentences(device, found):
             console.print(sentence, highlight=False, markup=False)
+
+
+def print_ceilings(ceilings: DeviceCeilings, console: "Console") -> None:
+    if ceilings:
+        console.rule(style="dim")
+    for line in ceiling_lines(ceilings):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_devices(compared: Sequence[Section], console: "Console") -> None:

@@ -98,6 +98,25 @@ class Terms:
         counts = (kernel.count for kernel in self.window.kernels if class_of(kernel.name, kernel.content) == term)
         return sum(counts) / self.window.steps
 
+    @cached_property
+    def attainable_s(self) -> float | None:
+        """What the step's matrix products would take at the attainable rate of the device; None where either is not
+        known."""
+        peak, work = self.mode.attainable_operations_per_s, self.explanation.work
+        return None if peak is None or work is None or not work.operations else work.operations / peak
+
+    @property
+    def share_of_attainable(self) -> float | None:
+        """Of the whole step: its work over what the device could do in its time."""
+        return None if self.attainable_s is None else self.attainable_s / self.step_s
+
+    @property
+    def products_share_of_attainable(self) -> float | None:
+        """The same of its matrix products' own time. Above 1 only where an algorithm multiplies less than is counted,
+        such as Winograd's."""
+        products_s = self.terms_s["product"]
+        return None if self.attainable_s is None or not products_s else self.attainable_s / products_s
+
     @property
     def longest(self) -> Sequence[KernelTime]:
         return self.window.kernels[:TEN]

@@ -86,7 +86,7 @@ def which_pair(row: Row) -> str:
     return "declared pair" if row.best_is_declared else "best of modes"
 
 
-NOT_BOTH = "one of its modes was not measured, or may not be compared"
+NOT_BOTH = "not compared: one of its modes is missing"
 
 
 def declared_text(row: Row) -> str:
