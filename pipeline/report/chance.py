@@ -43,7 +43,7 @@ def chance_sentence(compared: Sequence[Section]) -> str:
     others = found.judged - found.same
     return (
         f"{found.judged} ratio{'' if found.judged == 1 else 's'} with a verdict or enough replicates for one, "
-        f"{found.same} of them `same`: a side is named in {found.named}. If no side was "
-        f"faster in any of the {others} that are not `same`, chance would name about {found.expected:.2g} (5 %). Marked "
-        f"`may be chance`: {found.marked}, where q (Benjamini and Hochberg) is above 0.05."
+        f"{found.same} of them `same`: a side is named in {found.named}. If no side was faster in any of the {others} "
+        f"that are not `same`, chance would name about {found.expected:.2g} (5 %). Marked `may be chance`: "
+        f"{found.marked}, where q (Benjamini and Hochberg) is above 0.05."
     )
