@@ -83,7 +83,7 @@ def pair_names(comparison: Comparison) -> str:
 
 def which_pair(row: Row) -> str:
     """What the modes in its ratio are."""
-    return "declared pair" if row.best_is_declared else "best of modes"
+    return "declared pair" if row.best_is_declared else "fastest modes"
 
 
 NOT_BOTH = "not compared: one of its modes is missing"

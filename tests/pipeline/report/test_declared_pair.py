@@ -1,4 +1,4 @@
-"""The declared pair beside the best of the modes, names that may be chance, and what was registered."""
+"""The declared pair beside the fastest modes, names that may be chance, and what was registered."""
 
 import csv
 import io
@@ -59,7 +59,7 @@ def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
     assert row.declared_ratio is not None and row.declared_ratio.value == pytest.approx(2.8)
     assert row.declared is not None
     assert (row.declared.jax.execution_mode, row.declared.torch.execution_mode) == ("jit", "compiled")
-    assert not row.best_is_declared and which_pair(row) == "best of modes"
+    assert not row.best_is_declared and which_pair(row) == "fastest modes"
     # t[2] = 4.303 times 0.001 / sqrt(3) is 0.0025: 2.8 * exp(+-0.0025)
     (line,) = declared_lines(section.rows)
     assert line == "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (jit / compiled)"
@@ -105,7 +105,7 @@ def test_declared_pair_in_csv_latex_terminal_and_page() -> None:
     console = plain()
     print_sections([section], console, {})
     shown = " ".join(text(console).split())
-    assert "best of modes" in shown
+    assert "fastest modes" in shown
     assert "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (jit / compiled)" in shown
     page = page_html([section], {}, four_modes(), (), Path("results"))
     assert '<td class="two-sides">2.80 [2.79, 2.81] JAX faster (jit / compiled)</td>' in page
