@@ -269,6 +269,10 @@ class Tally:
     mean: float | None
     """Geometric mean of these ratios; None without one."""
     interval: Interval | None
+    declared_ratios: int = 0
+    """The same of the declared pairs."""
+    declared_mean: float | None = None
+    declared_interval: Interval | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -404,13 +408,19 @@ def tally(rows: Iterable[Row]) -> Tally:
     estimates = [row.ratio for row in rows if row.ratio is not None]
     verdicts = Counter(estimate.verdict for estimate in estimates)
     sound = [estimate for estimate in estimates if estimate.doubt is None]
+    declared = [row.declared_ratio for row in rows if row.declared_ratio is not None]
+    sound_declared = [estimate for estimate in declared if estimate.doubt is None]
     mean, interval = geometric_mean_of_ratios(sound) if sound else (None, None)
+    declared_mean, declared_interval = geometric_mean_of_ratios(sound_declared) if sound_declared else (None, None)
     return Tally(
         verdicts={verdict: verdicts[verdict] for verdict in VERDICTS},
         without_ratio=len(rows) - len(estimates),
         ratios=len(sound),
         mean=mean,
         interval=interval,
+        declared_ratios=len(sound_declared),
+        declared_mean=declared_mean,
+        declared_interval=declared_interval,
     )
 
 

@@ -36,6 +36,7 @@ from pipeline.report.why_words import tensor_cores_text, why_sentence
 from pipeline.report.wording import (
     best_of,
     bracket,
+    declared_mean,
     declared_text,
     difference_mark,
     difference_notes,
@@ -330,10 +331,10 @@ def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -
     notes = list(dict.fromkeys(text for section in compared if (text := unlike_names(section.rows))))
     return latex_table(
         comments=["Geometric mean over variants of the throughput of JAX over that of PyTorch, with 95 % interval."],
-        columns="llllrrrrrr",
+        columns="llllrrrrrrr",
         head=[
-            *("device", "benchmark", "use case", "flags", "JAX / PyTorch", "JAX faster", "PyTorch faster"),
-            *("same", "undecided", "no ratio"),
+            *("device", "benchmark", "use case", "flags", "JAX / PyTorch", "declared pairs", "JAX faster"),
+            *("PyTorch faster", "same", "undecided", "no ratio"),
         ],
         lines=[_latex_section(section, notes) for section in compared],
         notes=[f"The two sides: {text}." for text in notes],
@@ -357,7 +358,7 @@ def _latex_section(section: Section, notes: Sequence[str]) -> list[str]:
     mean = "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
     mark = latex_mark(notes.index(unlike) + 1 if unlike else None)
     counts = [str(found.verdicts[verdict]) for verdict in VERDICTS]
-    return [*map(latex_escaped, what), mean + mark, *counts, str(found.without_ratio)]
+    return [*map(latex_escaped, what), mean + mark, declared_mean(found), *counts, str(found.without_ratio)]
 
 
 def section_table(section: Section) -> str:

@@ -111,6 +111,15 @@ def declared_lines(rows: Iterable[Row]) -> list[str]:
     return [f"Declared pair of {_some(labels)}: {text}" for text, labels in places.items()]
 
 
+def declared_mean(found: Tally) -> str:
+    """`1.10 [1.05, 1.15] over 4 variants`; empty where no declared pair has a ratio."""
+    if found.declared_mean is None:
+        return ""
+    count = found.declared_ratios
+    interval = bracket(found.declared_interval)
+    return f"{times(found.declared_mean)}{interval} over {count} variant{'' if count == 1 else 's'}"
+
+
 def registered_text(section: Section) -> str:
     """Whether the rules of this comparison are older than its numbers."""
     if section.why_exploratory is None:

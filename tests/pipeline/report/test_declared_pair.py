@@ -13,11 +13,11 @@ from harness.plan import Cell, Framework, Registration
 from harness.results.record import Record
 from harness.work.registration import registration
 from pipeline.report.chance import by_chance, chance_sentence
-from pipeline.report.compare import Row, Section, sections
+from pipeline.report.compare import Row, Section, sections, tally
 from pipeline.report.page import page_html
 from pipeline.report.tables import csv_text, overview_table, section_table
 from pipeline.report.terminal import print_sections
-from pipeline.report.wording import declared_lines, registered_text, which_pair
+from pipeline.report.wording import declared_lines, declared_mean, registered_text, which_pair
 from tests.made.report_records import CELL, passed, plain, record, text
 
 QUIET = (-0.001, 0.0, 0.001)
@@ -63,6 +63,26 @@ def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
     # t[2] = 4.303 times 0.001 / sqrt(3) is 0.0025: 2.8 * exp(+-0.0025)
     (line,) = declared_lines(section.rows)
     assert line == "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (jit / compiled)"
+
+
+def test_mean_of_the_declared_pairs_stands_beside_that_of_the_fastest() -> None:
+    """2.8 and 1.4: their geometric mean is 1.98; of the fastest modes 1.5 and 1.4. One variant has no declared pair."""
+    records = [
+        *four_modes(),
+        *of_mode("jax", "jit", 1400, batch_size=200),
+        *of_mode("torch", "compiled", 1000, STILL, batch_size=200),
+        *of_mode("jax", "jit", 9000, batch_size=300),
+        *of_mode("torch", "eager", 1000, STILL, batch_size=300),
+    ]
+    (section,) = sections(records, passed)
+    found = tally(section.rows)
+    assert found.declared_mean == pytest.approx(math.sqrt(2.8 * 1.4)) and found.declared_ratios == 2
+    assert found.mean == pytest.approx((1.5 * 1.4 * 9) ** (1 / 3)) and found.ratios == 3
+    assert declared_mean(found).endswith("over 2 variants")
+    page = page_html([section], {}, records, (), Path("results"))
+    assert f"Of the declared pairs: <b>{declared_mean(found)}</b>." in page
+    assert declared_mean(found) in overview_table([section], {})
+    assert declared_mean(tally([])) == ""
 
 
 def test_where_the_best_is_the_declared_pair_it_is_said_once() -> None:

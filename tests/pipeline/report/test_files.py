@@ -89,7 +89,10 @@ def test_the_latex_row_of_a_pair() -> None:
     assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster & 0 & the same \\"
     assert exploratory.startswith(r"\par\noindent{\footnotesize Exploratory: ")
     overview = overview_table([section], {}).splitlines()
-    assert overview[-5] == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1 & 0 & 0 & 0 & 0 \\"
+    assert (
+        overview[-5]
+        == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1.50 [1.50, 1.50] over 1 variant & 1 & 0 & 0 & 0 & 0 \\"
+    )
     assert overview[-2] == (
         r"\par\noindent{\footnotesize \textsuperscript{1} The two sides: not recorded: GPU, driver, node, CPUs, "
         r"libraries, variables, code, pairing.\par}"
