@@ -530,12 +530,25 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
     from pipeline.calibrate import calibrate, print_table
     from pipeline.report.calibrations import update_docs
 
+    for flag, beside in (("update_docs", ()), ("table", ("results",))):
+        if getattr(arguments, flag):
+            require_alone(calibrate_parser(), arguments, flag, *beside)
     if arguments.update_docs:
         update_docs()
         return 0
     if arguments.table:
         return print_table(read_results(arguments))
     return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds)
+
+
+def require_alone(parser: Parser, arguments: argparse.Namespace, flag: str, *beside: str) -> None:
+    """Ends with the parser's error where another flag than those `beside` is given: it would change nothing."""
+    for action in parser._actions:
+        is_other = action.dest not in (flag, *beside, "help")
+        if is_other and getattr(arguments, action.dest) != parser.get_default(action.dest):
+            parser.error(
+                f"--{flag.replace('_', '-')}: measures nothing, so {action.option_strings[0]} says nothing here"
+            )
 
 
 COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {

@@ -276,7 +276,8 @@ class JobPlan(Frozen):
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
-        if self.measurement_count > MOST_MEASUREMENTS:
+        at_most = len(self.variants) * (self.protocol.replicates + 1)  # without asking what is screened
+        if at_most > MOST_MEASUREMENTS and self.measurement_count > MOST_MEASUREMENTS:
             raise ValueError(f"{self.measurement_count:,} measurements; a job has {MOST_MEASUREMENTS:,} at most")
         return self
 

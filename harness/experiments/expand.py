@@ -293,10 +293,10 @@ def _require_enough_gpus(config: Config, cell: Cell) -> None:
     per_node = config.gpus[cell.gpu].per_node
     if per_node is not None and cell.devices > per_node * cell.nodes:
         raise ConfigError(
-            f"{config.file}: {cell.name}: use_cases.{cell.use_case} takes {cell.devices} GPUs on {cell.nodes} node(s), "
-            f"and by gpus.{cell.gpu}.per_node a node has {per_node}. Lower `devices` or raise `nodes` of the use case, "
-            f"correct per_node, or leave the cell out with `- {{gpu: {cell.gpu}, use_case: {cell.use_case}}}` under "
-            f"matrix.exclude."
+            f"{config.place_of_devices(cell.use_case)}: {cell.name}: use_cases.{cell.use_case} takes "
+            f"{cell.devices} GPUs on {cell.nodes} node(s), and by gpus.{cell.gpu}.per_node a node has {per_node}. "
+            f"Lower `devices` or raise `nodes` of the use case, correct per_node, or leave the cell out with "
+            f"`- {{gpu: {cell.gpu}, use_case: {cell.use_case}}}` under matrix.exclude."
         )
 
 

@@ -12,6 +12,7 @@ from harness.plan import JobPlan, Measurement
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
 from harness.results.screening import needed
+from pipeline.collector import without_collector
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.ceilings import DeviceCeilings, read_all_ceilings
@@ -27,7 +28,7 @@ from pipeline.report.files import (
     write_tables,
 )
 from pipeline.report.page import page_html
-from pipeline.report.reading import Reading, read_records, without_collector, without_odd_ones
+from pipeline.report.reading import Reading, read_records, without_odd_ones
 from pipeline.report.readme import PART_OF_README, results_table
 from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
 from pipeline.report.terminal import (

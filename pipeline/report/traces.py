@@ -63,8 +63,9 @@ def write_traces(wanted: Sequence[Trace], folder: Path, advance: Callable[[], No
     return refused
 
 
-def links(wanted: Iterable[Trace], page: Path) -> Mapping[str, str]:
+def links(wanted: Sequence[Trace], page: Path) -> Mapping[str, str]:
     """From the name of a timeline to the address of its file as the page has it, of those that are there."""
+    there = {path for folder in {trace.file.parent for trace in wanted} for path in folder.glob(f"*{ENDING}")}
     return {
-        trace.timeline.name: quote(os.path.relpath(trace.file, page.parent)) for trace in wanted if trace.file.is_file()
+        trace.timeline.name: quote(os.path.relpath(trace.file, page.parent)) for trace in wanted if trace.file in there
     }

@@ -479,6 +479,7 @@ def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
         ("measurement: {seed: 4294967296}\n", "must be at most 4294967295"),
         ("measurement: {warmup_s: 1e9}\n", "must be at most 1000000"),
         ("wandb: {tags: ['']}\n", "must not be empty"),
+        (f"measurement: {{warmup_s: {'9' * 400}}}\n", "...: too large for a number: it has more than 18 digits"),
     ],
 )
 def test_numbers_and_texts_have_bounds(text: str, rule: str, tmp_path: Path) -> None:

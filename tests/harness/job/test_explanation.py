@@ -21,8 +21,10 @@ def results(repository: BehavingProject) -> list:
 
 @pytest.mark.parametrize("is_quick", [True, False])
 def test_first_replicate_is_explained(repository: BehavingProject, is_quick: bool) -> None:
-    """A smoke run explains itself; a full one has its second warm start for it."""
-    plan = repository.plan("well", replicates=2)
+    """A smoke run explains itself; a full one has its second warm start for it. The events of the longer window stay
+    beside the record, which also has what was fixed before it."""
+    registered = Registration(checksum="1" * 16, exclusions="2" * 16)
+    plan = repository.plan("well", replicates=2).model_copy(update={"registration": registered})
     assert repository.run(plan if is_quick else full(plan))[0] == 0
     first, second = results(repository)
     explanation = first.explanation
@@ -35,6 +37,14 @@ def test_first_replicate_is_explained(repository: BehavingProject, is_quick: boo
     assert first.explanation_absent is None
     assert (explanation.blocks == first.blocks) == is_quick
     assert (second.explanation, second.explanation_absent) == (None, None)
+    assert {record.registration for record in repository.records()} == {registered}
+    (timeline,) = repository.root.rglob("*-timeline.npz")
+    assert timeline.with_name(timeline.name.replace("-timeline.npz", ".json")).is_file()
+    assert (explanation.timeline, explanation.timeline_absent) == (timeline.name, None)
+    kept = read_timeline(timeline)
+    assert (kept.about.tracer, kept.about.steps) == ("fake tracer 1.2.3", 40)
+    again = window_of(kept.timeline, steps=40, contents=kept.about.contents)
+    assert again.busy_s == pytest.approx(explanation.windows[1].busy_s)
 
 
 @pytest.mark.parametrize("is_quick", [True, False])
@@ -65,24 +75,6 @@ def test_a_tracer_that_hangs_is_ended(repository: BehavingProject, monkeypatch: 
     (result,) = results(repository)
     assert result.blocks is not None
     assert result.explanation_absent.startswith("timeout: not done after 6 s")
-
-
-@pytest.mark.parametrize("is_quick", [True, False])
-def test_events_of_the_longer_window_stay_beside_the_record(repository: BehavingProject, is_quick: bool) -> None:
-    """By the process that explains: the measurement's own, or the second warm start. What was fixed before is told."""
-    registered = Registration(checksum="1" * 16, exclusions="2" * 16)
-    plan = repository.plan("well").model_copy(update={"registration": registered})
-    assert repository.run(plan if is_quick else full(plan))[0] == 0
-    (record,) = repository.records()
-    assert record.registration == registered
-    (timeline,) = repository.root.rglob("*-timeline.npz")
-    assert timeline.with_name(timeline.name.replace("-timeline.npz", ".json")).is_file()
-    explanation = record.result.explanation
-    assert (explanation.timeline, explanation.timeline_absent) == (timeline.name, None)
-    kept = read_timeline(timeline)
-    assert (kept.about.tracer, kept.about.steps) == ("fake tracer 1.2.3", 40)
-    again = window_of(kept.timeline, steps=40, contents=kept.about.contents)
-    assert again.busy_s == pytest.approx(explanation.windows[1].busy_s)
 
 
 def test_nobody_explains_where_the_settings_say_no(repository: BehavingProject) -> None:
