@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -264,8 +265,15 @@ def report_parser() -> Parser:
     parser.two_spellings(
         "--update-readme",
         action="store_true",
-        help="update the results table of README.md, from results/published unless --results is given; "
-        "records of quick runs or sample data are never used",
+        help="update the results of README.md, from results/published unless --results is given; records of quick "
+        "runs are never used, and those of sample data have a table of their own",
+    )
+    parser.add_argument(
+        "--publish",
+        type=name,
+        metavar="NAME",
+        help="copy the full records to results/published/NAME, without names of machines, accounts and folders, and "
+        "update README.md",
     )
     parser.add_argument(
         "--gpu",
@@ -300,6 +308,13 @@ def report_command(arguments: argparse.Namespace) -> int:
         use_cases=tuple(arguments.use_case or ()),
         readme=README if arguments.update_readme else None,
     )
+    if arguments.publish is not None:
+        from pipeline.report.publish import publish
+
+        arguments.results = arguments.results or REPOSITORY / "results"
+        made = publish(read_results_that_exist(arguments), arguments.publish, PUBLISHED)
+        print(f"Published: {made.root}. What it holds is now everybody's: look before you commit it.")
+        arguments.results, options = PUBLISHED, replace(options, readme=README, figures=False)
     if arguments.results is None:
         arguments.results = PUBLISHED if arguments.update_readme else REPOSITORY / "results"
     return command.report_command(read_results_that_exist(arguments), options)
@@ -396,9 +411,10 @@ def doctor_command(arguments: argparse.Namespace) -> int:
 CEILINGS_DESCRIPTION = f"""\
 {COMMANDS["ceilings"]}.
 
-Times a few large matrix products in fp32, TF32 and bfloat16, and a triad for the memory, by the same clock as every
-measurement, and leaves a record for each framework in the folder `ceilings` of the results. The report then says which
-share of it each explained step reaches, and draws a roofline. It waits for its turn on this machine, as a job does.
+Times a few large matrix products in fp32, TF32, bfloat16 and float16, and a triad for the memory, by the same clock as
+every measurement, and leaves a record for each framework in the folder `ceilings` of the results. The report then says
+which share of it each explained step reaches, and draws a roofline. It waits for its turn on this machine, as a job
+does.
 
 On a cluster, run it where the GPU is:
   srun --gres=gpu:1 python main.py ceilings

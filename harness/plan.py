@@ -11,7 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from harness.printable import is_one_line
 
 Framework = Literal["jax", "torch"]
-Precision = Literal["fp64", "fp32", "tf32", "bf16", "default"]
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "default"]
+NEEDED_CAPABILITY: dict[str, float] = {"tf32": 8.0, "bf16": 8.0, "fp16": 7.0}
+"""NVIDIA's compute capability from which tensor cores have a precision. A CPU is not asked for these."""
 DataKind = Literal["real", "sample"]
 Pairing = Literal["together", "separate"]
 """Whether one allocation runs both frameworks in turn, or each has a job of its own."""

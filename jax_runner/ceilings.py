@@ -12,7 +12,7 @@ SCALE = 3.0
 
 def matrix_product(device: Device, precision: str, shape: tuple[int, int, int]) -> Callable[[], jax.Array]:
     """[m, k] by [k, n], normal random numbers, into the same place each time. The device is set up for the precision;
-    in bf16 both operands and the result are stored so.
+    in bf16 and fp16 both operands and the result are stored so.
 
     Args:
         shape: m, k, n.

@@ -5,20 +5,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torch_runner.device import Device
+from torch_runner.device import HALF, Device
 
 SCALE = 3.0
 
 
 def matrix_product(device: Device, precision: str, shape: tuple[int, int, int]) -> Callable[[], Tensor]:
     """[m, k] by [k, n], normal random numbers, into the same place each time. The device is set up for the precision;
-    in bf16 both operands and the result are stored so.
+    in bf16 and fp16 both operands and the result are stored so.
 
     Args:
         shape: m, k, n.
     """
     rows, inner, columns = shape
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = HALF.get(precision, torch.float32)
     left, right = (_drawn(device, seed, size).to(dtype) for seed, size in enumerate(((rows, inner), (inner, columns))))
     place = torch.empty((rows, columns), dtype=dtype, device=device.device)
     return lambda: torch.matmul(left, right, out=place)

@@ -378,6 +378,10 @@ def expand_variants(
         modes = [mode.name for mode in declared.modes[framework] if mode.name in narrowing.execution_modes]
     if narrowing.models:
         models = _models_asked_for(narrowing, benchmark, use_case.name)
+    precisions: Sequence[str] = use_case.precisions
+    if narrowing.precisions:
+        refuses = declared_use_case(use_case.name).refuses_precision
+        precisions = [precision for precision in narrowing.precisions if not refuses(precision)]
     excluded = [
         partial for partial in config.excluded(benchmark, number, quick=quick) if partial.concerns(framework, benchmark)
     ]
@@ -390,7 +394,7 @@ def expand_variants(
             [size for size in narrowing.batch_sizes if size % use_case.devices == 0]
             if narrowing.batch_sizes
             else config.batch_sizes(benchmark, model, number, quick=quick),
-            narrowing.precisions or use_case.precisions,
+            precisions,
             modes,
         )
     )

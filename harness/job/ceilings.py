@@ -19,7 +19,7 @@ from harness.printable import printable
 from harness.results.ceilings import Ceiling, CeilingsRecord, Kind, write_ceilings
 from harness.results.environment import code_digests, describe_environment
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 Shape = tuple[int, int, int]
 SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096), (8192, 8192, 8192), (6144, 2816, 17920))
 SHAPES_ON_CPU: tuple[Shape, ...] = ((1024, 1024, 1024),)

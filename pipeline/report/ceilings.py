@@ -83,7 +83,7 @@ def ceiling_table(ceilings: DeviceCeilings) -> list[CeilingLine]:
     lines = []
     for device, found in ceilings.items():
         sheet = datasheet(device)
-        order: tuple[Precision, ...] = ("fp64", "fp32", "tf32", "bf16")
+        order: tuple[Precision, ...] = ("fp64", "fp32", "tf32", "bf16", "fp16")
         for precision in order:
             if precision in found.operations_per_s:
                 lines.append(

@@ -27,17 +27,23 @@ class Trace(NamedTuple):
 
 
 def traces(compared: Iterable[Section], results: Results, folder: Path) -> list[Trace]:
-    """Of each explained measurement that kept its events."""
+    """Of each explained measurement whose events are still there; what is published has none."""
     found = []
+    there: dict[Path, set[Path]] = {}
     for section in compared:
         for terms in explained(section):
             measurement = terms.mode.records[0].measurement
             if terms.explanation.timeline is None:
                 continue
+            beside = results.records(measurement.cell, measurement.framework)
             name = Path(terms.explanation.timeline).name
+            if beside not in there:
+                there[beside] = set(beside.glob(f"*{TIMELINE_ENDING}"))
+            if beside / name not in there[beside]:
+                continue
             found.append(
                 Trace(
-                    timeline=results.records(measurement.cell, measurement.framework) / name,
+                    timeline=beside / name,
                     file=folder / f"{name.removesuffix(TIMELINE_ENDING)}{ENDING}",
                     title=f"{NAMES[measurement.framework]} {measurement.variant.key} of {measurement.cell.short_name}",
                 )

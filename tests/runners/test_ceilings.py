@@ -55,7 +55,7 @@ def test_measured_on_this_cpu(framework: Framework, monkeypatch: pytest.MonkeyPa
         ("product", "fp32", (64, 64, 64)),
         ("triad", "fp32", (10_000,)),
     ]
-    assert record.refused.keys() == {"tf32", "bf16"}
+    assert record.refused.keys() == {"tf32", "bf16", "fp16"}
     found = attainable([record])
     assert found.bytes_per_s is not None and found.bytes_per_s.by_framework.keys() == {framework}
     assert said[0].startswith("fp32 product 128 x 64 x 32: ")
