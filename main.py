@@ -38,6 +38,7 @@ COMMANDS = {
     "report": "compare JAX with PyTorch in all records: tables, a page, CSV, LaTeX, figures",
     "data": "bring and verify the data sets and pretrained weights; jobs never download",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
+    "ceilings": "how fast this machine can be at most: matrix products and memory, by both frameworks",
     "cancel": "end this project's jobs, by their ids",
     "gpu-check": "try all that needs a GPU, in ten minutes at most: doctor, tests, a short pair of each kind",
     "wandb": "make a saved workspace in W&B: both frameworks side by side, grouped by variant",
@@ -252,6 +253,12 @@ def report_parser() -> Parser:
         "--csv", type=path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
     )
     parser.add_argument("--png", action="store_true", help="also draw each figure as PNG")
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="also leave what ran when in the traced steps of each explained measurement, as a file for "
+        "ui.perfetto.dev, in the folder `traces` of the report; the page links to it",
+    )
     parser.two_spellings(
         "--no-figures", action="store_true", help="draw no figure files, which is faster; the page still has its charts"
     )
@@ -295,6 +302,7 @@ def report_command(arguments: argparse.Namespace) -> int:
         csv=arguments.csv,
         png=arguments.png,
         figures=not arguments.no_figures,
+        trace=arguments.trace,
         gpus=tuple(arguments.gpu or ()),
         benchmarks=tuple(arguments.benchmark or ()),
         use_cases=tuple(arguments.use_case or ()),
@@ -398,6 +406,35 @@ def doctor_command(arguments: argparse.Namespace) -> int:
         slurm=arguments.executor != "local",
         compute=arguments.compute,
     )
+
+
+CEILINGS_DESCRIPTION = f"""\
+{COMMANDS["ceilings"]}.
+
+Times a few large matrix products in fp32, TF32, bfloat16 and float16, and a triad for the memory, by the same clock as
+every measurement, and leaves a record for each framework in the folder `ceilings` of the results. The report then says
+which share of it each explained step reaches, and draws a roofline. It waits for its turn on this machine, as a job
+does.
+
+On a cluster, run it where the GPU is:
+  srun --gres=gpu:1 python main.py ceilings
+
+exit status: 0, 1 where a framework left no record
+"""
+
+
+def ceilings_parser() -> Parser:
+    parser = Parser("main.py ceilings", CEILINGS_DESCRIPTION)
+    add_config_flag(parser)
+    add_results_flag(parser)
+    return parser
+
+
+def ceilings_command(arguments: argparse.Namespace) -> int:
+    from harness.experiments.load import load_config
+    from pipeline.ceilings import measure_ceilings
+
+    return measure_ceilings(load_config(arguments.config), read_results(arguments))
 
 
 def cancel_parser() -> Parser:
@@ -537,6 +574,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "data": (data_parser, data_command),
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
+    "ceilings": (ceilings_parser, ceilings_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),
     "wandb": (wandb_parser, wandb_command),
     "calibrate": (calibrate_parser, calibrate_command),

@@ -6,6 +6,7 @@ from bench.parts import run_parts
 
 PARTS = {
     "timed_loop": (["jax"], ["torch"]),
+    "clocks": (["jax"], ["torch"]),
     "opacus": tuple([benchmark, batch_size] for benchmark in ("mnist", "cifar10") for batch_size in ("64", "256")),
     "ghost": tuple(
         [framework, benchmark, batch_size, output]

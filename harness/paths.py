@@ -13,6 +13,8 @@ README = REPOSITORY / "README.md"
 PUBLISHED = REPOSITORY / "results" / "published"
 """The one results folder that git knows: the records behind the README's table."""
 
+TIMELINE_ENDING = "-timeline.npz"
+
 
 def timestamp() -> str:
     """`20261121T101502.123456Z-3fa9`: sorts by time; the random end keeps two nodes' starts apart."""
@@ -48,6 +50,14 @@ class Results:
     def calibration(self) -> Path:
         """The records of `main.py calibrate`, which no comparison takes."""
         return self.root / "calibration"
+
+    @property
+    def ceilings(self) -> Path:
+        """The records of `main.py ceilings`: what each framework reached on a device at most."""
+        return self.root / "ceilings"
+
+    def new_ceilings(self, framework: str) -> Path:
+        return self.ceilings / f"{framework}-{timestamp()}.json"
 
     @property
     def gpu_check(self) -> Path:
@@ -97,6 +107,10 @@ class Results:
     def log_of(self, record: Path) -> Path:
         """The output of the measurement's process, beside its record."""
         return record.with_suffix(".log")
+
+    def timeline_of(self, record: Path) -> Path:
+        """What ran when in its traced steps, beside it (harness/results/timeline_file.py)."""
+        return record.with_name(f"{record.stem}{TIMELINE_ENDING}")
 
     def new_job_folder(self, plan: JobPlan) -> "JobFolder":
         return JobFolder(root=self.jobs / f"{plan.name}-{timestamp()}")

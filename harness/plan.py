@@ -52,6 +52,8 @@ def _check_line(text: str) -> str:
 
 Line = Annotated[str, Field(min_length=1), AfterValidator(_check_line)]
 """Becomes part of a script, of a file name or of a command."""
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+"""The first digits of a SHA-256."""
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 """Becomes part of file names and of Slurm's options."""
 LONGEST_S = 1e6
@@ -240,6 +242,15 @@ class Screening(Frozen):
     """Those of many steps in a call, which are compared only with each other."""
 
 
+class Registration(Frozen):
+    """What was fixed when a plan was made, and not chosen by what came out (harness/work/registration.py)."""
+
+    checksum: Digest
+    """Of all of it: the thresholds, the headline pair, and the exclusions."""
+    exclusions: Digest
+    """Of those in experiments.yaml alone, which a report does not read."""
+
+
 class JobPlan(Frozen):
     """All that one job of a pair measures. Frozen in the job's folder when it is submitted."""
 
@@ -262,6 +273,8 @@ class JobPlan(Frozen):
     """Every mode in all replicates, whichever is the fastest."""
     screening: Screening | None = None
     """None: nothing is to be chosen, and every mode has all replicates."""
+    registration: Registration | None = None
+    """None in plans that were made before there was any."""
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:

@@ -178,6 +178,7 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         *judge_compiler(answers["torch"], compiles),
         *(_examine_compute(config, answers) if compute else ()),
         judge_nvml(gpu.describe()),
+        *examine_tracer(),
         *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
         *(examine_data(benchmark, Path(config.data_dir)) for benchmark in config.benchmarks),
@@ -360,6 +361,36 @@ def judge_nvml(description: Mapping[str, Any]) -> Finding:
     if refused:
         return Finding(name="nvml", verdict="warning", found=f"{found}; refused: {refused}")
     return Finding(name="nvml", verdict="ok", found=found)
+
+
+DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+
+
+def examine_tracer(parameters: Path = DRIVER_PARAMETERS) -> list[Finding]:
+    """Nothing where there is no driver."""
+    try:
+        return [judge_tracer(parameters.read_text(errors="replace"))]
+    except OSError:
+        return []
+
+
+def judge_tracer(parameters: str) -> Finding:
+    """Of the profilers that say where a step's time goes. Since CUDA 10.2 anybody may trace kernels by CUPTI; counters
+    of the hardware are another matter (docs.nvidia.com/cupti, "Limitations"), and nothing here needs any.
+
+    Args:
+        parameters: /proc/driver/nvidia/params
+    """
+    found = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", parameters, re.MULTILINE)
+    told = f"RmProfilingAdminOnly: {found[1]}" if found else "RmProfilingAdminOnly is not told"
+    meaning = {"1": "administrators alone may read counters", "0": "everybody may read counters"}
+    words = f"{told} ({meaning[found[1]]})" if found and found[1] in meaning else told
+    return Finding(
+        name="tracer",
+        verdict="ok",
+        found=f"torch.profiler and jax.profiler, by CUPTI. {words}; explanations need none. Another CUPTI client, such "
+        "as nsys or ncu, would shut them out",
+    )
 
 
 # ---- Slurm

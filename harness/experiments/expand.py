@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness.errors import ConfigError
 from harness.experiments.model import Config
@@ -24,6 +24,7 @@ from harness.suggest import valid_names
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.declared import benchmark_names, use_case_names
 from harness.work.declared import use_case as declared_use_case
+from harness.work.registration import registration
 
 Choice = TypeVar("Choice", str, int)
 
@@ -145,6 +146,9 @@ def _plans(
             force=selection.force,
             flags=own.flags(),
             full=selection.full,
+            registration=registration(
+                config.use_cases[use_case].name, _exclusions(config, benchmark, use_case, quick=quick)
+            ),
             screening=None
             if selection.full or quick or own.execution_modes  # who names modes wants to see them
             else _screening(config, framework, use_case, protocol),
@@ -152,6 +156,16 @@ def _plans(
         for framework, own in of_frameworks.items()
     ]
     return [plan if plan.screened_variants() else plan.model_copy(update={"screening": None}) for plan in plans]
+
+
+def _exclusions(config: Config, benchmark: str, use_case: int, *, quick: bool) -> list[dict[str, Any]]:
+    """Of the cells, all of them: they decide what a mean is over. Of variants, those that concern this cell."""
+    of_variants = [
+        partial
+        for partial in config.excluded(benchmark, use_case, quick=quick)
+        if any(partial.concerns(framework, benchmark) for framework in FRAMEWORKS)
+    ]
+    return [partial.model_dump(mode="json") for partial in (*config.matrix.exclude, *of_variants)]
 
 
 def narrowed(

@@ -293,6 +293,7 @@ class Job:
             job=self.folder.name,
             data=self.data,
             weights=self.weights.get(measurement.variant.model),
+            registration=self.plan.registration,
             started_at=now,
             ended_at=now,
             environment=self.environment,
@@ -308,7 +309,12 @@ class Job:
         self.environment["load_average"] = load_average()
         self.tracker.begin(measurement, self.environment)
         log = self.results.log_of(path)
-        task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir, explain=explains_itself(measurement))
+        task = ChildTask(
+            measurement=measurement,
+            data_dir=self.plan.data_dir,
+            explain=explains_itself(measurement),
+            timeline=str(self.results.timeline_of(path)),
+        )
         report = self._work(task, log)
         result = report.result
         try:
@@ -326,6 +332,7 @@ class Job:
                 job=self.folder.name,
                 data=self.data,
                 weights=self.weights.get(measurement.variant.model),
+                registration=self.plan.registration,
                 started_at=started_at,
                 ended_at=_now(),
                 environment=environment | {"wandb_url": self.tracker.url},

@@ -51,6 +51,8 @@ class ChildTask(Frozen):
     """They may be filled already, and stay for the next process. Else they are empty at first and removed."""
     explain: bool = False
     """When all else is done and told: say where a step's time goes (harness/measure/explain.py)."""
+    timeline: str = ""
+    """Where the events of the traced steps are left; nowhere if it is empty."""
     cold_calls_only: bool = False
     """The cold calls are the whole work: another process has filled the compilers' caches, and this one finds them."""
     parity: tuple[ParityTask, ...] = ()

@@ -7,15 +7,18 @@ timed after this.
 
 import importlib
 from math import ceil
+from pathlib import Path
 from typing import Any
 
+from harness.errors import RecordError
 from harness.measure import clock
 from harness.measure.program import Program, Session
 from harness.measure.work import NOT_KNOWN, work_of_step
 from harness.results.kernel_names import class_of
 from harness.results.record import Blocks, Explanation, KernelClass, KernelTime, TracedWindow
 from harness.results.statistics import median
-from harness.results.timeline import window_of
+from harness.results.timeline import Timeline, window_of
+from harness.results.timeline_file import write_timeline
 
 BLOCKS_MAX_TIME_S = 3.0
 DISPATCHES = 30
@@ -30,10 +33,13 @@ MOST_KERNELS = 400
 OTHERS = "(all others of class {})"
 
 
-def explain(program: Program, session: Session[Any], blocks: Blocks | None = None) -> Explanation:
+def explain(
+    program: Program, session: Session[Any], blocks: Blocks | None = None, timeline: Path | None = None
+) -> Explanation:
     """
     Args:
         blocks: of this very process, where there are any; else some are timed first.
+        timeline: where the events of the longer window are left.
     """
     step, wait, protocol = program.step, session.device.wait, session.measurement.protocol
     trace: Any = importlib.import_module(f"{session.measurement.framework}_runner.trace")
@@ -51,15 +57,23 @@ def explain(program: Program, session: Session[Any], blocks: Blocks | None = Non
     dispatch_times_s = clock.measure_dispatch(step, wait, count=DISPATCHES, max_time_s=DISPATCH_MAX_TIME_S)
     call_s = median(blocks.block_times_s) / blocks.calls_per_block
     calls = 1 if call_s > LONG_CALL_S else min(MOST_CALLS, max(FEWEST_CALLS, ceil(WINDOW_S / call_s)))
-    windows = [_window(trace, program, wait, count) for count in (calls, 2 * calls)]
+    traced = [trace.traced(lambda count=count: clock.time_block(step, wait, count)) for count in (calls, 2 * calls)]
+    windows = [
+        _window(*one, steps=count * program.steps_per_call)
+        for one, count in zip(traced, (calls, 2 * calls), strict=True)
+    ]
+    on_device = session.device.describe().get("platform") in ("gpu", "cuda")
+    left, left_absent = _leave(timeline, *traced[-1], tracer=trace.tracer(), on_device=on_device, window=windows[-1])
     return Explanation(
         tracer=trace.tracer(),
-        on_device=session.device.describe().get("platform") in ("gpu", "cuda"),
+        on_device=on_device,
         blocks=blocks,
         dispatch_times_s=dispatch_times_s,
         windows=windows,
         work=work,
         work_absent=work_absent,
+        timeline=left,
+        timeline_absent=left_absent,
     )
 
 
@@ -72,9 +86,27 @@ def _work(program: Program, session: Session[Any]) -> tuple[Any, str | None]:
     return work, None if work is not None else NOT_KNOWN
 
 
-def _window(trace: Any, program: Program, wait: clock.Wait, calls: int) -> TracedWindow:
-    timeline, contents = trace.traced(lambda: clock.time_block(program.step, wait, calls))
-    window = window_of(timeline, steps=calls * program.steps_per_call, contents=contents)
+def _leave(
+    path: Path | None,
+    timeline: Timeline,
+    contents: dict[str, KernelClass],
+    *,
+    tracer: str,
+    on_device: bool,
+    window: TracedWindow,
+) -> tuple[str | None, str | None]:
+    """The file's name, or why there is none: a full disk costs the events only."""
+    if path is None:
+        return None, None
+    try:
+        write_timeline(path, timeline, tracer=tracer, on_device=on_device, steps=window.steps, contents=contents)
+    except RecordError as error:
+        return None, str(error)
+    return path.name, None
+
+
+def _window(timeline: Timeline, contents: dict[str, KernelClass], *, steps: int) -> TracedWindow:
+    window = window_of(timeline, steps=steps, contents=contents)
     if len(window.kernels) <= MOST_KERNELS:
         return window
     kept, rest = window.kernels[:MOST_KERNELS], window.kernels[MOST_KERNELS:]

@@ -54,7 +54,8 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
             leave_parity_numbers(session, build, task.parity, channel, code, Path(task.data_dir))
             channel.result(Result())
         else:
-            measuring = Measuring(session, gpu=gpu, channel=channel)
+            timeline = Path(task.timeline) if task.timeline else None
+            measuring = Measuring(session, gpu=gpu, channel=channel, timeline=timeline)
             measure = measuring.cold_calls if task.cold_calls_only else measuring.everything
             channel.result(measure(build, explained=task.explain))
     except Exception as error:

@@ -8,6 +8,7 @@ import gc
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,21 @@ class _Epoch:
 class Measuring:
     """One measurement of one session."""
 
-    def __init__(self, session: Session[Any], *, gpu: Gpu | SeveralGpus | NoGpu, channel: Channel) -> None:
+    def __init__(
+        self,
+        session: Session[Any],
+        *,
+        gpu: Gpu | SeveralGpus | NoGpu,
+        channel: Channel,
+        timeline: Path | None = None,
+    ) -> None:
+        """`timeline`: where an explanation leaves its events."""
         self._session = session
         self._device = session.device
         self._protocol = session.measurement.timing
         self._gpu = gpu
         self._channel = channel
+        self._timeline = timeline
 
     def cold_calls(self, build: Build, *, explained: bool = False) -> Result:
         """Nothing but the first calls: the warm start, whose caches another process has filled."""
@@ -76,7 +86,8 @@ class Measuring:
         """Whatever fails here costs the explanation only (harness/job/ranks.py): what was measured is told before."""
         self._channel.result_so_far(result.model_copy(update={"explanation_absent": "it broke off"}))
         self._channel.progress("explanation", 0, 1)
-        return result.model_copy(update={"explanation": explain(program, self._session, result.blocks)})
+        explanation = explain(program, self._session, result.blocks, self._timeline)
+        return result.model_copy(update={"explanation": explanation})
 
     def _cold_calls(self, program: Program) -> list[float]:
         self._device.wait(program.state())  # copied before the clock starts

@@ -18,6 +18,8 @@ from harness.results.statistics import (
     words_read,
 )
 
+WORTHLESS = ("recompiled", "mixed_gpus", "known_slow_jaxlib")
+"""Flags of a mode whose throughput is compared with nothing."""
 NOISY_SPREAD = 0.10
 UNSTABLE_SPREAD = 0.25
 """Interquartile range over median. Both are torch.utils.benchmark's (_IQR_WARN_THRESHOLD, _IQR_GROSS_...)."""

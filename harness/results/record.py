@@ -5,7 +5,7 @@ Raw samples only; every number is derived on reading (harness/results/quantities
 History of the schema:
     1  2026-11  before the first published record; not read any more
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
-                version: a measurement has a `stage`; without one it is a replicate
+                version: a measurement has a `stage`; without one it is a replicate; `registration`
 """
 
 import base64
@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 from harness.errors import RecordError
 from harness.files import in_words, read_json, way_out, write_atomically
 from harness.paths import Results
-from harness.plan import LONGEST_S, DataKind, Frozen, Measurement
+from harness.plan import LONGEST_S, DataKind, Frozen, Measurement, Registration
 from harness.results.known_environment import require_known
 
 SCHEMA_VERSION = 2
@@ -225,6 +225,9 @@ class Explanation(Measured):
     """Two, the second with twice as many steps."""
     work: Work | None = None
     work_absent: str | None = None
+    timeline: str | None = None
+    """File beside this record with the events of the longer window (harness/results/timeline_file.py)."""
+    timeline_absent: str | None = None
 
 
 class Check(Frozen):
@@ -338,6 +341,8 @@ class Record(Frozen):
     data: DataIdentity | None = None
     weights: WeightsIdentity | None = None
     """None where they are drawn from the seed."""
+    registration: Registration | None = None
+    """As the job's plan had it; None in records that were made before there was any."""
     started_at: str
     ended_at: str
     """ISO 8601, UTC."""

@@ -14,6 +14,8 @@ from harness.results.record import Blocks, Energy, EpochPoint, Explanation, GpuS
 
 Number = TypeVar("Number", int, float)
 
+CONFIDENCE = 0.95
+"""Of every interval of a ratio; 1 less it is how often two that are alike are told apart."""
 REPLICATES_FOR_AN_INTERVAL = 2
 """Two give one of t[1] = 12.7 standard errors: true, and the first that can be seen while a job runs."""
 ENOUGH_REPLICATES = 3
@@ -299,6 +301,17 @@ class RatioEstimate(NamedTuple):
     a doubt."""
     doubt: str | None = None
     """Why it is undecided whatever its interval, and in no mean."""
+    p: float | None = None
+    """How often replicates of two sides that are alike would differ by so much or more; None for a single one."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there are enough replicates for a verdict, and no doubt against one."""
+        return self.replicates >= ENOUGH_REPLICATES and self.doubt is None
+
+    @property
+    def names_a_side(self) -> bool:
+        return self.verdict in ("JAX faster", "PyTorch faster")
 
 
 def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> RatioEstimate:
@@ -319,7 +332,44 @@ def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -
         replicates=count,
         verdict=verdict,
         replicates_needed=_replicates_needed(differences) if verdict == "undecided" else None,
+        p=chance_of_no_difference(differences) if count >= REPLICATES_FOR_AN_INTERVAL else None,
     )
+
+
+def chance_of_no_difference(differences: Sequence[float]) -> float:
+    """The two-sided p-value of Student's t for the mean of d being 0: P(|T| >= |mean(d)| / (s / sqrt(n))), with n - 1
+    degrees of freedom. It is below 1 - CONFIDENCE where the interval of the same replicates excludes 1."""
+    count = len(differences)
+    mean, spread = math.fsum(differences) / count, standard_deviation(differences)
+    if spread == 0:
+        return 1.0 if mean == 0 else 0.0
+    return student_t_tails(abs(mean) / spread * math.sqrt(count), count - 1)
+
+
+def student_t_tails(t: float, degrees_of_freedom: int) -> float:
+    """P(|T| >= t) of Student's t, for whole degrees of freedom: 1 less the finite series of Abramowitz and Stegun,
+    "Handbook of Mathematical Functions", 26.7.3 and 26.7.4, in the angle atan(t / sqrt(f))."""
+    angle = math.atan(t / math.sqrt(degrees_of_freedom))
+    cosine = math.cos(angle)
+    odd = degrees_of_freedom % 2
+    term, terms = cosine if odd else 1.0, 0.0
+    for step in range(1 + odd, degrees_of_freedom, 2):
+        terms += term
+        term *= cosine**2 * step / (step + 1)
+    inside = math.sin(angle) * terms
+    return max(0.0, 1 - (2 / math.pi * (angle + inside) if odd else inside))
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """The q of each p: with m of them sorted, q of the i-th is the least p[j] * m / j over all j >= i. Those whose q is
+    at most 5 % have, on average, at most 5 % false ones among them (Benjamini and Hochberg 1995, "Controlling the false
+    discovery rate", J. R. Stat. Soc. B 57(1)). It takes the p-values for independent, or for positively dependent."""
+    count = len(p_values)
+    found, least = [0.0] * count, 1.0
+    for rank, place in sorted(enumerate(sorted(range(count), key=lambda one: p_values[one]), start=1), reverse=True):
+        least = min(least, p_values[place] * count / rank)
+        found[place] = least
+    return found
 
 
 def doubted(estimate: RatioEstimate, doubt: str) -> RatioEstimate:

@@ -5,7 +5,7 @@ gives to the nodes of a CUDA graph. Where several events run at one time, it is 
 has an instant only where it is alone, so that its share is what no computation hides. So shares add up to busy time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.results.kernel_names import class_of
-from harness.results.record import KernelTime, TracedWindow
+from harness.results.record import KernelClass, KernelTime, TracedWindow
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -156,7 +156,7 @@ def _innermost_of(events: Sequence[tuple[str, float, float]]) -> list[tuple[str,
     return found
 
 
-def window_of(timeline: Timeline, *, steps: int, contents: dict[str, str] | None = None) -> TracedWindow:
+def window_of(timeline: Timeline, *, steps: int, contents: Mapping[str, KernelClass] | None = None) -> TracedWindow:
     """What a record keeps of a traced window.
 
     Args:

@@ -79,8 +79,8 @@ RATIO, NUMBER, PERCENT = ",.6~r", ",.4~r", ".1%"
 FORMATS = {
     **{quantity.chart: NUMBER for quantity in quantities.QUANTITIES},
     **dict.fromkeys(("ratio", "low", "high"), RATIO),
-    **dict.fromkeys(("time_s", "speed_up", "ms", "count"), NUMBER),
-    "efficiency": PERCENT,
+    **dict.fromkeys(("time_s", "speed_up", "ms", "count", "intensity", "teraflops"), NUMBER),
+    **dict.fromkeys(("efficiency", "share"), PERCENT),
 }
 """Of the fields that are numbers."""
 TITLES = {
@@ -109,6 +109,9 @@ TITLES = {
     "term": "what",
     "ms": "ms",
     "count": "in a step",
+    "intensity": "operations / byte",
+    "teraflops": "TFLOP / s",
+    "share": "of attainable",
 }
 """Of fields; the others are their own titles."""
 WHAT = ("variant", "framework", "mode")
@@ -527,6 +530,34 @@ def time_by_class(*, on_device: bool) -> Chart:
     )
 
 
+def roofline() -> Chart:
+    """Points of explained steps, and lines of what the device can do, in one set of data: `kind` tells them apart."""
+    x = _numbers("operations / byte of least traffic", LOG, format=",.3~r")
+    y = _numbers("TFLOP / s", LOG, format=",.3~r")
+    places: Spec = {"x": {"field": "intensity", **x}, "y": {"field": "teraflops", **y}}
+    tooltip = _tooltip("variant", "framework", "mode", "precision", "intensity", "teraflops", "share")
+    roofs: Spec = {
+        "transform": [{"filter": "datum.kind == 'roof'"}],
+        "mark": {"type": "line", "style": "neutral", "strokeWidth": 1.5},
+        "encoding": {**places, "detail": {"field": "precision"}},
+    }
+    steps: Spec = {
+        "transform": [{"filter": "datum.kind == 'step'"}],
+        "mark": POINT,
+        "encoding": {**places, **COLOR, **SHAPE, "tooltip": tooltip},
+    }
+    return Chart(
+        "roofline",
+        "Roofline",
+        "The work of a step over its time, in each framework's fastest mode, and the lines that bound it: what the "
+        "device reached in large matrix products of this precision, and in traffic to its memory. Least traffic: each "
+        "product reads and writes its operands once; no measured traffic.",
+        data="roofline",
+        x="intensity",
+        layers={"height": 240, "layer": [roofs, steps]},
+    )
+
+
 @cache
 def charts_of(metric: Metric) -> tuple[Chart, ...]:
     """Those of a section, in the order in which they are shown."""
@@ -637,7 +668,7 @@ def specification(chart: Chart, data: Mapping[str, Points] | None, palette: Pale
     if data is not None:
         spec["datasets"] = {chart.data: data[chart.data]}
     if not chart.wide:
-        spec["height"] = {"step": chart.row_height, "for": "position"}
+        spec.setdefault("height", {"step": chart.row_height, "for": "position"})
         spec["width"] = 460 if data is not None else "container"
         if data is None:
             spec["autosize"] = {"type": "fit-x", "contains": "padding"}

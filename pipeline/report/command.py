@@ -17,6 +17,7 @@ from harness.results.screening import needed
 from pipeline.collector import without_collector
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
+from pipeline.report.ceilings import DeviceCeilings, read_all_ceilings
 from pipeline.report.charts import OVERVIEW, PRINT, specification
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
 from pipeline.report.drawing import svg_of
@@ -40,9 +41,11 @@ from pipeline.report.terminal import (
     new_console,
     null_console,
     print_calibrations,
+    print_ceilings,
     print_devices,
     print_sections,
 )
+from pipeline.report.traces import links, traces, write_traces
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,6 +62,8 @@ class ReportOptions:
     csv: Path | None = None
     png: bool = False
     figures: bool = True
+    trace: bool = False
+    """Leave the events of each explained measurement for ui.perfetto.dev."""
     gpus: tuple[str, ...] = ()
     """Names of experiments.yaml, or parts of the names that the devices give themselves."""
     benchmarks: tuple[str, ...] = ()
@@ -149,7 +154,9 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
 def _show_and_write(
     results: Results, files: ReportFiles, options: ReportOptions, reading: Reading, console: "Console", judge: Judge
 ) -> int:
-    everything = sections(reading.records, judge)
+    ceilings, odd = read_all_ceilings(results.ceilings)
+    _print_refused(odd, console)
+    everything = sections(reading.records, judge, ceilings)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
         _update_readme(options.readme, results, everything, reading.records, console)
@@ -159,28 +166,49 @@ def _show_and_write(
         console.print(_nothing(results, reading, everything), soft_wrap=True, highlight=False, markup=False)
         return 1
     alone = one_device(everything)
+    with_events = traces(compared, results, files.traces)
+    if options.trace:
+        with _progress("writing traces", len(with_events), console) as advance:
+            _print_refused(write_traces(with_events, files.traces, advance), console)
     to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         calibrations, refused = read_calibrations(_calibration_folders(results))
         calibrated = calibrated_devices(calibrations, _devices(compared))
         shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
-        write_page(files, compared, alone, records, (*reading.refused, *refused), results.root, calibrated)
+        write_page(
+            files,
+            compared,
+            alone,
+            records,
+            (*reading.refused, *refused),
+            results.root,
+            calibrated,
+            links(with_events, files.html),
+            _of_shown(ceilings, compared),
+        )
         write_tables(files, compared, alone, calibrated)
         print_sections(compared, console, alone)
         print_devices(compared, console)
         _print_refused(refused, console)
         print_calibrations(calibrated, console)
+        print_ceilings(_of_shown(ceilings, compared), console)
         with _progress("drawing figures", len(to_draw), console) as advance:
             for problem in drawn:
                 _print_refused([problem] if problem else [], console)
                 advance()
     _print_files(files, console, with_figures=options.figures)
+    if options.trace:
+        _print_traces(files, console, len(with_events))
     return 0
 
 
 def _calibration_folders(results: Results) -> list[Path]:
     return [PUBLISHED_CALIBRATIONS, results.calibration]
+
+
+def _of_shown(ceilings: DeviceCeilings, compared: Sequence[Section]) -> DeviceCeilings:
+    return {device: found for device, found in ceilings.items() if device in _devices(compared)}
 
 
 def _devices(compared: Sequence[Section]) -> set[str]:
@@ -193,6 +221,14 @@ def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) 
     written |= {"figures": files.figures} if with_figures else {}
     for what, path in written.items():
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _print_traces(files: ReportFiles, console: "Console", count: int) -> None:
+    text = f"{files.traces} ({count}; open one at https://ui.perfetto.dev)" if count else NO_TRACES
+    console.print(f"{'traces:':<9}{text}", soft_wrap=True, highlight=False, markup=False)
+
+
+NO_TRACES = "none: no measurement here has kept the events of its explanation"
 
 
 def _update_readme(

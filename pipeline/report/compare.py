@@ -14,18 +14,21 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, Scalar, Variant
-from harness.results.flags import quality_flags
+from harness.results.ceilings import Attainable
+from harness.results.flags import WORTHLESS, quality_flags
 from harness.results.parity import Judgement
 from harness.results.predictions import agreement_in_words
 from harness.results.quantities import THROUGHPUT, summary_numbers
 from harness.results.record import SETTLED, Evaluation, Record
 from harness.results.screening import chosen_mode
 from harness.results.statistics import (
+    CONFIDENCE,
     ENOUGH_REPLICATES,
     SAME_WITHIN,
     Interval,
     RatioEstimate,
     Verdict,
+    benjamini_hochberg,
     doubted,
     estimate_ratio,
     geometric_mean_of_ratios,
@@ -35,6 +38,7 @@ from harness.results.statistics import (
     verdict_of,
 )
 from harness.work.declared import operations_of
+from harness.work.registration import headline_of, is_as_registered
 from pipeline.report.conditions import (
     Condition,
     conditions,
@@ -53,8 +57,7 @@ VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undeci
 FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})
 """What its section's heading says already."""
 
-WORTHLESS = ("recompiled", "mixed_gpus", "known_slow_jaxlib")
-"""Flags of a mode whose throughput is compared with nothing."""
+NOTHING_MEASURED: Mapping[str, Attainable] = {}
 
 Judge = Callable[[Record, Record], Judgement]
 """The parity gate, asked about a record of JAX and one of PyTorch."""
@@ -95,6 +98,8 @@ class Mode:
     replicates_with: dict[str, int]
     """How many replicates have that number; the others never reached the goal, say."""
     flags: dict[str, str]
+    attainable_operations_per_s: float | None = None
+    """Of matrix products in its precision on its device (`main.py ceilings`); None where that was not measured."""
 
     @property
     def why_worthless(self) -> str | None:
@@ -176,6 +181,12 @@ class Row:
     """None where one side has no number that may be compared."""
     screened: tuple[ScreenedMode, ...] = ()
     """In the same order."""
+    declared: Comparison | None = None
+    """The same of the two modes that the use case declares as its headline; None where one of them has no number that
+    may be compared."""
+    q: float | None = None
+    """Of the ratio, among those of all rows that were read; None where it is not judged."""
+    declared_q: float | None = None
 
     def best(self, framework: Framework) -> Mode | None:
         """Of those that may be compared, the one that is (harness/results/screening.py)."""
@@ -201,6 +212,24 @@ class Row:
         return self.comparison.estimate if self.comparison else None
 
     @property
+    def declared_ratio(self) -> RatioEstimate | None:
+        return self.declared.estimate if self.declared else None
+
+    @property
+    def best_is_declared(self) -> bool:
+        """The ratio is that of the declared pair."""
+        return self.comparison is not None and self.declared is self.comparison
+
+    @property
+    def may_be_chance(self) -> bool:
+        """A side is named, and would not be if the share of false names were held to 5 %."""
+        return _may_be_chance(self.ratio, self.q)
+
+    @property
+    def declared_may_be_chance(self) -> bool:
+        return _may_be_chance(self.declared_ratio, self.declared_q)
+
+    @property
     def why_no_ratio(self) -> str | None:
         if self.comparison is not None:
             return self.comparison.why_no_ratio
@@ -222,6 +251,11 @@ class Section:
     without_number: tuple[Record, ...]
     awaited: tuple[str, ...] = ()
     """Labels of what was screened so far, and has no replicate yet."""
+    attainable: Attainable | None = None
+    """What the device can do; None where that was not measured."""
+    why_exploratory: str | None = None
+    """None where thresholds, headline pair and exclusions were fixed before the first of its records, as they are
+    now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +269,10 @@ class Tally:
     mean: float | None
     """Geometric mean of these ratios; None without one."""
     interval: Interval | None
+    declared_ratios: int = 0
+    """The same of the declared pairs."""
+    declared_mean: float | None = None
+    declared_interval: Interval | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -309,8 +347,14 @@ def newest(records: Iterable[Record]) -> list[Record]:
     ]
 
 
-def sections(records: Iterable[Record], judge: Judge) -> list[Section]:
-    """One for each setup, in the order of their names."""
+def sections(
+    records: Iterable[Record], judge: Judge, ceilings: Mapping[str, Attainable] = NOTHING_MEASURED
+) -> list[Section]:
+    """One for each setup, in the order of their names.
+
+    Args:
+        ceilings: what devices can do, by their names.
+    """
     by_setup: dict[Setup, list[Record]] = defaultdict(list)
     unplaced = []
     for record in newest(records):
@@ -323,7 +367,40 @@ def sections(records: Iterable[Record], judge: Judge) -> list[Section]:
         setup = _setup(record)
         beside = [other for other in by_setup if replace(other, device=UNKNOWN_DEVICE) == setup]
         by_setup[beside[0] if beside else setup].append(record)
-    return [_section(setup, by_setup[setup], judge) for setup in sorted(by_setup, key=_setup_order)]
+    return _with_q(
+        [
+            _section(setup, by_setup[setup], judge, ceilings.get(setup.device))
+            for setup in sorted(by_setup, key=_setup_order)
+        ]
+    )
+
+
+def _with_q(found: Sequence[Section]) -> list[Section]:
+    """Two families: what may be quoted, and the rest, of which there may be any number."""
+    of_best: dict[int, float] = {}
+    of_declared: dict[int, float] = {}
+    for doubtful in (False, True):
+        rows = [row for section in found if bool(section.setup.doubts) == doubtful for row in section.rows]
+        of_best |= _q_values({id(row): row.ratio for row in rows})
+        of_declared |= _q_values({id(row): row.declared_ratio for row in rows})
+    return [
+        replace(
+            section,
+            rows=tuple(
+                replace(row, q=of_best.get(id(row)), declared_q=of_declared.get(id(row))) for row in section.rows
+            ),
+        )
+        for section in found
+    ]
+
+
+def _q_values(ratios: Mapping[int, RatioEstimate | None]) -> dict[int, float]:
+    judged = {key: one.p for key, one in ratios.items() if one is not None and one.is_judged and one.p is not None}
+    return dict(zip(judged, benjamini_hochberg(list(judged.values())), strict=True))
+
+
+def _may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
+    return ratio is not None and ratio.names_a_side and q is not None and q > 1 - CONFIDENCE
 
 
 def tally(rows: Iterable[Row]) -> Tally:
@@ -331,13 +408,19 @@ def tally(rows: Iterable[Row]) -> Tally:
     estimates = [row.ratio for row in rows if row.ratio is not None]
     verdicts = Counter(estimate.verdict for estimate in estimates)
     sound = [estimate for estimate in estimates if estimate.doubt is None]
+    declared = [row.declared_ratio for row in rows if row.declared_ratio is not None]
+    sound_declared = [estimate for estimate in declared if estimate.doubt is None]
     mean, interval = geometric_mean_of_ratios(sound) if sound else (None, None)
+    declared_mean, declared_interval = geometric_mean_of_ratios(sound_declared) if sound_declared else (None, None)
     return Tally(
         verdicts={verdict: verdicts[verdict] for verdict in VERDICTS},
         without_ratio=len(rows) - len(estimates),
         ratios=len(sound),
         mean=mean,
         interval=interval,
+        declared_ratios=len(sound_declared),
+        declared_mean=declared_mean,
+        declared_interval=declared_interval,
     )
 
 
@@ -377,7 +460,7 @@ def row_labels(keys: Iterable[RowKey]) -> dict[RowKey, str]:
     return labels
 
 
-def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
+def _section(setup: Setup, records: Sequence[Record], judge: Judge, attainable: Attainable | None) -> Section:
     rows: dict[RowKey, list[Record]] = defaultdict(list)
     screened: dict[RowKey, list[Record]] = defaultdict(list)
     without_number = []
@@ -393,14 +476,31 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge) -> Section:
     return Section(
         setup=setup,
         rows=tuple(
-            _row(labels[key], key, data_sets[key.without_data] > 1, rows[key], screened.get(key, ()), judge)
+            _row(labels[key], key, data_sets[key.without_data] > 1, rows[key], screened.get(key, ()), judge, attainable)
             for key in sorted(rows, key=lambda key: _row_order(rows[key][0], key))
         ),
         without_number=tuple(
             sorted(without_number, key=lambda record: (record.measurement.framework, record.measurement.key))
         ),
         awaited=tuple(sorted({key.label for key in screened.keys() - rows.keys()})),
+        attainable=attainable,
+        why_exploratory=_why_exploratory(records),
     )
+
+
+def _why_exploratory(records: Sequence[Record]) -> str | None:
+    """None where what was registered before each of them is the same, and today's."""
+    found = {record.registration for record in records}
+    if None in found:
+        count = sum(record.registration is None for record in records)
+        return f"{count} of {len(records)} records do not say what was fixed before them"
+    if len(found) > 1:
+        return "thresholds, headline pair or exclusions were changed between its records"
+    (registered,) = found
+    use_case_name = records[0].measurement.cell.use_case_name
+    if registered is not None and not is_as_registered(registered, use_case_name):
+        return "thresholds or headline pair were changed since its records were made"
+    return None
 
 
 def _work(record: Record) -> str:
@@ -456,15 +556,18 @@ def _row(
     records: Sequence[Record],
     screened: Sequence[Record],
     judge: Judge,
+    attainable: Attainable | None,
 ) -> Row:
     by_mode: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
     for record in records:
         measurement = record.measurement
         by_mode[measurement.framework, measurement.variant.execution_mode].append(record)
-    modes = [_mode(framework, mode, of_mode) for (framework, mode), of_mode in by_mode.items()]
+    modes = [_mode(framework, mode, of_mode, attainable) for (framework, mode), of_mode in by_mode.items()]
     modes.sort(key=_order_of_modes)
     screened_modes = tuple(sorted(map(_screened_mode, screened), key=_order_of_modes))
-    jax, torch = (_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS)
+    chosen = [_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS]
+    declared = [_declared(modes, framework) for framework in FRAMEWORKS]
+    comparison = _comparison_of(chosen, judge)
     return Row(
         label=label,
         variant=records[0].measurement.variant,
@@ -472,8 +575,9 @@ def _row(
         data_id=key.data_id,
         has_other_data=has_other_data,
         modes=tuple(modes),
-        comparison=_comparison(jax, torch, judge) if jax and torch else None,
+        comparison=comparison,
         screened=screened_modes,
+        declared=comparison if declared == chosen else _comparison_of(declared, judge),
     )
 
 
@@ -503,7 +607,19 @@ def _chosen(modes: Iterable[Mode], screened: Iterable[ScreenedMode], framework: 
     return candidates[chosen_mode({name: mode.throughputs for name, mode in candidates.items()}, by_screening)]
 
 
-def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) -> Mode:
+def _declared(modes: Iterable[Mode], framework: Framework) -> Mode | None:
+    """The use case's headline mode, where it may be compared."""
+    of_framework = _comparable(modes, framework)
+    names = {headline_of(mode.records[0].measurement.cell.use_case_name).get(framework) for mode in of_framework}
+    return next((mode for mode in of_framework if mode.execution_mode in names), None)
+
+
+def _comparison_of(pair: Sequence[Mode | None], judge: Judge) -> Comparison | None:
+    jax, torch = pair
+    return _comparison(jax, torch, judge) if jax and torch else None
+
+
+def _mode(framework: Framework, execution_mode: str, records: Sequence[Record], attainable: Attainable | None) -> Mode:
     records = sorted(records, key=lambda record: record.measurement.replicate)
     throughputs: dict[int, float] = {}
     values: dict[str, list[float]] = defaultdict(list)
@@ -536,6 +652,7 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record]) 
         numbers={name: median(of_replicates) for name, of_replicates in values.items()},
         replicates_with={name: len(of_replicates) for name, of_replicates in values.items()},
         flags=flags,
+        attainable_operations_per_s=attainable.peak(records[0].measurement.variant.precision) if attainable else None,
     )
 
 

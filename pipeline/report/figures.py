@@ -19,6 +19,7 @@ from pipeline.report.charts import (
     axis_charts,
     charts_of,
     memory_kinds,
+    roofline,
     time_by_class,
 )
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling, tally
@@ -105,6 +106,9 @@ def section_drawing(section: Section, alone: OneDevice) -> Drawing:
     if points := list(_term_points(section)):
         data["time_by_class"] = points
         charts.append(time_by_class(on_device=any(point["on_device"] for point in points)))
+    if points := _roofline_points(section):
+        data["roofline"] = points
+        charts.append(roofline())
     used = {chart.data for chart in charts}
     return Drawing(charts=tuple(charts), data={name: points for name, points in data.items() if name in used})
 
@@ -246,6 +250,52 @@ def _term_points(section: Section) -> Iterable[dict[str, Any]]:
                     "ms": _rounded(time_s * 1e3),
                     "count": _rounded(terms.kernels_of(term)),
                 }
+
+
+def _roofline_points(section: Section) -> Points:
+    """None without a ceiling of the device."""
+    steps: Points = []
+    for order, row, mode in _fastest(section):
+        terms = terms_of(mode)
+        work = terms.explanation.work if terms is not None else None
+        if terms is None or work is None or terms.share_of_attainable is None or not work.least_bytes:
+            continue
+        steps.append(
+            {
+                **_named(row, order, mode),
+                "kind": "step",
+                "precision": row.variant.precision,
+                "intensity": _rounded(work.operations / work.least_bytes),
+                "teraflops": _rounded(work.operations / terms.step_s / 1e12),
+                "share": _rounded(terms.share_of_attainable),
+            }
+        )
+    attainable = section.attainable
+    if not steps or attainable is None or attainable.bytes_per_s is None:
+        return []
+    intensities = [point["intensity"] for point in steps]
+    roofs = [
+        point
+        for precision in dict.fromkeys(point["precision"] for point in steps)
+        if (peak := attainable.peak(precision)) is not None
+        for point in _roof(precision, peak, attainable.bytes_per_s.best, min(intensities), max(intensities))
+    ]
+    return [*steps, *roofs]
+
+
+def _roof(precision: str, peak: float, bytes_per_s: float, least: float, most: float) -> Points:
+    """min(peak, intensity * bandwidth), from left of all points and of the ridge to right of them."""
+    ridge = peak / bytes_per_s
+    ends = (min(least, ridge) / 2, ridge, 2 * max(most, ridge))
+    return [
+        {
+            "kind": "roof",
+            "precision": precision,
+            "intensity": _rounded(intensity),
+            "teraflops": _rounded(min(peak, intensity * bytes_per_s) / 1e12),
+        }
+        for intensity in ends
+    ]
 
 
 def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, Any]]:

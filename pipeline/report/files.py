@@ -11,6 +11,7 @@ from harness.files import way_out, write_atomically
 from harness.printable import printable
 from harness.results.record import Record
 from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.drawing import Figure, drawn
@@ -31,6 +32,8 @@ class ReportFiles:
     """CSV of where a step's time goes."""
     tables: Path
     figures: Path
+    traces: Path
+    """For ui.perfetto.dev."""
 
 
 def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = None) -> ReportFiles:
@@ -41,6 +44,7 @@ def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = N
         why=folder / "why.csv",
         tables=folder / "tables",
         figures=folder / "figures",
+        traces=folder / "traces",
     )
 
 
@@ -77,8 +81,10 @@ def write_page(
     refused: Sequence[str],
     source: Path,
     calibrated: CalibratedDevices,
+    traces: Mapping[str, str],
+    ceilings: DeviceCeilings,
 ) -> None:
-    page = page_html(compared, alone, records, refused, source, calibrated)
+    page = page_html(compared, alone, records, refused, source, calibrated, traces=traces, ceilings=ceilings)
     _write(files.html, page)
 
 

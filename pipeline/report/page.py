@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -19,6 +19,9 @@ from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report import calibrations, devices_axis, why_words, wording
 from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.ceilings import ABOUT as ABOUT_CEILINGS
+from pipeline.report.ceilings import DeviceCeilings, ceiling_table, sources
+from pipeline.report.chance import chance_sentence
 from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
 from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
 from pipeline.report.declared import task_of
@@ -116,6 +119,9 @@ def page_html(
     source: Path,
     calibrated: CalibratedDevices | None = None,
     now: datetime | None = None,
+    *,
+    traces: Mapping[str, str] | None = None,
+    ceilings: DeviceCeilings | None = None,
 ) -> str:
     """
     Args:
@@ -123,6 +129,8 @@ def page_html(
         refused: sentences about files that could not be read.
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
+        traces: by the name of an explanation's timeline, where its trace is.
+        ceilings: what the devices can do.
     """
     from markupsafe import Markup
 
@@ -143,6 +151,10 @@ def page_html(
         doubtful=_by_use_case(doubtful),
         shown=shown,
         calibrated=calibrated or {},
+        traces=traces or {},
+        ceilings=ceiling_table(ceilings or {}),
+        about_ceilings=[ABOUT_CEILINGS, *sources(ceilings or {})],
+        by_chance=chance_sentence(compared),
         device_panels=devices_axis.device_panels([place.section for place in shown]),
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),

@@ -11,6 +11,7 @@ from harness.results.quantities import shown_in
 from harness.work.tasks import Metric
 from pipeline.report import devices_axis
 from pipeline.report.calibrations import CalibratedDevices, sentences
+from pipeline.report.chance import chance_sentence
 from pipeline.report.compare import (
     NAMES,
     VERDICTS,
@@ -35,6 +36,8 @@ from pipeline.report.why_words import tensor_cores_text, why_sentence
 from pipeline.report.wording import (
     best_of,
     bracket,
+    declared_mean,
+    declared_text,
     difference_mark,
     difference_notes,
     differences,
@@ -43,6 +46,7 @@ from pipeline.report.wording import (
     flag_names,
     milliseconds,
     modes_compared,
+    registered_text,
     times,
     unequal,
     unlike_names,
@@ -78,6 +82,14 @@ CSV_COMPARISON = (
     "ratio_replicates",
     "verdict",
     "replicates_needed",
+    "p",
+    "q",
+    "declared_ratio_jax_over_torch",
+    "declared_ratio_low",
+    "declared_ratio_high",
+    "declared_verdict",
+    "declared_q",
+    "registered",
     "equal",
     "not_equal",
     "not_recorded",
@@ -95,6 +107,9 @@ WHY_COLUMNS = (
     "events",
     "dispatch_s",
     "bound",
+    "attainable_operations_per_s",
+    "share_of_attainable",
+    "products_share_of_attainable",
     "tensor_cores",
     "not_explained",
     "doubts",
@@ -105,11 +120,12 @@ PHASE_COLUMNS = (*CSV_KEY, "phase", "replicates", *(f"{name}_s" for name in STAT
 
 
 def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str:
-    """One line for each framework and execution mode; the ratio stands in the lines of its two."""
+    """One line for each framework and execution mode; the ratio stands in the lines of its two, and that of the
+    declared pair in the lines of that."""
     alone = one_device(compared) if alone is None else alone
-    lines = (_csv_line(one.setup, row, mode, alone) for one in compared for row in one.rows for mode in row.modes)
+    lines = (_csv_line(one, row, mode, alone) for one in compared for row in one.rows for mode in row.modes)
     numbers = (quantity.name for quantity in quantities.QUANTITIES)
-    columns = (*CSV_KEY, "fastest", "modes_compared", "flags", "replicates", *numbers, *CSV_COMPARISON)
+    columns = (*CSV_KEY, "fastest", "declared", "modes_compared", "flags", "replicates", *numbers, *CSV_COMPARISON)
     return _csv(columns, lines)
 
 
@@ -140,6 +156,9 @@ def _why_lines(section: Section) -> Iterator[dict[str, Any]]:
                 "events": terms.kernels_per_step,
                 "dispatch_s": terms.dispatch_s,
                 "bound": terms.bound or "",
+                "attainable_operations_per_s": terms.mode.attainable_operations_per_s,
+                "share_of_attainable": terms.share_of_attainable,
+                "products_share_of_attainable": terms.products_share_of_attainable,
                 "tensor_cores": tensor_cores_text(terms),
                 "not_explained": "; ".join(terms.refusals),
                 "doubts": "; ".join(terms.doubts),
@@ -196,13 +215,16 @@ def _csv_key(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:
     }
 
 
-def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str, Any]:
+def _csv_line(section: Section, row: Row, mode: Mode, alone: OneDevice) -> dict[str, Any]:
+    setup = section.setup
     efficiency = scaling(setup, row, mode, alone)
     interval = mode.throughput_interval
     fastest = row.best(mode.framework) is mode
+    declared = row.declared is not None and mode in (row.declared.jax, row.declared.torch)
     return {
         **_csv_key(setup, row, mode),
         "fastest": fastest,
+        "declared": declared,
         "modes_compared": modes_compared(row, mode.framework),
         "flags": " ".join(sorted(mode.flags)),
         "replicates": len(mode.throughputs),
@@ -210,6 +232,8 @@ def _csv_line(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> dict[str,
         "throughput_low": interval.low if interval else None,
         "throughput_high": interval.high if interval else None,
         **(_csv_comparison(row) if fastest else {}),
+        **(_csv_declared(row) if declared else {}),
+        "registered": section.why_exploratory is None,
         "strong_scaling_efficiency": efficiency.strong,
         "weak_scaling_efficiency": efficiency.weak,
         "scaling_differences": differences(efficiency),
@@ -238,6 +262,21 @@ def _csv_comparison(row: Row) -> dict[str, Any]:
         "ratio_replicates": estimate.replicates,
         "verdict": estimate.verdict,
         "replicates_needed": estimate.replicates_needed,
+        "p": estimate.p,
+        "q": row.q,
+    }
+
+
+def _csv_declared(row: Row) -> dict[str, Any]:
+    estimate = row.declared_ratio
+    if estimate is None:
+        return {}
+    return {
+        "declared_ratio_jax_over_torch": estimate.value,
+        "declared_ratio_low": estimate.interval.low if estimate.interval else None,
+        "declared_ratio_high": estimate.interval.high if estimate.interval else None,
+        "declared_verdict": estimate.verdict,
+        "declared_q": row.declared_q,
     }
 
 
@@ -292,18 +331,21 @@ def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -
     notes = list(dict.fromkeys(text for section in compared if (text := unlike_names(section.rows))))
     return latex_table(
         comments=["Geometric mean over variants of the throughput of JAX over that of PyTorch, with 95 % interval."],
-        columns="llllrrrrrr",
+        columns="llllrrrrrrr",
         head=[
-            *("device", "benchmark", "use case", "flags", "JAX / PyTorch", "JAX faster", "PyTorch faster"),
-            *("same", "undecided", "no ratio"),
+            *("device", "benchmark", "use case", "flags", "JAX / PyTorch", "declared pairs", "JAX faster"),
+            *("PyTorch faster", "same", "undecided", "no ratio"),
         ],
         lines=[_latex_section(section, notes) for section in compared],
         notes=[f"The two sides: {text}." for text in notes],
         remarks=[
-            f"{sentence}."
-            for device, found in calibrated.items()
-            if device in devices
-            for sentence in sentences(device, found)
+            *filter(None, [chance_sentence(compared)]),
+            *(
+                f"{sentence}."
+                for device, found in calibrated.items()
+                if device in devices
+                for sentence in sentences(device, found)
+            ),
         ],
     )
 
@@ -316,7 +358,7 @@ def _latex_section(section: Section, notes: Sequence[str]) -> list[str]:
     mean = "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
     mark = latex_mark(notes.index(unlike) + 1 if unlike else None)
     counts = [str(found.verdicts[verdict]) for verdict in VERDICTS]
-    return [*map(latex_escaped, what), mean + mark, *counts, str(found.without_ratio)]
+    return [*map(latex_escaped, what), mean + mark, declared_mean(found), *counts, str(found.without_ratio)]
 
 
 def section_table(section: Section) -> str:
@@ -326,10 +368,11 @@ def section_table(section: Section) -> str:
     sides = [text for framework in FRAMEWORKS for text in (f"{NAMES[framework]} mode", *numbers)]
     return latex_table(
         comments=[headline(section.setup), "Throughput: median over replicates. Ratio: JAX / PyTorch, 95 % interval."],
-        columns="ll" + ("l" + "r" * len(numbers)) * len(FRAMEWORKS) + "l",
-        head=["variant", "flags", *sides, "JAX / PyTorch"],
+        columns="ll" + ("l" + "r" * len(numbers)) * len(FRAMEWORKS) + "lrl",
+        head=["variant", "flags", *sides, "JAX / PyTorch", "q", "declared pair"],
         lines=[_latex_row(row, notes, metric) for row in section.rows],
         notes=[f"The two sides: {note}." for note in notes.values()],
+        remarks=[registered_text(section)],
     )
 
 
@@ -363,7 +406,10 @@ def _latex_row(row: Row, notes: Iterable[str], metric: Metric) -> list[str]:
         cells.append(f"{mode.execution_mode} ({best_of(row, framework)})" if mode else "none")
         cells += [quantity.text(numbers.get(quantity.name), metric) for quantity in shown_in("latex")]
     estimate = row.ratio
+    declared = latex_escaped("the same" if row.best_is_declared else declared_text(row) if row.comparison else "")
     if estimate is not None:
-        return [*map(latex_escaped, cells), ratio_text(estimate, difference_mark(row, notes))]
+        ratio = ratio_text(estimate, difference_mark(row, notes))
+        marked = " (may be chance)" if row.may_be_chance else ""
+        return [*map(latex_escaped, cells), ratio, ("" if row.q is None else f"{row.q:.2g}") + marked, declared]
     why = "no pair" if row.comparison is None else f"parity {row.comparison.judgement.state}"
-    return [latex_escaped(cell) for cell in [*cells, why]]
+    return [*(latex_escaped(cell) for cell in [*cells, why, ""]), declared]

@@ -7,6 +7,8 @@ from harness.plan import FRAMEWORKS, Framework
 from harness.results.quantities import THROUGHPUT, number, shown_in
 from pipeline.report import devices_axis
 from pipeline.report.calibrations import CalibratedDevices, sentences
+from pipeline.report.ceilings import DeviceCeilings, ceiling_lines
+from pipeline.report.chance import chance_sentence
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.declared import task_of
 from pipeline.report.devices_axis import device_panels
@@ -19,7 +21,9 @@ from pipeline.report.wording import (
     axis_name,
     best_of,
     bracket,
+    chance_mark,
     choice_note,
+    declared_lines,
     difference_mark,
     difference_notes,
     failure_lines,
@@ -28,10 +32,12 @@ from pipeline.report.wording import (
     flag_names,
     loops_text,
     no_ratio_lines,
+    registered_text,
     scaling_lines,
     scaling_texts,
     times,
     verdict,
+    which_pair,
     win_lines,
 )
 
@@ -72,6 +78,9 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
         lines += [f"No number for {line}" for line in absent_lines(section.rows, on_terminal=True)]
         for line in lines:
             console.print(line, highlight=False, markup=False)
+    if sentence := chance_sentence(compared):
+        console.rule(style="dim")
+        console.print(sentence, highlight=False, markup=False)
 
 
 def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> None:
@@ -80,6 +89,13 @@ def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> Non
     for device, found in calibrated.items():
         for sentence in sentences(device, found):
             console.print(sentence, highlight=False, markup=False)
+
+
+def print_ceilings(ceilings: DeviceCeilings, console: "Console") -> None:
+    if ceilings:
+        console.rule(style="dim")
+    for line in ceiling_lines(ceilings):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_devices(compared: Sequence[Section], console: "Console") -> None:
@@ -108,6 +124,9 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
         style="dim",
         highlight=False,
     )
+    for line in declared_lines(section.rows):
+        console.print(line, highlight=False, markup=False)
+    console.print(registered_text(section), style="dim", highlight=False, markup=False)
     for row, sentence in why_lines(section.rows):
         console.print(f"{row.label}: {sentence}", highlight=False, markup=False)
     console.print(_mode_table(section))
@@ -147,7 +166,9 @@ def _ratio_cell(row: Row, notes: Iterable[str]) -> str:
         )
     mark = difference_mark(row, notes)
     ratio = f"{times(estimate.value)}{bracket(estimate.interval)}" + (f" ({mark})" if mark else "")
-    return f"{ratio}\n" + verdict(estimate).replace(": ", "\n")
+    chance = chance_mark(row.q, marked=row.may_be_chance)
+    lines = [ratio, verdict(estimate).replace(": ", "\n"), *([chance] if chance else []), which_pair(row)]
+    return "\n".join(lines)
 
 
 def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> None:

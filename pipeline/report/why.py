@@ -9,48 +9,31 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.kernel_names import class_of, uses_tensor_cores
 from harness.results.record import Explanation, KernelTime, TracedWindow
 from harness.results.statistics import ENOUGH_REPLICATES, dispatch_time_s, step_time_s
+from harness.results.thresholds import (
+    AGREES,
+    DECIDES,
+    LAUNCHES,
+    ON_CPU,
+    ON_GPU,
+    PER_STEP,
+    TOLD,
+    UNKNOWN_KERNELS,
+    WORTH_TELLING,
+    Thresholds,
+)
 from pipeline.report.compare import Mode, Row, Section
 from pipeline.report.declared import mode_of
 
 Term = Literal["product", "traffic", "layout", "communication", "other", "idle"]
 TERMS: tuple[Term, ...] = ("product", "traffic", "layout", "communication", "other", "idle")
 
-
-class Thresholds(NamedTuple):
-    """What is still believed, as fractions. Those of a CPU are wider: its steps vary more and its tracers cost more,
-    and nothing there is said of launches."""
-
-    busy: float
-    """Busy time over step time."""
-    windows: float
-    """Busy time of a step in one window and in the other."""
-    processes: float
-    """Step time of the explaining process and of the records."""
-
-
-ON_GPU = Thresholds(busy=1.02, windows=0.05, processes=0.05)
-ON_CPU = Thresholds(busy=1.5, windows=0.25, processes=0.25)
-UNKNOWN_KERNELS = 0.05
-"""Of the busy time: with more, there is no explanation."""
-DECIDES, MENTIONED = 0.15, 0.03
-"""Shares of a step, as xprof has them (op_stats_to_input_pipeline_analysis.cc)."""
-LAUNCHES = 0.8
-"""Dispatch time over step time, from which on a step that waits is launch-bound."""
-TOLD = 0.8
-"""Of a difference, until no more is named."""
-WORTH_TELLING = 0.1
-"""Of the faster step: a smaller difference is not explained."""
-AGREES = 0.15
-"""Of a prediction: how far the measured step may be off."""
 TEN = 10
-PER_STEP = 0.01
-"""By how much counts of a kernel in a step may differ between windows."""
 
 Bound = Literal[
     "launch-bound", "waits for something else", "communication-bound", "matrix products", "memory traffic", "layout"
@@ -114,6 +97,25 @@ class Terms:
         """How many a step has."""
         counts = (kernel.count for kernel in self.window.kernels if class_of(kernel.name, kernel.content) == term)
         return sum(counts) / self.window.steps
+
+    @cached_property
+    def attainable_s(self) -> float | None:
+        """What the step's matrix products would take at the attainable rate of the device; None where either is not
+        known."""
+        peak, work = self.mode.attainable_operations_per_s, self.explanation.work
+        return None if peak is None or work is None or not work.operations else work.operations / peak
+
+    @property
+    def share_of_attainable(self) -> float | None:
+        """Of the whole step: its work over what the device could do in its time."""
+        return None if self.attainable_s is None else self.attainable_s / self.step_s
+
+    @property
+    def products_share_of_attainable(self) -> float | None:
+        """The same of its matrix products' own time. Above 1 only where an algorithm multiplies less than is counted,
+        such as Winograd's."""
+        products_s = self.terms_s["product"]
+        return None if self.attainable_s is None or not products_s else self.attainable_s / products_s
 
     @property
     def longest(self) -> Sequence[KernelTime]:

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from harness.plan import Framework
 from harness.results.quantities import number
+from harness.results.thresholds import DECIDES, MENTIONED
 from pipeline.report.compare import NAMES, Row
-from pipeline.report.why import MENTIONED, Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
+from pipeline.report.why import Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
 
 TERM_WORDS: dict[Term, str] = {
     "product": "convolutions and matrix products",
@@ -108,9 +109,17 @@ def _bound(why: Why) -> str:
         if terms.bound is None:
             continue
         share = terms.terms_s["idle"] / terms.step_s
-        mentioned = f", and waits for {share:.0%} of its time" if MENTIONED <= share < 0.15 else ""
-        texts.append(f"{NAMES[framework]}: {terms.bound}{mentioned}")
+        mentioned = f", and waits for {share:.0%} of its time" if MENTIONED <= share < DECIDES else ""
+        texts.append(f"{NAMES[framework]}: {terms.bound}{_of_attainable(terms)}{mentioned}")
     return f" {'; '.join(texts)}." if texts else ""
+
+
+def _of_attainable(terms: Terms) -> str:
+    """Of a step that is mostly products, where the device's ceiling is known."""
+    share = terms.products_share_of_attainable
+    if terms.bound != "matrix products" or share is None:
+        return ""
+    return f", which reach {share:.0%} of what was attainable on this GPU"
 
 
 def _of_sides(found: Iterable[tuple[Framework, str]]) -> str:

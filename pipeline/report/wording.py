@@ -8,7 +8,7 @@ from harness.plan import FRAMEWORKS, Cell, Framework
 from harness.results.quantities import absences, number
 from harness.results.record import Record
 from harness.results.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
-from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Tally
+from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Tally
 from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
 
 EDGES = (1 / SAME_WITHIN, 1.0, SAME_WITHIN)
@@ -69,6 +69,62 @@ def verdict(estimate: RatioEstimate) -> str:
     if estimate.interval is None:
         return f"undecided: {so_far}, no interval{needed}"
     return f"undecided: {so_far}{needed}"
+
+
+def chance_mark(q: float | None, *, marked: bool) -> str:
+    """`q 0.08: may be chance`, behind a verdict; empty where it is not marked."""
+    return f"q {q:.2f}: may be chance" if marked and q is not None else ""
+
+
+def pair_names(comparison: Comparison) -> str:
+    """`jit / compiled`"""
+    return f"{comparison.jax.execution_mode} / {comparison.torch.execution_mode}"
+
+
+def which_pair(row: Row) -> str:
+    """What the modes in its ratio are."""
+    return "declared pair" if row.best_is_declared else "fastest modes"
+
+
+NOT_BOTH = "not compared: one of its modes is missing"
+
+
+def declared_text(row: Row) -> str:
+    """Of the pair that the use case declares: `1.10 [1.05, 1.15] JAX faster (jit / compiled)`, or why there is no
+    ratio."""
+    if row.declared is None:
+        return NOT_BOTH
+    estimate, names = row.declared.estimate, pair_names(row.declared)
+    if estimate is None:
+        return f"no ratio ({names}): {row.declared.why_no_ratio}"
+    mark = chance_mark(row.declared_q, marked=row.declared_may_be_chance)
+    return f"{times(estimate.value)}{bracket(estimate.interval)} {verdict(estimate)}{mark and f', {mark}'} ({names})"
+
+
+def declared_lines(rows: Iterable[Row]) -> list[str]:
+    """The ratio of the declared pair, where it is not the one of the table."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.comparison is not None and not row.best_is_declared:
+            text = declared_text(row)
+            places[text].append(row.label)
+    return [f"Declared pair of {_some(labels)}: {text}" for text, labels in places.items()]
+
+
+def declared_mean(found: Tally) -> str:
+    """`1.10 [1.05, 1.15] over 4 variants`; empty where no declared pair has a ratio."""
+    if found.declared_mean is None:
+        return ""
+    count = found.declared_ratios
+    interval = bracket(found.declared_interval)
+    return f"{times(found.declared_mean)}{interval} over {count} variant{'' if count == 1 else 's'}"
+
+
+def registered_text(section: Section) -> str:
+    """Whether the rules of this comparison are older than its numbers."""
+    if section.why_exploratory is None:
+        return "Registered before the first record: thresholds, headline pair and exclusions."
+    return f"Exploratory: {section.why_exploratory}."
 
 
 def mean_in_words(found: Tally) -> str:

@@ -21,6 +21,7 @@ from pipeline.doctor import (
     examine_data,
     examine_results,
     examine_slurm,
+    examine_tracer,
     examine_wandb,
     exit_status,
     judge_compiler,
@@ -419,3 +420,23 @@ def test_a_time_limit_that_is_too_short_for_one_measurement_is_told() -> None:
         "warning",
         "a job has 5370 s before it starts again, and one measurement may take 5400 s",
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("RmProfilingAdminOnly: 1", "RmProfilingAdminOnly: 1 (administrators alone may read counters)"),
+        ("RmProfilingAdminOnly: 0", "RmProfilingAdminOnly: 0 (everybody may read counters)"),
+        ("RmProfilingAdminOnly: 7", "RmProfilingAdminOnly: 7;"),
+        ("", "RmProfilingAdminOnly is not told"),
+    ],
+)
+def test_tracer_needs_no_counters_whatever_the_driver_allows(tmp_path: Path, line: str, words: str) -> None:
+    parameters = tmp_path / "params"
+    parameters.write_text(f'ResmanDebugLevel: 4294967295\n{line}\nGpuBlacklist: ""\n')
+    (found,) = examine_tracer(parameters)
+    assert found.verdict == "ok" and words in found.found
+
+
+def test_without_a_driver_nothing_is_said_of_the_tracer(tmp_path: Path) -> None:
+    assert examine_tracer(tmp_path / "params") == []

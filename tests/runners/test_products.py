@@ -118,3 +118,20 @@ def test_gpt2_of_fineweb() -> None:
     of_torch = torch_runner.products.forward_products(session("torch"), tokens)
     of_jax = jax_runner.products.forward_products(session("jax"), jax.ShapeDtypeStruct((2, 64), jnp.int32))
     assert sorted(of_jax) == sorted(of_torch)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "positions"), [("enwik8", "gpt_nano", 64), ("enwik8", "gpt_mini", 256), ("fineweb", "gpt2", 1024)]
+)
+def test_a_gpt_has_the_multiply_adds_that_it_declares(name: str, model: str, positions: int) -> None:
+    """Of one sequence at full size; nothing is computed. So what is achieved by declaration is so by count."""
+    import torch
+
+    import torch_runner.products
+
+    declared = benchmark(name)
+    sizes = declared.sizes().model_dump()
+    session: Any = make_session("torch", "train", benchmark=name, model=model, batch_size=2, sizes=sizes)
+    tokens = torch.empty(1, positions, dtype=torch.long, device="meta")
+    found = torch_runner.products.forward_products(session, tokens)
+    assert sum(product.multiply_adds for product in found) == declared.model(model).multiply_adds

@@ -28,7 +28,7 @@ def test_the_worst_end_of_the_runs_counts(tmp_path, monkeypatch) -> None:
 def test_an_unknown_part_is_named_with_those_that_there_are(capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         run_parts("bench", bench.PARTS, ["timed_lop"])
-    assert "timed_lop: no such part; valid: timed_loop, opacus" in capsys.readouterr().err
+    assert "timed_lop: no such part; valid: timed_loop, clocks, opacus" in capsys.readouterr().err
 
 
 def test_nothing_outside_the_tests_imports_them() -> None:

@@ -80,8 +80,8 @@ def test_answers_at_once(words: list[str]) -> None:
         (["status", "--wacth"], "main.py status: --wacth: there is no such flag; did you mean --watch?"),
         (
             ["sttus"],
-            "main.py: sttus: there is no such command; valid: status, report, data, doctor, cancel, gpu-check, "
-            "wandb, calibrate; did you mean status?",
+            "main.py: sttus: there is no such command; valid: status, report, data, doctor, ceilings, cancel, "
+            "gpu-check, wandb, calibrate; did you mean status?",
         ),
         (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
         (

@@ -3,7 +3,9 @@ Frameworks and tracers are faked."""
 
 import pytest
 
-from harness.plan import JobPlan
+from harness.plan import JobPlan, Registration
+from harness.results.timeline import window_of
+from harness.results.timeline_file import read_timeline
 from tests.made.project import BehavingProject
 
 
@@ -19,8 +21,10 @@ def results(repository: BehavingProject) -> list:
 
 @pytest.mark.parametrize("is_quick", [True, False])
 def test_first_replicate_is_explained(repository: BehavingProject, is_quick: bool) -> None:
-    """A smoke run explains itself; a full one has its second warm start for it."""
-    plan = repository.plan("well", replicates=2)
+    """A smoke run explains itself; a full one has its second warm start for it. The events of the longer window stay
+    beside the record, which also has what was fixed before it."""
+    registered = Registration(checksum="1" * 16, exclusions="2" * 16)
+    plan = repository.plan("well", replicates=2).model_copy(update={"registration": registered})
     assert repository.run(plan if is_quick else full(plan))[0] == 0
     first, second = results(repository)
     explanation = first.explanation
@@ -33,6 +37,14 @@ def test_first_replicate_is_explained(repository: BehavingProject, is_quick: boo
     assert first.explanation_absent is None
     assert (explanation.blocks == first.blocks) == is_quick
     assert (second.explanation, second.explanation_absent) == (None, None)
+    assert {record.registration for record in repository.records()} == {registered}
+    (timeline,) = repository.root.rglob("*-timeline.npz")
+    assert timeline.with_name(timeline.name.replace("-timeline.npz", ".json")).is_file()
+    assert (explanation.timeline, explanation.timeline_absent) == (timeline.name, None)
+    kept = read_timeline(timeline)
+    assert (kept.about.tracer, kept.about.steps) == ("fake tracer 1.2.3", 40)
+    again = window_of(kept.timeline, steps=40, contents=kept.about.contents)
+    assert again.busy_s == pytest.approx(explanation.windows[1].busy_s)
 
 
 @pytest.mark.parametrize("is_quick", [True, False])

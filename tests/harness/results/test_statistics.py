@@ -12,6 +12,7 @@ from harness.results.record import Energy, Latency
 from harness.results.statistics import (
     Interval,
     RatioEstimate,
+    benjamini_hochberg,
     calls_needed,
     energy_per_sample,
     estimate_ratio,
@@ -31,6 +32,7 @@ from harness.results.statistics import (
     sample_summary,
     step_time_s,
     student_t_95,
+    student_t_tails,
     throughput_samples_per_s,
 )
 from tests.made.records import blocks
@@ -320,3 +322,43 @@ def test_net_energy_leaves_out_what_idling_costs() -> None:
     assert (energy_per_sample(energy), net_energy_per_sample(energy)) == (3.0, 2.0)
     assert net_energy_per_sample(Energy(gross_joules=900.0, window_s=3.0, samples=300)) is None
     assert energy_per_sample(Energy(absent="no GPU")) is None
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "tails"),
+    [
+        (1.0, 1, 0.5),  # Cauchy: 1 - 2 atan(1) / pi
+        (0.0, 4, 1.0),
+        (math.sqrt(2), 2, 1 - math.sqrt(0.5)),  # 1 - t / sqrt(2 + t**2)
+        *((student_t_95(freedom), freedom, 0.05) for freedom in (1, 2, 3, 4, 9, 10, 29, 30)),
+    ],
+)
+def test_tails_of_student_t(t: float, freedom: int, tails: float) -> None:
+    assert student_t_tails(t, freedom) == pytest.approx(tails, rel=1e-3)
+
+
+def test_p_value_of_a_ratio() -> None:
+    """d = log 2 + (-1, 0, 1) * 0.1: t = log 2 / 0.1 * sqrt(3) = 12.006 with 2 degrees of freedom."""
+    differences = [math.log(2) - 0.1, math.log(2), math.log(2) + 0.1]
+    t = math.log(2) / 0.1 * math.sqrt(3)
+    estimate = estimate_ratio([math.exp(one) for one in differences], [1.0] * 3)
+    assert estimate.p == pytest.approx(1 - t / math.sqrt(2 + t**2))
+    assert estimate_ratio([2.0], [1.0]).p is None
+    assert estimate_ratio([2.0] * 3, [1.0] * 3).p == 0
+    assert estimate_ratio([1.0] * 3, [1.0] * 3).p == 1
+
+
+def test_p_is_below_5_percent_just_where_the_interval_excludes_1() -> None:
+    for shift in (0.0, 0.02, 0.024, 0.025, 0.026, 0.1):
+        estimate = estimate_ratio([math.exp(shift + step) for step in (-0.01, 0.0, 0.01)], [1.0] * 3)
+        assert estimate.interval is not None and estimate.p is not None
+        assert (estimate.p < 0.05) == (estimate.interval.low > 1)
+
+
+def test_q_values_of_benjamini_and_hochberg() -> None:
+    """m = 4: 0.01 * 4 / 1 = 0.04; 0.02 * 4 / 2 = 0.04; 0.04 * 4 / 3 = 0.0533; 0.5 * 4 / 4 = 0.5."""
+    assert benjamini_hochberg([0.04, 0.01, 0.5, 0.02]) == pytest.approx([0.16 / 3, 0.04, 0.5, 0.04])
+    assert benjamini_hochberg([0.04, 0.05]) == pytest.approx([0.05, 0.05])  # not 0.08: the second takes it along
+    assert benjamini_hochberg([]) == []
+    assert benjamini_hochberg([0.03]) == [0.03]
+    assert benjamini_hochberg([0.9, 0.9]) == [0.9, 0.9]

@@ -56,9 +56,12 @@ def recompute(folder: Path) -> list[Json]:
         line["modes_compared"] = sum(not other["worthless"] for other in beside) + len(only_screened)
     for line in lines:
         line |= compared(line, lines, screening) | scaling(line, lines)
+    for doubtful in (False, True):
+        of_family = [line for line in lines if (line["quick"] or line["data"] == "sample") == doubtful]
+        fill_in_q([line for line in of_family if "p" in line and line["is_judged"]])
     for line in lines:
-        for name in ("throughputs", "gated", "many_steps", "worthless", "unstable"):
-            del line[name]
+        for name in ("throughputs", "gated", "many_steps", "worthless", "unstable", "is_judged"):
+            line.pop(name, None)
     return lines
 
 
@@ -285,7 +288,16 @@ def compared(line: Json, lines: list[Json], screening: dict[str, dict[str, float
     found = ratio([math.log(ours[number] / theirs[number]) for number in common])
     if jax["unstable"] or torch["unstable"]:
         found |= {"verdict": "undecided", "replicates_needed": None}
-    return {"fastest": fastest} | found
+    is_judged = len(common) >= 3 and not (jax["unstable"] or torch["unstable"])
+    return {"fastest": fastest, "is_judged": is_judged} | found
+
+
+def fill_in_q(lines: list[Json]) -> None:
+    """Of lines that are judged; each ratio stands in two of them."""
+    for line in lines:
+        of_each = sorted(other["p"] for other in lines if other["framework"] == line["framework"])
+        at_least = [(p, rank) for rank, p in enumerate(of_each, start=1) if p >= line["p"]]
+        line["q"] = min(p * len(of_each) / rank for p, rank in at_least)
 
 
 def screened(folder: Path) -> dict[str, dict[str, float]]:
@@ -343,6 +355,7 @@ def ratio(log_ratios: list[float]) -> Json:
     reach = t_95(count - 1) * spread / math.sqrt(count)
     low, high = math.exp(mean - reach), math.exp(mean + reach)
     found |= {"ratio_low": low, "ratio_high": high}
+    found["p"] = float(mean == 0) if spread == 0 else t_tails(abs(mean) / spread * math.sqrt(count), count - 1)
     if count < 3:
         return found | {"replicates_needed": 3}
     if low >= 1 / 1.01 and high <= 1.01:
@@ -394,6 +407,16 @@ def t_95(freedom: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if share(middle) < 0.475 else (low, middle)
     return round(low, 3)
+
+
+def t_tails(t: float, freedom: int) -> float:
+    """P(|T| >= t): twice Student's density from t on, in the angle atan(sqrt(freedom) / x), by Simpson's rule."""
+    scale = 2 * math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    pieces = 2000
+    width = (math.atan2(math.sqrt(freedom), t)) / pieces
+    weights = (1 if i in (0, pieces) else 4 if i % 2 else 2 for i in range(pieces + 1))
+    powers = (math.sin(i * width) ** (freedom - 1) for i in range(pieces + 1))
+    return scale * width / 3 * math.fsum(w * power for w, power in zip(weights, powers, strict=True))
 
 
 def scaling(line: Json, lines: list[Json]) -> Json:

@@ -83,13 +83,17 @@ def test_text_is_escaped_for_latex(plain_text: str, escaped: str) -> None:
 
 def test_the_latex_row_of_a_pair() -> None:
     (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
-    row = section_table(section).splitlines()[-4]
+    *_, row, _, _, _, exploratory = section_table(section).splitlines()
     ratio = r"1.50 [1.50, 1.50]\textsuperscript{1}"
     jax, torch = "jit (best of 2) & 3,000", "compiled (best of 2) & 2,000"
-    assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster \\"
+    assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster & 0 & the same \\"
+    assert exploratory.startswith(r"\par\noindent{\footnotesize Exploratory: ")
     overview = overview_table([section], {}).splitlines()
-    assert overview[-4] == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1 & 0 & 0 & 0 & 0 \\"
-    assert overview[-1] == (
+    assert (
+        overview[-5]
+        == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1.50 [1.50, 1.50] over 1 variant & 1 & 0 & 0 & 0 & 0 \\"
+    )
+    assert overview[-2] == (
         r"\par\noindent{\footnotesize \textsuperscript{1} The two sides: not recorded: GPU, driver, node, CPUs, "
         r"libraries, variables, code, pairing.\par}"
     )
@@ -117,7 +121,7 @@ def test_flags_stand_before_the_ratio_and_each_difference_is_told_once() -> None
     (section,) = sections(found, passed)
     text_of = section_table(section)
     assert text_of.count(r"1.50 [1.50, 1.50]\textsuperscript{1} undecided") == 2  # bf16 and tf32
-    assert r" & 2,000 & 1.50 [1.50, 1.50] undecided \\" in text_of  # fp32: all equal
+    assert r" & 2,000 & 1.50 [1.50, 1.50] undecided &  & not compared: one of" in text_of  # fp32: all equal
     assert text_of.count(r"cnn-{}b100-{}fp32 & few\_replicates & jit (only mode)") == 1
     assert r"\textsuperscript{1} The two sides: not equal: node: n1 / n2; cnn-{}b100-{}bf16 (and 1 more)." in text_of
     assert r"\textsuperscript{2}" not in text_of

@@ -1,0 +1,96 @@
+"""Ceilings by hand-worked times."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import RecordError
+from harness.plan import Framework
+from harness.results.ceilings import (
+    Ceiling,
+    CeilingsRecord,
+    attainable,
+    datasheet,
+    read_ceilings,
+    write_ceilings,
+)
+from tests.made.records import blocks
+
+
+def product(shape: tuple[int, int, int], call_s: float, precision: Any = "fp32") -> Ceiling:
+    return Ceiling(kind="product", precision=precision, shape=shape, blocks=blocks([10 * call_s] * 3))
+
+
+def triad(elements: int, call_s: float) -> Ceiling:
+    return Ceiling(kind="triad", precision="fp32", shape=(elements,), blocks=blocks([10 * call_s] * 3))
+
+
+def made(framework: Framework, *ceilings: Ceiling, minute: int = 0) -> CeilingsRecord:
+    return CeilingsRecord(
+        framework=framework,
+        started_at="2026-11-21T10:00:00+00:00",
+        ended_at=f"2026-11-21T10:{minute:02}:00+00:00",
+        environment={"gpu": {"name": "NVIDIA H200"}, "framework": {"platform": "gpu"}},
+        ceilings=list(ceilings),
+    )
+
+
+def test_a_product_has_two_operations_for_each_multiply_add_and_a_triad_twelve_bytes() -> None:
+    one = product((2, 3, 5), 1e-6)
+    assert (one.work, one.per_s) == (60, pytest.approx(60e6))
+    other = triad(1000, 1e-6)
+    assert (other.work, other.per_s) == (12_000, pytest.approx(12e9))
+
+
+def test_best_of_all_shapes_and_frameworks() -> None:
+    """JAX: 2e9 in 1 ms, and 16e9 in 4 ms. PyTorch: 2e9 in 0.52 ms."""
+    jax = made("jax", product((1000, 1000, 1000), 1e-3), product((2000, 2000, 2000), 4e-3), triad(10**6, 1e-3))
+    torch = made("torch", product((1000, 1000, 1000), 0.52e-3), product((1000, 1000, 1000), 1e-4, "bf16"))
+    found = attainable([jax, torch])
+    assert found.operations_per_s["fp32"].by_framework == pytest.approx({"jax": 4e12, "torch": 2e9 / 0.52e-3})
+    assert found.peak("fp32") == pytest.approx(4e12)
+    assert found.operations_per_s["fp32"].differ  # 3.85 is 4 % less than 4
+    assert found.peak("bf16") == pytest.approx(2e13) and not found.operations_per_s["bf16"].differ
+    assert found.peak("tf32") is None
+    assert found.bytes_per_s is not None and found.bytes_per_s.best == pytest.approx(12e9)
+
+
+def test_newest_record_of_a_framework_counts() -> None:
+    old, new = (product((1000, 1000, 1000), call_s) for call_s in (1e-4, 1e-3))
+    found = attainable([made("jax", new, minute=5), made("jax", old, minute=1)])
+    assert found.peak("fp32") == pytest.approx(2e12)
+    assert attainable([]).operations_per_s == {}
+
+
+def test_a_record_is_written_and_read(tmp_path: Path) -> None:
+    record = made("jax", triad(1000, 1e-6))
+    write_ceilings(record, tmp_path / "one.json")
+    assert read_ceilings(tmp_path / "one.json") == record
+    for text in ("", "{}", "[" * 10_000):
+        (tmp_path / "odd.json").write_text(text)
+        with pytest.raises(RecordError, match="odd.json"):
+            read_ceilings(tmp_path / "odd.json")
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "bf16"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM", 989e12),
+        ("NVIDIA H100 PCIe", "H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40 GB", 312e12),
+        ("NVIDIA RTX A5000", "RTX A5000", 111e12),
+        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti", None),
+    ],
+)
+def test_datasheet_of_a_name(device: str, name: str, bf16: float | None) -> None:
+    found = datasheet(device)
+    assert found is not None and (found.name, found.per_s("bf16")) == (name, bf16)
+    assert found.per_s("fp64") is None
+
+
+@pytest.mark.parametrize(
+    "device", ["NVIDIA GH200 480GB", "NVIDIA H200 MIG 1g.18gb", "CPU: Xeon", "NVIDIA A100-PCIE-40GB"]
+)
+def test_no_datasheet_for_another_device(device: str) -> None:
+    assert datasheet(device) is None

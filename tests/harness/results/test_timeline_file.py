@@ -1,0 +1,130 @@
+"""The events beside a record, and the same for ui.perfetto.dev, by hand-worked events."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.errors import RecordError
+from harness.results import timeline_file as module
+from harness.results.timeline import Timeline, timeline_of, window_of
+from harness.results.timeline_file import chrome_trace, read_timeline, write_timeline
+
+US = 1e-6
+EVENTS = [
+    # Name, start, end, when the launching call had returned.
+    ("gemm", 1000.0 * US, 1004.0 * US, 999.5 * US),
+    ("loop_add_fusion", 1002.0 * US, 1005.5 * US, math.nan),
+    ("fusion_3", 1004.0 * US, 1006.0 * US, 1003.0 * US),
+]
+
+
+def written(path: Path, timeline: Timeline, **changes: Any) -> Path:
+    about: dict[str, Any] = {"tracer": "a tracer", "on_device": True, "steps": 2, "contents": {"fusion_3": "product"}}
+    write_timeline(path, timeline, **(about | changes))
+    return path
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    timeline = timeline_of(EVENTS, dropped=3, counts=[True, True, False])
+    kept = read_timeline(written(tmp_path / "t.npz", timeline))
+    assert (kept.about.steps, kept.about.events, kept.timeline.dropped) == (2, 3, 3)
+    assert [kept.timeline.names[place] for place in kept.timeline.name] == ["gemm", "loop_add_fusion", "fusion_3"]
+    assert kept.timeline.start_s / US == pytest.approx([0, 2, 4])
+    assert kept.timeline.end_s / US == pytest.approx([4, 5.5, 6])
+    assert kept.timeline.launched_s / US == pytest.approx([-0.5, np.nan, 3], nan_ok=True)
+    assert kept.timeline.counts.tolist() == [True, True, False]
+    ours, theirs = (
+        window_of(one, steps=2, contents={"fusion_3": "product"}).model_dump() for one in (kept.timeline, timeline)
+    )
+    assert ours.pop("kernels")[0]["name"] == theirs.pop("kernels")[0]["name"]
+    assert ours == pytest.approx(theirs)
+
+
+def test_chrome_trace_by_hand(tmp_path: Path) -> None:
+    """The second event begins in the first, so it has a lane of its own; the third has the first one's again."""
+    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline_of(EVENTS))), "JAX jit")
+    events = found["traceEvents"]
+    assert [event for event in events if event["ph"] == "X"] == [
+        {"ph": "X", "pid": 1, "tid": 1, "name": "gemm", "cat": "product", "ts": 0.0, "dur": 4.0},
+        {"ph": "X", "pid": 1, "tid": 2, "name": "loop_add_fusion", "cat": "traffic", "ts": 2.0, "dur": 3.5},
+        {"ph": "X", "pid": 1, "tid": 1, "name": "fusion_3", "cat": "product", "ts": 4.0, "dur": 2.0},
+    ]
+    assert [(event["name"], event["ts"]) for event in events if event["ph"] == "i"] == [
+        ("gemm", -0.5),
+        ("fusion_3", 3.0),
+    ]
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert names == {
+        (1, 0): "JAX jit: kernels",
+        (1, 1): "kernels, lane 1",
+        (1, 2): "kernels, lane 2",
+        (2, 0): "JAX jit: calls of the host, where they had returned",
+    }
+    assert found["otherData"]["steps"] == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_events_of_one_lane_never_overlap_and_no_lane_is_wasted(seed: int, tmp_path: Path) -> None:
+    draw = np.random.default_rng(seed)
+    starts = draw.integers(0, 500, 300)
+    ends = starts + draw.integers(0, 9, 300)
+    timeline = timeline_of([("k", s * US, e * US, math.nan) for s, e in zip(starts, ends, strict=True)])
+    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline)), "")
+    events = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    assert len(events) == 300
+    for lane in {event["tid"] for event in events}:
+        own = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["tid"] == lane]
+        assert all(first[1] <= second[0] + 1e-6 for first, second in zip(own, own[1:], strict=False))
+    at_once = max(int(((starts <= tick) & (tick < ends)).sum()) for tick in range(510))
+    zero = int((starts == ends).any())  # such an event needs a lane of its own, too
+    assert at_once <= max(event["tid"] for event in events) <= at_once + zero
+
+
+def test_operators_of_a_host_have_no_launches(tmp_path: Path) -> None:
+    timeline = timeline_of([("aten::mm", 0.0, US, math.nan)])
+    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline, on_device=False)), "PyTorch eager")
+    assert {event["pid"] for event in found["traceEvents"]} == {1}
+    assert found["traceEvents"][0]["args"]["name"] == "PyTorch eager: operators"
+
+
+def test_only_the_first_events_of_very_many_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_EVENTS", 2)
+    kept = read_timeline(written(tmp_path / "t.npz", timeline_of(EVENTS[::-1])))
+    assert [kept.timeline.names[place] for place in kept.timeline.name] == ["gemm", "loop_add_fusion"]
+    assert kept.about.events == 3
+
+
+def test_a_window_without_events(tmp_path: Path) -> None:
+    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline_of([]))), "")
+    assert [event["ph"] for event in found["traceEvents"]] == ["M"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"name": np.array([0, 1, 9], np.int32)}, "an event has a name that is not there"),
+        ({"end_ns": np.array([-1, 1, 1], np.int64)}, "an event ends before it starts"),
+        ({"start_ns": np.zeros(2, np.int64)}, "'start_ns' is not an array of 3 such values"),
+        ({"about": np.array('{"schema_version": 2}')}, "schema_version"),
+    ],
+)
+def test_an_odd_file_is_named(tmp_path: Path, changed: dict[str, Any], what: str) -> None:
+    path = written(tmp_path / "t.npz", timeline_of(EVENTS))
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    np.savez(path, **(content | changed))
+    with pytest.raises(RecordError, match=what) as raised:
+        read_timeline(path)
+    assert str(path) in str(raised.value)
+
+
+def test_no_timeline_at_all_is_named(tmp_path: Path) -> None:
+    for text in (b"", b"nothing"):
+        (tmp_path / "t.npz").write_bytes(text)
+        with pytest.raises(RecordError, match="not a timeline"):
+            read_timeline(tmp_path / "t.npz")
+    with pytest.raises(RecordError, match="not a timeline"):
+        read_timeline(tmp_path / "absent.npz")

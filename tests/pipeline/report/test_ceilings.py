@@ -1,0 +1,148 @@
+"""Shares of what is attainable, the roofline, and the table of ceilings, from records whose answer is known."""
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from harness.paths import Results
+from harness.plan import Framework
+from harness.results.ceilings import Ceiling, CeilingsRecord, write_ceilings
+from harness.results.record import Record
+from pipeline.report.ceilings import (
+    DeviceCeilings,
+    attainable_of_devices,
+    ceiling_lines,
+    read_all_ceilings,
+    sources,
+)
+from pipeline.report.command import ReportOptions, report_command
+from pipeline.report.compare import Section, sections
+from pipeline.report.figures import section_drawing
+from pipeline.report.page import page_html
+from pipeline.report.tables import why_csv_text
+from pipeline.report.why import terms_of, why_of
+from pipeline.report.why_words import why_sentence
+from tests.made.explained_records import GEMM, explained, explanation, launch_bound_pair
+from tests.made.records import blocks
+from tests.made.report_records import H200, passed, plain, save, text
+
+
+def made(framework: Framework, teraflops: float, terabytes: float) -> CeilingsRecord:
+    """Of fp32: a product of 2e12 operations, and a triad of 12e9 bytes."""
+    ceilings = [
+        Ceiling(kind="product", precision="fp32", shape=(10**4,) * 3, blocks=blocks([10 * 2 / teraflops] * 3)),
+        Ceiling(kind="triad", precision="fp32", shape=(10**9,), blocks=blocks([10 * 0.012 / terabytes] * 3)),
+    ]
+    return CeilingsRecord(
+        framework=framework,
+        started_at="2026-11-21T10:00:00+00:00",
+        ended_at="2026-11-21T10:01:00+00:00",
+        environment=H200,
+        ceilings=ceilings,
+    )
+
+
+CEILINGS: DeviceCeilings = attainable_of_devices([made("jax", 50.0, 4.2), made("torch", 40.0, 4.3)])
+"""50 TFLOP/s and 4.3 TB/s."""
+
+
+def compared(records: Iterable[Record], ceilings: DeviceCeilings = CEILINGS) -> Section:
+    (section,) = sections(records, passed, ceilings)
+    return section
+
+
+def test_share_of_attainable_by_hand() -> None:
+    """6e9 operations at 50e12 per second take 0.12 ms: of JAX's step of 2 ms 6 %, of its 1.2 ms of products 10 %."""
+    (row,) = compared(launch_bound_pair()).rows
+    jax, torch = (terms_of(mode) for mode in row.modes)
+    assert jax is not None and torch is not None
+    assert jax.share_of_attainable == pytest.approx(0.06)
+    assert jax.products_share_of_attainable == pytest.approx(0.1)
+    assert torch.share_of_attainable == pytest.approx(0.03)
+
+
+def test_sentence_of_a_side_that_is_mostly_products_has_its_share() -> None:
+    why = why_of(compared(launch_bound_pair()).rows[0])
+    assert why is not None and why_sentence(why).endswith(
+        "JAX: matrix products, which reach 10% of what was attainable on this GPU, and waits for 10% of its time."
+    )
+
+
+def test_without_a_ceiling_nothing_is_said_of_one() -> None:
+    section = compared(launch_bound_pair(), {"NVIDIA A100": CEILINGS["NVIDIA H200"]})
+    (row,) = section.rows
+    terms = terms_of(row.modes[0])
+    assert terms is not None and terms.share_of_attainable is None and terms.products_share_of_attainable is None
+    why = why_of(row)
+    assert why is not None and "attainable" not in why_sentence(why)
+    assert "roofline" not in section_drawing(section, {}).data
+    assert "of attainable" in page_html([section], {}, [], (), Path("results"))
+
+
+def test_a_ceiling_is_that_of_the_rows_precision() -> None:
+    jax, torch = (explanation({GEMM: (1, 1.0)}, step_ms=1.1) for _ in range(2))
+    records = [
+        *explained("jax", "jit", jax, precision="tf32"),
+        *explained("torch", "eager", torch, precision="tf32"),
+    ]
+    assert compared(records).rows[0].modes[0].attainable_operations_per_s is None
+
+
+def test_nothing_counted_has_no_share() -> None:
+    without = explanation({GEMM: (1, 1.0)}, step_ms=1.1, work=None)
+    records = [*explained("jax", "jit", without), *explained("torch", "eager", without)]
+    terms = terms_of(compared(records).rows[0].modes[0])
+    assert terms is not None and terms.share_of_attainable is None
+
+
+def test_roofline_by_hand() -> None:
+    """6e9 operations over 2**20 bytes are 5722 per byte; the ridge is at 50 / 4.3 = 11.628."""
+    drawing = section_drawing(compared(launch_bound_pair()), {})
+    points = drawing.data["roofline"]
+    steps = {point["framework"]: point for point in points if point["kind"] == "step"}
+    assert steps["JAX"]["intensity"] == pytest.approx(5722, rel=1e-4)
+    assert (steps["JAX"]["teraflops"], steps["PyTorch"]["teraflops"]) == (3.0, 1.5)
+    assert (steps["JAX"]["share"], steps["PyTorch"]["share"]) == (0.06, 0.03)
+    roof = [(point["intensity"], point["teraflops"]) for point in points if point["kind"] == "roof"]
+    assert [x for x, _ in roof] == pytest.approx([11.628 / 2, 11.628, 2 * 5722], rel=1e-4)
+    assert [y for _, y in roof] == pytest.approx([25, 50, 50], rel=1e-4)
+    assert "roofline" in [chart.name for chart in drawing.charts]
+
+
+def test_lines_of_the_ceilings_and_their_sources() -> None:
+    assert ceiling_lines(CEILINGS) == [
+        "NVIDIA H200: matrix products, fp32: 50 TFLOP/s attainable (JAX 50, PyTorch 40); datasheet 67 TFLOP/s (75%)",
+        "NVIDIA H200: memory: 4.3 TB/s attainable; datasheet 4.8 TB/s (90%)",
+    ]
+    (source,) = sources(CEILINGS)
+    assert source.startswith("H200 SXM: NVIDIA's datasheet")
+
+
+def test_ceilings_in_csv_page_and_terminal(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    for record in launch_bound_pair():
+        save(record, results)
+    for one in (made("jax", 50.0, 4.2), made("torch", 40.0, 4.3)):
+        write_ceilings(one, results.new_ceilings(one.framework))
+    (results.ceilings / "odd.json").write_text("{}")
+    console = plain(width=300)
+    assert report_command(results, ReportOptions(figures=False), console, passed) == 0
+    assert "NVIDIA H200: memory: 4.3 TB/s attainable; datasheet 4.8 TB/s (90%)" in text(console)
+    assert "odd.json: no record of ceilings" in text(console)
+    page = (results.report / "report.html").read_text()
+    assert "67 TFLOP/s (75%)" in page and '<td class="n">6.0%</td>' in page
+    lines = list(csv.DictReader(io.StringIO((results.report / "why.csv").read_text())))
+    assert [float(line["share_of_attainable"]) for line in lines] == pytest.approx([0.06, 0.03])
+    assert float(lines[0]["attainable_operations_per_s"]) == pytest.approx(50e12)
+
+
+def test_csv_without_ceilings_has_empty_cells() -> None:
+    (line, _) = csv.DictReader(io.StringIO(why_csv_text([compared(launch_bound_pair(), {})])))
+    assert line["share_of_attainable"] == line["attainable_operations_per_s"] == ""
+
+
+def test_a_folder_that_is_not_there_has_no_ceilings(tmp_path: Path) -> None:
+    assert read_all_ceilings(tmp_path / "absent") == ({}, [])

@@ -1,0 +1,223 @@
+"""The declared pair beside the fastest modes, names that may be chance, and what was registered."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.plan import Cell, Framework, Registration
+from harness.results.record import Record
+from harness.work.registration import registration
+from pipeline.report.chance import by_chance, chance_sentence
+from pipeline.report.compare import Row, Section, sections, tally
+from pipeline.report.page import page_html
+from pipeline.report.tables import csv_text, overview_table, section_table
+from pipeline.report.terminal import print_sections
+from pipeline.report.wording import declared_lines, declared_mean, registered_text, which_pair
+from tests.made.report_records import CELL, passed, plain, record, text
+
+QUIET = (-0.001, 0.0, 0.001)
+REGISTERED = registration("train", [])
+
+
+def of_mode(
+    framework: Framework, mode: str, speed: float, noise: Sequence[float] = QUIET, **changes: Any
+) -> list[Record]:
+    """A replicate for each of the logarithms in `noise`."""
+    return [
+        record(framework, mode, speed * math.exp(one), replicate=number, **{"registration": REGISTERED} | changes)
+        for number, one in enumerate(noise)
+    ]
+
+
+STILL = (0.0, 0.0, 0.0)
+
+
+def four_modes(**changes: Any) -> list[Record]:
+    """Best: taps 3000 / eager 2000. Declared: jit 2800 / compiled 1000."""
+    return [
+        *of_mode("jax", "jit", 2800, **changes),
+        *of_mode("jax", "taps", 3000, **changes),
+        *of_mode("torch", "compiled", 1000, STILL, **changes),
+        *of_mode("torch", "eager", 2000, STILL, **changes),
+    ]
+
+
+def only(records: list[Record]) -> tuple[Section, Row]:
+    (section,) = sections(records, passed)
+    (row,) = section.rows
+    return section, row
+
+
+def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
+    section, row = only(four_modes())
+    assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
+    assert row.declared_ratio is not None and row.declared_ratio.value == pytest.approx(2.8)
+    assert row.declared is not None
+    assert (row.declared.jax.execution_mode, row.declared.torch.execution_mode) == ("jit", "compiled")
+    assert not row.best_is_declared and which_pair(row) == "fastest modes"
+    # t[2] = 4.303 times 0.001 / sqrt(3) is 0.0025: 2.8 * exp(+-0.0025)
+    (line,) = declared_lines(section.rows)
+    assert line == "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (jit / compiled)"
+
+
+def test_mean_of_the_declared_pairs_stands_beside_that_of_the_fastest() -> None:
+    """2.8 and 1.4: their geometric mean is 1.98; of the fastest modes 1.5 and 1.4. One variant has no declared pair."""
+    records = [
+        *four_modes(),
+        *of_mode("jax", "jit", 1400, batch_size=200),
+        *of_mode("torch", "compiled", 1000, STILL, batch_size=200),
+        *of_mode("jax", "jit", 9000, batch_size=300),
+        *of_mode("torch", "eager", 1000, STILL, batch_size=300),
+    ]
+    (section,) = sections(records, passed)
+    found = tally(section.rows)
+    assert found.declared_mean == pytest.approx(math.sqrt(2.8 * 1.4)) and found.declared_ratios == 2
+    assert found.mean == pytest.approx((1.5 * 1.4 * 9) ** (1 / 3)) and found.ratios == 3
+    assert declared_mean(found).endswith("over 2 variants")
+    page = page_html([section], {}, records, (), Path("results"))
+    assert f"Of the declared pairs: <b>{declared_mean(found)}</b>." in page
+    assert declared_mean(found) in overview_table([section], {})
+    assert declared_mean(tally([])) == ""
+
+
+def test_where_the_best_is_the_declared_pair_it_is_said_once() -> None:
+    section, row = only([*of_mode("jax", "jit", 3000), *of_mode("torch", "compiled", 2000, STILL)])
+    assert row.best_is_declared and which_pair(row) == "declared pair"
+    assert row.declared_ratio is row.ratio
+    assert declared_lines(section.rows) == []
+
+
+@pytest.mark.parametrize("missing", ["jit", "compiled"])
+def test_without_one_of_its_modes_there_is_no_declared_ratio(missing: str) -> None:
+    kept = [one for one in four_modes() if one.measurement.variant.execution_mode != missing]
+    section, row = only(kept)
+    assert row.declared is None and row.ratio is not None
+    assert declared_lines(section.rows) == ["Declared pair of cnn-b100-fp32: not compared: one of its modes is missing"]
+
+
+def test_a_worthless_mode_is_in_no_declared_pair() -> None:
+    records = [
+        one.model_copy(update={"result": one.result.model_copy(update={"recompiles": 1})})
+        if one.result and one.measurement.variant.execution_mode == "jit"
+        else one
+        for one in four_modes()
+    ]
+    assert only(records)[1].declared is None
+
+
+def test_declared_pair_in_csv_latex_terminal_and_page() -> None:
+    section, _ = only(four_modes())
+    lines = {line["execution_mode"]: line for line in csv.DictReader(io.StringIO(csv_text([section])))}
+    assert {mode: (line["fastest"], line["declared"]) for mode, line in lines.items()} == {
+        **{"jit": ("False", "True"), "taps": ("True", "False")},
+        **{"compiled": ("False", "True"), "eager": ("True", "False")},
+    }
+    assert float(lines["jit"]["declared_ratio_jax_over_torch"]) == pytest.approx(2.8)
+    assert float(lines["taps"]["ratio_jax_over_torch"]) == pytest.approx(1.5)
+    assert lines["taps"]["declared_ratio_jax_over_torch"] == lines["jit"]["ratio_jax_over_torch"] == ""
+    assert lines["compiled"]["declared_verdict"] == "JAX faster"
+    assert "2.80 [2.79, 2.81] JAX faster (jit / compiled)" in section_table(section)
+    console = plain()
+    print_sections([section], console, {})
+    shown = " ".join(text(console).split())
+    assert "fastest modes" in shown
+    assert "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (jit / compiled)" in shown
+    page = page_html([section], {}, four_modes(), (), Path("results"))
+    assert '<td class="two-sides">2.80 [2.79, 2.81] JAX faster (jit / compiled)</td>' in page
+
+
+def many_rows(*shifts: float) -> list[Record]:
+    """One row for each: the logarithm of its ratio, with d = shift + (-0.01, 0, 0.01)."""
+    found = []
+    for number, shift in enumerate(shifts, start=1):
+        found += of_mode("jax", "jit", 1000 * math.exp(shift), (-0.01, 0.0, 0.01), batch_size=100 * number)
+        found += of_mode("torch", "compiled", 1000, STILL, batch_size=100 * number)
+    return found
+
+
+def t_of(shift: float) -> float:
+    """p with two degrees of freedom: 1 - t / sqrt(2 + t**2), t = shift / 0.01 * sqrt(3)."""
+    t = shift / 0.01 * math.sqrt(3)
+    return 1 - t / math.sqrt(2 + t**2)
+
+
+def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
+    """Of 4 ratios, p is 0.0486, 0.2, 0.3 and 0.0003: named are the first and the last; q of the first is 2 * p."""
+    (section,) = sections(many_rows(0.0252, 0.011, 0.008, 0.35), passed)
+    first, *_, last = section.rows
+    assert first.ratio is not None and first.ratio.verdict == "JAX faster"
+    assert first.q == pytest.approx(2 * t_of(0.0252)) and last.q == pytest.approx(4 * t_of(0.35))
+    assert [row.may_be_chance for row in section.rows] == [True, False, False, False]
+    found = by_chance(section.rows)
+    assert (found.judged, found.same, found.named, found.marked) == (4, 0, 2, 1)
+    assert found.expected == pytest.approx(0.2)
+    assert chance_sentence([section]) == (
+        "4 ratios with a verdict or enough replicates for one, 0 of them `same`: a side is named in 2. If no side "
+        "was faster in any of the 4 that are not `same`, chance would name about 0.2 (5 %). Marked `may be chance`: 1, "
+        "where q (Benjamini and Hochberg) is above 0.05."
+    )
+    assert "0.097 (may be chance)" in section_table(section)
+    assert "0.097" in csv_text([section])
+    assert r"chance would name about 0.2 (5 \%)" in overview_table([section], {})
+    console = plain()
+    print_sections([section], console, {})
+    assert "q 0.10: may be chance" in text(console)
+
+
+def test_same_is_no_name_that_chance_could_have_given() -> None:
+    records = [*of_mode("jax", "jit", 1000, STILL), *of_mode("torch", "compiled", 1000, STILL)]
+    (section,) = sections(records, passed)
+    found = by_chance(section.rows)
+    assert (found.judged, found.same, found.named, found.expected) == (1, 1, 0, 0)
+
+
+def test_too_few_replicates_and_doubts_are_in_no_family() -> None:
+    few = [*of_mode("jax", "jit", 1020, (0.0, 0.01)), *of_mode("torch", "compiled", 1000, (0.0, 0.0))]
+    (section,) = sections(few, passed)
+    assert section.rows[0].q is None and chance_sentence([section]) == ""
+    (section,) = sections(many_rows(0.0252), passed)
+    assert section.rows[0].q == pytest.approx(t_of(0.0252)) and not section.rows[0].may_be_chance
+
+
+def test_sample_data_change_no_q_of_what_may_be_quoted() -> None:
+    alone = sections(many_rows(0.0252), passed)
+    both = sections([*many_rows(0.0252), *(of_sample(one) for one in many_rows(0.001, 0.002, 0.003))], passed)
+    assert both[0].rows[0].q == alone[0].rows[0].q
+
+
+def of_sample(one: Record) -> Record:
+    measurement = one.measurement.model_copy(update={"data": "sample"})
+    return one.model_copy(update={"measurement": measurement, "measurement_id": measurement.id})
+
+
+def test_registered_before_the_first_record() -> None:
+    section, _ = only(four_modes())
+    assert section.why_exploratory is None
+    assert registered_text(section).startswith("Registered before the first record")
+
+
+def test_exploratory_and_why() -> None:
+    def why(records: list[Record]) -> str | None:
+        return only(records)[0].why_exploratory
+
+    of_then = Registration(checksum="0" * 16, exclusions=REGISTERED.exclusions)
+    assert (
+        why(four_modes(registration=of_then)) == "thresholds or headline pair were changed since its records were made"
+    )
+    other = registration("train", [{"precision": ["bf16"]}])
+    mixed = [*four_modes()[:6], *four_modes(registration=other)[6:]]
+    assert why(mixed) == "thresholds, headline pair or exclusions were changed between its records"
+    old = [*four_modes()[:9], *four_modes(registration=None)[9:]]
+    assert why(old) == "3 of 12 records do not say what was fixed before them"
+
+
+def test_a_use_case_without_a_declared_pair_has_a_report() -> None:
+    cell = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="of_long_ago")
+    section, row = only([*of_mode("jax", "jit", 2, cell=cell), *of_mode("torch", "eager", 1, cell=cell)])
+    assert cell != CELL and row.declared is None and row.ratio is not None
+    assert section.why_exploratory is not None

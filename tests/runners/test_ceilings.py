@@ -1,0 +1,62 @@
+"""The work of the ceilings, in both frameworks: what comes out is right, and the record holds what was timed."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.job import ceilings as job
+from harness.plan import FRAMEWORKS, Framework
+from harness.results.ceilings import attainable
+
+
+def prepared(framework: Framework, precision: str = "fp32") -> tuple[Any, Any]:
+    device = importlib.import_module(f"{framework}_runner.device").Device()
+    device.set_up(precision)
+    return device, importlib.import_module(f"{framework}_runner.ceilings")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_product_is_of_random_numbers_and_of_its_shape(framework: Framework) -> None:
+    """A sum of 512 products of normal numbers has mean 0 and variance 512."""
+    device, runner = prepared(framework)
+    step = runner.matrix_product(device, "fp32", (64, 512, 96))
+    first = np.asarray(step()).copy()
+    second = step()
+    device.wait(second)
+    assert first.shape == (64, 96)
+    assert np.asarray(second) == pytest.approx(first)
+    assert first.std() == pytest.approx(np.sqrt(512), rel=0.1) and abs(first.mean()) < 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_triad_adds_three_times_the_other(framework: Framework) -> None:
+    """b + 3 c of normal numbers has variance 10; b and c are not the same, or it would be 16."""
+    device, runner = prepared(framework)
+    step = runner.triad(device, 20_000)
+    step()
+    found = np.asarray(step()).copy()
+    assert found.shape == (20_000,) and found.dtype == np.float32
+    assert found.var() == pytest.approx(10, rel=0.05)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_measured_on_this_cpu(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "SHAPES_ON_CPU", ((128, 64, 32), (64, 64, 64)))
+    monkeypatch.setattr(job, "TRIAD_ELEMENTS_ON_CPU", 10_000)
+    monkeypatch.setattr(job, "WARM_UP_S", 0.001)
+    monkeypatch.setattr(job, "MEASURED_S", 0.01)
+    monkeypatch.setattr(job, "BLOCK_S", 0.001)
+    said: list[str] = []
+    record = job.measured(framework, said.append)
+    assert [(one.kind, one.precision, one.shape) for one in record.ceilings] == [
+        ("product", "fp32", (128, 64, 32)),
+        ("product", "fp32", (64, 64, 64)),
+        ("triad", "fp32", (10_000,)),
+    ]
+    assert record.refused.keys() == {"tf32", "bf16", "fp16"}
+    found = attainable([record])
+    assert found.bytes_per_s is not None and found.bytes_per_s.by_framework.keys() == {framework}
+    assert said[0].startswith("fp32 product 128 x 64 x 32: ")
+    assert record.environment["framework"]["name"] == framework
