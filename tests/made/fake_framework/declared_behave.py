@@ -22,6 +22,7 @@ NAMES = (
         "cannot_use_its_caches",
         "hangs_with_its_caches",
         "sleeps",
+        "dies_at_its_third_block",
     ),
     *("is_killed", "is_killed_and_leaves_a_worker", "segfaults", "exits", "is_stuck_at_exit", "is_signalled"),
     *("fills_the_host", "fills_the_device", "diverges", "is_wrong", "raises", "prints_much"),

@@ -111,6 +111,28 @@ def _wait_for_gate(session: Session[Any], pid_file: Path, content: str) -> Work:
     return Work(session)
 
 
+def dies_at_its_third_block(session: Session[Any]) -> Work:
+    """Counted from its first turn on: the cold calls, the warm-up and the search for the block's size take less."""
+    begun = time.monotonic()
+    device = session.device
+
+    def begin_timing() -> None:
+        nonlocal begun
+        begun = time.monotonic()
+        steps[0] = 0
+
+    steps = [-(10**9)]
+    device.begin_timing = begin_timing
+
+    def step() -> None:
+        time.sleep(1e-3)
+        steps[0] += 1
+        if steps[0] > 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Work(session, step)
+
+
 def compiles(session: Session[Any]) -> Work:
     """For 0.4 s where the caches are empty, for 0.1 s else; fills them."""
     cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
