@@ -193,9 +193,7 @@ class Children:
         )
 
     @contextmanager
-    def _running(
-        self, task: ChildTask, nodes: Sequence[str], log: Path, tell: Tell
-    ) -> "Iterator[Sequence[_Process]]":
+    def _running(self, task: ChildTask, nodes: Sequence[str], log: Path, tell: Tell) -> "Iterator[Sequence[_Process]]":
         """`nodes`: of each rank."""
         logs = [log_of_rank(log, rank, len(nodes)) for rank in range(len(nodes))]
         with way_out(log):

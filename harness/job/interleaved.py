@@ -20,6 +20,7 @@ from harness.measure.channel import ChildTask, Event, Place
 from harness.measure.turns import Word
 from harness.plan import Measurement
 
+
 class Candidate(NamedTuple):
     """A replicate of one framework that may take turns with one of the other's."""
 

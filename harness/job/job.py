@@ -242,9 +242,7 @@ class Job:
     def _open(self, jobs: "tuple[Job, ...]") -> Heartbeat:
         """Returns the progress before this run."""
         self._jobs = jobs
-        self.teller.say(
-            f"{self.plan.name}: {self._what_is_to_do()}, records in {self.results.records(self.plan.cell)}"
-        )
+        self.teller.say(f"{self.plan.name}: {self._what_is_to_do()}, records in {self.results.records(self.plan.cell)}")
         remove_leftovers()
         before = self.progress.model_copy()
         self.tracker = open_tracker(self.plan.wandb, self.results)

@@ -275,9 +275,7 @@ def _warm_up(step: Step, wait: Wait, protocol: MeasurementSettings, channel: Cha
     return times_s
 
 
-def _calibrate(
-    step: Step, wait: Wait, block_min_s: float, warm_call_s: float, agree: Agree
-) -> tuple[int, float]:
+def _calibrate(step: Step, wait: Wait, block_min_s: float, warm_call_s: float, agree: Agree) -> tuple[int, float]:
     """How many back-to-back calls fill a block of the slowest rank, and the seconds of such a block.
 
     Back-to-back calls are faster than waited ones, so the first guess is checked with real blocks.

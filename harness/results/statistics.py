@@ -272,9 +272,7 @@ def log_ratio_in_turns(numerator: Blocks, denominator: Blocks) -> float:
         for blocks in (numerator, denominator)
     )
     quads = min(len(ours), len(theirs)) // 2
-    return median(
-        [(ours[2 * k] + ours[2 * k + 1] - theirs[2 * k] - theirs[2 * k + 1]) / 2 for k in range(quads)]
-    )
+    return median([(ours[2 * k] + ours[2 * k + 1] - theirs[2 * k] - theirs[2 * k + 1]) / 2 for k in range(quads)])
 
 
 def took_turns(one: Record, other: Record) -> bool:

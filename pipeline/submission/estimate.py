@@ -178,8 +178,8 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
             content = json.loads(path.read_text())
             measurement = content["measurement"]
             lasted = datetime.fromisoformat(content["ended_at"]) - datetime.fromisoformat(content["started_at"])
-            pairing = content["environment"].get("pairing") or {}
-            seconds = pairing.get("active_s") or lasted.total_seconds()
+            pairing = content.get("environment", {}).get("pairing") or {}
+            seconds = float(pairing.get("active_s") or lasted.total_seconds())
             if content["outcome"] not in SETTLED or measurement["quick"] != quick:
                 continue
             if measurement.get("stage") == "screening":

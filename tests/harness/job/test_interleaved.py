@@ -1,7 +1,5 @@
 """Two processes that take turns: the order by hand, and real runs of a pair with the fake framework."""
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,7 @@ from harness.paths import JobFolder
 from harness.plan import JobPlan
 from harness.results.record import Record, active_s
 from harness.results.statistics import log_ratio, took_turns
-from tests.made.patience import patience, wait_until
+from tests.made.patience import patience
 from tests.made.project import BehavingProject, without_slurm
 
 # Whose turn it is.
@@ -98,9 +96,7 @@ def test_the_fastest_takes_turns_with_the_fastest(tmp_path: Path) -> None:
 # Real runs.
 
 
-def arm(
-    project: BehavingProject, jax: JobFolder, torch: JobFolder, replicate: int = 0
-) -> "subprocess.Popen[str]":
+def arm(project: BehavingProject, jax: JobFolder, torch: JobFolder, replicate: int = 0) -> "subprocess.Popen[str]":
     command = [sys.executable, "-u", "jax_runner/run.py", "--results", str(project.results.root)]
     command += ["--job-folder", str(jax.root), "--interleaved", str(torch.root), "--pair", "run-1"]
     return subprocess.Popen(
@@ -145,7 +141,7 @@ def test_two_processes_take_turns_and_the_ratio_is_that_of_neighbours(repository
         assert log_ratio(jax, torch) == pytest.approx(0.69, abs=0.1)
         assert [one.result.in_turns.is_first for one in (jax, torch)] == [replicate == 0, replicate == 1]
         assert "busy_while_waiting" not in {**jax.flags, **torch.flags}
-        assert 0 < active_s(jax) and 0 < active_s(torch)
+        assert active_s(jax) > 0 and active_s(torch) > 0
     assert not took_turns(records["jax", 0], records["torch", 1])
     for folder in folders:
         beat = repository.heartbeat(folder)
@@ -165,7 +161,9 @@ def test_death_of_one_costs_the_other_nothing(repository: BehavingProject, dies:
     assert records[dead].outcome == "failed" and "killed by SIGKILL" in str(records[dead].reason)
     assert records[left].outcome == "ok" and len(records[left].result.blocks.block_times_s) >= 3
     pairing = records[left].environment["pairing"]
-    assert pairing["kind"] == "together" and f"{dead} cnn-b8-fp32-dies_at_its_third_block-r0" in pairing["not_interleaved"]
+    assert (
+        pairing["kind"] == "together" and f"{dead} cnn-b8-fp32-dies_at_its_third_block-r0" in pairing["not_interleaved"]
+    )
 
     # What failed is tried again, by itself; what is there is not.
     status, output = run_arm(repository, *folders)
