@@ -1,18 +1,29 @@
 """Two processes that take turns: the order by hand, and real runs of a pair with the fake framework."""
 
+import json
+import math
+import signal
 import subprocess
 import sys
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.job.interleaved import Candidate, Order, counterparts
+from harness.job.children import Children
+from harness.job.interleaved import Candidate, Order, Side, counterparts, work_in_turns
+from harness.measure.channel import ChildTask
+from harness.measure.clock import BESIDE_ANOTHER
 from harness.paths import JobFolder
-from harness.plan import JobPlan
-from harness.results.record import Record, active_s
+from harness.plan import PAIRS_IN_TURNS, Cell, JobPlan, Measurement, MeasurementSettings, Pair, Variant
+from harness.results.record import Record, active_s, read_record
 from harness.results.statistics import log_ratio, took_turns
-from tests.made.patience import patience
-from tests.made.project import BehavingProject, without_slurm
+from pipeline.calibrate import calibration_pair
+from tests.harness.job.test_job import is_alive
+from tests.made.patience import patience, slowdown, wait_until
+from tests.made.project import QUICK, BehavingProject, make_behaving_project, without_slurm
 
 # Whose turn it is.
 
@@ -93,14 +104,18 @@ def test_the_fastest_takes_turns_with_the_fastest(tmp_path: Path) -> None:
     assert found == [("slow", "well"), ("well", "gated")]
 
 
-# Real runs.
+# Real runs of a pair.
 
 
-def arm(project: BehavingProject, jax: JobFolder, torch: JobFolder, replicate: int = 0) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-u", "jax_runner/run.py", "--results", str(project.results.root)]
-    command += ["--job-folder", str(jax.root), "--interleaved", str(torch.root), "--pair", "run-1"]
+def command(project: BehavingProject, jax: JobFolder, torch: JobFolder, replicate: int) -> list[str]:
+    run = [sys.executable, "-u", "jax_runner/run.py", "--results", str(project.results.root)]
+    folders = ["--job-folder", str(jax.root), "--interleaved", str(torch.root)]
+    return [*run, *folders, "--pair", "run-1", "--replicate", str(replicate), "--position", str(replicate)]
+
+
+def start(project: BehavingProject, folders: list[JobFolder], replicate: int = 0) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*command, "--replicate", str(replicate), "--position", str(replicate)],
+        command(project, folders[0], folders[1], replicate),
         cwd=project.root,
         env=without_slurm(),
         text=True,
@@ -109,63 +124,203 @@ def arm(project: BehavingProject, jax: JobFolder, torch: JobFolder, replicate: i
     )
 
 
-def run_arm(project: BehavingProject, jax: JobFolder, torch: JobFolder, replicate: int = 0) -> tuple[int, str]:
-    with arm(project, jax, torch, replicate) as process:
-        output, _ = process.communicate(timeout=patience(60))
+def run(project: BehavingProject, folders: list[JobFolder], replicate: int = 0) -> tuple[int, str]:
+    with start(project, folders, replicate) as process:
+        output, _ = process.communicate(timeout=patience(120))
     return process.returncode, output
 
 
-def of_frameworks(project: BehavingProject) -> dict[str, Record]:
-    found = {record.measurement.framework: record for record in project.records()}
-    assert len(found) == len(project.records())
-    return found
+def folders_of(project: BehavingProject, pair: Pair, **protocol: Any) -> list[JobFolder]:
+    plans = [
+        plan.model_copy(update={"is_interleaved": True, "protocol": plan.protocol.model_copy(update=protocol)})
+        for plan in pair.jobs
+    ]
+    return [project.job(plan) for plan in plans]
 
 
-def test_two_processes_take_turns_and_the_ratio_is_that_of_neighbours(repository: BehavingProject) -> None:
-    """The second replicate begins with PyTorch. Steps of 10 ms against steps of 20 ms: a ratio of 2, also of the first
-    framework's three blocks that its own rule asks for."""
-    pair = repository.pair(("slow",), ("slower",), replicates=2, is_interleaved=True)
-    folders = [repository.job(plan) for plan in pair.jobs]
-    for replicate in range(2):
-        status, output = run_arm(repository, *folders, replicate)
-        assert status == 0, output
-    records = {(one.measurement.framework, one.measurement.replicate): one for one in repository.records()}
-    assert len(records) == 4
-    for replicate in range(2):
-        jax, torch = records["jax", replicate], records["torch", replicate]
-        assert took_turns(jax, torch)
-        assert jax.environment["pairing"]["kind"] == torch.environment["pairing"]["kind"] == "interleaved"
-        assert jax.environment["pairing"]["partner"] == torch.measurement_id
-        assert jax.environment["pairing"]["pair"] == "run-1"
-        assert len(jax.result.blocks.block_times_s) == len(torch.result.blocks.block_times_s) == 4
-        assert log_ratio(jax, torch) == pytest.approx(0.69, abs=0.1)
-        assert [one.result.in_turns.is_first for one in (jax, torch)] == [replicate == 0, replicate == 1]
-        assert "busy_while_waiting" not in {**jax.flags, **torch.flags}
-        assert active_s(jax) > 0 and active_s(torch) > 0
-    assert not took_turns(records["jax", 0], records["torch", 1])
-    for folder in folders:
-        beat = repository.heartbeat(folder)
-        assert (beat.state, beat.measurements_done, beat.measurements_failed) == ("done", 2, 0)
+Found = dict[tuple[str, str], Record]
+"""By framework and mode."""
 
 
-@pytest.mark.parametrize("dies", ["first", "second"])
-def test_death_of_one_costs_the_other_nothing(repository: BehavingProject, dies: str) -> None:
-    """It goes on alone, and its record says so."""
-    modes = (("dies_at_its_third_block",), ("well",))
-    jax, torch = modes if dies == "first" else modes[::-1]
-    folders = [repository.job(plan) for plan in repository.pair(jax, torch, replicates=1, is_interleaved=True).jobs]
-    status, output = run_arm(repository, *folders)
-    assert status == 1, output
-    dead, left = ("jax", "torch") if dies == "first" else ("torch", "jax")
-    records = of_frameworks(repository)
-    assert records[dead].outcome == "failed" and "killed by SIGKILL" in str(records[dead].reason)
-    assert records[left].outcome == "ok" and len(records[left].result.blocks.block_times_s) >= 3
-    pairing = records[left].environment["pairing"]
-    assert (
-        pairing["kind"] == "together" and f"{dead} cnn-b8-fp32-dies_at_its_third_block-r0" in pairing["not_interleaved"]
+def by_mode(project: BehavingProject) -> Found:
+    return {(one.measurement.framework, one.measurement.variant.execution_mode): one for one in project.records()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty:
+    status: int
+    output: str
+    project: BehavingProject
+    folders: list[JobFolder]
+    records: Found
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Faulty:
+    """One arm of four pairs: a good one, and one for each fault. Neither framework has a screening."""
+    project = make_behaving_project(tmp_path_factory.mktemp("faults"))
+    jax = ("slow", "dies_later", "well", "hangs_later")
+    torch = ("slower", "well", "fills_the_device_at_first", "prints_much")
+    folders = folders_of(project, project.pair(jax, torch, replicates=1), timeout_s=4 * slowdown())
+    status, output = run(project, folders)
+    return Faulty(status=status, output=output, project=project, folders=folders, records=by_mode(project))
+
+
+def test_two_processes_take_turns_and_their_records_say_so(faulty: Faulty) -> None:
+    """Steps of 10 ms against steps of 20 ms are a ratio of 2. Both stop after 3 blocks by their own rule, so there are
+    two quads."""
+    jax, torch = faulty.records["jax", "slow"], faulty.records["torch", "slower"]
+    assert took_turns(jax, torch)
+    pairings = [one.environment["pairing"] for one in (jax, torch)]
+    assert [each["kind"] for each in pairings] == ["interleaved"] * 2
+    assert [each["partner"] for each in pairings] == [torch.measurement_id, jax.measurement_id]
+    assert [(each["pair"], each["position"]) for each in pairings] == [("run-1", 0)] * 2
+    assert [len(one.result.blocks.block_times_s) for one in (jax, torch)] == [4, 4]
+    assert log_ratio(jax, torch) == pytest.approx(math.log(2), abs=0.2)
+    assert [one.result.in_turns.is_first for one in (jax, torch)] == [True, False]
+    assert [one.result.energy.absent for one in (jax, torch)] != [None, None]
+    assert torch.result.energy.absent == BESIDE_ANOTHER
+    assert "busy_while_waiting" not in {**jax.flags, **torch.flags}
+    # The waits of each are the other's time, which counts once.
+    assert active_s(jax) + active_s(torch) < 1.1 * (ended_s(torch) - started_s(jax))
+
+
+def started_s(record: Record) -> float:
+    return datetime.fromisoformat(record.started_at).timestamp()
+
+
+def ended_s(record: Record) -> float:
+    return datetime.fromisoformat(record.ended_at).timestamp()
+
+
+def test_death_of_one_costs_the_other_nothing(faulty: Faulty) -> None:
+    dead, left = faulty.records["jax", "dies_later"], faulty.records["torch", "well"]
+    assert dead.outcome == "failed" and "killed by SIGKILL" in str(dead.reason)
+    assert left.outcome == "ok" and len(left.result.blocks.block_times_s) == 3
+    assert not took_turns(dead, left)
+    pairing = left.environment["pairing"]
+    assert (pairing["kind"], pairing["not_interleaved"]) == (
+        "together",
+        "jax cnn-b8-fp32-dies_later-r0 was over before",
     )
+    assert left.result.energy.absent != BESIDE_ANOTHER  # it was alone by then
 
-    # What failed is tried again, by itself; what is there is not.
-    status, output = run_arm(repository, *folders)
-    assert "1 had a record" in output
-    assert len(repository.records()) == 3
+
+def test_a_process_that_hangs_in_its_turn_times_out_and_the_other_goes_on(faulty: Faulty) -> None:
+    hung, left = faulty.records["jax", "hangs_later"], faulty.records["torch", "prints_much"]
+    assert hung.outcome == "timeout" and str(hung.reason).startswith("not done after ")
+    assert (left.outcome, len(left.result.blocks.block_times_s)) == ("ok", 3)
+
+
+def test_who_is_out_of_memory_beside_another_is_tried_alone(faulty: Faulty) -> None:
+    """`out_of_memory` is an answer for good, so it must not be the other process's doing."""
+    alone, other = faulty.records["torch", "fills_the_device_at_first"], faulty.records["jax", "well"]
+    assert (alone.outcome, other.outcome) == ("ok", "ok")
+    assert alone.environment["pairing"]["not_interleaved"] == "it ran out of memory beside jax cnn-b8-fp32-well-r0"
+    assert "out of memory beside the other process; once more, alone" in faulty.output
+
+
+def test_both_jobs_tell_how_far_they_are(faulty: Faulty) -> None:
+    assert faulty.status == 1
+    beats = [faulty.project.heartbeat(folder) for folder in faulty.folders]
+    counts = [(beat.state, beat.measurements_done, beat.measurements_failed) for beat in beats]
+    assert counts == [("done", 4, 2), ("done", 4, 0)]
+
+
+def test_what_failed_is_tried_again_by_itself_and_the_second_replicate_begins_with_pytorch(
+    repository: BehavingProject,
+) -> None:
+    folders = folders_of(repository, repository.pair(("dies_later",), ("well",), replicates=2))
+    assert run(repository, folders)[0] == 1
+    text = (repository.root / "jax_runner" / "use_cases" / "behave.py").read_text()
+    mended = text.replace("def dies_later", "dies_later = well\n\n\ndef _dies_later")
+    (repository.root / "jax_runner" / "use_cases" / "behave.py").write_text(mended)
+    status, output = run(repository, folders)
+    assert (status, output.count("1 had a record")) == (0, 1)
+    first = {one.measurement.framework: one for one in repository.records() if one.outcome == "ok"}
+    assert first["jax"].environment["pairing"]["kind"] == "together"
+    assert not took_turns(first["jax"], first["torch"])
+
+    assert run(repository, folders, 1)[0] == 0
+    second = {one.measurement.framework: one for one in repository.records() if one.measurement.replicate == 1}
+    assert took_turns(second["jax"], second["torch"]) and not took_turns(second["jax"], first["torch"])
+    assert [second[name].result.in_turns.is_first for name in ("jax", "torch")] == [False, True]
+
+
+def test_a_signal_ends_both_and_the_next_start_measures_both(repository: BehavingProject) -> None:
+    """PyTorch's process waits for the gate in its third block; JAX's waits for its turn."""
+    folders = folders_of(repository, repository.pair(("slow",), ("waits_later",), replicates=1))
+    pid = repository.root / "torch-pid"
+    with start(repository, folders) as process:
+        wait_until(pid.exists, "the second process is in its turns")
+        measuring = int(pid.read_text())
+        process.send_signal(signal.SIGUSR2)
+        output, _ = process.communicate(timeout=patience(60))
+    assert process.returncode == 75
+    assert output.count("stopped by a signal after 0 of 1") == 2
+    assert not is_alive(measuring)
+    assert repository.records() == []
+    assert [sum(json.loads(folder.cut_offs.read_text()).values()) for folder in folders] == [1, 1]
+
+    repository.gate.touch()
+    assert run(repository, folders)[0] == 0
+    assert took_turns(*repository.records())
+
+
+def test_of_a_calibration_the_two_conditions_of_a_framework_take_turns(repository: BehavingProject) -> None:
+    """Of the five pairs one, so that it is short."""
+    pair = calibration_pair(repository.pair(), rounds=1, quick=True, kind="interleaved")
+    plan = pair.jobs[1]
+    variants = tuple(one for one in plan.variants if one.planted in PAIRS_IN_TURNS["unslowed"])
+    protocol = plan.protocol.model_copy(update=QUICK | {"replicates": 1})
+    folder = repository.job(plan.model_copy(update={"variants": variants, "protocol": protocol}))
+    status, output = repository.resume(folder)
+    assert status == 0, output
+    one, other = (read_record(path) for path in repository.results.calibration.rglob("*.json"))
+    assert took_turns(one, other)
+    assert {one.measurement.variant.planted, other.measurement.variant.planted} == set(PAIRS_IN_TURNS["unslowed"])
+
+
+def test_only_one_replicate_of_two_plans_takes_turns(repository: BehavingProject) -> None:
+    folders = folders_of(repository, repository.pair())
+    words = command(repository, *folders, 0)
+    words = words[: words.index("--replicate")]
+    done = subprocess.run(words, cwd=repository.root, env=without_slurm(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: --interleaved: takes both frameworks' plans of one cell on one device" in done.stderr
+
+
+# Both frameworks themselves.
+
+
+def test_jax_and_pytorch_are_at_rest_while_they_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("jax", "torch"):
+        pytest.importorskip(name)
+    cell = Cell(gpu="cpu", benchmark="mnist", use_case=1, use_case_name="train")
+    settings = REAL_SETTINGS | {"epochs": 1}
+    protocol = MeasurementSettings(**QUICK | {"warmup_s": 0.1, "block_min_s": 0.05, "explain": False})
+    sides = []
+    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+        variant = Variant(model="mlp", batch_size=256, precision="fp32", execution_mode=mode)
+        measurement = Measurement(
+            framework=framework,
+            cell=cell,
+            variant=variant,
+            replicate=0,
+            settings=settings,
+            protocol=protocol,
+            data="sample",
+            quick=True,
+        )
+        task = ChildTask(measurement=measurement, data_dir="data")
+        children = Children(framework, cell, while_waiting=lambda: None, tell=print)
+        sides.append(Side(children=children, task=task, log=tmp_path / f"{framework}.log", hear=lambda _event: None))
+    reports, turned = work_in_turns(sides, lambda: None)
+    assert turned, reports
+    results = [one.report.result for one in reports]
+    assert [len(result.blocks.block_times_s) for result in results] == [4, 4]
+    for result in results:
+        turns = result.in_turns
+        assert turns.waited_s > 0.1
+        assert turns.busy_s < 0.1 * turns.waited_s
+        assert len(result.epochs) == 1
