@@ -20,10 +20,12 @@ from harness.paths import JobFolder
 from harness.plan import PAIRS_IN_TURNS, Cell, JobPlan, Measurement, MeasurementSettings, Pair, Variant
 from harness.results.record import Record, active_s, read_record
 from harness.results.statistics import log_ratio, took_turns
+from harness.work.declared import use_case
 from pipeline.calibrate import calibration_pair
 from tests.harness.job.test_job import is_alive
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import QUICK, BehavingProject, make_behaving_project, without_slurm
+from tests.made.sessions import made_up
 
 # Whose turn it is.
 
@@ -178,7 +180,6 @@ def test_two_processes_take_turns_and_their_records_say_so(faulty: Faulty) -> No
     assert [len(one.result.blocks.block_times_s) for one in (jax, torch)] == [4, 4]
     assert log_ratio(jax, torch) == pytest.approx(math.log(2), abs=0.2)
     assert [one.result.in_turns.is_first for one in (jax, torch)] == [True, False]
-    assert [one.result.energy.absent for one in (jax, torch)] != [None, None]
     assert torch.result.energy.absent == BESIDE_ANOTHER
     assert "busy_while_waiting" not in {**jax.flags, **torch.flags}
     # The waits of each are the other's time, which counts once.
@@ -293,21 +294,23 @@ def test_only_one_replicate_of_two_plans_takes_turns(repository: BehavingProject
 # Both frameworks themselves.
 
 
-def test_jax_and_pytorch_are_at_rest_while_they_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_and_pytorch_are_at_rest_while_they_wait(tmp_path: Path) -> None:
     for name in ("jax", "torch"):
         pytest.importorskip(name)
-    cell = Cell(gpu="cpu", benchmark="mnist", use_case=1, use_case_name="train")
-    settings = REAL_SETTINGS | {"epochs": 1}
+    cell = Cell(gpu="cpu", benchmark="text", use_case=5, use_case_name="inference")
+    declared = use_case("inference")
     protocol = MeasurementSettings(**QUICK | {"warmup_s": 0.1, "block_min_s": 0.05, "explain": False})
     sides = []
     for framework, mode in (("jax", "jit"), ("torch", "eager")):
-        variant = Variant(model="mlp", batch_size=256, precision="fp32", execution_mode=mode)
+        variant = Variant(
+            model="mlp", batch_size=64, precision="fp32", execution_mode=mode, options=made_up(declared.options)
+        )
         measurement = Measurement(
             framework=framework,
             cell=cell,
             variant=variant,
             replicate=0,
-            settings=settings,
+            settings=made_up(declared.settings),
             protocol=protocol,
             data="sample",
             quick=True,
@@ -323,4 +326,4 @@ def test_jax_and_pytorch_are_at_rest_while_they_wait(tmp_path: Path, monkeypatch
         turns = result.in_turns
         assert turns.waited_s > 0.1
         assert turns.busy_s < 0.1 * turns.waited_s
-        assert len(result.epochs) == 1
+        assert result.evaluation is not None  # which comes after the turns
