@@ -45,6 +45,7 @@ def recompute(folder: Path) -> list[Json]:
             | {"replicates": len(by_replicate)}
             | {name: median([n[name] for n in by_replicate.values() if name in n]) for name in sorted(names)}
             | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
+            | {"in_turns": {record["measurement"]["replicate"]: turns(record) for record in records}}
             | {"gated": {record["measurement"]["replicate"] for record in records if record.get("parity")}}
             | {"many_steps": first["result"]["blocks"]["steps_per_call"] > 1}
             | {"worthless": any(map(is_worthless, records)), "unstable": any(map(is_unstable, records))}
@@ -57,7 +58,7 @@ def recompute(folder: Path) -> list[Json]:
     for line in lines:
         line |= compared(line, lines, screening) | scaling(line, lines)
     for line in lines:
-        for name in ("throughputs", "gated", "many_steps", "worthless", "unstable"):
+        for name in ("throughputs", "in_turns", "gated", "many_steps", "worthless", "unstable"):
             del line[name]
     return lines
 
@@ -282,10 +283,36 @@ def compared(line: Json, lines: list[Json], screening: dict[str, dict[str, float
     common = sorted(jax["gated"] & torch["gated"])
     if not common:
         return {"fastest": fastest}
-    found = ratio([math.log(ours[number] / theirs[number]) for number in common])
+    found = ratio(
+        [
+            neighbours(jax["in_turns"][number], torch["in_turns"][number]) or math.log(ours[number] / theirs[number])
+            for number in common
+        ]
+    )
     if jax["unstable"] or torch["unstable"]:
         found |= {"verdict": "undecided", "replicates_needed": None}
     return {"fastest": fastest} | found
+
+
+def turns(record: Json) -> Json:
+    """The logarithms of samples per second, block by block, and which turns the process took."""
+    blocks = record["result"]["blocks"]
+    samples = blocks["calls_per_block"] * blocks["steps_per_call"] * blocks["samples_per_step"]
+    logs = [math.log(samples / time_s) for time_s in blocks["block_times_s"]]
+    return {"logs": logs, "turns": (record["environment"].get("pairing") or {}).get("turns")}
+
+
+def neighbours(jax: Json, torch: Json) -> float | None:
+    """The median over quads of processes that took turns with each other; None for others."""
+    if jax["turns"] is None or jax["turns"] != torch["turns"]:
+        return None
+    ours, theirs = jax["logs"], torch["logs"]
+    return median(
+        [
+            sum(ours[start : start + 2]) / 2 - sum(theirs[start : start + 2]) / 2
+            for start in range(0, min(len(ours), len(theirs)) - 1, 2)
+        ]
+    )
 
 
 def screened(folder: Path) -> dict[str, dict[str, float]]:
