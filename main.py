@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -257,8 +258,15 @@ def report_parser() -> Parser:
     parser.two_spellings(
         "--update-readme",
         action="store_true",
-        help="update the results table of README.md, from results/published unless --results is given; "
-        "records of quick runs or sample data are never used",
+        help="update the results of README.md, from results/published unless --results is given; records of quick "
+        "runs are never used, and those of sample data have a table of their own",
+    )
+    parser.add_argument(
+        "--publish",
+        type=name,
+        metavar="NAME",
+        help="copy the full records to results/published/NAME, without names of machines, accounts and folders, and "
+        "update README.md",
     )
     parser.add_argument(
         "--gpu",
@@ -292,6 +300,13 @@ def report_command(arguments: argparse.Namespace) -> int:
         use_cases=tuple(arguments.use_case or ()),
         readme=README if arguments.update_readme else None,
     )
+    if arguments.publish is not None:
+        from pipeline.report.publish import publish
+
+        arguments.results = arguments.results or REPOSITORY / "results"
+        made = publish(read_results_that_exist(arguments), arguments.publish, PUBLISHED)
+        print(f"Published: {made.root}. What it holds is now everybody's: look before you commit it.")
+        arguments.results, options = PUBLISHED, replace(options, readme=README, figures=False)
     if arguments.results is None:
         arguments.results = PUBLISHED if arguments.update_readme else REPOSITORY / "results"
     return command.report_command(read_results_that_exist(arguments), options)
@@ -502,6 +517,9 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
     from pipeline.calibrate import calibrate, print_table
     from pipeline.report.calibrations import update_docs
 
+    for flag, beside in (("update_docs", ()), ("table", ("results",))):
+        if getattr(arguments, flag):
+            require_alone(calibrate_parser(), arguments, flag, *beside)
     if arguments.update_docs:
         update_docs()
         return 0
@@ -509,6 +527,16 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
         return print_table(read_results(arguments))
     kind, arguments.pairing = arguments.pairing, None
     return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds, kind=kind)
+
+
+def require_alone(parser: Parser, arguments: argparse.Namespace, flag: str, *beside: str) -> None:
+    """Ends with the parser's error where another flag than those `beside` is given: it would change nothing."""
+    for action in parser._actions:
+        is_other = action.dest not in (flag, *beside, "help")
+        if is_other and getattr(arguments, action.dest) != parser.get_default(action.dest):
+            parser.error(
+                f"--{flag.replace('_', '-')}: measures nothing, so {action.option_strings[0]} says nothing here"
+            )
 
 
 COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {

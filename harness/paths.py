@@ -31,6 +31,11 @@ class Results:
         return self.root
 
     @property
+    def wandb_away(self) -> Path:
+        """There since W&B's server was last waited for in vain."""
+        return self.root / "wandb_away"
+
+    @property
     def jobs(self) -> Path:
         return self.root / "jobs"
 

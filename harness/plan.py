@@ -11,7 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from harness.printable import is_one_line
 
 Framework = Literal["jax", "torch"]
-Precision = Literal["fp64", "fp32", "tf32", "bf16", "default"]
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "default"]
+NEEDED_CAPABILITY: dict[str, float] = {"tf32": 8.0, "bf16": 8.0, "fp16": 7.0}
+"""NVIDIA's compute capability from which tensor cores have a precision. A CPU is not asked for these."""
 DataKind = Literal["real", "sample"]
 Pairing = Literal["together", "interleaved", "separate"]
 """Whether one allocation runs both frameworks in turn, replicate by replicate or block by block, or each has a job of
@@ -278,7 +280,8 @@ class JobPlan(Frozen):
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
-        if self.measurement_count > MOST_MEASUREMENTS:
+        at_most = len(self.variants) * (self.protocol.replicates + 1)  # without asking what is screened
+        if at_most > MOST_MEASUREMENTS and self.measurement_count > MOST_MEASUREMENTS:
             raise ValueError(f"{self.measurement_count:,} measurements; a job has {MOST_MEASUREMENTS:,} at most")
         return self
 

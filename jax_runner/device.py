@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import ProjectError, Refused
 from harness.measure.gpu import usable_gpu_count, visible_gpu_count
 from harness.measure.world import World
+from harness.plan import NEEDED_CAPABILITY
 from harness.results.record import Memory
 from jax_runner.compiler import Compilations
 
@@ -32,6 +33,9 @@ and NCCL, in quotation marks."""
 
 MATMUL_PRECISION = {"tf32": "tensorfloat32", "default": None}
 """`jax_default_matmul_precision` where it is not "highest"."""
+
+HALF = {"bf16": jnp.bfloat16, "fp16": jnp.float16}
+"""What a model computes in, over float32 weights; inference stores its weights in it."""
 
 FLOAT64 = {"dtype": jnp.float64, "param_dtype": jnp.float64}
 """Of a model in double precision, which takes jax.enable_x64."""
@@ -101,8 +105,8 @@ class Device:
         return np.frombuffer(gathered.tobytes(), np.float64).reshape(self._world_size, *values.shape)
 
     def set_up(self, precision: str) -> None:
-        """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is the models'
-        dtype over fp32 weights; default is what JAX does to fp32 where nobody tells it anything.
+        """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 and fp16 are
+        the models' dtype over fp32 weights; default is what JAX does to fp32 where nobody tells it anything.
 
         Source: docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html; it holds for convolutions too
         (jax.lax.Precision).
@@ -110,7 +114,7 @@ class Device:
         On a GPU it also starts the libraries, so that a first call's time is that of its own compilation.
 
         Raises:
-            Refused: tf32 or bf16 on a CPU.
+            Refused: tf32, bf16 or fp16 on a CPU, or on a GPU whose tensor cores lack it.
             ProjectError: JAX cannot use the GPU that is there.
         """
         insist_on_cuda()
@@ -118,10 +122,13 @@ class Device:
             # Or JAX would open every GPU of a workstation. Relative to CUDA_VISIBLE_DEVICES.
             jax.config.update("jax_cuda_visible_devices", "0")
         self._require_its_gpu()
-        if precision in ("tf32", "bf16") and not self.on_gpu:
+        needed = NEEDED_CAPABILITY.get(precision)
+        if needed and not self.on_gpu:
             raise Refused(f"precision {precision} needs an NVIDIA GPU; JAX sees none here and it is not run as fp32")
-        if precision in ("tf32", "bf16") and float(self.device.compute_capability) < 8.0:
-            raise Refused(f"precision {precision} needs compute capability 8.0, which {self.device.device_kind} lacks")
+        if needed and float(self.device.compute_capability) < needed:
+            raise Refused(
+                f"precision {precision} needs compute capability {needed}, which {self.device.device_kind} lacks"
+            )
         jax.config.update("jax_enable_x64", precision == "fp64")
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(precision, "highest"))
         if self.on_gpu:
@@ -287,10 +294,10 @@ def largest(devices: list[Memory], name: str) -> int | None:
 
 
 def model_dtypes(precision: str) -> dict[str, Any]:
-    """What a layer gets: bf16 computes in bfloat16 over float32 weights, as torch.autocast does.
+    """What a layer gets: bf16 and fp16 compute in these dtypes over float32 weights, as torch.autocast does.
 
-    Its products then take the hardware's own bfloat16 path; the other precisions follow `set_up`.
+    Their products then take the hardware's own path for the dtype; the other precisions follow `set_up`.
     """
-    if precision == "bf16":
-        return {"dtype": jnp.bfloat16, "param_dtype": jnp.float32, "precision": jax.lax.Precision.DEFAULT}
+    if precision in HALF:
+        return {"dtype": HALF[precision], "param_dtype": jnp.float32, "precision": jax.lax.Precision.DEFAULT}
     return FLOAT64 if precision == "fp64" else {"dtype": jnp.float32, "param_dtype": jnp.float32}

@@ -268,4 +268,4 @@ def samples_of(inputs: Inputs) -> list[Inputs]:
 
 
 def in_full_precision(outputs: jax.Array) -> jax.Array:
-    return outputs.astype(jnp.float32) if outputs.dtype == jnp.bfloat16 else outputs
+    return outputs.astype(jnp.float32) if outputs.dtype in (jnp.bfloat16, jnp.float16) else outputs

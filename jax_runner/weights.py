@@ -90,10 +90,14 @@ def arrays_of(model: nnx.Module, *kinds: Any) -> Params:
     return arrays
 
 
-def to_neutral(params: Params, flattened: Flattened, leading_axes: int = 0) -> Neutral:
-    """Parameters or gradients by neutral name; `leading_axes` counts axes before the parameter's own (samples)."""
+def to_neutral(params: Params, flattened: Flattened, leading_axes: int = 0, *, in_place: bool = False) -> Neutral:
+    """Parameters or gradients by neutral name; `leading_axes` counts axes before the parameter's own (samples).
+
+    `in_place`: in their own precision, without a copy where they are on the host; else in float64.
+    """
+    dtype = None if in_place else np.float64
     return {
-        neutral_name(path): to_neutral_layout(path, np.asarray(value, np.float64), flattened, leading_axes)
+        neutral_name(path): to_neutral_layout(path, np.asarray(value, dtype), flattened, leading_axes)
         for path, value in flatten_dict(params).items()
     }
 

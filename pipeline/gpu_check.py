@@ -33,7 +33,7 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.environment import CACHE_FOLDERS, code_digests, describe_environment
 from harness.results.record import read_record
-from harness.work.declared import use_case_names
+from harness.work.declared import use_case, use_case_names
 
 LIMIT_S = 600.0
 """Of all, on one H200: that much a waiting person has."""
@@ -46,7 +46,7 @@ END_S = 10.0
 """From SIGTERM to SIGKILL."""
 TESTS_AT_A_TIME = 4
 """They compile most of the time, each on one core or a few, and time nothing."""
-PRECISIONS = ("fp32", "bf16", "tf32")
+PRECISIONS = ("fp32", "bf16", "fp16", "tf32")
 """The last takes longest: its autotuned modes are tried, too."""
 TESTS = "tests/gpu"
 PAIRS = (("mnist", 1), ("mnist", 3), ("cifar10", 1), ("synthetic", 6))
@@ -206,6 +206,8 @@ def _tests(results: Results, config: Config) -> Iterator[Step]:
         step = _test(results, config, framework, f"{TESTS}/test_machine.py", framework)
         yield replace(step, name=f"machine-{framework}", what=words)
     for precision, name, framework in itertools.product(PRECISIONS, use_case_names(), FRAMEWORKS):
+        if use_case(name).refuses_precision(precision):
+            continue
         group = f"{framework}-{name}-{precision}"
         words = f"every mode of {name} in {framework}, {precision}: built, checked, finite, as its name says"
         step = _test(results, config, framework, f"{TESTS}/test_modes.py", f"{group}-")

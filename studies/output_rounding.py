@@ -8,8 +8,8 @@ BatchNorm folded, answers the batches of the check; they are compared with the m
 that check (harness/work/use_cases/inference.py).
 
 All of it runs on a CPU. So tf32 is imitated: the operands of every product are rounded to 10 bits of mantissa
-(studies/rounding.py). The weights of attention, which one kernel keeps to itself, are not. fp32 and bf16 are PyTorch's
-own. JAX rounds in the same way; only the order of its sums differs.
+(studies/rounding.py). The weights of attention, which one kernel keeps to itself, are not. fp32, bf16 and fp16 are
+PyTorch's own. JAX rounds in the same way; only the order of its sums differs.
 """
 
 import sys
@@ -34,7 +34,7 @@ from torch_runner.weights import to_neutral
 
 RECORD = PUBLISHED / "output_rounding.json"
 BATCH_SIZE = 32
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 CASES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("mnist", "cnn", {}),
     ("cifar10", "cnn", {}),
@@ -100,7 +100,7 @@ def errors(benchmark: str, model: str, sizes: Mapping[str, Any], precision: Prec
     stored = "fp32" if precision == "tf32" else precision
     variant = measurement.variant.model_copy(update={"precision": stored})
     device = Device()
-    device.set_up("fp32")  # nobody runs bf16 without a GPU, but the program of it works
+    device.set_up("fp32")  # nobody runs half precision without a GPU, but the program of it works
     program = Inference(make_session(measurement.model_copy(update={"variant": variant}), device))
     with Tf32Operators() if precision == "tf32" else nullcontext():
         actual = [to_neutral({"": own(program.answer_to(batch))})[""] for batch in program.requests.checked()]

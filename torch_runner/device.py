@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from harness.errors import ProjectError, Refused
 from harness.measure.gpu import usable_gpu_count
 from harness.measure.world import World
+from harness.plan import NEEDED_CAPABILITY
 from harness.results.record import Memory
 from torch_runner.compiler import Compilations
 
@@ -26,6 +27,9 @@ OUT_OF_MEMORY = (
 )
 """What is said by those who ask the driver for memory themselves, and by the CPU's allocator
 (c10/core/impl/alloc_cpu.cpp). PyTorch's own allocator for GPUs has a class of error for it."""
+
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What a model computes in, over float32 weights; inference stores its weights in it."""
 
 
 class Device:
@@ -87,24 +91,25 @@ class Device:
 
     def set_up(self, precision: str) -> None:
         """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is autocast
-        over fp32 weights; default sets nothing, which is TF32 in convolutions only, and no trial of cuDNN's algorithms.
-        In all of them attention is computed as in training, also where there is nothing to train: its other path takes
-        part in no compilation.
+        over fp32 weights, fp16 the dtype of inference alone; default sets nothing, which is TF32 in convolutions only,
+        and no trial of cuDNN's algorithms. In all of them attention is computed as in training, also where there is
+        nothing to train: its other path takes part in no compilation.
 
         Source: docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32 (TF32) on Ampere (and later) devices".
 
         Raises:
             ProjectError: there is a GPU, and PyTorch does not see it.
-            Refused: tf32 or bf16 on a CPU.
+            Refused: tf32, bf16 or fp16 on a CPU, or on a GPU whose tensor cores lack it.
         """
         require_cuda()
-        if precision in ("tf32", "bf16") and not self.on_gpu:
+        needed = NEEDED_CAPABILITY.get(precision)
+        if needed and not self.on_gpu:
             raise Refused(
                 f"precision {precision} needs an NVIDIA GPU; PyTorch sees none here and it is not run as fp32"
             )
-        if precision in ("tf32", "bf16") and torch.cuda.get_device_capability() < (8, 0):
+        if needed and torch.cuda.get_device_capability() < (int(needed), 0):
             raise Refused(
-                f"precision {precision} needs compute capability 8.0, which {torch.cuda.get_device_name()} lacks"
+                f"precision {precision} needs compute capability {needed}, which {torch.cuda.get_device_name()} lacks"
             )
         if precision != "default":
             torch.backends.mha.set_fastpath_enabled(False)
@@ -192,7 +197,7 @@ def model_dtype(precision: str) -> torch.dtype:
 
 def compute_dtype(precision: str) -> torch.dtype:
     """Of matrix products."""
-    return torch.bfloat16 if precision == "bf16" else model_dtype(precision)
+    return HALF.get(precision, model_dtype(precision))
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:

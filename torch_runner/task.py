@@ -282,4 +282,4 @@ def samples_of(inputs: Inputs) -> list[Inputs]:
 
 
 def in_full_precision(outputs: Tensor) -> Tensor:
-    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+    return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs

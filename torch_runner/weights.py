@@ -36,9 +36,13 @@ def store_as(model: nn.Module, dtype: torch.dtype) -> None:
                 parameter.data = parameter.data.to(dtype)
 
 
-def to_neutral(tensors: Mapping[str, torch.Tensor]) -> Neutral:
-    """Parameters or gradients by neutral name, with or without axes before the parameter's own (samples, models)."""
-    return {name: tensor.detach().cpu().double().numpy() for name, tensor in tensors.items()}
+def to_neutral(tensors: Mapping[str, torch.Tensor], *, in_place: bool = False) -> Neutral:
+    """Parameters or gradients by neutral name, with or without axes before the parameter's own (samples, models).
+
+    `in_place`: in their own precision, without a copy where they are on the host; else in float64.
+    """
+    on_host = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    return {name: (tensor if in_place else tensor.double()).numpy() for name, tensor in on_host.items()}
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -279,10 +279,10 @@ def _require_enough_gpus(config: Config, cell: Cell) -> None:
     per_node = config.gpus[cell.gpu].per_node
     if per_node is not None and cell.devices > per_node * cell.nodes:
         raise ConfigError(
-            f"{config.file}: {cell.name}: use_cases.{cell.use_case} takes {cell.devices} GPUs on {cell.nodes} node(s), "
-            f"and by gpus.{cell.gpu}.per_node a node has {per_node}. Lower `devices` or raise `nodes` of the use case, "
-            f"correct per_node, or leave the cell out with `- {{gpu: {cell.gpu}, use_case: {cell.use_case}}}` under "
-            f"matrix.exclude."
+            f"{config.place_of_devices(cell.use_case)}: {cell.name}: use_cases.{cell.use_case} takes "
+            f"{cell.devices} GPUs on {cell.nodes} node(s), and by gpus.{cell.gpu}.per_node a node has {per_node}. "
+            f"Lower `devices` or raise `nodes` of the use case, correct per_node, or leave the cell out with "
+            f"`- {{gpu: {cell.gpu}, use_case: {cell.use_case}}}` under matrix.exclude."
         )
 
 
@@ -364,6 +364,10 @@ def expand_variants(
         modes = [mode.name for mode in declared.modes[framework] if mode.name in narrowing.execution_modes]
     if narrowing.models:
         models = _models_asked_for(narrowing, benchmark, use_case.name)
+    precisions: Sequence[str] = use_case.precisions
+    if narrowing.precisions:
+        refuses = declared_use_case(use_case.name).refuses_precision
+        precisions = [precision for precision in narrowing.precisions if not refuses(precision)]
     excluded = [
         partial for partial in config.excluded(benchmark, number, quick=quick) if partial.concerns(framework, benchmark)
     ]
@@ -376,7 +380,7 @@ def expand_variants(
             [size for size in narrowing.batch_sizes if size % use_case.devices == 0]
             if narrowing.batch_sizes
             else config.batch_sizes(benchmark, model, number, quick=quick),
-            narrowing.precisions or use_case.precisions,
+            precisions,
             modes,
         )
     )

@@ -13,7 +13,10 @@ def load_config(path: Path) -> Config:
     """Raises ConfigError that lists every problem: first those of the shape, then those of the meaning."""
     source = read_source(path)
     fill_in(source)
-    config = read_shape(source, Config).of_file(source.name)
+    config = read_shape(source, Config)
+    devices = {number: source.values.get(("use_cases", number, "devices")) for number in config.use_cases}
+    places = {number: f"{source.name}:{place.line}:{place.column}" for number, place in devices.items() if place}
+    config = config.of_file(source.name, places)
     if problems := list(check(config, source)):
         raise source.error(problems)
     return config

@@ -335,14 +335,19 @@ class Config(Frozen):
     presets: dict[FileName, PresetConfig] = {}
     wandb: WandbSettings = WandbSettings()
     _file: str = PrivateAttr("experiments.yaml")
+    _places_of_devices: dict[int, str] = PrivateAttr({})
 
     @property
     def file(self) -> str:
         """How messages call the file that it was read from."""
         return self._file
 
-    def of_file(self, name: str) -> Self:
-        self._file = name
+    def place_of_devices(self, use_case: int) -> str:
+        """`experiments.yaml:20:14`, where the use case says how many it takes; else the file."""
+        return self._places_of_devices.get(use_case, self._file)
+
+    def of_file(self, name: str, places_of_devices: dict[int, str]) -> Self:
+        self._file, self._places_of_devices = name, places_of_devices
         return self
 
     @field_validator("data_dir")

@@ -118,6 +118,9 @@ def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Seque
     for precision in narrowing.precisions:
         if precision not in PRECISIONS:
             yield f"--precision {precision}: no such precision; {valid_names(precision, PRECISIONS)}"
+        reasons = [use_case.refuses_precision(precision) for use_case in use_cases.values()]
+        if reasons and None not in reasons:
+            yield f"--precision {precision}: not for {_names(use_cases)}: {reasons[0]}"
     for mode in narrowing.execution_modes:
         if wrong := _wrong_mode(mode, list(use_cases.values()), frameworks):
             yield f"--execution_mode {mode}: {wrong}"

@@ -204,6 +204,9 @@ def _check_axes(keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseCo
     declared = _use_case(given.name)
     if declared is None:
         return
+    for index, precision in enumerate(axes.precisions or ()):
+        if why := declared.refuses_precision(precision):
+            yield source.problem((*keys, "precisions", index), f"not for {given.name}: {why}")
     for framework, modes in axes.execution_modes.items():
         names = [mode.name for mode in declared.modes[framework]]
         owner = f"harness/work/use_cases/{given.name}.py for {framework}"

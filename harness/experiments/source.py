@@ -32,6 +32,7 @@ LARGEST_READ_TWICE = 100_000
 """Characters. PyYAML's own parser takes a second for so many."""
 MOST_DIGITS = 18
 """Of a whole number; a computer's own have no more."""
+TOO_LARGE = "too large for a number"
 MOST_VALUES = 30_000
 """With what aliases repeat. A file of 2,500 GPUs has a tenth of it."""
 DEEPEST = 50
@@ -284,12 +285,12 @@ class _Builder:
         if getattr(node, "style", None):  # in quotes, or a block of text
             return self._whole_characters(node, text, dotted)
         if INTEGER.fullmatch(text) and len(text.lstrip("+-0")) > MOST_DIGITS:
-            rule = f"too large for a number: it has more than {MOST_DIGITS} digits"
+            rule = f"{TOO_LARGE}: it has more than {MOST_DIGITS} digits"
             self._note(node, dotted, shortened(text), rule)
             return int(text[:MOST_DIGITS])
         value = plain_value(text)
         if isinstance(value, float) and not math.isfinite(value):
-            self._note(node, dotted, shortened(text), "too large for a number")
+            self._note(node, dotted, shortened(text), TOO_LARGE)
         return value
 
     def _whole_characters(self, node: yaml.Node, text: str, dotted: str) -> str:

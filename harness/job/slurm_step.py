@@ -17,6 +17,7 @@ from pathlib import Path
 from harness.errors import ConfigError, ProjectError
 from harness.job.ranks import log_of_rank
 from harness.plan import Cell
+from harness.printable import shortened
 
 PORTS = range(20_000, 32_000)
 """Below the ports that Linux gives to outgoing connections (ip_local_port_range begins at 32768)."""
@@ -32,19 +33,31 @@ STUCK = "Timed out waiting for job step to complete"
 
 def require_allocation(cell: Cell, variables: Mapping[str, str] = os.environ) -> None:
     """Raises ConfigError where the cell's ranks cannot be started from here."""
-    tasks = int(variables.get("SLURM_STEP_NUM_TASKS", "1"))
+    tasks = _count_of("SLURM_STEP_NUM_TASKS", variables)
     if tasks > 1:
         raise ConfigError(
             f"run.py was started {tasks} times, as the tasks of one step. Start it once, with sbatch or with "
             f"srun --ntasks=1; it starts its ranks itself."
         )
-    nodes = int(variables.get("SLURM_JOB_NUM_NODES", "1"))
+    nodes = _count_of("SLURM_JOB_NUM_NODES", variables)
+    _count_of("SLURM_CPUS_PER_TASK", variables)
     if cell.devices > 1 and nodes != cell.nodes:
         here = f"this Slurm job has {nodes}" if "SLURM_JOB_ID" in variables else "without Slurm there is one"
         raise ConfigError(
             f"use case {cell.use_case} needs {cell.nodes} node(s) with {cell.devices // cell.nodes} device(s) each, "
             f"and {here}. Submit its script with sbatch, or change nodes in experiments.yaml."
         )
+
+
+def _count_of(name: str, variables: Mapping[str, str]) -> int:
+    """1 where Slurm has not set it. Raises ConfigError for what Slurm has never written."""
+    text = variables.get(name, "1")
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ConfigError(
+            f"{name} is {shortened(text)!r}, where Slurm writes a number. Leave it as it is in `setup` and in the "
+            f"environment, or `unset {name}` outside Slurm."
+        )
+    return int(text)
 
 
 def step_command(cell: Cell, ranks: int, log: Path, variables: Mapping[str, str] = os.environ) -> list[str]:

@@ -147,6 +147,7 @@ class WandbTracker:
         self.message: str | None = None
         self._settings = settings
         self._root = results.wandb.resolve()
+        self._away = results.wandb_away
         self._init_timeout_s = init_timeout_s
         self._finish_timeout_s = finish_timeout_s
         self._end_timeout_s = end_timeout_s
@@ -194,6 +195,9 @@ class WandbTracker:
         how = process.kill()
         if how == "left":  # it could not start, and said why
             return
+        if how == "hung":
+            with contextlib.suppress(OSError):  # the next arm then waits as well
+                self._away.touch()
         going_on = "offline from here on" if self._online else "off from here on"
         self.message = (
             f"W&B {going_on}: its process {how}; the records are complete, "

@@ -18,14 +18,21 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.paths import Results
 
 if TYPE_CHECKING:
     import wandb
 
 README_HINT = "see the README's section on W&B"
+IN_VAIN_S = 5.0
+"""A start that fails sooner, for want of a key or of a right to the project, costs nobody anything."""
+ASK_AGAIN_AFTER_S = 600.0
+"""A job may have dozens of arms, each with a client of its own, and would wait for the same server in each."""
 
 STEP_AXES = {"epoch": ("train/*", "test/*")}
 """The x axis of families of metrics: each `log` carries its value too. The others count their logs."""
@@ -76,15 +83,26 @@ class Publisher:
         self._init_timeout_s = init_timeout_s
         self._finish_timeout_s = finish_timeout_s
         self._run: wandb.Run | None = None
+        self._away = Results(root=root).wandb_away
 
     def begin(self, run: dict[str, Any], reply: Reply) -> None:
         if self._run is not None:  # its end never came
             self.finish(1, reply)
+        if self._mode == "online" and (age_s := self._waited_in_vain_s_ago()) is not None:
+            self._mode = "offline"
+            reply(
+                "message",
+                text=f"W&B offline: another run waited for its server in vain {age_s / 60:.0f} min ago; jobs ask again "
+                f"after {ASK_AGAIN_AFTER_S / 60:.0f} min. `wandb sync` uploads what is in {self._root / 'wandb'}",
+            )
         if self._mode == "online":
+            began_at = time.monotonic()
             try:
                 self._run = self._init(run, mode="online")
             except Exception as error:  # the client raises many classes here, some of them not its own
                 self._mode = "offline"
+                if time.monotonic() - began_at > IN_VAIN_S:
+                    self._note_that_it_is_away()
                 reply("message", text=f"W&B offline: {_why_not_online(error)}; {README_HINT}")
                 for remains in (self._root / "wandb").glob(f"run-*-{run['id']}"):
                     shutil.rmtree(remains, ignore_errors=True)  # or `wandb sync` would upload an empty run
@@ -117,11 +135,24 @@ class Publisher:
             run.finish(exit_code=exit_code)
         except TimeoutError:
             self._mode = "offline"
+            self._note_that_it_is_away()
             reply(
                 "message",
                 text=f"W&B offline: the server did not take the last data of {files.name} within "
                 f"{self._finish_timeout_s:g} s; upload it later with `wandb sync {files}`",
             )
+
+    def _waited_in_vain_s_ago(self) -> float | None:
+        """None where nobody did, or where it is long ago."""
+        try:
+            age_s = max(0.0, time.time() - self._away.stat().st_mtime)
+        except OSError:
+            return None
+        return age_s if age_s < ASK_AGAIN_AFTER_S else None
+
+    def _note_that_it_is_away(self) -> None:
+        with contextlib.suppress(OSError):  # the next arm then waits as well
+            self._away.touch()
 
     def _init(self, run: dict[str, Any], *, mode: str) -> "wandb.Run":
         import wandb

@@ -12,7 +12,8 @@ from typing import Any
 from harness.measure import clock
 from harness.measure.program import Program, Session
 from harness.measure.work import NOT_KNOWN, work_of_step
-from harness.results.record import Blocks, Explanation, TracedWindow
+from harness.results.kernel_names import class_of
+from harness.results.record import Blocks, Explanation, KernelClass, KernelTime, TracedWindow
 from harness.results.statistics import median
 from harness.results.timeline import window_of
 
@@ -25,8 +26,8 @@ FEWEST_CALLS, MOST_CALLS = 3, 20
 LONG_CALL_S = 1.0
 """Of such a call, as one of many steps may be, one is traced and then two."""
 MOST_KERNELS = 400
-"""Names that a record keeps of a window, the longest ones; the others are added up as `OTHERS`."""
-OTHERS = "(all others)"
+"""Names that a record keeps of a window, the longest ones; the others are added up by class as `OTHERS`."""
+OTHERS = "(all others of class {})"
 
 
 def explain(program: Program, session: Session[Any], blocks: Blocks | None = None) -> Explanation:
@@ -77,12 +78,20 @@ def _window(trace: Any, program: Program, wait: clock.Wait, calls: int) -> Trace
     if len(window.kernels) <= MOST_KERNELS:
         return window
     kept, rest = window.kernels[:MOST_KERNELS], window.kernels[MOST_KERNELS:]
-    others = rest[0].model_copy(
-        update={
-            "name": OTHERS,
-            "count": sum(kernel.count for kernel in rest),
-            "busy_s": sum(kernel.busy_s for kernel in rest),
-            "content": "other",
-        }
-    )
-    return window.model_copy(update={"kernels": [*kept, others]})
+    return window.model_copy(update={"kernels": [*kept, *_added_up(rest)]})
+
+
+def _added_up(kernels: list[KernelTime]) -> list[KernelTime]:
+    """One for each class: what they do is known, though there are too many of them to name."""
+    by_class: dict[KernelClass, list[KernelTime]] = {}
+    for kernel in kernels:
+        by_class.setdefault(class_of(kernel.name, kernel.content), []).append(kernel)
+    return [
+        KernelTime(
+            name=OTHERS.format(name),
+            count=sum(kernel.count for kernel in members),
+            busy_s=sum(kernel.busy_s for kernel in members),
+            content=name,
+        )
+        for name, members in by_class.items()
+    ]

@@ -265,8 +265,10 @@ class Session(Generic[D]):
         """The largest of all ranks' values; the value itself in a world of one."""
         return self.device.agree(value) if self.world.size > 1 else value
 
-    def of_all_ranks(self, own: NDArray[Any]) -> NDArray[np.float64]:
+    def of_all_ranks(self, own: NDArray[Any]) -> NDArray[Any]:
         """Every rank's part along the first axis, in the order of the ranks; all parts are of one size."""
+        if self.world.size == 1:
+            return own
         places = np.zeros((self.world.size, *own.shape))
         places[self.world.rank] = own
         parts = self.device.mean_over_ranks(places) * self.world.size  # exact: all the others are zero

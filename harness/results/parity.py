@@ -218,12 +218,14 @@ def gate_sizes(sizes: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 def condense(numbers: Numbers) -> tuple[dict[str, NDArray[np.float64]], dict[str, tuple[int, ...]]]:
     """What is kept of a key's numbers, and their shapes. Large tensors are kept as sketches."""
-    arrays = {name: np.asarray(value, np.float64) for name, value in numbers.items()}
-    unknown = [name for name in arrays if quantity_of(name) not in QUANTITIES]
+    unknown = [name for name in numbers if quantity_of(name) not in QUANTITIES]
     if unknown:
         raise ValueError(f"number {unknown[0]!r}: no such quantity; known: {', '.join(QUANTITIES)}")
-    kept = {name: sketch(name, value) if value.size > LARGE else value for name, value in arrays.items()}
-    return kept, {name: value.shape for name, value in arrays.items()}
+    kept: dict[str, NDArray[np.float64]] = {}
+    for name, value in numbers.items():  # one by one: all of them in float64 may not fit
+        array = np.asarray(value, np.float64)
+        kept[name] = sketch(name, array) if array.size > LARGE else array
+    return kept, {name: np.shape(value) for name, value in numbers.items()}
 
 
 def quantity_of(name: str) -> str:

@@ -48,6 +48,7 @@ OUTPUTS: dict[Precision, Tolerance] = {
     "fp32": Tolerance(typical=5e-5, worst=1e-3),
     "tf32": Tolerance(typical=1e-2, worst=5e-2),
     "bf16": Tolerance(typical=6e-2, worst=4e-1),
+    "fp16": Tolerance(typical=1e-2, worst=5e-2),
     "default": Tolerance(typical=1e-2, worst=5e-2),
 }
 """Of outputs in evaluation: of all together, and of each sample's less the mean over samples, where what all samples

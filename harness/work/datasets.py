@@ -14,6 +14,8 @@ import shutil
 import socket
 import struct
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -190,13 +192,24 @@ def load(source: DataSource | None, kind: DataKind, data_dir: Path) -> Dataset:
     """The data set; a real one is mapped into memory and not read. Never downloads.
 
     Raises:
-        DataError: the real data is missing, or its files are not those of its manifest.
+        DataError: the real data is missing, its files are not those of its manifest, or the sample is damaged.
     """
     if source is None:
         return NO_DATA
     if kind == "sample":
-        return source.sample()
+        return _sample_of(source)
     return _map_files(DataFiles(data_dir=data_dir, benchmark=source.benchmark))[0]
+
+
+def _sample_of(source: DataSource) -> Dataset:
+    """Raises DataError where its file, which comes with the project, is damaged."""
+    try:
+        return source.sample()
+    except (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"the sample of {source.benchmark} cannot be made ({in_words(error)}). Its file in harness/work/sample/ "
+            f"comes with the project: bring it back with `git checkout harness/work/sample`."
+        ) from error
 
 
 def _nobody(_bytes: int) -> None:
@@ -217,7 +230,7 @@ def verify(
     if source is None:
         return None
     if kind == "sample":
-        return DataIdentity(source=source.sample_source, kind=kind, sha256=content_sha256(source.sample()))
+        return DataIdentity(source=source.sample_source, kind=kind, sha256=content_sha256(_sample_of(source)))
     files = DataFiles(data_dir=data_dir, benchmark=source.benchmark)
     dataset, manifest = _map_files(files)
     for part, name, array in _all_arrays(dataset):

@@ -224,10 +224,19 @@ class UseCase:
     forward_passes: int | None = None
     """How much work a sample is, in forward passes; None where that depends on the formulation."""
     has_gradients: bool = True
-    """A step has a backward pass."""
+    """A step has a backward pass, which takes more than the range of fp16."""
     parameter_passes: Callable[[Mapping[str, Any]], int] = field(default=lambda _settings: 0)
     """How often a step's optimizer reads or writes each parameter, its gradient and what is kept of it; from the
     settings."""
+
+    def refuses_precision(self, precision: str) -> str | None:
+        """Why it is not done in it; None where it is."""
+        if precision == "fp16" and self.has_gradients:
+            return (
+                "gradients below 6e-8 are zero in fp16, so training in it needs loss scaling, which this project does "
+                "not have; bf16 needs none, and inference takes fp16"
+            )
+        return None
 
     def mode(self, framework: Framework, name: str) -> Mode:
         """Raises ConfigError for a name that is not declared."""

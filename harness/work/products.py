@@ -34,7 +34,7 @@ class Product(NamedTuple):
 
 def element_bytes(precision: Precision) -> int:
     """In which the products' operands are stored."""
-    return {"fp64": 8, "bf16": 2}.get(precision, 4)
+    return {"fp64": 8, "bf16": 2, "fp16": 2}.get(precision, 4)
 
 
 def work_of(

@@ -5,8 +5,8 @@ is one batch, by one jitted program that has the weights as arguments. Inputs th
 in the model's dtype. Inputs on the host are raw and pinned; a call copies the next of a few batches to the device,
 normalises it there as a part of the program, and returns when the outputs are in the host's memory.
 
-In bf16 weights and inputs are stored in bfloat16, where training converts float32 weights in every call. BatchNorm that
-is kept has its own numbers in float32.
+In bf16 and fp16 weights and inputs are stored in half precision, where training converts float32 weights in every
+call. BatchNorm that is kept has its own numbers in float32.
 
 Formulations:
     forward            the model as it is written
@@ -41,7 +41,7 @@ from harness.work.use_cases.inference import (
 )
 from harness.work.weights import inference_weight
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
-from jax_runner.device import FLOAT64, Device, model_dtypes
+from jax_runner.device import FLOAT64, HALF, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
 from jax_runner.layers import write_as
 from jax_runner.models import aggregation_of, attention_of, make_model
@@ -109,8 +109,8 @@ class Inference(OneProgram, Infers):
         if batch_norm and self.options.batch_norm == "folded":
             weight_of = folded(weight_of, without_batch_norm(model), batch_norm.epsilon)
         load_weights(model, weight_of)
-        if session.measurement.variant.precision == "bf16":
-            store_as(model, jnp.bfloat16)
+        if half := HALF.get(session.measurement.variant.precision):
+            store_as(model, half)
         return in_evaluation(model)
 
     @property

@@ -166,8 +166,9 @@ class PerSampleGradients(OneProgram, Program):
         outputs = jax.jit(self.problem.apply)(self.problem.params, inputs)
         loss = self.problem.task.losses(outputs, targets).mean()
         for _ in range(COLD_CALLS):
+            gradients = None  # of a large model the batch's are gigabytes: no two of them at once
             _, gradients = self.step()
-        numbers = self.to_neutral(own_part(gradients))
+        numbers = self.to_neutral(own_part(gradients), in_place=True)
         if self.output in PER_SAMPLE_OUTPUTS:
             numbers = {name: self.session.of_all_ranks(value) for name, value in numbers.items()}
         return {
@@ -181,10 +182,10 @@ class PerSampleGradients(OneProgram, Program):
         batch = self.problem.batch(rows[self.own]) if is_whole else self.problem.samples(rows[self.own])
         return batch if self.session.is_alone else global_arrays(batch, SPLIT)
 
-    def to_neutral(self, outputs: Arrays) -> Neutral:
+    def to_neutral(self, outputs: Arrays, *, in_place: bool = False) -> Neutral:
         if self.output == "norms":
             return {name: np.asarray(value, np.float64) for name, value in outputs.items()}
-        return self.problem.to_neutral(outputs, leading_axes=1 if self.output == "full" else 0)
+        return self.problem.to_neutral(outputs, leading_axes=1 if self.output == "full" else 0, in_place=in_place)
 
 
 class Problem:
@@ -224,8 +225,8 @@ class Problem:
     def batch_loss(self, params: Params, inputs: Inputs, targets: jax.Array) -> jax.Array:
         return self.task.mean_loss(self.apply(params, inputs), targets)
 
-    def to_neutral(self, gradients: Params, leading_axes: int = 0) -> Neutral:
-        return to_neutral(gradients, flattened_of(self.model), leading_axes)
+    def to_neutral(self, gradients: Params, leading_axes: int = 0, *, in_place: bool = False) -> Neutral:
+        return to_neutral(gradients, flattened_of(self.model), leading_axes, in_place=in_place)
 
 
 def gradients_of(problem: Problem, samples: Sequence[tuple[Inputs, jax.Array]]) -> Iterator[Neutral]:

@@ -1,20 +1,26 @@
 """`main.py report`, and the comparison that `--wait` ends with: reads records, shows and writes what they say."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.errors import ProjectError
+from harness.files import write_atomically
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
 from harness.results.screening import needed
+from pipeline.collector import without_collector
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
+from pipeline.report.charts import OVERVIEW, PRINT, specification
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
+from pipeline.report.drawing import svg_of
+from pipeline.report.figures import overview
 from pipeline.report.files import (
     ReportFiles,
     figures,
@@ -26,8 +32,9 @@ from pipeline.report.files import (
     write_tables,
 )
 from pipeline.report.page import page_html
-from pipeline.report.reading import Reading, read_records, without_collector, without_odd_ones
-from pipeline.report.readme import PART_OF_README, results_table
+from pipeline.report.publish import shelves
+from pipeline.report.reading import Reading, read_records, without_odd_ones
+from pipeline.report.readme import PART_OF_README, full_sections, published_part, results_table
 from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
 from pipeline.report.terminal import (
     new_console,
@@ -145,7 +152,7 @@ def _show_and_write(
     everything = sections(reading.records, judge)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
-        _update_readme(options.readme, everything, reading.records, console)
+        _update_readme(options.readme, results, everything, reading.records, console)
         if not reading.records:
             return 0
     if not compared:
@@ -188,15 +195,54 @@ def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) 
         console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _update_readme(path: Path, compared: Sequence[Section], records: Sequence[Record], console: "Console") -> None:
-    changed = PART_OF_README.write(path, results_table(compared, records))
-    if not any(section.rows and not section.setup.doubts for section in compared):
-        console.print("Nothing to publish: there is no full measurement on real data among these records.")
+def _update_readme(
+    path: Path,
+    results: Results,
+    compared: Sequence[Section],
+    records: Sequence[Record],
+    console: "Console",
+) -> None:
+    shelved = on_shelves(results)
+    _print_refused(shelved.refused, console)
+    compared, records = [*compared, *shelved.sections], [*records, *shelved.records]
+    picture = _draw_overview(results, full_sections(compared))
+    from_readme = None if picture is None else Path(os.path.relpath(picture, path.parent)).as_posix()
+    changed = PART_OF_README.write(path, published_part(compared, records, from_readme))
+    if not full_sections(compared):
+        console.print("Nothing to publish: there is no full measurement among these records.")
     console.print(
         f"{path}: {'its table was renewed' if changed else 'its table says this already'}.",
         soft_wrap=True,
         markup=False,
     )
+
+
+class Shelved(NamedTuple):
+    sections: list[Section]
+    records: list[Record]
+    refused: list[str]
+
+
+def on_shelves(results: Results) -> Shelved:
+    """What is in the folders below `results` that `--publish` has made, each with its own parity numbers."""
+    found = Shelved([], [], [])
+    for shelf in shelves(results.root):
+        reading = read_records(sorted(shelf.records().rglob("*.json")))
+        found.sections.extend(sections(reading.records, ParityGate(shelf).judge))
+        found.records.extend(reading.records)
+        found.refused.extend(reading.refused)
+    return found
+
+
+def _draw_overview(results: Results, compared: Sequence[Section]) -> Path | None:
+    """None where there is no ratio."""
+    drawing = overview(compared)
+    charts = [chart for chart in drawing.charts if chart is OVERVIEW]
+    if not charts:
+        return None
+    path = results.root / "overview.svg"
+    write_atomically(path, svg_of(specification(charts[0], drawing.data, PRINT)), replace=True)
+    return path
 
 
 def _nothing(results: Results, reading: Reading, everything: Sequence[Section]) -> str:

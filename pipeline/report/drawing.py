@@ -38,12 +38,20 @@ def _draw(figure: Figure) -> None:
     """Raises ValueError for a specification that Vega-Lite does not take."""
     import vl_convert
 
-    svg: str = vl_convert.vegalite_to_svg(figure.specification)
     path = figure.path
+    svg = svg_of(figure.specification)
     path.with_name(path.name + ".svg").write_text(svg, encoding="utf-8")
     path.with_name(path.name + ".pdf").write_bytes(vl_convert.svg_to_pdf(svg))
     if figure.png:
         path.with_name(path.name + ".png").write_bytes(vl_convert.svg_to_png(svg, scale=PNG_SCALE))
+
+
+def svg_of(specification: dict[str, Any]) -> str:
+    """Raises ValueError for a specification that Vega-Lite does not take."""
+    import vl_convert
+
+    svg: str = vl_convert.vegalite_to_svg(specification)
+    return svg
 
 
 @contextmanager

@@ -52,10 +52,10 @@ def overview(compared: Sequence[Section]) -> Drawing:
         setup, found = section.setup, tally(section.rows)
         if found.mean is None:
             continue
-        cell = setup.cell
+        cell, sample = setup.cell, ", sample data" if setup.data == "sample" else ""
         points.append(
             {
-                "place": f"{cell.benchmark}: {use_case_title(cell)} | {setup.device}",
+                "place": f"{cell.benchmark}: {use_case_title(cell, setup.device)}{sample} | {setup.device}",
                 "order": len(points),
                 "device": setup.device,
                 "benchmark": cell.benchmark,

@@ -1,8 +1,6 @@
 """All records of a results folder, read with what must be said about those that cannot be."""
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,16 +90,3 @@ def without_odd_ones(reading: Reading, work: Callable[[Sequence[Record]], object
         paths=tuple(reading.paths[number] for number in good),
         refused=(*reading.refused, *map(printable, sentences)),
     )
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """For the short life of a report: all records are kept, so Python's collector of cycles walks over them again and
-    again and finds nothing. With thousands of records that is most of the time of reading."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

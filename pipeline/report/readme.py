@@ -3,18 +3,85 @@
 from collections.abc import Iterable, Sequence
 
 from harness.plan import FRAMEWORKS
+from harness.results.quantities import number
 from harness.results.record import Record
 from pipeline.markdown import GeneratedPart, markdown_table
-from pipeline.report.compare import NAMES, VERDICTS, Section, tally
-from pipeline.report.wording import bracket, flag_names, times, unlike_names, use_case_title
+from pipeline.report.compare import NAMES, VERDICTS, Mode, Row, Section, tally
+from pipeline.report.wording import (
+    bracket,
+    fastest_modes,
+    flag_names,
+    times,
+    unlike_names,
+    use_case_title,
+    verdict,
+)
 
 PART_OF_README = GeneratedPart(begin="<!-- results:begin -->", end="<!-- results:end -->")
 COMMAND = "python main.py report --update-readme"
 NOTHING = (
-    "No result is published yet: `results/published` holds no full measurement on real data. "
-    "Quick runs and sample data are never shown here."
+    "No result on real data is published yet: `results/published` holds no full measurement of one. "
+    "Quick runs are never shown here, and sample data only in a table of their own."
 )
-HEAD = ("GPU", "benchmark", "use case", "flags", "JAX / PyTorch", "the two sides", *VERDICTS, "no ratio")
+HEAD = ("device", "benchmark", "use case", "flags", "JAX / PyTorch", "the two sides", *VERDICTS, "no ratio")
+
+SAMPLE_HEAD = (
+    *("device", "benchmark", "use case", "variant", "JAX, samples/s", "PyTorch, samples/s", "JAX / PyTorch"),
+    *("verdict", "flags", "the two sides"),
+)
+
+
+def published_part(compared: Sequence[Section], records: Sequence[Record], picture: str | None = None) -> str:
+    """All that stands between the markers: the results, and what was measured on sample data.
+
+    Args:
+        picture: where the overview of both lies, from the README.
+    """
+    parts = [results_table(compared, records), sample_table(compared, records)]
+    if picture is not None:
+        parts.append(f"![Ratios of what is published, with their intervals]({picture})")
+    return "\n\n".join(part for part in parts if part)
+
+
+def full_sections(compared: Iterable[Section]) -> list[Section]:
+    """Of full measurements, whatever their data."""
+    return [section for section in compared if section.rows and not section.setup.quick]
+
+
+def sample_table(compared: Iterable[Section], records: Iterable[Record]) -> str:
+    """Markdown. One line for each variant of a full measurement on sample data; empty where there is none."""
+    on_sample = [section for section in full_sections(compared) if section.setup.data == "sample"]
+    if not on_sample:
+        return ""
+    lines = (_variant_cells(section, row) for section in on_sample for row in section.rows)
+    of_these = [r for r in records if r.measurement.data == "sample" and not r.measurement.quick]
+    return (
+        "Full measurements on the sample that is embedded in this project, where nobody had the data set at hand. A "
+        "step computes the same on it, and tells how fast the frameworks are on that device; of accuracy it tells "
+        "nothing.\n\n"
+        f"{markdown_table(SAMPLE_HEAD, lines)}\n\n"
+        "Throughput: median over replicates, each framework in its fastest mode (in brackets). Ratio: geometric mean "
+        f"over paired replicates, with its 95 % interval. {_made_of(on_sample, of_these)}"
+    )
+
+
+def _variant_cells(section: Section, row: Row) -> list[str]:
+    ratio = row.ratio
+    return [
+        section.setup.devices,
+        section.setup.cell.benchmark,
+        f"{section.setup.cell.use_case}: {use_case_title(section.setup.cell, section.setup.device)}",
+        row.label,
+        *(_best_cell(row.best(framework)) for framework in FRAMEWORKS),
+        (row.why_no_ratio or "none") if ratio is None else f"**{times(ratio.value)}**{bracket(ratio.interval)}",
+        "" if ratio is None else verdict(ratio),
+        ", ".join(flag_names(fastest_modes(row))) or "none",
+        unlike_names([row]) or ("" if ratio is None else "all equal"),
+    ]
+
+
+def _best_cell(mode: Mode | None) -> str:
+    return "none" if mode is None else f"{number(mode.throughput_samples_per_s)} ({mode.execution_mode})"
 
 
 def results_table(compared: Sequence[Section], records: Iterable[Record]) -> str:
@@ -34,7 +101,7 @@ def _cells(section: Section) -> list[str]:
     return [
         setup.devices,
         setup.cell.benchmark,
-        f"{setup.cell.use_case}: {use_case_title(setup.cell)}",
+        f"{setup.cell.use_case}: {use_case_title(setup.cell, setup.device)}",
         ", ".join(flag_names(mode for row in section.rows for mode in row.modes)) or "none",
         "none" if found.mean is None else f"**{times(found.mean)}**{bracket(found.interval)}",
         unlike_names(section.rows) or ("" if found.mean is None else "all equal"),
@@ -44,9 +111,17 @@ def _cells(section: Section) -> list[str]:
 
 
 def _below(quotable: Sequence[Section], records: Iterable[Record]) -> str:
-    setups = {section.setup.cell for section in quotable}
-    kept = [r for r in records if r.measurement.cell in setups and not r.measurement.quick]
-    kept = [record for record in kept if record.measurement.data == "real"]
+    kept = [record for record in records if record.measurement.data == "real" and not record.measurement.quick]
+    return (
+        "Throughput of JAX over that of PyTorch, each in its fastest mode: geometric mean over variants with its 95 % "
+        f"interval, and how many variants have which verdict. Above 1, JAX is faster. {_made_of(quotable, kept)}"
+    )
+
+
+def _made_of(shown: Sequence[Section], records: Iterable[Record]) -> str:
+    """How many records, from when, by which versions, and how."""
+    setups = {section.setup.cell for section in shown}
+    kept = [record for record in records if record.measurement.cell in setups]
     versions = []
     for framework in FRAMEWORKS:
         found = {
@@ -60,8 +135,4 @@ def _below(quotable: Sequence[Section], records: Iterable[Record]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     runs = sorted({url.partition("/runs/")[0] for one in kept if (url := one.environment.get("wandb_url"))})
     where = f" Their runs in W&B: {', '.join(f'<{url}>' for url in runs)}." if runs else ""
-    return (
-        "Throughput of JAX over that of PyTorch, each in its fastest mode: geometric mean over variants with its 95 % "
-        "interval, and how many variants have which verdict. Above 1, JAX is faster. "
-        f"{len(kept)} records, {when}, {' and '.join(versions)}; made by `{COMMAND}`.{where}"
-    )
+    return f"{len(kept)} records, {when}, {' and '.join(versions)}; made by `{COMMAND}`.{where}"

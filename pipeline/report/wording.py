@@ -309,7 +309,12 @@ TITLES = {"train": "Train", "per_sample_gradients": "Per-sample gradients"}
 """Of use cases whose file name does not read well by itself."""
 
 
-def use_case_title(cell: Cell) -> str:
-    """`Train on one GPU`, for any use case, known here or not."""
+def use_case_title(cell: Cell, device: str = "") -> str:
+    """`Train on one GPU`, for any use case, known here or not.
+
+    Args:
+        device: what it ran on, as sections have it. Of a CPU it is `Train on one CPU`.
+    """
     name = TITLES.get(cell.use_case_name, cell.use_case_name.replace("_", " ").capitalize())
-    return f"{name} on {'one GPU' if cell.devices == 1 else f'{cell.devices} GPUs'}"
+    kind = "CPU" if device.startswith("CPU: ") else "GPU"
+    return f"{name} on {f'one {kind}' if cell.devices == 1 else f'{cell.devices} {kind}s'}"

@@ -54,6 +54,8 @@ class Estimate:
 
     measurements: int
     """Without those that have a record."""
+    screenings: int
+    """How many of them are short, and choose the modes that have replicates."""
     from_records: int
     """How many of them are known from records of the same cell and framework."""
     seconds: float
@@ -88,6 +90,7 @@ def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
     longest_s = max((each_s[key] for key, count in left.replicates.items() if count), default=0.0)
     return Estimate(
         measurements=left.screenings + replicates,
+        screenings=left.screenings,
         from_records=(0 if durations.of_any is None else replicates)
         + (0 if durations.of_screening is None else left.screenings),
         seconds=left.screenings * screening_s + sum(each_s[key] * count for key, count in left.replicates.items()),
@@ -120,6 +123,7 @@ def together(estimates: Sequence[Estimate]) -> Estimate:
     """Of jobs that run in turn."""
     return Estimate(
         measurements=sum(one.measurements for one in estimates),
+        screenings=sum(one.screenings for one in estimates),
         from_records=sum(one.from_records for one in estimates),
         seconds=sum(one.seconds for one in estimates),
         longest_s=max(one.longest_s for one in estimates),
@@ -197,7 +201,7 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
 
 
 def estimate_in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *, has_limit: bool) -> str:
-    """Some sentences: how long, known from what, and how that fits the limit.
+    """Some sentences: how many, how long, known from what, and how that fits the limit.
 
     Args:
         has_limit: whether a scheduler ends what takes longer.
@@ -209,10 +213,19 @@ def estimate_in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *,
         f"{in_time(seconds)} on {'one device' if devices == 1 else f'{devices} devices'}"
         for devices, seconds in sorted(by_devices.items())
     ]
-    sentences = [f"About {' and '.join(times)}, one job after the other, {_known_from(estimates)}."]
+    how_many = _how_many(estimates)
+    sentences = [f"{how_many}: about {' and '.join(times)}, one job after the other, {_known_from(estimates)}."]
     if has_limit:
         sentences.append(_limit_in_words(estimates, time_limit_minutes))
     return " ".join(sentences)
+
+
+def _how_many(estimates: Iterable[Estimate]) -> str:
+    """`42 measurements`, or, where a screening will say how many, `About 630 measurements, 351 of them a short
+    screening`."""
+    count, screenings = (sum(getattr(one, name) for one in estimates) for name in ("measurements", "screenings"))
+    measurements = f"{count:,} measurement{'' if count == 1 else 's'}"
+    return f"About {measurements}, {screenings:,} of them a short screening" if screenings else measurements
 
 
 def _known_from(estimates: Iterable[Estimate]) -> str:

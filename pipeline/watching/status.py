@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.job.progress import Heartbeat
 from harness.paths import REPOSITORY, Results
+from pipeline.collector import without_collector
 from pipeline.watching.jobs import JobReader, JobState, error_log, job_states
 
 if TYPE_CHECKING:
@@ -75,22 +76,23 @@ def _kind(state: JobState) -> str:
 
 
 COLUMNS = ("cell", "framework", "state", "progress", "left", "node", "job")
+ALL_COLUMNS = (*COLUMNS, "why")
 LEFT_OUT_FIRST = ("node", "job", "left")
 BETWEEN_COLUMNS = 2
 NARROWEST_WHY = 30
 
 
-def table(states: Sequence[JobState], width: int | None = None) -> "RenderableType":
+def table(states: Sequence[JobState], width: int) -> "RenderableType":
     """
     Args:
-        width: of the terminal, in columns; None: as many as it takes. Where not all fits, the reasons stand below, then
-            node, job and time left go, and at last each job has lines of its own.
+        width: of the terminal, in columns. Where not all fits, the reasons stand below, then node, job and time left
+            go, and at last each job has lines of its own.
     """
     from rich.console import Group
 
     rows = [_cells(state) for state in states]
-    if width is None or _width(rows, COLUMNS) + NARROWEST_WHY <= width:
-        return _table(rows, (*COLUMNS, "why"))
+    if _width(rows, COLUMNS) + NARROWEST_WHY <= width:
+        return _table(rows, ALL_COLUMNS)
     names = [*COLUMNS]
     for name in LEFT_OUT_FIRST:
         if _width(rows, names) > width:
@@ -99,6 +101,13 @@ def table(states: Sequence[JobState], width: int | None = None) -> "RenderableTy
         return Group(*(_text(line, row["state"]) for row in rows for line in _lines(row)))
     reasons = [f"{row['cell']} {row['framework']}: {row['why']}" for row in rows if row["why"]]
     return Group(_table(rows, names), *(_text(reason, "") for reason in reasons))
+
+
+def plain_table(states: Sequence[JobState]) -> str:
+    """The same for a file or a pipe: a line for each job, as long as it takes. Of thousands of jobs in no time."""
+    rows = [dict(zip(ALL_COLUMNS, ALL_COLUMNS, strict=True)), *map(_cells, states)]
+    widths = {name: max(len(row[name]) for row in rows) + BETWEEN_COLUMNS for name in ALL_COLUMNS}
+    return "\n".join("".join(f"{row[name]:{width}}" for name, width in widths.items()).rstrip() for row in rows)
 
 
 def _cells(state: JobState) -> dict[str, str]:
@@ -193,11 +202,14 @@ def _sum_or_none(values: Iterable[float | None]) -> float | None:
 
 
 def print_table(states: Sequence[JobState]) -> None:
+    if not sys.stdout.isatty():
+        print(plain_table(states))
+        return
     from rich.console import Console
 
-    # A file or a pipe has no width; wrapping there would only break what reads it.
-    console = Console() if sys.stdout.isatty() else Console(width=1000)
-    console.print(table(states, console.width if console.is_terminal else None))
+    console = Console()
+    with without_collector():
+        console.print(table(states, console.width))
 
 
 def print_failures(states: Sequence[JobState]) -> None:

@@ -13,7 +13,7 @@ from harness.plan import FRAMEWORKS, Framework, Frozen, Precision
 from harness.work.declared import Mode, benchmark, use_case, use_case_names
 from tests.made.sessions import made_up
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 MODELS = (
     ("mnist", "cnn"),
     ("synthetic", "convnet"),
@@ -64,6 +64,7 @@ def all_cases() -> list[Case]:
         for framework, name, precision in itertools.product(FRAMEWORKS, use_case_names(), PRECISIONS)
         for mode in sorted(use_case(name).modes[framework], key=lambda mode: CHEAPEST_FIRST.index(mode.run_as))
         if not mode.process_per_node  # takes several devices
+        and use_case(name).refuses_precision(precision) is None
     ]
 
 

@@ -3,6 +3,7 @@
 copy_repository(root)         all of it is real: main.py, both frameworks, experiments.yaml
 make_behaving_project(root)   the job, its children and its records are real; the framework that they import is
                               fake_framework, which takes a second and has every fault when it is wanted
+make_behaving_repository(root, config)   the same with main.py, so with all that a user types
 make_project(root)            queues and scripts are real; run.py is fake_run.py, whose measurement is a short sleep
 """
 
@@ -252,6 +253,15 @@ def make_behaving_project(root: Path) -> BehavingProject:
         for name in ("run.py", "__init__.py"):
             shutil.copyfile(REPOSITORY / f"{framework}_runner" / name, runner / name)
     return BehavingProject(root=root)
+
+
+def make_behaving_repository(root: Path, config: str) -> BehavingProject:
+    """With main.py too, which runs it by this experiments.yaml."""
+    project = make_behaving_project(root)
+    (root / "templates").symlink_to(REPOSITORY / "templates")
+    shutil.copy(REPOSITORY / "main.py", root / "main.py")
+    (root / "experiments.yaml").write_text(config)
+    return project
 
 
 def copy_repository(root: Path) -> None:

@@ -231,6 +231,23 @@ def test_fewer_than_three_rounds_are_refused(capsys: pytest.CaptureFixture[str])
     assert "3 rounds at the least" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--table", "--framework", "nosuch"], "--table: measures nothing, so --framework says nothing here"),
+        (["--table", "--rounds", "20"], "--table: measures nothing, so --rounds says nothing here"),
+        (["--update-docs", "--table"], "--update-docs: measures nothing, so --table says nothing here"),
+        (["--update-docs", "--results", "x"], "--update-docs: measures nothing, so --results says nothing here"),
+    ],
+)
+def test_what_measures_nothing_takes_no_flag_of_a_measurement(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["calibrate", *words])
+    assert complaint in capsys.readouterr().err
+
+
 def test_without_a_calibration_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = tmp_path / "calibration" / "old.json"
     old.parent.mkdir()

@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from harness.errors import CheckFailed, DataError, Refused
 from harness.measure.program import Session
-from harness.plan import FRAMEWORKS, Framework
+from harness.plan import FRAMEWORKS, Framework, Precision
 from harness.work.folding import folded
 from harness.work.use_cases import inference as declared
 from harness.work.use_cases.inference import HOST_BATCHES
@@ -36,6 +36,7 @@ RUNNERS = {"jax": jax_inference, "torch": torch_inference}
 HOST = {"inputs": "on_host"}
 KEPT = {"batch_norm": "kept"}
 RESNET = {"benchmark": "cifar10", "model": "resnet18"}
+TEXT = {"benchmark": "text", "model": "mlp"}
 every_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
@@ -198,11 +199,11 @@ def test_only_what_the_model_is_given_is_copied(framework: Framework) -> None:
         }
 
 
-# bf16, which a CPU can do, though no measurement on a CPU does.
+# Half precision, which a CPU can do, though no measurement on a CPU does.
 
 
-def in_bf16(session: Session[Any]) -> Session[Any]:
-    variant = session.measurement.variant.model_copy(update={"precision": "bf16"})
+def in_half(session: Session[Any], precision: Precision) -> Session[Any]:
+    variant = session.measurement.variant.model_copy(update={"precision": precision})
     return replace(session, measurement=session.measurement.model_copy(update={"variant": variant}))
 
 
@@ -212,8 +213,33 @@ def in_bf16(session: Session[Any]) -> Session[Any]:
     ids=["jax", "torch", "torch-folded", "torch-kept"],
 )
 def test_bf16_is_near_enough(framework: Framework, arguments: dict[str, Any]) -> None:
-    checks = build(in_bf16(session_of(framework, **arguments))).check()
+    checks = build(in_half(session_of(framework, **arguments), "bf16")).check()
     assert all(check.error > 1e-4 for check in checks), "this is not bf16"
+
+
+@pytest.mark.parametrize("arguments", [{}, TEXT | {"options": HOST}], ids=["cnn", "mlp"])
+@every_framework
+def test_fp16_is_nearer(framework: Framework, arguments: dict[str, Any]) -> None:
+    """It has three bits more than bfloat16, whose errors are 4e-3 and more."""
+    program: Any = build(in_half(session_of(framework, **arguments), "fp16"))
+    assert str(program.step()[1].dtype if framework == "jax" else program.step().dtype).endswith("float16")
+    whole, worst = program.check()
+    assert 5e-5 < whole.error < 2e-3 and whole.error < worst.error < 1e-2
+
+
+@every_framework
+def test_weights_of_four_bits_do_not_pass_as_fp16(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded to float8 before they are rounded to float16. As bfloat16 they would pass."""
+    store, eight = (jax_store_as, jnp.float8_e4m3fn) if framework == "jax" else (torch_store_as, torch.float8_e4m3fn)
+
+    def store_twice(model: Any, dtype: Any) -> None:
+        store(model, eight)
+        store(model, dtype)
+
+    monkeypatch.setattr(RUNNERS[framework], "store_as", store_twice)
+    build(in_half(session_of(framework), "bf16")).check()
+    with pytest.raises(CheckFailed, match="outputs of 2 batches against float64: relative error .*, tolerance 0.01"):
+        build(in_half(session_of(framework), "fp16")).check()
 
 
 def test_bf16_is_stored_but_in_batch_norm() -> None:

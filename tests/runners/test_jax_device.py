@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -116,15 +117,27 @@ def test_a_backend_that_does_not_start_fails(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_libraries_are_started_by_what_any_precision_computes() -> None:
     """Here on a CPU, so nothing but that it runs."""
-    for precision in ("fp32", "bf16", "default"):
+    for precision in ("fp32", "bf16", "fp16", "default"):
         module.start_libraries(precision)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "on_gpu", False)
     with pytest.raises(Refused, match=f"precision {precision} needs an NVIDIA GPU; JAX sees none here"):
         Device().set_up(precision)
+
+
+@pytest.mark.parametrize(("precision", "capability"), [("tf32", "7.5"), ("bf16", "7.5"), ("fp16", "6.1")])
+def test_precisions_that_a_gpu_lacks_are_refused(
+    precision: str, capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device()
+    monkeypatch.setattr(Device, "on_gpu", True)
+    monkeypatch.setitem(vars(device), "device", SimpleNamespace(compute_capability=capability, device_kind="old card"))
+    least = {"fp16": "7.0"}.get(precision, "8.0")
+    with pytest.raises(Refused, match=f"precision {precision} needs compute capability {least}, which old card lacks"):
+        device.set_up(precision)
 
 
 @pytest.mark.parametrize(

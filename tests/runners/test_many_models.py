@@ -62,7 +62,7 @@ CASES = [
     for framework, mode in MODES + (DENSE_MODES if model in DENSE else CONVOLUTION_MODES)
     for batches, rates in AXES
     if (model in DEEP and batches == "different")
-    or (model in ("mlp", "convnet") and batches == "same")
+    or (model == "mlp" and batches == "same")
     or (mode in ("vmap", "batched_eager") and batches == "different")
 ]
 TIGHT = 1e-9
@@ -157,7 +157,7 @@ def test_the_references_models_differ(model: str) -> None:
 def test_by_inductor_too() -> None:
     """One mode, as that takes a while; separate rates, which stacked models compile as well."""
     assert_equal_model_by_model(
-        parity("torch", "batched_compiled", "convnet", precision="fp64"), alone("convnet"), TIGHT
+        parity("torch", "batched_compiled", "mlp", precision="fp64"), alone("mlp"), TIGHT
     )
 
 

@@ -75,6 +75,7 @@ def test_work_by_hand() -> None:
     forward = work_of(products, precision="fp64", with_gradients=False)
     assert forward.operations == forward.forward_operations == 2 * (24 + 210)
     assert forward.least_bytes == 8 * (26 + 107)
+    assert work_of(products, precision="fp16", with_gradients=False).least_bytes == 2 * (26 + 107)
 
 
 @pytest.mark.parametrize("model", ["resnet50", "vit_b_16", "mobilenet_v3_small", "efficientnet_b0"])

@@ -91,10 +91,22 @@ def test_a_hidden_gpu_is_named_before_ranks_meet(
     assert not isinstance(raised.value, Refused)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "on_gpu", False)
     with pytest.raises(Refused, match=f"precision {precision} needs an NVIDIA GPU; PyTorch sees none here"):
+        Device().set_up(precision)
+
+
+@pytest.mark.parametrize(("precision", "capability"), [("tf32", (7, 5)), ("bf16", (7, 5)), ("fp16", (6, 1))])
+def test_precisions_that_a_gpu_lacks_are_refused(
+    precision: str, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Device, "on_gpu", True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "old card")
+    least = {"fp16": "7.0"}.get(precision, "8.0")
+    with pytest.raises(Refused, match=f"precision {precision} needs compute capability {least}, which old card lacks"):
         Device().set_up(precision)
 
 

@@ -157,6 +157,34 @@ def test_every_module_that_a_page_runs_exists(page: Path) -> None:
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
 
 
+def named_tests(text: str) -> list[tuple[str, str]]:
+    """File and function of each `tests/FILE.py::test_NAME`."""
+    return re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    named = [pair for page in PAGES for pair in named_tests(page.read_text())]
+    assert len(named) > 50
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (REPOSITORY / file).exists()
+        or not re.search(rf"^def {name}\(", (REPOSITORY / file).read_text(), re.MULTILINE)
+    ]
+    assert missing == []
+
+
+def test_every_fault_has_a_line() -> None:
+    named = set(named_tests((DOCS / "robustness.md").read_text()))
+    faults = {
+        (page_id(path), name)
+        for path in (REPOSITORY / "tests" / "faults").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(faults) >= 25
+    assert faults - named == set()
+
+
 def test_there_is_a_page_for_every_study() -> None:
     """The calibration is a command of main.py, not a module of studies/."""
     pages = {path.stem for path in (DOCS / "studies").glob("*.md")} - {"README"}

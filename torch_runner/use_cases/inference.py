@@ -5,8 +5,8 @@ is one batch. Inputs that are on the device are normalised, in the model's dtype
 call. Inputs on the host are raw and pinned; a call copies the next of a few batches to the device, normalises it there
 as a part of the program, copies the outputs to pinned memory and waits for them.
 
-In bf16 weights and inputs are stored in bfloat16, where torch.autocast would convert all weights in every call.
-BatchNorm that is kept has its own numbers in float32.
+In bf16 and fp16 weights and inputs are stored in half precision, where torch.autocast would convert all weights in
+every call. BatchNorm that is kept has its own numbers in float32.
 
 How a call is run (torch_runner/compiler.py):
     eager           operator by operator, in inference mode
@@ -43,7 +43,7 @@ from harness.work.use_cases.inference import (
 )
 from harness.work.weights import inference_weight
 from torch_runner.compiler import captured, describe, in_mode, witness
-from torch_runner.device import Device, compute_dtype, model_dtype
+from torch_runner.device import HALF, Device, compute_dtype, model_dtype
 from torch_runner.folding import without_batch_norm
 from torch_runner.graphs import use_sorted_sums
 from torch_runner.models import aggregation_of, attention_of, make_model
@@ -119,8 +119,8 @@ class Inference(Infers):
             weight_of = folded(weight_of, without_batch_norm(model), batch_norm.epsilon)
         load_weights(model, weight_of)
         model.requires_grad_(False)
-        if session.measurement.variant.precision == "bf16":
-            store_as(model, torch.bfloat16)
+        if half := HALF.get(session.measurement.variant.precision):
+            store_as(model, half)
         return model
 
     @property

@@ -51,7 +51,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 def _sample_mnist() -> Dataset:
     """Scanned 8 x 8 digits in MNIST's shape: pixels become 3 x 3, the border is 2; 0..16 becomes 0..255."""
-    with np.load(DIGITS, allow_pickle=False) as digits:
+    with DIGITS.open("rb") as file, np.load(file, allow_pickle=False) as digits:
         images, labels = digits["images"], digits["labels"].astype(np.int32)
     enlarged = (images.astype(np.uint16) * 255 // 16).astype(np.uint8).repeat(3, axis=1).repeat(3, axis=2)
     images = np.pad(enlarged, ((0, 0), (2, 2), (2, 2)))[..., np.newaxis]

@@ -186,7 +186,7 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
     with pytest.raises(ConfigError) as caught:
         expand(config, Selection(gpus=("a100",)))
     assert str(caught.value) == (
-        f"{config.file}: a100/mnist_1: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a node "
+        f"{config.file}:20:14: a100/mnist_1: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a node "
         "has 4. Lower `devices` "
         "or raise `nodes` of the use case, correct per_node, or leave the cell out with "
         "`- {gpu: a100, use_case: 1}` under matrix.exclude."

@@ -106,7 +106,10 @@ sbatch_options, max_parallel_jobs, frameworks; did you mean time_limit_minutes?
 ?   3:\n ->   three:\n
 24:3: use_cases.three: must be a whole number
 ? precisions: [fp32] -> precisions: [fp23]
-21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, default; did you mean fp32?
+21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
+? precisions: [fp32] -> precisions: [fp32, fp16]
+21:24: use_cases.1.precisions[1]: fp16: not for train: gradients below 6e-8 are zero in fp16, so training in it needs
+loss scaling, which this project does not have; bf16 needs none, and inference takes fp16
 ? epochs: 2 -> epochs: [2]
 23:24: use_cases.1.settings.epochs: [2]: must be one plain value: text, a number, true or false
 ?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {trane: [4]}}
@@ -383,7 +386,7 @@ def test_a_use_case_like_another_takes_what_it_does_not_say(tmp_path: Path) -> N
 def test_a_mistake_that_is_taken_over_is_told_once_where_it_stands(tmp_path: Path) -> None:
     text = changed("precisions: [fp32]", "precisions: [fp23]") + LIKE
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, default; "
+        "experiments.yaml:21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; "
         "did you mean fp32?"
     ]
 
@@ -479,6 +482,7 @@ def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
         ("measurement: {seed: 4294967296}\n", "must be at most 4294967295"),
         ("measurement: {warmup_s: 1e9}\n", "must be at most 1000000"),
         ("wandb: {tags: ['']}\n", "must not be empty"),
+        (f"measurement: {{warmup_s: {'9' * 400}}}\n", "...: too large for a number: it has more than 18 digits"),
     ],
 )
 def test_numbers_and_texts_have_bounds(text: str, rule: str, tmp_path: Path) -> None:

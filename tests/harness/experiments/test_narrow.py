@@ -14,7 +14,7 @@ from harness.experiments.narrow import Narrowing, narrowing_of
 from harness.job.main import _parse_arguments, _plan_by_flags
 from harness.paths import REPOSITORY
 from pipeline.submission.render import run_arguments
-from tests.made.config_text import MINIMAL, config_of
+from tests.made.config_text import MINIMAL, PRETRAINED, config_of
 
 
 @pytest.fixture
@@ -130,7 +130,13 @@ def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> 
         (
             ["--precision", "fp23"],
             {},
-            "--precision fp23: no such precision; valid: fp64, fp32, tf32, bf16, default; did you mean fp32?",
+            "--precision fp23: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?",
+        ),
+        (["--precision", "fp16"], {}, "--precision fp16: not for train: gradients below 6e-8 are zero in fp16, so "),
+        (
+            ["--precision", "fp32", "--precision", "fp16"],
+            {"use_cases": (1, 3)},
+            "--precision fp16: not for train, per_sample_gradients: gradients below 6e-8",
         ),
         (["--execution_mode", "egar"], {}, "did you mean eager?"),
         (["--execution_mode", "vmap"], {}, "--execution_mode vmap: no mode of train; valid: jit, "),
@@ -171,6 +177,17 @@ def test_what_is_wrong_with_a_flag(
     with pytest.raises(ConfigError) as caught:
         narrowed(config, *words, **selection)
     assert complaint in str(caught.value)
+
+
+def test_a_precision_concerns_the_cells_that_take_it(tmp_path: Path) -> None:
+    """Training does not take fp16, inference does."""
+    selection = Selection(benchmarks=("cifar10",), use_cases=(1, 5), frameworks=("torch",))
+    words = ("--precision", "fp16", "--precision", "fp32", "--model", "cnn", "--execution_mode", "eager")
+    train, inference = expand(config_of(PRETRAINED, tmp_path), replace(selection, narrowing=of_words(*words)))
+    assert [variant.precision for variant in train.jobs[0].variants] == ["fp32"]
+    assert [variant.precision for variant in inference.jobs[0].variants] == ["fp16", "fp32"]
+    (alone,) = expand(config_of(PRETRAINED, tmp_path), replace(selection, narrowing=of_words("--precision", "fp16")))
+    assert alone.cell.use_case_name == "inference"
 
 
 def test_a_batch_that_no_device_count_divides(tmp_path: Path) -> None:

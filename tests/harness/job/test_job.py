@@ -635,3 +635,11 @@ def test_wrong_usage_ends_with_status_2(arguments: list[str], message: str, tmp_
     assert finished.returncode == 2
     assert message in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize("task", ["", "{", "[]", '{"measurement": 1}'])
+def test_a_rank_by_hand_is_told_what_it_is(task: str) -> None:
+    command = [sys.executable, "torch_runner/run.py", "--rank", "0"]
+    finished = subprocess.run(command, cwd=REPOSITORY, input=task, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 2
+    assert finished.stderr == ("error: --rank is how a job starts its own processes: the task comes in on stdin\n")

@@ -75,6 +75,13 @@ def test_the_allocation_must_fit() -> None:
         require_allocation(cell(4, 1), {"SLURM_STEP_NUM_TASKS": "4"})
 
 
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "SLURM_JOB_NUM_NODES", "SLURM_CPUS_PER_TASK"])
+@pytest.mark.parametrize("value", ["", "x", "-1", "1.0", "٣", "9" * 5000])
+def test_a_variable_of_slurm_that_is_no_number_is_named(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is .* where Slurm writes a number. Leave it as it is"):
+        require_allocation(cell(1, 1), {name: value})
+
+
 def test_port_is_free_and_not_one_of_outgoing_connections() -> None:
     port = free_port()
     assert port in PORTS

@@ -305,6 +305,7 @@ def test_a_server_that_refuses(status: int, says: str, tmp_path: Path, monkeypat
     assert tracker.message.startswith("W&B offline: the online start failed: ")
     assert says in tracker.message
     assert "\n" not in tracker.message
+    assert status == 500 or not Results(root=tmp_path / "results").wandb_away.exists()  # it refuses at once
     assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]] * 2
 
 
@@ -319,6 +320,31 @@ def test_an_unreachable_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     tracker.close()
     assert tracker.message is not None and tracker.message.startswith("W&B offline: the online start failed: ")
     assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]] * 2
+
+
+def test_one_arm_waits_for_a_server_and_the_next_ones_do_not(
+    server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each arm of a job has a client of its own. After ten minutes one asks again."""
+    with WandbServer() as gone:
+        url = gone.url
+    monkeypatch.setenv("WANDB_BASE_URL", url)  # nobody listens there any more
+    first = a_tracker(tmp_path, online=True)
+    measure(first, a_measurement("jax"))
+    first.close()
+    second = a_tracker(tmp_path, online=True)
+    assert measure(second, a_measurement("torch")) < patience(5)  # of 10 s and more
+    second.close()
+    assert second.message is not None
+    assert second.message.startswith("W&B offline: another run waited for its server in vain 0 min ago; jobs ask again")
+    assert len(offline_runs(tmp_path)) == 2
+    away = Results(root=tmp_path / "results").wandb_away
+    os.utime(away, (time.time() - wandb_process.ASK_AGAIN_AFTER_S - 60,) * 2)
+    monkeypatch.setenv("WANDB_BASE_URL", server.url)
+    third = a_tracker(tmp_path, online=True)
+    measure(third, a_measurement("torch"))
+    third.close()
+    assert third.message is None and len(server.runs) == 1
 
 
 def test_a_server_lost_in_the_middle(server: WandbServer, tmp_path: Path) -> None:
@@ -337,12 +363,14 @@ def test_a_server_lost_in_the_middle(server: WandbServer, tmp_path: Path) -> Non
 
 
 def test_a_client_that_hangs_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
     tracker = a_tracker(tmp_path, online=True, end_timeout_s=2.0)
     frozen = tracker._process._process
     os.kill(frozen.pid, signal.SIGSTOP)
     assert measure(tracker, a_measurement("jax")) < patience(4)
     assert frozen.poll() == -signal.SIGKILL
     assert tracker.message is not None and tracker.message.startswith("W&B offline from here on: its process hung")
+    assert Results(root=tmp_path / "results").wandb_away.exists()
     tracker._end_timeout_s = 30.0
     measure(tracker, a_measurement("torch"))
     tracker.close()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.errors import ProjectError
 from harness.measure.world import World
 
 TASK = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURMD_NODENAME": "n2"}
@@ -15,6 +16,23 @@ def test_a_task_of_a_step_meets_the_others_where_srun_was_called(address: str, c
     assert world.of_slurm_task(TASK | {"SLURM_LAUNCH_NODE_IPADDR": address}) == World(
         rank=5, size=8, local_rank=1, node="n2", coordinator=coordinator
     )
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID is 'x' in this task"),
+        ({"SLURM_LOCALID": "-1"}, "SLURM_LOCALID is '-1' in this task"),
+        ({"SLURM_LOCALID": ""}, "SLURM_LOCALID is not set in this task"),
+        ({"SLURMD_NODENAME": ""}, "SLURMD_NODENAME is not set in this task"),
+        ({"SLURM_LAUNCH_NODE_IPADDR": ""}, "SLURM_LAUNCH_NODE_IPADDR is not set in this task"),
+    ],
+)
+def test_a_variable_of_srun_that_is_missing_or_odd_is_named(changed: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ProjectError, match=complaint):
+        World(size=8, node="n1", coordinator="127.0.0.1:20123").of_slurm_task(
+            TASK | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"} | changed
+        )
 
 
 def test_alone_on_its_node_it_meets_nobody() -> None:

@@ -127,6 +127,9 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slurm["account"] is None
     monkeypatch.delenv("SLURM_RESTART_COUNT")
     assert describe_slurm()["restart_count"] == 0
+    for odd in ("z", "", "-1", "9" * 5000):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", odd)
+        assert describe_slurm()["restart_count"] == 0
 
 
 def test_package_versions_are_the_installed_ones() -> None:

@@ -16,6 +16,7 @@ NAMES = (
         "well",
         "slow",
         "slower",
+        "varies",
         "gated",
         "all_gated",
         "compiles",

@@ -5,10 +5,18 @@ from pathlib import Path
 from harness.paths import PUBLISHED, README, Results
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
-from pipeline.report.command import ReportOptions, report_command
+from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
+from pipeline.report.figures import overview
 from pipeline.report.reading import read_records
-from pipeline.report.readme import NOTHING, PART_OF_README, results_table
+from pipeline.report.readme import (
+    NOTHING,
+    PART_OF_README,
+    full_sections,
+    published_part,
+    results_table,
+    sample_table,
+)
 from tests.made.report_records import CELL, H200, passed, plain, record, save, text
 
 
@@ -26,7 +34,7 @@ def test_the_table_of_full_records_on_real_data() -> None:
     found = pair()
     lines = results_table(sections(found, passed), found).splitlines()
     assert lines[0].startswith(
-        "| GPU | benchmark | use case | flags | JAX / PyTorch | the two sides | JAX faster | PyTorch faster |"
+        "| device | benchmark | use case | flags | JAX / PyTorch | the two sides | JAX faster | PyTorch faster |"
     )
     assert lines[2] == (
         "| NVIDIA H200 | mnist | 1: Train on one GPU | none | **1.50** [1.50, 1.50] | not recorded: GPU, driver, node, "
@@ -55,6 +63,17 @@ def test_quick_runs_and_sample_data_are_never_in_it() -> None:
     assert "6 records" in table
 
 
+def test_sample_data_have_a_table_of_their_own_and_quick_runs_none() -> None:
+    found = [*pair(data="sample", cell=CELL.model_copy(update={"benchmark": "cifar10"})), *pair(), *pair(quick=True)]
+    lines = sample_table(sections(found, passed), found).splitlines()
+    assert [line.split(" | ")[1] for line in lines if line.startswith("| NVIDIA")] == ["cifar10"]
+    assert lines[-1].count("6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by") == 1
+    whole = published_part(sections(found, passed), found, "a/picture.svg").split("\n\n")
+    assert "mnist" in whole[0] and "cifar10" not in whole[0]
+    assert whole[-1] == "![Ratios of what is published, with their intervals](a/picture.svg)"
+    assert sample_table(sections(pair(), passed), pair()) == ""
+
+
 def test_the_command_renews_the_table_and_says_when_there_is_nothing(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"# Title\n{PART_OF_README.begin}\nold\n{PART_OF_README.end}\n")
@@ -76,8 +95,12 @@ def test_the_command_renews_the_table_and_says_when_there_is_nothing(tmp_path: P
 
 def test_the_table_in_the_readme_is_what_the_command_would_write() -> None:
     published = Results(root=PUBLISHED)
-    reading = read_records(sorted(published.records().rglob("*.json")))
-    assert reading.refused == ()
-    table = results_table(sections(reading.records, ParityGate(published).judge), reading.records)
+    reading, shelved = read_records(sorted(published.records().rglob("*.json"))), on_shelves(published)
+    assert [*reading.refused, *shelved.refused] == []
+    compared = [*sections(reading.records, ParityGate(published).judge), *shelved.sections]
+    has_picture = bool(overview(full_sections(compared)).charts)
+    assert (published.root / "overview.svg").exists() == has_picture
+    picture = "results/published/overview.svg" if has_picture else None
+    part = published_part(compared, [*reading.records, *shelved.records], picture)
     current = README.read_text(encoding="utf-8")
-    assert PART_OF_README.replaced(current, table, str(README)) == current, "run: python main.py report --update-readme"
+    assert PART_OF_README.replaced(current, part, str(README)) == current, "run: python main.py report --update-readme"

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.paths import Results
+from harness.experiments.expand import Selection, expand
+from harness.experiments.load import load_config
+from harness.experiments.presets import expand_preset
+from harness.paths import REPOSITORY, Results
 from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant, WandbSettings
 from pipeline.submission.estimate import (
     Durations,
@@ -40,7 +43,8 @@ def plan_of(*modes: str, quick: bool = False, **cell: Any) -> JobPlan:
 
 
 def estimate(seconds: float, **changes: Any) -> Estimate:
-    given = {"measurements": 10, "from_records": 10, "longest_s": 100.0, "devices": 1, "trains": False} | changes
+    counts = {"measurements": 10, "screenings": 0, "from_records": 10}
+    given = counts | {"longest_s": 100.0, "devices": 1, "trains": False} | changes
     return Estimate(seconds=seconds, **given)
 
 
@@ -80,9 +84,38 @@ def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
     left = expected(plan)
     assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap": 3, "cnn-b8-fp32-grouped": 3})
     found = estimate_of(plan, left, Durations(by_variant={}, of_any=60.0))
-    assert (found.measurements, found.from_records, found.longest_s) == (9, 6, 60.0)
+    assert (found.measurements, found.screenings, found.from_records, found.longest_s) == (9, 3, 6, 60.0)
     assert found.seconds == pytest.approx(3 * 11.85 + 6 * 60)
     assert estimate_of(plan, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 375.0
+
+
+def test_what_screening_leaves_of_a_cell(tmp_path: Path) -> None:
+    """Of cifar10 and use case 3, 24 comparisons. Without a screening each mode has three replicates: 1,053."""
+    config = load_config(REPOSITORY / "experiments.yaml")
+    cell = {"benchmarks": ("cifar10",), "use_cases": (3,)}
+    (screened,), (full,) = (expand(config, Selection(**cell, full=full)) for full in (False, True))
+    left = [expected(plan) for plan in screened.jobs]
+    assert [len(plan.contests()) for plan in screened.jobs] == [24, 24]
+    assert [len(plan.variants) for plan in screened.jobs] == [one.screenings for one in left]
+    # The headline and one other; PyTorch's loop too, at batch size 64. The 6 of batch_gradient have modes of their own.
+    assert [sum(one.replicates.values()) for one in left] == [18 * 2 * 3 + 6 * 3, 9 * 3 * 3 + 9 * 2 * 3 + 6 * 3]
+    assert [sum(expected(plan).replicates.values()) for plan in full.jobs] == [432, 621]
+    assert [expected(plan).screenings for plan in full.jobs] == [0, 0]
+    assert "About 630 measurements, 351 of them a short screening" in estimate_in_words(
+        estimates_of([screened], Results(root=tmp_path), "slurm"), 480, has_limit=True
+    )
+
+
+def test_the_headline_takes_an_hour_for_one_gpu(tmp_path: Path) -> None:
+    """At most, by the protocol; every pair in three replicates or more."""
+    config = load_config(REPOSITORY / "experiments.yaml")
+    pairs = [pair for part in expand_preset(config, "headline", Selection()) for pair in part.pairs]
+    alone = [pair for pair in pairs if pair.cell.devices == 1]
+    assert {pair.cell.use_case for pair in alone} == {1, 3, 5, 6}
+    for plan in (plan for pair in pairs for plan in pair.jobs):
+        assert plan.protocol.replicates >= 3 and plan.measurement_count == 3 * len(plan.variants)
+    estimates = estimates_of(alone, Results(root=tmp_path), "slurm")
+    assert sum(one.seconds for one in estimates) <= 3600
 
 
 def test_two_in_turn_are_one_job() -> None:
@@ -148,12 +181,13 @@ def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
 
 def test_in_words() -> None:
     assert estimate_in_words([estimate(600.0), estimate(1200.0), estimate(90.0, devices=2)], 30, has_limit=True) == (
-        "About 30 min on one device and 2 min on 2 devices, one job after the other, from earlier records. The longest "
-        "job takes 20 min, within time_limit_minutes (30)."
+        "30 measurements: about 30 min on one device and 2 min on 2 devices, one job after the other, from earlier "
+        "records. The longest job takes 20 min, within time_limit_minutes (30)."
     )
-    assert estimate_in_words([estimate(45.0, from_records=4, trains=True)], 30, has_limit=False) == (
-        "About 45 s on one device, one job after the other, from earlier records (4 of 10 measurements) and the "
-        "protocol's settings, without the training to its target, which only records tell."
+    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6, trains=True)], 30, has_limit=False) == (
+        "About 10 measurements, 6 of them a short screening: about 45 s on one device, one job after the other, from "
+        "earlier records (4 of 10 measurements) and the protocol's settings, without the training to its target, which "
+        "only records tell."
     )
     assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], 30, has_limit=True).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."

@@ -1,5 +1,6 @@
 """What became of a job: each source of the answer, and what is shown of it."""
 
+import gc
 import io
 import json
 import os
@@ -505,6 +506,39 @@ def test_state_progress_and_reason_stay_readable_however_narrow(project: FakePro
     assert max(map(len, text.splitlines())) <= width
     assert "failed" in text and "2/2 (1 failed)" in text and "torch" in text and "…" not in text
     assert "RuntimeError:thereason[inbrackets]" in "".join(text.split())
+
+
+def test_a_pipe_gets_one_line_for_each_job_however_long(
+    project: FakeProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In columns, without colours; what reads it need not put lines together."""
+    for number, error in enumerate(("short", "words " * 400)):
+        folder = make_folder(
+            project, f"torch_mnist_{number + 3}-20261121T10000{number}.000000Z-aaaa", use_case=number + 3
+        )
+        submitted(folder, "local", node="elsewhere", job_id="12")
+        beat(folder, "done", measurements_done=2, measurements_failed=1, last_error=error)
+    show_status(project.results, watch=False)
+    head, first, second = capsys.readouterr().out.splitlines()[:3]
+    assert head.split() == ["cell", "framework", "state", "progress", "left", "node", "job", "why"]
+    assert first.startswith("any/mnist_3") and second.startswith("any/mnist_4")
+    assert (first[head.index("why") :], second[head.index("why") :]) == ("short", ("words " * 400).rstrip())
+    assert first[head.index("state") :].startswith("failed") and first[head.index("job") :].startswith("12 ")
+
+
+def test_the_collector_of_cycles_rests_while_jobs_are_read(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand jobs it would take more time than all else."""
+    folder, seen = make_folder(project), []
+
+    def read(each: JobFolder) -> jobs.Files:
+        seen.append(gc.isenabled())
+        return read_files(each)
+
+    monkeypatch.setattr(jobs, "read_files", read)
+    JobReader(project.results).read([folder])
+    assert (seen, gc.isenabled()) == ([False], True)
 
 
 @pytest.mark.parametrize("job_id", ["abc", "", "1.5", "9" * 5000, "-1", "٣"])

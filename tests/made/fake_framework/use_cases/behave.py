@@ -91,6 +91,14 @@ def slower(session: Session[Any]) -> Work:
     return Work(session, lambda: time.sleep(20e-3))
 
 
+def varies(session: Session[Any]) -> Work:
+    """By replicate: 4, 4.4, 4.2 ms. Each but the screening starts for two seconds, so that a watcher sees them all."""
+    measurement = session.measurement
+    time.sleep(0.0 if measurement.is_screening else 2.0)
+    step_s = 4e-3 * (1.0, 1.1, 1.05)[measurement.replicate]
+    return Work(session, lambda: time.sleep(step_s))
+
+
 def gated(session: Session[Any]) -> Work:
     """Waits for the file that settings.gate names; meanwhile settings.pid has this process's id."""
     return _wait_for_gate(session, Path(str(session.measurement.settings["pid"])), f"{os.getpid()}")

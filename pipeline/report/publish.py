@@ -1,0 +1,97 @@
+"""`main.py report --publish NAME`: the full records of a results folder, for everybody. They go to a folder below
+`results/published` that git knows, without what says whose machine it was.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.errors import ProjectError
+from harness.paths import PUBLISHED, Results
+from harness.results.parity_file import read_parity, write_parity
+from harness.results.record import Record, write_record
+from pipeline.report.reading import read_records
+
+PATH = re.compile(r"(?<![\w.:/-])~?/(?:[\w.+@-]+/)+[\w.+@-]*")
+"""An absolute path of two parts or more, in a longer text too. A URL is none."""
+FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+INSTEAD_OF_PATH = "(path)"
+OF_THE_OWNER = ("hostname", "interpreter", "account", "cluster", "qos", "nodelist", "job_name")
+"""Keys of a record's environment. What nobody's report compares is left out, and nobody else's business."""
+
+
+def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results:
+    """The results folder that was made: of the records that are no quick runs, and their parity numbers. Logs, jobs and
+    W&B's files stay.
+
+    Raises:
+        ProjectError: there is no such record, or the folder is there already.
+        RecordError: a file of parity numbers is missing or damaged, or the disk is full.
+    """
+    if not FOLDER_NAME.fullmatch(name):
+        raise ProjectError(f"--publish {name}: a folder's name, of letters, digits, `_`, `.` and `-`")
+    target = Results(root=published / name)
+    if target.root.exists():
+        raise ProjectError(f"--publish {name}: {target.root} exists; choose another name, or remove it first")
+    reading = read_records(sorted(results.records().rglob("*.json")))
+    found = zip(reading.paths, reading.records, strict=True)
+    records = {path.relative_to(results.records()): record for path, record in found if not record.measurement.quick}
+    if not records:
+        raise ProjectError(f"--publish {name}: {results.records()} has no record of a full measurement")
+    nodes = {node: f"node-{number}" for number, node in enumerate(sorted(set(_nodes(records.values()))), start=1)}
+    for path, record in records.items():
+        write_record(_for_everybody(record, nodes), target.records() / path)
+    parity = {path.parent / Path(record.parity).name for path, record in records.items() if record.parity}
+    for path in sorted(parity):
+        numbers = read_parity(results.records() / path)
+        environment = without_owner(numbers.metadata.environment, nodes)
+        metadata = numbers.metadata.model_copy(update={"environment": environment})
+        write_parity(numbers.model_copy(update={"metadata": metadata}), target.records() / path)
+    return target
+
+
+def shelves(published: Path = PUBLISHED) -> list[Results]:
+    """The folders that `publish` has made."""
+    return [Results(root=path.parent) for path in sorted(published.glob("*/records"))]
+
+
+def _nodes(records: Iterable[Record]) -> Iterator[str]:
+    for record in records:
+        yield from (one.node for one in record.ranks)
+        if isinstance(node := record.environment.get("node"), str):
+            yield node
+
+
+def _for_everybody(record: Record, nodes: Mapping[str, str]) -> Record:
+    """Its measurement stays as it is, by whose content it has its id."""
+    content = without_owner(record.model_dump(mode="json", exclude={"measurement", "parity"}), nodes)
+    content["environment"] = _with_numbers_of_kernel(content["environment"])
+    kept = {"measurement": record.measurement, "parity": record.parity and Path(record.parity).name}
+    return Record.model_validate(content | kept)
+
+
+def _with_numbers_of_kernel(environment: dict[str, Any]) -> dict[str, Any]:
+    """`5.15.0-91-chair` is `5.15.0`, also in the platform: what follows is whoever built it."""
+    kernel = environment.get("kernel")
+    if not isinstance(kernel, str) or (numbers := re.match(r"\d[\d.]*", kernel)) is None:
+        return environment
+    changed = {name: environment.get(name) for name in ("kernel", "platform")}
+    return environment | {
+        name: value.replace(kernel, numbers[0].rstrip(".")) for name, value in changed.items() if isinstance(value, str)
+    }
+
+
+def without_owner(content: Any, nodes: Mapping[str, str]) -> Any:
+    """JSON, with another name under each `node`, without paths, and without OF_THE_OWNER."""
+    if isinstance(content, dict):
+        return {
+            key: nodes.get(value, value) if key == "node" else without_owner(value, nodes)
+            for key, value in content.items()
+            if key not in OF_THE_OWNER
+        }
+    if isinstance(content, list):
+        return [without_owner(value, nodes) for value in content]
+    if isinstance(content, str):
+        return PATH.sub(INSTEAD_OF_PATH, content)
+    return content

@@ -1,0 +1,144 @@
+"""Records for everybody: what is copied, what is left out, and what the README then says."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import harness.paths
+from harness.errors import ProjectError
+from harness.paths import Results
+from harness.results.parity import ParityMetadata, ParityNumbers, key_of
+from harness.results.parity_file import read_parity, write_parity
+from harness.results.record import Record, read_record
+from main import main
+from pipeline.report import command
+from pipeline.report.publish import publish, shelves, without_owner
+from pipeline.report.readme import PART_OF_README
+from tests.made.report_records import CPU, passed, record, save
+
+OWNER = {
+    "node": "lab-7",
+    "hostname": "lab-7",
+    "interpreter": "/home/me/env/bin/python",
+    "kernel": "5.15.0-91-chair",
+    "platform": "Linux-5.15.0-91-chair-x86_64-with-glibc2.36",
+    "slurm": {"job_id": "12", "account": "our-chair", "partition": "gpu", "nodelist": "lab-7"},
+    "variables": {"XLA_FLAGS": "--xla_dump_to=/home/me/dump", "OMP_NUM_THREADS": "2"},
+    "wandb_url": "https://wandb.example/lab/speed/runs/1",
+}
+NUMBERS = {"outputs": np.array([1.0, 2.0])}
+
+
+def pair(**changes: Any) -> list[Record]:
+    """JAX is 1.5 times as fast, in three replicates."""
+    return [
+        record(
+            framework,
+            mode,
+            speed,
+            replicate=replicate,
+            environment=CPU | OWNER | {"framework": {"platform": "cpu", "version": version}},
+            parity=f"parity-{framework}.npz",
+            **changes,
+        )
+        for framework, mode, speed, version in (("jax", "jit", 3000, "0.10.2"), ("torch", "eager", 2000, "2.15.0"))
+        for replicate in range(3)
+    ]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    """Full and quick records on the sample, and the parity numbers of the full ones."""
+    made = Results(root=tmp_path / "results")
+    for one in [*pair(data="sample"), *pair(data="sample", quick=True)]:
+        save(one, made)
+    for one in pair(data="sample"):
+        metadata = ParityMetadata(
+            key=key_of(one.measurement),
+            outcome="ok",
+            shapes={"outputs": (2,)},
+            environment={"node": "lab-7", "job": "jax_mnist_1"},
+            created_at=one.ended_at,
+        )
+        path = made.records(one.measurement.cell, one.measurement.framework) / str(one.parity)
+        if not path.exists():
+            write_parity(ParityNumbers(metadata=metadata, kept=NUMBERS), path)
+    return made
+
+
+def test_full_records_are_copied_without_their_owner(results: Results, tmp_path: Path) -> None:
+    shelf = publish(results, "cpu-2-cores", tmp_path / "published")
+    paths = sorted(shelf.root.rglob("*.json"))
+    originals = {path.name: read_record(path) for path in results.records().rglob("*.json")}
+    assert len(paths) == 6
+    for path in paths:
+        assert not {word for word in ("lab-7", "/home", "chair", "interpreter") if word in path.read_text()}
+        copy, original = read_record(path), originals[path.name]
+        assert not copy.measurement.quick and copy.measurement.id == copy.measurement_id
+        assert copy.result == original.result and copy.measurement == original.measurement
+        assert copy.environment["node"] == "node-1"
+        assert copy.environment["slurm"] == {"job_id": "12", "partition": "gpu"}
+        assert copy.environment["platform"] == "Linux-5.15.0-x86_64-with-glibc2.36"
+        assert copy.environment["variables"] == {"XLA_FLAGS": "--xla_dump_to=(path)", "OMP_NUM_THREADS": "2"}
+        assert copy.environment["wandb_url"] == OWNER["wandb_url"]
+        parity = read_parity(path.with_name(str(copy.parity)))
+        assert parity.metadata.environment == {"node": "node-1", "job": "jax_mnist_1"}
+        np.testing.assert_array_equal(parity.kept["outputs"], NUMBERS["outputs"])
+    assert [one.root for one in shelves(tmp_path / "published")] == [shelf.root]
+
+
+def test_what_is_a_path_and_what_is_not() -> None:
+    """Words of errors, of figures and of URLs stay."""
+    kept = ["JAX / PyTorch", "images/s", "1/2", "https://a.example/b/c", "any/jax_mnist_1", "/", "x//y"]
+    assert without_owner(kept, {}) == kept
+    found = ["File '/opt/env/lib/a.py', line 3", "~/runs/out.txt", "a=/scratch/me"]
+    assert without_owner(found, {}) == ["File '(path)', line 3", "(path)", "a=(path)"]
+    of_a_node_called_gpu = {"node": "gpu", "framework": {"platform": "gpu"}, "ranks": [{"node": "gpu"}]}
+    assert without_owner(of_a_node_called_gpu, {"gpu": "node-1"}) == {
+        "node": "node-1",
+        "framework": {"platform": "gpu"},
+        "ranks": [{"node": "node-1"}],
+    }
+
+
+def test_what_cannot_be_published(results: Results, tmp_path: Path) -> None:
+    published = tmp_path / "published"
+    for name in ("../elsewhere", "", ".", "a/b"):
+        with pytest.raises(ProjectError, match="a folder's name"):
+            publish(results, name, published)
+    quick = Results(root=tmp_path / "quick")
+    save(pair(quick=True)[0], quick)
+    with pytest.raises(ProjectError, match="has no record of a full measurement"):
+        publish(quick, "mine", published)
+    assert not published.exists()
+    publish(results, "mine", published)
+    with pytest.raises(ProjectError, match="exists; choose another name, or remove it first"):
+        publish(results, "mine", published)
+
+
+def test_one_command_publishes_and_fills_the_readme(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of its own for sample data, and a picture; the same again from the published records alone."""
+    readme, published = tmp_path / "README.md", tmp_path / "shelf" / "published"
+    readme.write_text(f"# Title\n{PART_OF_README.begin}\nold\n{PART_OF_README.end}\n")
+    monkeypatch.setattr(harness.paths, "README", readme)
+    monkeypatch.setattr(harness.paths, "PUBLISHED", published)
+    monkeypatch.setattr(command, "ParityGate", lambda _: type("Gate", (), {"judge": staticmethod(passed)}))
+    assert main(["report", "--results", str(results.root), "--publish", "cpu-2-cores"]) == 0
+    text = readme.read_text()
+    assert "No result on real data is published yet" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| CPU: Xeon")]
+    assert row.split(" | ")[1:9] == [
+        *("mnist", "1: Train on one CPU", "cnn-b100-fp32", "3,000 (jit)", "2,000 (eager)", "**1.50** [1.50, 1.50]"),
+        *("JAX faster", "none"),
+    ]
+    assert "6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by" in text
+    assert "](shelf/published/overview.svg)" in text
+    picture = (published / "overview.svg").read_text()
+    assert "mnist: Train on one CPU, sample data" in picture
+    assert "look before you commit it" in capsys.readouterr().out
+    assert main(["report", "--update-readme"]) == 0
+    assert readme.read_text() == text

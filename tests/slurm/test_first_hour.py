@@ -1,0 +1,79 @@
+"""From the command that people type to a ratio that they can quote, on a real Slurm: what it says beforehand, which
+modes it screens, how the ratio narrows. The measurements are of fake_framework, in the full protocol."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.made.patience import patience
+from tests.made.project import BehavingProject, make_behaving_repository
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+
+CONFIG = """\
+project: trial
+cluster: {time_limit_minutes: 30, cpus_per_task: 1}
+pairing: together
+gpus: {any: {}}
+matrix: {gpus: [any], benchmarks: [cifar10], use_cases: [3]}
+benchmarks:
+  cifar10: {models: [cnn]}
+use_cases:
+  3:
+    name: behave
+    devices: 1
+    nodes: 1
+    batch_sizes: [8]
+    precisions: [fp32]
+    execution_modes: {jax: [varies, slow, slower], torch: [slow, slower]}
+    settings: {gate: nowhere, pid: nowhere}
+measurement:
+  {replicates: 3, warmup_s: 0.01, block_min_s: 0.02, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,
+    latency_max_time_s: 1.0, idle_s: 0, explain: false}
+quick: {}
+wandb: {mode: disabled, project: trial}
+"""
+SO_FAR = re.compile(r"JAX / PyTorch ([\d.]+)(?: \[([\d.]+), ([\d.]+)\])? \((\d) replicates?.*; varies, slow\)")
+
+
+@pytest.fixture
+def project(slurm: Cluster, tmp_path: Path) -> BehavingProject:
+    return make_behaving_repository(tmp_path, CONFIG)
+
+
+def main(project: BehavingProject, *arguments: str) -> str:
+    command = [sys.executable, "main.py", "--benchmark", "cifar10", "--use_case", "3", "--data", "sample", *arguments]
+    done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=patience(60))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_from_the_command_to_the_ratio(project: BehavingProject) -> None:
+    """Three modes of JAX and two of PyTorch. Of each one goes on, so 5 screenings and 6 replicates are measured, and
+    not the 15 replicates of all modes. Its replicates take 4, 4.4 and 4.2 ms, against 10 ms."""
+    out = main(project, "--wait")
+    assert out.index("11 measurements, 5 of them a short screening: about") < out.index("submitted as job")
+    assert out.index("submitted as job") < out.index("JAX / PyTorch")
+
+    stages = [(one.measurement.framework, one.measurement.stage, one.outcome) for one in project.records()]
+    screened = [("jax", "screening", "ok")] * 3 + [("torch", "screening", "ok")] * 2
+    assert stages[:5] == screened
+    assert sorted(stages[5:]) == [("jax", "replicate", "ok")] * 3 + [("torch", "replicate", "ok")] * 3
+    replicates = {one.measurement.variant.execution_mode for one in project.records()[5:]}
+    assert replicates == {"varies", "slow"}
+
+    found = [(int(count), float(ratio), low, high) for ratio, low, high, count in SO_FAR.findall(out)]
+    assert [count for count, *_ in found] in ([1, 2, 3], [2, 3])  # a slow look may miss the first
+    assert [bool(low) for _, _, low, _ in found] == [count > 1 for count, *_ in found]
+    widths = [float(high) / float(low) for _, _, low, high in found if low]
+    assert widths[1] < widths[0] / 1.2
+    assert found[-1][1] == pytest.approx(10 / 4.2, rel=0.1)
+    assert "The first interval of a ratio came" in out and "done   6/6" in out and "done   5/5" in out
+    assert out.rindex("geometric mean over paired replicates") > out.rindex("JAX / PyTorch")
+
+    again = main(project)
+    assert again.count("every measurement has a record") == 2 and "measurements, " not in again
