@@ -5,6 +5,7 @@ import math
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,17 +15,20 @@ import pytest
 
 from harness.job.children import Children
 from harness.job.interleaved import Candidate, Order, Side, counterparts, work_in_turns
+from harness.job.job import Job, _steps
 from harness.measure.channel import ChildTask
 from harness.measure.clock import BESIDE_ANOTHER
-from harness.paths import JobFolder
+from harness.paths import JobFolder, Results
 from harness.plan import PAIRS_IN_TURNS, Cell, JobPlan, Measurement, MeasurementSettings, Pair, Variant
-from harness.results.record import Record, active_s, read_record
+from harness.results.record import Record, active_s, read_record, write_record
 from harness.results.statistics import log_ratio, took_turns
 from harness.work.declared import use_case
 from pipeline.calibrate import calibration_pair
 from tests.harness.job.test_job import is_alive
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import QUICK, BehavingProject, make_behaving_project, without_slurm
+from tests.made.records import bare_record
+from tests.made.report_records import plan
 from tests.made.sessions import made_up
 
 # Whose turn it is.
@@ -104,6 +108,61 @@ def test_the_fastest_takes_turns_with_the_fastest(tmp_path: Path) -> None:
     theirs = candidates(project.plan("gated", "well"), gated=7.0, well=9.0)
     found = [(one.variant.execution_mode, other.variant.execution_mode) for one, other in counterparts(ours, theirs)]
     assert found == [("slow", "well"), ("well", "gated")]
+
+
+# What takes turns in a run, and what is measured by itself.
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Callable[[int], tuple[Job, Job]]:
+    """Of one replicate. JAX's `scan` has many steps in a call, which no mode of PyTorch's has."""
+    plans = [plan("jax", "jit", "scan"), plan("torch", "eager", "compiled")]
+    folders = [JobFolder(root=tmp_path / one.framework) for one in plans]
+    results = Results(root=tmp_path / "results")
+    for folder in folders:
+        folder.root.mkdir()
+
+    def of(replicate: int) -> tuple[Job, Job]:
+        jax, torch = (
+            Job(plan=one, folder=folder, results=results, data=None, weights={}, turn=replicate, pairing={})
+            for one, folder in zip(plans, folders, strict=True)
+        )
+        return jax, torch
+
+    return of
+
+
+def steps_of(jobs: tuple[Job, Job]) -> list[str]:
+    return [" + ".join(one.variant.execution_mode for _, one in step) for step in _steps(jobs)]
+
+
+def test_who_is_first_alternates(jobs: Callable[[int], tuple[Job, Job]]) -> None:
+    assert [steps_of(jobs(replicate)) for replicate in (0, 1, 2)] == [
+        ["jit + eager", "scan", "compiled"],
+        ["eager + jit", "scan", "compiled"],
+        ["jit + eager", "scan", "compiled"],
+    ]
+
+
+def test_what_is_left_of_a_pair_is_measured_by_itself(jobs: Callable[[int], tuple[Job, Job]]) -> None:
+    jax, torch = jobs(0)
+    [eager, _] = [one for one in torch.plan.replicates() if one.replicate == 0]
+    failed = torch.results.new_record(eager)
+    write_record(bare_record(eager, "failed", reason="x", environment={"scheduler": "local"}), failed)
+    assert steps_of((jax, torch))[0] == "jit + eager"  # both are to be measured
+    write_record(bare_record(eager, environment={"scheduler": "local"}), torch.results.new_record(eager))
+    assert steps_of((jax, torch)) == ["jit", "scan", "eager", "compiled"]
+
+
+def test_a_pair_that_was_cut_off_again_and_again_is_measured_one_by_one(
+    jobs: Callable[[int], tuple[Job, Job]],
+) -> None:
+    jax, torch = jobs(0)
+    jit = next(jax.plan.replicates())
+    jax.cut_offs.note(jit, warn=print)
+    assert steps_of((jax, torch))[0] == "jit + eager"
+    jax.cut_offs.note(jit, warn=print)
+    assert steps_of((jax, torch)) == ["scan", "eager", "compiled", "jit"]
 
 
 # Real runs of a pair.
@@ -228,29 +287,10 @@ def test_both_jobs_tell_how_far_they_are(faulty: Faulty) -> None:
     assert counts == [("done", 4, 2), ("done", 4, 0)]
 
 
-def test_what_failed_is_tried_again_by_itself_and_the_second_replicate_begins_with_pytorch(
-    repository: BehavingProject,
-) -> None:
-    folders = folders_of(repository, repository.pair(("dies_later",), ("well",), replicates=2))
-    assert run(repository, folders)[0] == 1
-    text = (repository.root / "jax_runner" / "use_cases" / "behave.py").read_text()
-    mended = text.replace("def dies_later", "dies_later = well\n\n\ndef _dies_later")
-    (repository.root / "jax_runner" / "use_cases" / "behave.py").write_text(mended)
-    status, output = run(repository, folders)
-    assert (status, output.count("1 had a record")) == (0, 1)
-    first = {one.measurement.framework: one for one in repository.records() if one.outcome == "ok"}
-    assert first["jax"].environment["pairing"]["kind"] == "together"
-    assert not took_turns(first["jax"], first["torch"])
-
-    assert run(repository, folders, 1)[0] == 0
-    second = {one.measurement.framework: one for one in repository.records() if one.measurement.replicate == 1}
-    assert took_turns(second["jax"], second["torch"]) and not took_turns(second["jax"], first["torch"])
-    assert [second[name].result.in_turns.is_first for name in ("jax", "torch")] == [False, True]
-
-
 def test_a_signal_ends_both_and_the_next_start_measures_both(repository: BehavingProject) -> None:
-    """PyTorch's process waits for the gate in its third block; JAX's waits for its turn."""
-    folders = folders_of(repository, repository.pair(("slow",), ("waits_later",), replicates=1))
+    """PyTorch's process waits for the gate in its third block; JAX's waits for its turn. The second replicate begins
+    with PyTorch."""
+    folders = folders_of(repository, repository.pair(("slow",), ("waits_later",), replicates=2))
     pid = repository.root / "torch-pid"
     with start(repository, folders) as process:
         wait_until(pid.exists, "the second process is in its turns")
@@ -258,7 +298,7 @@ def test_a_signal_ends_both_and_the_next_start_measures_both(repository: Behavin
         process.send_signal(signal.SIGUSR2)
         output, _ = process.communicate(timeout=patience(60))
     assert process.returncode == 75
-    assert output.count("stopped by a signal after 0 of 1") == 2
+    assert output.count("stopped by a signal after 0 of 2") == 2
     assert not is_alive(measuring)
     assert repository.records() == []
     assert [sum(json.loads(folder.cut_offs.read_text()).values()) for folder in folders] == [1, 1]
@@ -266,6 +306,12 @@ def test_a_signal_ends_both_and_the_next_start_measures_both(repository: Behavin
     repository.gate.touch()
     assert run(repository, folders)[0] == 0
     assert took_turns(*repository.records())
+
+    assert run(repository, folders, 1)[0] == 0
+    records = {(one.measurement.framework, one.measurement.replicate): one for one in repository.records()}
+    assert len(records) == 4
+    assert took_turns(records["jax", 1], records["torch", 1]) and not took_turns(records["jax", 0], records["torch", 1])
+    assert [records[name, 1].result.in_turns.is_first for name in ("jax", "torch")] == [False, True]
 
 
 def test_of_a_calibration_the_two_conditions_of_a_framework_take_turns(repository: BehavingProject) -> None:
@@ -309,6 +355,7 @@ def test_jax_and_pytorch_are_at_rest_while_they_wait(tmp_path: Path) -> None:
             framework=framework,
             cell=cell,
             variant=variant,
+            stage="screening",  # nothing comes after its steady state
             replicate=0,
             settings=made_up(declared.settings),
             protocol=protocol,
@@ -326,4 +373,3 @@ def test_jax_and_pytorch_are_at_rest_while_they_wait(tmp_path: Path) -> None:
         turns = result.in_turns
         assert turns.waited_s > 0.1
         assert turns.busy_s < 0.1 * turns.waited_s
-        assert result.evaluation is not None  # which comes after the turns
