@@ -66,6 +66,8 @@ class _Attempt:
     measurement: Measurement
     path: Path
     """Of its record."""
+    is_followed: bool
+    """W&B has its run from the beginning: a job has one at a time."""
     log: Path
     task: ChildTask
 
@@ -376,12 +378,14 @@ class Job:
         report = self._work(attempt.task, attempt.log)
         return self._conclude(attempt, report, started_at)
 
-    def _begin(self, measurement: Measurement) -> _Attempt:
+    def _begin(self, measurement: Measurement, *, is_followed: bool = True) -> _Attempt:
         path = self.results.new_record(measurement)
         self.environment["load_average"] = load_average()
-        self.tracker.begin(measurement, self.environment)
+        if is_followed:
+            self.tracker.begin(measurement, self.environment)
         task = ChildTask(measurement=measurement, data_dir=self.plan.data_dir, explain=explains_itself(measurement))
-        return _Attempt(measurement=measurement, path=path, log=self.results.log_of(path), task=task)
+        log = self.results.log_of(path)
+        return _Attempt(measurement=measurement, path=path, is_followed=is_followed, log=log, task=task)
 
     def _conclude(
         self, attempt: _Attempt, report: RanksReport, started_at: str, pairing: Mapping[str, Any] | None = None
@@ -389,6 +393,8 @@ class Job:
         """The warm start, and the record. `pairing`: what it has beside the job's own."""
         measurement, timing = attempt.measurement, attempt.measurement.timing
         result = report.result
+        if not attempt.is_followed:
+            self.tracker.begin(measurement, self.environment)
         try:
             if result is not None and has_warm_start(measurement):
                 result = result.model_copy(update={"compile_time_warm_absent": "the job ended before it was measured"})
@@ -420,7 +426,11 @@ class Job:
         return record
 
     def _side(self, attempt: _Attempt) -> Side:
-        return Side(children=self.children, task=attempt.task, log=attempt.log, hear=self._hear)
+        def pass_over(_event: Event) -> None:
+            """What the other run of this job is told of, if anything."""
+
+        hear = self._hear if attempt.is_followed else pass_over
+        return Side(children=self.children, task=attempt.task, log=attempt.log, hear=hear)
 
     def _conclude_side(
         self, attempt: _Attempt, side: SideReport, started_at: str, other: Measurement, turns: str | None
@@ -510,13 +520,15 @@ def _planted_partners(job: Job) -> dict[str, str]:
 def _measure_in_turns(first: tuple[Job, Measurement], second: tuple[Job, Measurement]) -> None:
     """Leave two records, whatever becomes of the processes; where a signal ends the job, none."""
     pairs = (first, second)
-    attempts = []
+    attempts: list[_Attempt] = []
+    followed: list[Job] = []
     for job, measurement in pairs:
         job.children.require_none_stuck()
         job.progress.current = measurement.key
         job.progress.set_phase("start", 0, 1)
         job._at_hand = measurement
-        attempts.append(job._begin(measurement))
+        attempts.append(job._begin(measurement, is_followed=job not in followed))
+        followed.append(job)
     started_at = _now()
     sides = [job._side(attempt) for (job, _), attempt in zip(pairs, attempts, strict=True)]
     reports, took_turns = work_in_turns(sides, first[0]._when_waiting)

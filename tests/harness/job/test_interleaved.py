@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from harness.job import job as job_module
 from harness.job.children import Children
-from harness.job.interleaved import Candidate, Order, Side, counterparts, work_in_turns
-from harness.job.job import Job, _steps
+from harness.job.interleaved import Candidate, Order, Side, SideReport, counterparts, work_in_turns
+from harness.job.job import Job, _measure_in_turns, _steps
+from harness.job.ranks import RanksReport
+from harness.job.tracker import NullTracker
 from harness.measure.channel import ChildTask
 from harness.measure.clock import BESIDE_ANOTHER
 from harness.paths import JobFolder, Results
@@ -163,6 +166,37 @@ def test_a_pair_that_was_cut_off_again_and_again_is_measured_one_by_one(
     assert steps_of((jax, torch))[0] == "jit + eager"
     jax.cut_offs.note(jit, warn=print)
     assert steps_of((jax, torch)) == ["scan", "eager", "compiled", "jit"]
+
+
+class Diary(NullTracker):
+    """What W&B is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None:
+        self.told.append(f"begin {measurement.variant.execution_mode}")
+
+    def end(self, record: Record, summary: dict[str, float]) -> None:
+        self.told.append(f"end {record.measurement.variant.execution_mode}")
+
+
+def test_a_job_has_one_run_in_w_and_b_at_a_time(
+    jobs: Callable[[int], tuple[Job, Job]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes of one framework, as in a calibration; and one of each framework."""
+    failed = SideReport(report=RanksReport(outcome="failed", reason="not measured"), active_s=1.0, was_beside=True)
+    monkeypatch.setattr(job_module, "work_in_turns", lambda _sides, _waiting: ((failed, failed), True))
+    jax, torch = jobs(0)
+    jax.tracker = torch.tracker = diary = Diary()
+    jit, scan = (one for one in jax.plan.replicates() if one.replicate == 0)
+    _measure_in_turns((jax, jit), (jax, scan))
+    assert diary.told == ["begin jit", "end jit", "begin scan", "end scan"]
+    diary.told.clear()
+    eager = next(torch.plan.replicates())
+    _measure_in_turns((jax, jit), (torch, eager))
+    assert diary.told == ["begin jit", "begin eager", "end jit", "end eager"]
 
 
 # Real runs of a pair.
