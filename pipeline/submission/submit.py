@@ -34,7 +34,7 @@ from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.watching import slurm_states
-from pipeline.watching.jobs import JobState, Submission, job_states, slurm_arguments
+from pipeline.watching.jobs import JobState, Submission, is_local_queue, job_states, slurm_arguments
 from pipeline.watching.slurm_states import SlurmSilentError
 
 Executor = Literal["slurm", "local"]
@@ -42,6 +42,8 @@ Executor = Literal["slurm", "local"]
 _QUEUES: list[subprocess.Popen[bytes]] = []
 """Local queues are left running on purpose; Python warns about a process whose object is let go."""
 
+QUEUE_SHOWN_S = 5.0
+"""At most, until the kernel shows a new process as what it is."""
 SAME_REFUSALS_BEFORE_GIVING_UP = 3
 """When sbatch refuses the first jobs in the same words, it would refuse the others too (a wrong account,
 say)."""
@@ -508,6 +510,10 @@ def _start_queue(folders: Sequence[JobFolder], results: Results) -> "tuple[subpr
             stderr=output,
             start_new_session=True,  # Ctrl-C and the end of this shell do not reach it
         )
+    # The kernel shows a new process without its command line at first, and whoever looked then would call it gone.
+    shown_by = time.monotonic() + QUEUE_SHOWN_S
+    while not is_local_queue(queue.pid, folders[0]) and queue.poll() is None and time.monotonic() < shown_by:
+        time.sleep(0.001)
     return queue, command
 
 

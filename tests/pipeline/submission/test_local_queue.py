@@ -13,7 +13,7 @@ import pytest
 from harness.paths import JobFolder
 from harness.plan import Pair, Screening
 from harness.results.statistics import took_turns
-from pipeline.submission.submit import submit
+from pipeline.submission.submit import _start_queue, submit
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
@@ -132,6 +132,19 @@ def test_the_queue_outlives_the_process_that_started_it(project: FakeProject) ->
     [state] = job_states(project.results)
     assert state.is_active
     assert follow([state.folder], project.results) == 0
+
+
+def test_a_queue_is_seen_as_one_from_its_first_moment(project: FakeProject) -> None:
+    """A new process has no command line for some milliseconds, in about every second try; ten of them."""
+    folder = JobFolder(root=project.results.root / "jobs" / "any" / "never-submitted")
+    folder.root.mkdir(parents=True)
+    for _ in range(10):
+        queue, _ = _start_queue([folder], project.results)
+        try:
+            assert is_local_queue(queue.pid, folder)
+        finally:
+            queue.kill()
+            queue.wait()
 
 
 def test_a_killed_queue_is_told_from_a_running_one(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
