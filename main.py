@@ -505,13 +505,15 @@ CALIBRATE_DESCRIPTION = f"""\
 
 Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
 slowdown of 1, 2, 5 and 10 % planted in the timed step. The rounds are then compared as a report compares JAX with
-PyTorch. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
+PyTorch. With --pairing interleaved a round is five pairs of processes that take turns, each a base and one of these
+conditions. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
 `cancel` ends them, and the same command goes on where they were. It wants a quiet machine.
 
 examples:
   python main.py calibrate --wait                  both frameworks, 12 rounds, then the table
   python main.py calibrate --gpu h100              on a GPU of experiments.yaml
   python main.py calibrate --rounds 20             go on to 20 rounds
+  python main.py calibrate --pairing both          the two tables of `together` and `interleaved`, same rounds
   python main.py calibrate --table                 what was found so far
 """
 
@@ -528,7 +530,13 @@ def calibrate_parser() -> Parser:
     )
     add_narrowing_flags(parser.two_spellings, settings=False)
     parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 3")
-    add_job_flags(parser)
+    add_job_flags(
+        parser,
+        pairings=("together", "interleaved", "both", "separate"),
+        help_of_pairing="together: processes of a framework one after the other; interleaved: two at once, which take "
+        "turns; both: each round in both ways, to compare them; separate: as together, in a job for each framework "
+        "(default: as in experiments.yaml)",
+    )
     parser.add_argument("--quick", action="store_true", help="few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
     parser.add_argument("--table", action="store_true", help="measure nothing: print what was found so far")
@@ -554,7 +562,8 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.table:
         return print_table(read_results(arguments))
-    return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds)
+    kind, arguments.pairing = arguments.pairing, None
+    return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds, kind=kind)
 
 
 def require_alone(parser: Parser, arguments: argparse.Namespace, flag: str, *beside: str) -> None:
@@ -581,7 +590,13 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
 }
 
 
-def add_job_flags(parser: Parser) -> None:
+def add_job_flags(
+    parser: Parser,
+    *,
+    pairings: Sequence[str] = ("together", "interleaved", "separate"),
+    help_of_pairing: str = "together: one job runs both frameworks of a cell in turn; interleaved: their processes "
+    "take turns, block by block; separate: one job for each framework (default: as in experiments.yaml)",
+) -> None:
     """How jobs are handed over and followed."""
     parser.add_argument(
         "--executor",
@@ -595,9 +610,8 @@ def add_job_flags(parser: Parser) -> None:
     )
     parser.add_argument(
         "--pairing",
-        choices=("together", "separate"),
-        help="together: one job runs both frameworks of a cell in turn; separate: one job for each framework "
-        "(default: as in experiments.yaml)",
+        choices=pairings,
+        help=help_of_pairing,
     )
     parser.add_argument(
         "--wait", action="store_true", help="follow the jobs until they are over; exit with status 1 if a cell failed"

@@ -15,8 +15,9 @@ Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "default"]
 NEEDED_CAPABILITY: dict[str, float] = {"tf32": 8.0, "bf16": 8.0, "fp16": 7.0}
 """NVIDIA's compute capability from which tensor cores have a precision. A CPU is not asked for these."""
 DataKind = Literal["real", "sample"]
-Pairing = Literal["together", "separate"]
-"""Whether one allocation runs both frameworks in turn, or each has a job of its own."""
+Pairing = Literal["together", "interleaved", "separate"]
+"""Whether one allocation runs both frameworks in turn, replicate by replicate or block by block, or each has a job of
+its own."""
 Stage = Literal["screening", "replicate"]
 """A screening is one short measurement of a mode, to choose which modes have replicates. It is in no ratio."""
 Turn = int | Literal["screening"]
@@ -36,6 +37,18 @@ SLOWDOWNS: dict[str, float] = {
 }
 CONDITIONS: dict[str, float] = dict.fromkeys(BASES, 0.0) | SLOWDOWNS
 """What `main.py calibrate` plants in a step, by the names that files have: by how much each makes it slower."""
+PAIRS_IN_TURNS: dict[str, tuple[str, str]] = {
+    "unslowed": (f"{BASES[0]}_in_turns", f"{BASES[1]}_in_turns"),
+    **{name: (f"base_of_{name}_in_turns", f"{name}_in_turns") for name in SLOWDOWNS},
+}
+"""The same for processes that take turns: a base and what is judged against it, each pair by itself."""
+CONDITIONS_IN_TURNS: dict[str, float] = {
+    condition: fraction
+    for name, (base, other) in PAIRS_IN_TURNS.items()
+    for condition, fraction in ((base, 0.0), (other, SLOWDOWNS.get(name, 0.0)))
+}
+PARTNERS: dict[str, str] = {one: other for pair in PAIRS_IN_TURNS.values() for one, other in (pair, pair[::-1])}
+"""With which condition each of CONDITIONS_IN_TURNS takes turns."""
 
 
 class Frozen(BaseModel):
@@ -172,12 +185,12 @@ class Variant(Frozen):
     options: dict[str, OptionText | int | float | bool | None] = {}
     """The use case's own axes, such as {"output": "full"}. They change what is computed, so they are never mixed."""
     planted: str | None = None
-    """A key of CONDITIONS, for a calibration; None for every ordinary measurement."""
+    """A key of CONDITIONS or CONDITIONS_IN_TURNS, for a calibration; None for every ordinary measurement."""
 
     @property
     def planted_slowdown(self) -> float:
         """By how much each timed block and call is made longer, as a fraction."""
-        return CONDITIONS[self.planted] if self.planted else 0.0
+        return (CONDITIONS | CONDITIONS_IN_TURNS)[self.planted] if self.planted else 0.0
 
     @property
     def comparison_key(self) -> str:
@@ -275,6 +288,8 @@ class JobPlan(Frozen):
     """None: nothing is to be chosen, and every mode has all replicates."""
     registration: Registration | None = None
     """None in plans that were made before there was any."""
+    is_interleaved: bool = False
+    """Where the other framework's job shares the allocation, their processes take turns, block by block."""
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:

@@ -1,17 +1,27 @@
 """`main.py calibrate`: each framework against itself, alike and with known slowdowns planted in the step.
 
-A calibration is a pair of plans like any other. Its variants are one variant under each of CONDITIONS
-(harness/plan.py), and its replicates are the rounds.
+A calibration is a pair of plans like any other. Its variants are one variant under each of CONDITIONS, or of
+CONDITIONS_IN_TURNS, or of both (harness/plan.py), and its replicates are the rounds.
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from harness.errors import ConfigError
 from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.paths import Results
-from harness.plan import CONDITIONS, JobPlan, MeasurementSettings, Pair, Scalar, Variant
+from harness.plan import (
+    CONDITIONS,
+    CONDITIONS_IN_TURNS,
+    JobPlan,
+    MeasurementSettings,
+    Pair,
+    Pairing,
+    Scalar,
+    Variant,
+)
 from pipeline.measure import JobFlags, hand_over
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import COMMAND, describe
@@ -35,21 +45,43 @@ Right is `same` for A/A and `faster` for a slowdown; wrong in A/A is any `faster
 Trials share rounds, so their shares are not independent: the number of rounds says how much this rests on."""
 
 
-def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None) -> int:
-    """Submit it; with --wait, follow it and print the table. Returns the exit status."""
+Kind = Pairing | Literal["both"]
+"""Of which pairing it is; `separate` is measured as `together` is, in a job for each framework."""
+CONDITIONS_OF: dict[Kind, tuple[str, ...]] = {
+    "together": tuple(CONDITIONS),
+    "separate": tuple(CONDITIONS),
+    "interleaved": tuple(CONDITIONS_IN_TURNS),
+    "both": (*CONDITIONS, *CONDITIONS_IN_TURNS),
+}
+
+
+def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, kind: Kind | None) -> int:
+    """Submit it; with --wait, follow it and print the table. Returns the exit status.
+
+    Args:
+        kind: None takes the pairing of experiments.yaml.
+    """
     config = load_config(flags.config)
-    pairs = calibration_pairs(config, selection, rounds=rounds or (3 if selection.quick else 12))
+    kind = kind or config.pairing
+    pairs = calibration_pairs(config, selection, rounds=rounds or (3 if selection.quick else 12), kind=kind)
+    # The frameworks are not compared here, so their jobs take turns replicate by replicate at the most.
+    flags = replace(flags, pairing="separate" if kind == "separate" else "together")
     return hand_over(pairs, config, flags, print_table)
 
 
-def calibration_pairs(config: Config, selection: Selection, *, rounds: int) -> list[Pair]:
-    """Raises ConfigError where experiments.yaml has no such cell or variant."""
+def calibration_pairs(config: Config, selection: Selection, *, rounds: int, kind: Kind = "together") -> list[Pair]:
+    """Raises ConfigError where experiments.yaml has no such cell or variant, or processes cannot take turns there."""
     pairs = expand(config, replace(selection, quick=False))
-    return [calibration_pair(pair, rounds=rounds, quick=selection.quick) for pair in pairs]
+    return [calibration_pair(pair, rounds=rounds, quick=selection.quick, kind=kind) for pair in pairs]
 
 
-def calibration_pair(pair: Pair, *, rounds: int, quick: bool) -> Pair:
-    """The calibration of both sides of a pair of the full matrix. Raises ConfigError where it has no variant."""
+def calibration_pair(pair: Pair, *, rounds: int, quick: bool, kind: Kind = "together") -> Pair:
+    """The calibration of both sides of a pair of the full matrix. Raises ConfigError as calibration_pairs."""
+    if pair.cell.devices > 1 and set(CONDITIONS_OF[kind]) & CONDITIONS_IN_TURNS.keys():
+        raise ConfigError(
+            f"{pair.cell.name}: on several devices no processes take turns, so only the pairing `together` can be "
+            f"calibrated there: --pairing together"
+        )
     cell = pair.cell.model_copy(update={"is_calibration": True})
     changes = {
         "cell": cell,
@@ -58,7 +90,7 @@ def calibration_pair(pair: Pair, *, rounds: int, quick: bool) -> Pair:
         "screening": None,
     }
     jobs = tuple(
-        plan.model_copy(update=changes | {"variants": _conditions(plan), "settings": _settings(plan)})
+        plan.model_copy(update=changes | {"variants": _variants(plan, kind), "settings": _settings(plan)})
         for plan in pair.jobs
     )
     return Pair(cell=cell, jobs=jobs)
@@ -68,11 +100,11 @@ def _settings(plan: JobPlan) -> dict[str, Scalar]:
     return plan.settings | ({"epochs": 1} if "epochs" in plan.settings else {})
 
 
-def _conditions(plan: JobPlan) -> tuple[Variant, ...]:
+def _variants(plan: JobPlan, kind: Kind) -> tuple[Variant, ...]:
     """The first of the plan's variants under each condition."""
     if not plan.variants:
         raise ConfigError(f"{plan.name}: experiments.yaml excludes every variant of it; there is nothing to calibrate")
-    return tuple(plan.variants[0].model_copy(update={"planted": name}) for name in CONDITIONS)
+    return tuple(plan.variants[0].model_copy(update={"planted": name}) for name in CONDITIONS_OF[kind])
 
 
 def print_table(results: Results) -> int:

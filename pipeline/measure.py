@@ -117,12 +117,16 @@ def print_preset(name: str, parts: list[Part], config: Config) -> None:
 def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Callable[[Results], object]) -> int:
     """Render and submit, or show what would be submitted; with --wait, follow the jobs and `conclude`."""
     from pipeline.submission.dry_run import print_dry_run
+    from pipeline.submission.pairing import as_paired
     from pipeline.submission.render import write_scripts
 
     results = flags.results
     require_writable(results)
-    scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
     pairing = flags.pairing or config.pairing
+    pairs, refused = as_paired(pairs, pairing, config.cluster)
+    for reason, cells in refused.items():
+        print(f"Not interleaved but together: {', '.join(cells)}: {reason}")
+    scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
     if flags.dry_run:
         limit = config.cluster.time_limit_minutes
         return print_dry_run(

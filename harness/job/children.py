@@ -74,6 +74,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 Events = queue.SimpleQueue[tuple[int, Event]]
 Tell = Callable[[int, Event], None]
 """Called from threads with a rank and what it told."""
+Say = Callable[[str], None]
 
 
 class RanksStuckError(ProjectError):
@@ -120,8 +121,7 @@ class Children:
             RecordError: the log cannot be written.
             RanksStuckError: the processes of an earlier task are still there.
         """
-        if self._stuck is not None:
-            raise RanksStuckError(self._stuck)
+        self.require_none_stuck()
         nodes = self._nodes_of_ranks(task.measurement)
         caches = task.caches or str(self._caches)
         task = task.model_copy(update={"world": self._world(nodes), "caches": caches})
@@ -133,6 +133,24 @@ class Children:
             report = self._work_once(task, nodes, log, hear)
         self._was_killed = was_killed or report.outcome not in ("ok", "refused")
         return report
+
+    def require_none_stuck(self) -> None:
+        """Raises RanksStuckError where the processes of an earlier task are still there."""
+        if self._stuck is not None:
+            raise RanksStuckError(self._stuck)
+
+    @contextmanager
+    def one_of_two(self, task: ChildTask, log: Path, tell: Tell) -> "Iterator[tuple[Ranks, Say]]":
+        """The process of a task that takes turns with another one: on one device, so on this machine. It runs from here
+        on, and is killed at the end.
+
+        Yields:
+            what takes its events, and what says a word to it.
+        """
+        node = socket.gethostname()
+        task = task.model_copy(update={"world": ALONE, "caches": str(new_name())})
+        with self._running(task, [node], log, tell) as started:
+            yield Ranks([node], log), started[0].say if started else lambda _word: None
 
     def _work_once(
         self, task: ChildTask, nodes: Sequence[str], log: Path, hear: Callable[[Event], None]
@@ -175,7 +193,7 @@ class Children:
         )
 
     @contextmanager
-    def _running(self, task: ChildTask, nodes: Sequence[str], log: Path, tell: Tell) -> Iterator[None]:
+    def _running(self, task: ChildTask, nodes: Sequence[str], log: Path, tell: Tell) -> "Iterator[Sequence[_Process]]":
         """`nodes`: of each rank."""
         logs = [log_of_rank(log, rank, len(nodes)) for rank in range(len(nodes))]
         with way_out(log):
@@ -200,7 +218,7 @@ class Children:
                     failed = {"outcome": "failed", "reason": cannot_start(error)}
                     tell(rank, {"kind": "error", "content": failed})
                     tell(rank, _exit(0, ""))
-            yield
+            yield started
         finally:
             if not all([process.end() for process in started]):
                 self._stuck = (
@@ -268,9 +286,21 @@ class _Process(ABC):
     def _begin(self, task: ChildTask) -> None:
         for thread in (*self._readers, self._waiter):
             thread.start()
+        self.say(task.model_dump_json())
+        if task.in_turns is None:
+            self._say_no_more()
+
+    def say(self, line: str) -> None:
+        """On its stdin. Where it has died, its exit status tells why."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin:  # it died at once; its exit status tells why
-            self._process.stdin.write(task.model_dump_json().encode())
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _say_no_more(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     @abstractmethod
     def end(self) -> bool:
@@ -314,6 +344,7 @@ class _LocalRank(_Process):
 
     def end(self) -> bool:
         self._end_what_it_left()
+        self._say_no_more()
         self._waiter.join(END_TIMEOUT_S)
         return not self._waiter.is_alive()
 

@@ -7,16 +7,19 @@ SIGUSR2 the measurement at hand is given up, and everything recorded stays.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from harness.errors import ProjectError, RecordError
 from harness.job.caches import remove_leftovers
 from harness.job.children import JOB_SIGNALS, Children, RanksStuckError
 from harness.job.cut_offs import LAST_AFTER, TIMEOUT_AFTER, CutOffs
+from harness.job.interleaved import Candidate, Side, SideReport, counterparts, work_in_turns
 from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
@@ -24,8 +27,8 @@ from harness.job.tracker import NullTracker, Tracker, open_tracker
 from harness.job.turn import turn
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
-from harness.paths import JobFolder, Results
-from harness.plan import JobPlan, Measurement, Turn
+from harness.paths import JobFolder, Results, timestamp
+from harness.plan import PARTNERS, JobPlan, Measurement, Turn
 from harness.results.environment import code_digests, describe_environment, load_average
 from harness.results.flags import quality_flags
 from harness.results.parity_file import ParityFiles
@@ -36,12 +39,13 @@ from harness.results.record import (
     DataIdentity,
     Record,
     WeightsIdentity,
+    active_s,
     find_settled_record,
     read_record,
     write_record,
 )
-from harness.results.screening import describe_choice, going_on, screening_records
-from harness.work.declared import operations_of
+from harness.results.screening import describe_choice, going_on, screened, screening_records
+from harness.work.declared import operations_of, use_case
 
 EXIT_FAILED = 1
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
@@ -53,6 +57,19 @@ class Stopped(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attempt:
+    """A measurement that goes on."""
+
+    measurement: Measurement
+    path: Path
+    """Of its record."""
+    is_followed: bool
+    """W&B has its run from the beginning: a job has one at a time."""
+    log: Path
+    task: ChildTask
 
 
 class Job:
@@ -97,7 +114,8 @@ class Job:
             restart_count=int(slurm.get("restart_count") or 0),
         )
         self.teller = Teller(self.progress, folder.heartbeat, plan.framework)
-        self.children = Children(plan.framework, plan.cell, while_waiting=self.teller.when_due, tell=self._tell_of_wait)
+        self.children = Children(plan.framework, plan.cell, while_waiting=self._when_waiting, tell=self._tell_of_wait)
+        self._jobs: tuple[Job, ...] = (self,)
         self.cut_offs = CutOffs(folder.cut_offs)
         self._at_hand: Measurement | None = None
         self.tracker: Tracker = NullTracker()
@@ -132,6 +150,20 @@ class Job:
             for line in describe_choice(plan, screened, kept):
                 self.teller.say(line)
 
+    def _candidates(self) -> Iterator[Candidate]:
+        plan = self.plan
+        job = self.folder.name if plan.force else None
+        records = screening_records(plan, self.results, self.environment["scheduler"], job=job)
+        of_use_case = use_case(plan.cell.use_case_name)
+        for measurement in self._taken():
+            variant = measurement.variant
+            found = screened(records[variant.key].result) if variant.key in records else None
+            yield Candidate(
+                measurement=measurement,
+                many_steps=of_use_case.mode(plan.framework, variant.execution_mode).several_steps,
+                samples_per_s=found.throughput_samples_per_s if found else 0.0,
+            )
+
     def _count(self, measurement: Measurement) -> None:
         """One that this run leaves to others: with a record that it need not make again, or one that this job made in
         an earlier run, it is done."""
@@ -146,8 +178,7 @@ class Job:
         if record.job != self.folder.name:
             self.progress.measurements_skipped += 1
             return
-        lasted = datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)
-        self._count_made(measurement, lasted.total_seconds())
+        self._count_made(measurement, active_s(record))
 
     def _count_made(self, measurement: Measurement, lasted_s: float) -> None:
         self.progress.measurements_made += 1
@@ -167,60 +198,94 @@ class Job:
         job = self.folder.name if self.plan.force else None
         return find_settled_record(measurement, self.results, self.environment["scheduler"], job=job)
 
-    def run(self) -> int:
+    def run(self, other: "Job | None" = None) -> int:
         """The exit status: 0, or 1 where a measurement failed or the job cannot go on.
+
+        Args:
+            other: the other framework's job, of the same replicate. Both are run: their processes take turns.
 
         Raises:
             Stopped: by a signal. No process is left, and everything that was measured is recorded.
             ProjectError: the records cannot be written.
         """
-        progress, say = self.progress, self.teller.say
-        say(f"{self.plan.name}: {self._what_is_to_do()}, records in {self.results.records(self.plan.cell)}")
-        remove_leftovers()
-        before = progress.model_copy()
-        self.tracker = open_tracker(self.plan.wandb, self.results)
+        jobs = (self,) if other is None else (self, other)
+        before = [job._open(jobs) for job in jobs]
         try:
-            with stop_on_signal():
-                progress.current = "its turn"
-                self.teller.beat()
-                with turn(tell=self._tell_of_wait, warn=say):
-                    if self._takes("screening"):
-                        for measurement in self._in_order(self.screenings):
-                            self._measure_unless_settled(measurement)
-                        self._choose()
-                    measurements = [each for each in self.replicates if self._takes(each.replicate)]
-                    self._compute_parity(measurements)
-                    for measurement in self._in_order(measurements):
+            with stop_on_signal(), turn(tell=self._tell_of_wait, warn=self.teller.say):
+                if self._takes("screening"):
+                    for measurement in self._in_order(self.screenings):
                         self._measure_unless_settled(measurement)
+                    self._choose()
+                for job in jobs:
+                    job._compute_parity(job._taken())
+                for step in _steps(jobs):
+                    if len(step) == 1:
+                        [(job, measurement)] = step
+                        job._measure_unless_settled(measurement)
+                    else:
+                        _measure_in_turns(*step)
         except Stopped as stopped:
-            if stopped.number == signal.SIGUSR2 and self._at_hand is not None:
-                self.cut_offs.note(self._at_hand, warn=say)
-            self.teller.beat("stopped")
-            total = progress.measurements_total
-            say(f"stopped by a signal after {progress.measurements_done} of {total}; a later run goes on here")
+            for job in jobs:
+                job._tell_of_stop(stopped)
             raise
         except ProjectError as error:
-            progress.last_error = str(error)
-            self.teller.beat("stopped")
+            for job in jobs:
+                job.progress.last_error = str(error)
+                job.teller.beat("stopped")
             if not isinstance(error, RanksStuckError):
                 raise
-            say(f"error: {error}")
+            self.teller.say(f"error: {error}")
             return EXIT_FAILED
         finally:
-            self.children.close()
-            self.tracker.close()
-            self._tell_of_tracker()
+            for job in jobs:
+                job._close()
+        return max([job._sum_up(progress) for job, progress in zip(jobs, before, strict=True)])
+
+    def _open(self, jobs: "tuple[Job, ...]") -> Heartbeat:
+        """Returns the progress before this run."""
+        self._jobs = jobs
+        self.teller.say(f"{self.plan.name}: {self._what_is_to_do()}, records in {self.results.records(self.plan.cell)}")
+        remove_leftovers()
+        before = self.progress.model_copy()
+        self.tracker = open_tracker(self.plan.wandb, self.results)
+        self.progress.current = "its turn"
+        self.teller.beat()
+        return before
+
+    def _close(self) -> None:
+        self.children.close()
+        self.tracker.close()
+        self._tell_of_tracker()
+
+    def _tell_of_stop(self, stopped: Stopped) -> None:
+        if stopped.number == signal.SIGUSR2 and self._at_hand is not None:
+            self.cut_offs.note(self._at_hand, warn=self.teller.say)
+        self.teller.beat("stopped")
+        done, total = self.progress.measurements_done, self.progress.measurements_total
+        self.teller.say(f"stopped by a signal after {done} of {total}; a later run goes on here")
+
+    def _sum_up(self, before: Heartbeat) -> int:
+        """The exit status."""
+        progress = self.progress
         is_done = progress.measurements_done == progress.measurements_total
         if not is_done:
             progress.current = None
             progress.set_phase("waits for its turn", None, None)
         self.teller.beat("done" if is_done else "waiting")
         failed = progress.measurements_failed - before.measurements_failed
-        say(
+        self.teller.say(
             f"done: {progress.measurements_made - before.measurements_made} measured, "
             f"{progress.measurements_skipped - before.measurements_skipped} had a record, {failed} failed"
         )
         return EXIT_FAILED if failed else 0
+
+    def _when_waiting(self) -> None:
+        for job in self._jobs:
+            job.teller.when_due()
+
+    def _taken(self) -> list[Measurement]:
+        """The replicates of this run."""
+        return [each for each in self.replicates if self._takes(each.replicate)]
 
     def _tell_of_wait(self, words: str) -> None:
         self.progress.set_phase(words, None, None)
@@ -230,7 +295,7 @@ class Job:
     def _what_is_to_do(self) -> str:
         here = [
             *(self.screenings if self._takes("screening") else ()),
-            *(each for each in self.replicates if self._takes(each.replicate)),
+            *self._taken(),
         ]
         total = self.progress.measurements_total
         of_all = f"{len(here)} measurements" if len(here) == total else f"{len(here)} of {total} measurements"
@@ -266,10 +331,17 @@ class Job:
             self._at_hand = None
         else:
             record = self._own_timeout(measurement) or self._give_up(measurement)
-        self._count_made(measurement, time.monotonic() - start)
+        self._count_new(record, time.monotonic() - start)
+
+    def _count_new(self, record: Record, lasted_s: float) -> None:
+        self._count_made(record.measurement, lasted_s)
         self._count_record(record)
-        self.teller.say(f"[{progress.fraction()}] {_describe_outcome(record)}")
+        self.teller.say(f"[{self.progress.fraction()}] {_describe_outcome(record)}")
         self.teller.beat()
+
+    def may_take_turns(self, measurement: Measurement) -> bool:
+        """One that was cut off again and again is shorter by itself."""
+        return self.cut_offs.of(measurement) < LAST_AFTER and not self._settled_record(measurement)
 
     def _in_order(self, measurements: Iterable[Measurement]) -> list[Measurement]:
         """As given; what was cut off more than once comes last, so that it blocks nothing."""
@@ -303,26 +375,40 @@ class Job:
 
     def _measure(self, measurement: Measurement) -> Record:
         """Leave a record, whatever becomes of the measurement's processes."""
+        attempt, started_at = self._begin(measurement), _now()
+        report = self._work(attempt.task, attempt.log)
+        return self._conclude(attempt, report, started_at)
+
+    def _begin(self, measurement: Measurement, *, is_followed: bool = True) -> _Attempt:
         path = self.results.new_record(measurement)
-        timing = measurement.timing
-        started_at = _now()
         self.environment["load_average"] = load_average()
-        self.tracker.begin(measurement, self.environment)
-        log = self.results.log_of(path)
+        if is_followed:
+            self.tracker.begin(measurement, self.environment)
         task = ChildTask(
             measurement=measurement,
             data_dir=self.plan.data_dir,
             explain=explains_itself(measurement),
             timeline=str(self.results.timeline_of(path)),
         )
-        report = self._work(task, log)
+        log = self.results.log_of(path)
+        return _Attempt(measurement=measurement, path=path, is_followed=is_followed, log=log, task=task)
+
+    def _conclude(
+        self, attempt: _Attempt, report: RanksReport, started_at: str, pairing: Mapping[str, Any] | None = None
+    ) -> Record:
+        """The warm start, and the record. `pairing`: what it has beside the job's own."""
+        measurement, timing = attempt.measurement, attempt.measurement.timing
         result = report.result
+        if not attempt.is_followed:
+            self.tracker.begin(measurement, self.environment)
         try:
             if result is not None and has_warm_start(measurement):
                 result = result.model_copy(update={"compile_time_warm_absent": "the job ended before it was measured"})
-                result = with_warm_start(result, start_twice(task, log, self._work))
+                result = with_warm_start(result, start_twice(attempt.task, attempt.log, self._work))
         finally:  # also where a signal ends the job meanwhile: what was measured is recorded
             environment = self.environment | report.environment
+            if pairing is not None:
+                environment["pairing"] = environment["pairing"] | pairing
             record = Record(
                 measurement_id=measurement.id,
                 measurement=measurement,
@@ -340,31 +426,124 @@ class Job:
                 ranks=report.ranks,
                 parity=self.parity.file_of(measurement),
             )
-            write_record(record, path)
+            write_record(record, attempt.path)
         summary = summary_numbers(result, operations_of(measurement)) if result else {}
         self.tracker.end(record, summary | ratio_so_far(record, self.results, self.gate))
         self._tell_of_tracker()
         return record
 
+    def _side(self, attempt: _Attempt) -> Side:
+        def pass_over(_event: Event) -> None:
+            """What the other run of this job is told of, if anything."""
+
+        hear = self._hear if attempt.is_followed else pass_over
+        return Side(children=self.children, task=attempt.task, log=attempt.log, hear=hear)
+
+    def _conclude_side(
+        self, attempt: _Attempt, side: SideReport, started_at: str, other: Measurement, turns: str | None
+    ) -> Record:
+        """
+        Args:
+            turns: names these two processes; None where they did not take turns to the end.
+        """
+        report, active_s = side.report, side.active_s
+        pairing: dict[str, Any] = {"not_interleaved": f"{other.framework} {other.key} was over before"}
+        if turns is not None:
+            pairing = {"kind": "interleaved", "partner": other.id, "turns": turns}
+        if report.outcome == "out_of_memory" and side.was_beside:
+            self.teller.say(f"{attempt.measurement.key}: out of memory beside the other process; once more, alone")
+            start = time.monotonic()
+            report = self._work(attempt.task, attempt.log)
+            active_s += time.monotonic() - start
+            pairing = {"not_interleaved": f"it ran out of memory beside {other.framework} {other.key}"}
+        return self._conclude(attempt, report, started_at, pairing | {"active_s": active_s})
+
     def _work(self, task: ChildTask, log: Path, hear: Callable[[Event], None] = lambda _event: None) -> RanksReport:
         """Do it on every rank; rank 0's events are shown live, and `hear` gets them."""
 
         def hear_all(event: Event) -> None:
-            match event:
-                case {"kind": "progress", "content": content}:
-                    self.progress.set_phase(content["phase"], content["done"], content["total"])
-                case {"kind": "metrics", "content": values}:
-                    self.tracker.log(values)
+            self._hear(event)
             hear(event)
 
         self.progress.set_phase("start", 0, 1)
         return self.children.work(task, log, hear_all)
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case {"kind": "progress", "content": content}:
+                self.progress.set_phase(content["phase"], content["done"], content["total"])
+            case {"kind": "metrics", "content": values}:
+                self.tracker.log(values)
 
     def _tell_of_tracker(self) -> None:
         """What W&B has to say: where the run is, or why it is offline."""
         self.progress.wandb_url = self.tracker.url
         if self.tracker.message:
             self.teller.say(self.tracker.message, once=True)
+
+
+Step = tuple[tuple[Job, Measurement], ...]
+"""A measurement alone, or two whose processes take turns, the first of them first."""
+
+
+def _steps(jobs: Sequence[Job]) -> Iterator[Step]:
+    """All measurements of this run; what was cut off more than once comes last."""
+    first, *others = jobs
+    taken = [(job, each) for job in jobs for each in job._taken()]
+    taken.sort(key=lambda one: one[0].cut_offs.of(one[1]) >= LAST_AFTER)
+    partners = _counterparts(first, others[0]) if others else _planted_partners(first)
+    of_id = {each.id: (job, each) for job, each in taken}
+    seen: set[str] = set()
+    for job, measurement in taken:
+        if measurement.id in seen:
+            continue
+        pair = [(job, measurement)]
+        if (partner := of_id.get(partners.get(measurement.id, ""))) is not None:
+            pair.append(partner)
+            if not all(one.may_take_turns(each) for one, each in pair):
+                pair.pop()
+            elif others and measurement.replicate % 2:
+                pair.reverse()
+        seen |= {each.id for _, each in pair}
+        yield tuple(pair)
+
+
+def _counterparts(one: Job, other: Job) -> dict[str, str]:
+    """By the ids of measurements: with which of the other framework's each takes turns."""
+    pairs = [(ours.id, theirs.id) for ours, theirs in counterparts(one._candidates(), other._candidates())]
+    return dict(pairs) | {theirs: ours for ours, theirs in pairs}
+
+
+def _planted_partners(job: Job) -> dict[str, str]:
+    """The same of a calibration, in one framework."""
+    by_planted = {(each.replicate, each.variant.planted): each.id for each in job._taken()}
+    return {
+        id_: by_planted[replicate, PARTNERS[planted]]
+        for (replicate, planted), id_ in by_planted.items()
+        if planted in PARTNERS
+    }
+
+
+def _measure_in_turns(first: tuple[Job, Measurement], second: tuple[Job, Measurement]) -> None:
+    """Leave two records, whatever becomes of the processes; where a signal ends the job, none."""
+    pairs = (first, second)
+    attempts: list[_Attempt] = []
+    followed: list[Job] = []
+    for job, measurement in pairs:
+        job.children.require_none_stuck()
+        job.progress.current = measurement.key
+        job.progress.set_phase("start", 0, 1)
+        job._at_hand = measurement
+        attempts.append(job._begin(measurement, is_followed=job not in followed))
+        followed.append(job)
+    started_at = _now()
+    sides = [job._side(attempt) for (job, _), attempt in zip(pairs, attempts, strict=True)]
+    reports, took_turns = work_in_turns(sides, first[0]._when_waiting)
+    turns = timestamp() if took_turns else None
+    for (job, _), attempt, report, (_, other) in zip(pairs, attempts, reports, pairs[::-1], strict=True):
+        record = job._conclude_side(attempt, report, started_at, other, turns)
+        job._at_hand = None
+        job._count_new(record, active_s(record))
 
 
 @contextmanager

@@ -27,9 +27,11 @@ from harness.job.children import JOB_SIGNALS, cannot_start
 from harness.job.job import EXIT_STOPPED, Job, Stopped
 from harness.job.turn import keep_busy
 from harness.measure.channel import Channel, ChildTask
+from harness.measure.clock import NO_TURNS
 from harness.measure.process import run_child
+from harness.measure.turns import Turns
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import Framework, JobPlan, Turn
+from harness.plan import FRAMEWORKS, Framework, JobPlan, Turn
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
 from harness.results.environment import CACHE_FOLDERS, describe_slurm
@@ -66,16 +68,23 @@ def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
         plan, folder, results = _plan_of(framework, parsed)
         source = benchmark(plan.cell.benchmark).data
         identity = datasets.verify(source, plan.data, Path(plan.data_dir))  # once, not in every process
-        job = Job(
-            plan=plan,
-            folder=folder,
-            results=results,
-            data=identity,
-            weights=verified_weights(plan),
-            turn=_checked_turn(plan, parsed.replicate),
-            pairing=describe_pairing(parsed.position, parsed.pair, is_submitted=parsed.job_folder is not None),
-        )
-        return job.run()
+        pairing = describe_pairing(parsed.position, parsed.pair, is_submitted=parsed.job_folder is not None)
+
+        def job_of(plan: JobPlan, folder: JobFolder) -> Job:
+            return Job(
+                plan=plan,
+                folder=folder,
+                results=results,
+                data=identity,
+                weights=verified_weights(plan),
+                turn=_checked_turn(plan, parsed.replicate),
+                pairing=pairing,
+            )
+
+        job = job_of(plan, folder)
+        if parsed.interleaved is None:
+            return job.run()
+        return job.run(job_of(*_plan_of_the_other(plan, parsed)))
     except ProjectError as error:
         print(printable(f"error: {error}"), file=sys.stderr)
         return EXIT_USAGE
@@ -97,7 +106,7 @@ def _run_rank(framework: Framework, place: str) -> int:
     events = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is for the log
     try:
-        task = ChildTask.model_validate_json(sys.stdin.buffer.read())
+        task = ChildTask.model_validate_json(sys.stdin.buffer.readline())
     except ValidationError:
         print("error: --rank is how a job starts its own processes: the task comes in on stdin", file=sys.stderr)
         return EXIT_USAGE
@@ -120,7 +129,8 @@ def _run_rank(framework: Framework, place: str) -> int:
         if not task.caches_kept:
             stack.callback(shutil.rmtree, caches, ignore_errors=True)
         os.environ.update(cache_variables(caches, kept=task.caches_kept))
-        return run_child(framework, task.model_copy(update={"world": world}), channel)
+        turns = NO_TURNS if task.in_turns is None else Turns(channel, sys.stdin.buffer, task.in_turns)
+        return run_child(framework, task.model_copy(update={"world": world}), channel, turns)
 
 
 def cache_variables(folder: Path, *, kept: bool) -> dict[str, str]:
@@ -178,6 +188,13 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run this plan; scripts of `main.py calibrate` do")
     parser.add_argument("--rank", type=rank_place, metavar="N", help=argparse.SUPPRESS)
+    by_pair.add_argument(
+        "--interleaved",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="run the other framework's job too (that of this folder), their processes in turns, block by block",
+    )
     parsed = parser.parse_args(arguments)
     is_cell = parsed.benchmark is not None and parsed.use_case is not None
     if not (is_cell or parsed.job_folder or parsed.plan or parsed.rank is not None):
@@ -198,6 +215,20 @@ def _plan_of(framework: Framework, parsed: argparse.Namespace) -> tuple[JobPlan,
     folder = results.new_job_folder(plan)
     write_plan(plan, folder)
     return plan, folder, results
+
+
+def _plan_of_the_other(plan: JobPlan, parsed: argparse.Namespace) -> tuple[JobPlan, JobFolder]:
+    """Of the other framework, to take turns with. Raises ConfigError where the two cannot."""
+    [framework] = (name for name in FRAMEWORKS if name != plan.framework)
+    folder = Path(parsed.interleaved) if parsed.interleaved else None
+    other = argparse.Namespace(**vars(parsed) | {"job_folder": folder})
+    found, folder_of_other, _ = _plan_of(framework, other)
+    if found.cell != plan.cell or plan.cell.devices > 1 or not isinstance(parsed.replicate, int):
+        raise ConfigError(
+            "--interleaved: takes both frameworks' plans of one cell on one device, and one replicate: "
+            "--replicate N. main.py and the script of a pair set it."
+        )
+    return found, folder_of_other
 
 
 def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
@@ -249,7 +280,8 @@ def describe_pairing(
 ) -> dict[str, str | int | None]:
     """For the record: how near the other framework's run of the same replicate was.
 
-    `together`: in turn with it, in one allocation or on one machine. `separate`: main.py gave it a job of its own.
+    `together`: in turn with it, in one allocation or on one machine. `separate`: main.py gave it a job of its own. What
+    took turns with a process of the other one, block by block, is `interleaved` (harness/job/job.py).
 
     Args:
         pair: names one run of the arms. In a Slurm job it may be left out: the job and its restart are the run.

@@ -1,10 +1,13 @@
-"""The one-way channel from a measurement's processes, its ranks, to the job: events, over each rank's standard output.
+"""The channel from a measurement's processes, its ranks, to the job: events, over each rank's standard output.
 
 A rank only writes; whoever listens (heartbeat, W&B, the terminal) can neither block nor slow it, as the job's reader
 thread empties the pipe all the time. An event costs tens of microseconds and is sent between timed windows only.
 
 An event is JSON in one or more lines of `@event RANK NUMBER/COUNT PIECE`, the first of them number 1. srun passes the
 lines of all ranks on in one stream, where those of one rank are in order, and cuts lines of over 1024 bytes.
+
+The job says nothing after the task, but to a process that takes turns with another one: a word in a line on its
+standard input (harness/measure/turns.py).
 """
 
 import json
@@ -16,9 +19,12 @@ from harness.measure.world import ALONE, World
 from harness.plan import Frozen, Measurement
 from harness.results.record import Outcome, Result
 
-EventKind = Literal["environment", "progress", "metrics", "parity", "result_so_far", "result", "error"]
+EventKind = Literal["environment", "progress", "metrics", "parity", "turn", "result_so_far", "result", "error"]
 Event = dict[str, Any]
 """{"kind": ..., "content": {...}}. The job adds three kinds of its own (harness/job/children.py)."""
+
+Place = Literal["first", "second"]
+"""Of two processes that take turns. The second one is started when the first is ready for its first turn."""
 
 MARK = "@event"
 _LINE = re.compile(rf"{MARK} (\d+) (\d+)/(\d+) (.*)")
@@ -39,7 +45,7 @@ class ParityTask(Frozen):
 
 
 class ChildTask(Frozen):
-    """What the job writes to the standard input of every rank."""
+    """What the job writes to the standard input of every rank, in one line."""
 
     measurement: Measurement
     data_dir: str
@@ -55,6 +61,8 @@ class ChildTask(Frozen):
     """Where the events of the traced steps are left; nowhere if it is empty."""
     cold_calls_only: bool = False
     """The cold calls are the whole work: another process has filled the compilers' caches, and this one finds them."""
+    in_turns: Place | None = None
+    """Another process measures on the same device, and the two take turns."""
     parity: tuple[ParityTask, ...] = ()
     """Where there are any, they are the child's work, and nothing is timed."""
 
@@ -76,6 +84,10 @@ class Channel:
     def metrics(self, values: dict[str, float]) -> None:
         """Numbers to stream while the job runs; keys carry units, such as `throughput_samples_per_s`."""
         self._send("metrics", values)
+
+    def turn(self, *, wants: bool) -> None:
+        """This process is at rest and waits for a word. `wants`: one more block, by its own stopping rule."""
+        self._send("turn", {"wants": wants})
 
     def parity(self, digest: str) -> None:
         """The key's file is written; the next key begins."""

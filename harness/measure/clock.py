@@ -8,6 +8,9 @@ Protocol (docs/measurement.md): cold calls, warm-up, calibration, throughput in 
 wait at the end, energy over such blocks with nothing between them, latency with a wait per call. Nothing is logged,
 printed, copied or collected inside a timed window.
 
+Where two processes take turns (harness/measure/turns.py), each block of the throughput waits for its turn, outside the
+timed window.
+
 Where several ranks do a step together, all make the same number of calls, or one would wait for another for ever. So
 whatever decides how many calls are made is agreed on, between two timed windows; each rank times its own.
 """
@@ -23,6 +26,7 @@ from typing import Any
 from harness.measure.channel import Channel
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus, held_back_s
 from harness.measure.program import Phase, Trains
+from harness.measure.turns import NoTurns
 from harness.plan import MeasurementSettings
 from harness.results.record import Blocks, Energy, GpuState, HeldBack, Latency
 from harness.results.statistics import median, relative_half_width
@@ -35,6 +39,7 @@ Agree = Callable[[float], float]
 COLD_CALLS = 3
 """Compilation is over after these: tracing on the first, CUDA graph capture or a changed layout of donated state on
 the next."""
+NO_TURNS = NoTurns()
 REPORT_EVERY_S = 2.0
 STATE_EVERY_S = 0.5
 """Between two blocks, at most: reading a GPU's state takes milliseconds in which it cools, and blocks are as short as
@@ -81,6 +86,7 @@ def time_load(program: Trains, wait: Wait, first_step: int) -> tuple[int, float]
 
 
 NO_COUNTER = "the GPU has no energy counter"
+BESIDE_ANOTHER = "the other one of two processes that take turns was on the device too"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +129,7 @@ def measure_steady(
     idle_watts_before: float | None = None,
     agree: Agree = lambda value: value,
     after_warmup: Callable[[], None] = lambda: None,
+    turns: NoTurns = NO_TURNS,
 ) -> Steady:
     """Warm up, then measure throughput, energy and latency of a step that is compiled already.
 
@@ -132,20 +139,29 @@ def measure_steady(
         compilations: how many programs the framework has compiled so far.
         agree: the identity where there is one rank.
         after_warmup: called once between warm-up and the first block (torch resets its memory peak there).
+        turns: of the blocks. Energy is measured where nobody else is on the device: before the first turn of the first
+            one of two, and after the blocks of a process that is alone.
     """
     found_watts = (idle_watts_before, idle_watts(gpu, protocol.idle_s))
     idle = min((watts for watts in found_watts if watts is not None), default=None)
     with _no_garbage_collection():
         warmup_times_s = _warm_up(step, wait, protocol, channel, agree)
-        calls = _calibrate(step, wait, protocol.block_min_s, median(warmup_times_s[-3:]), agree)
+        calls, block_s = _calibrate(step, wait, protocol.block_min_s, median(warmup_times_s[-3:]), agree)
         after_warmup()
         compiled_before = compilations()
         samples_per_block = calls * steps_per_call * samples_per_step
+
+        def measure_energy(block_s: float) -> Energy:
+            blocks = math.ceil(protocol.energy_window_s / block_s)
+            return _measure_energy(step, wait, calls, blocks, samples_per_block, gpu, idle, channel, agree)
+
+        energy = measure_energy(block_s) if turns.are_to_come and turns.is_alone else None
         block_times_s, gpu_states, held_back = _measure_blocks(
-            step, wait, calls, protocol, samples_per_block, gpu, channel, agree
+            step, wait, calls, protocol, samples_per_block, gpu, channel, agree, turns
         )
-        blocks = math.ceil(protocol.energy_window_s / agree(median(block_times_s)))
-        energy = _measure_energy(step, wait, calls, blocks, samples_per_block, gpu, idle, channel, agree)
+        if energy is None:
+            is_alone = turns.is_alone
+            energy = measure_energy(agree(median(block_times_s))) if is_alone else Energy(absent=BESIDE_ANOTHER)
         call_times_s = _measure_latency(step, wait, protocol, channel, agree)
     return Steady(
         blocks=Blocks(
@@ -259,15 +275,15 @@ def _warm_up(step: Step, wait: Wait, protocol: MeasurementSettings, channel: Cha
     return times_s
 
 
-def _calibrate(step: Step, wait: Wait, block_min_s: float, warm_call_s: float, agree: Agree) -> int:
-    """How many back-to-back calls fill a block of the slowest rank.
+def _calibrate(step: Step, wait: Wait, block_min_s: float, warm_call_s: float, agree: Agree) -> tuple[int, float]:
+    """How many back-to-back calls fill a block of the slowest rank, and the seconds of such a block.
 
     Back-to-back calls are faster than waited ones, so the first guess is checked with real blocks.
     """
     calls = max(2, math.ceil(block_min_s / agree(warm_call_s)))
     while (block_s := agree(time_block(step, wait, calls))) < block_min_s:
         calls = max(calls + 1, math.ceil(1.1 * calls * block_min_s / block_s))
-    return calls
+    return calls, block_s
 
 
 def _measure_blocks(
@@ -279,6 +295,7 @@ def _measure_blocks(
     gpu: Gpu | SeveralGpus | NoGpu,
     channel: Channel,
     agree: Agree,
+    turns: NoTurns,
 ) -> tuple[list[float], list[GpuState], HeldBack | None]:
     times_s: list[float] = []
     gpu_states: list[GpuState] = []
@@ -286,20 +303,20 @@ def _measure_blocks(
     start = collected = perf_counter()
     seen = reported = -math.inf  # so that both have a first value at once
     counters_before = gpu.held_back_counters()
-    while True:
+    wants_more = True
+    while turns.next_block(wants_more):
         times_s.append(time_block(step, wait, calls))
         now = perf_counter()
         if now - seen >= STATE_EVERY_S:
             seen = now
             if (state := gpu.state()) is not None:
-                gpu_states.append(state)
+                gpu_states.append(turns.without_partner(state))
         if now - collected >= COLLECT_EVERY_S:
             collected = now
             _collect_garbage()
         # Whatever takes one rank time comes before this: here all meet again.
-        if not _any(_goes_on(times_s, now - start, protocol), agree):
-            break
-        if now - reported >= REPORT_EVERY_S:
+        wants_more = _any(_goes_on(times_s, now - start - turns.waited_s, protocol), agree)
+        if wants_more and now - reported >= REPORT_EVERY_S:
             reported = now
             channel.progress("throughput", len(times_s), protocol.min_blocks)
             channel.metrics({"throughput_samples_per_s": samples_per_block / times_s[-1]})

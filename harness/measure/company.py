@@ -13,17 +13,35 @@ class Company:
 
     def __init__(self, stat: Path = Path("/proc/stat")) -> None:
         self._stat = stat
-        self._began_at = time.monotonic()
+        self._window_s = self._others_s = 0.0
+        self._is_known = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """After `look_away`: what happens from here on counts."""
+        self._began_at: float | None = time.monotonic()
         self._busy_s = self._read_busy_s()
         self._own_s = self._read_own_s()
 
-    def cpus(self) -> float | None:
-        """How many CPUs they kept busy on average; None after less than a second, or where the kernel does not tell."""
-        window_s = time.monotonic() - self._began_at
+    def look_away(self) -> None:
+        """What happens from here on is no company; nothing where nobody looks."""
+        if self._began_at is None:
+            return
         busy_s = self._read_busy_s()
-        if window_s < SHORTEST_WINDOW_S or busy_s is None or self._busy_s is None:
+        if busy_s is None or self._busy_s is None:
+            self._is_known = False
+        else:
+            self._others_s += (busy_s - self._busy_s) - (self._read_own_s() - self._own_s)
+        self._window_s += time.monotonic() - self._began_at
+        self._began_at = None
+
+    def cpus(self) -> float | None:
+        """How many CPUs they kept busy on average; None after less than a second, or where the kernel does not tell.
+        Ends the window."""
+        self.look_away()
+        if self._window_s < SHORTEST_WINDOW_S or not self._is_known:
             return None
-        return max(0.0, (busy_s - self._busy_s) - (self._read_own_s() - self._own_s)) / window_s
+        return max(0.0, self._others_s) / self._window_s
 
     def _read_busy_s(self) -> float | None:
         """user, nice, system, irq and softirq (proc(5)), summed over this process's CPUs."""

@@ -17,9 +17,11 @@ from pydantic import ValidationError
 from harness.errors import DataError, ProjectError, Refused
 from harness.files import in_words
 from harness.measure.channel import Channel, ChildTask, ParityTask
+from harness.measure.clock import NO_TURNS
 from harness.measure.gpu import open_gpus
 from harness.measure.program import Build, D, Device, Session
 from harness.measure.protocol import Measuring
+from harness.measure.turns import NoTurns
 from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
 from harness.results.environment import code_digests, relevant_variables
@@ -31,7 +33,7 @@ from harness.work.declared import as_gated, benchmark, use_case
 from harness.work.pretrained import pretrained_weights
 
 
-def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
+def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: NoTurns = NO_TURNS) -> int:
     """Do the task; every end, good or bad, is told over the channel."""
     variables = relevant_variables()  # before a framework adds its own
     code = code_digests(framework)
@@ -55,7 +57,7 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel) -> int:
             channel.result(Result())
         else:
             timeline = Path(task.timeline) if task.timeline else None
-            measuring = Measuring(session, gpu=gpu, channel=channel, timeline=timeline)
+            measuring = Measuring(session, gpu=gpu, channel=channel, timeline=timeline, turns=turns)
             measure = measuring.cold_calls if task.cold_calls_only else measuring.everything
             channel.result(measure(build, explained=task.explain))
     except Exception as error:

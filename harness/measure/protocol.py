@@ -22,6 +22,7 @@ from harness.measure.explain import explain
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
 from harness.measure.program import Build, Infers, Phase, Program, Session, Trains
 from harness.measure.slowdown import PlantedSlowdown
+from harness.measure.turns import NoTurns
 from harness.plan import MeasurementSettings
 from harness.results.predictions import evaluation_of
 from harness.results.quantities import summary_numbers
@@ -58,11 +59,14 @@ class Measuring:
         gpu: Gpu | SeveralGpus | NoGpu,
         channel: Channel,
         timeline: Path | None = None,
+        turns: NoTurns = clock.NO_TURNS,
     ) -> None:
         """`timeline`: where an explanation leaves its events."""
         self._session = session
         self._device = session.device
-        self._protocol = session.measurement.timing
+        self._turns = turns
+        protocol = session.measurement.timing
+        self._protocol = protocol if turns.is_alone else protocol.model_copy(update={"idle_s": 0.0})
         self._gpu = gpu
         self._channel = channel
         self._timeline = timeline
@@ -100,6 +104,7 @@ class Measuring:
         program.witness()
         program.settle()
         company = Company()
+        self._turns.watch(company)
         steady = self._steady(program, idle_watts)
         other_cpus = self._other_cpus(company)
         self._require_finite(program)
@@ -118,6 +123,7 @@ class Measuring:
             gpu_states=steady.gpu_states,
             gpu_states_absent=self._gpu.absent,
             held_back=steady.held_back,
+            in_turns=self._turns.told(),
             other_cpus=other_cpus,
             epochs=epochs,
             time_to_target_s=self._time_to_target_s(epochs),
@@ -153,6 +159,7 @@ class Measuring:
             idle_watts_before=idle_watts_before,
             agree=self._session.agree,
             after_warmup=self._device.begin_timing,
+            turns=self._turns,
         )
         self._device.end_timing()
         so_far = Result(blocks=steady.blocks, latency=steady.latency, energy=steady.energy, memory=self._memory())

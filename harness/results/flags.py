@@ -76,6 +76,12 @@ def quality_flags(
         flags["other_processes"] = (
             f"other processes kept {result.other_cpus:.1f} of this one's CPUs busy while it was timed"
         )
+    turns = result.in_turns
+    if turns is not None and turns.busy_s > OTHER_CPUS * turns.waited_s:
+        flags["busy_while_waiting"] = (
+            f"while it waited for its turns, this process kept {turns.busy_s / turns.waited_s:.1f} CPUs busy beside "
+            f"the other one's blocks"
+        )
     window_s = result.energy.window_s
     if result.energy.gross_joules is not None and window_s is not None and window_s < ENERGY_WINDOW_MIN_S:
         flags["energy_window_short"] = (

@@ -50,6 +50,9 @@ class Pairing(Known):
     kind: str | None = None
     position: Annotated[int, Field(ge=0, le=10**6)] | None = None
     pair: str | None = None
+    partner: str | None = None
+    turns: str | None = None
+    active_s: Number | None = None
 
 
 class KnownEnvironment(Known):

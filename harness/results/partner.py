@@ -1,9 +1,11 @@
 """What W&B says of a run besides its own numbers: the ratio to the other framework's record, while the job goes on.
 
-It is of one replicate, between this mode and the other framework's fastest one that is recorded by now. The report's
+It is of one replicate, between this mode and the process that it took turns with; else the other framework's fastest
+mode that is recorded by now. The report's
 ratio is over all replicates and has an interval.
 """
 
+import math
 from collections.abc import Iterator
 from glob import escape
 from pathlib import Path
@@ -13,7 +15,7 @@ from harness.paths import Results
 from harness.plan import FRAMEWORKS
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
-from harness.results.statistics import throughput_samples_per_s
+from harness.results.statistics import log_ratio, throughput_samples_per_s, took_turns
 
 RATIO = "ratio_jax_over_torch"
 
@@ -24,15 +26,17 @@ def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str
     own = _throughput(record)
     if own is None or record.measurement.cell.is_calibration:
         return {}
+    is_jax = record.measurement.framework == "jax"
     newest: dict[str, Record] = {}
     for other in sorted(_partners(record, results), key=lambda one: one.ended_at):
         newest[other.measurement.variant.execution_mode] = other
-    is_jax = record.measurement.framework == "jax"
     speeds = []
     for other in newest.values():
         speed = _throughput(other)
         pair = (record, other) if is_jax else (other, record)
         if speed is not None and gate.judge(*pair).state == "passed":
+            if took_turns(*pair):
+                return {RATIO: math.exp(log_ratio(*pair))}
             speeds.append(speed)
     if not speeds:
         return {}

@@ -119,6 +119,17 @@ class HeldBack(Measured):
     among them."""
 
 
+class InTurns(Measured):
+    """Of a process that took turns with another one, block by block (harness/measure/turns.py)."""
+
+    is_first: bool
+    """Nobody else was on the device until it waited for its first turn."""
+    waited_s: Annotated[float, Field(ge=0)]
+    """For its turns."""
+    busy_s: Annotated[float, Field(ge=0)]
+    """What its own threads took of the CPUs meanwhile, beside the other one's blocks."""
+
+
 class EpochPoint(Measured):
     """One epoch of training; evaluation runs outside the clock."""
 
@@ -264,7 +275,9 @@ class Result(Measured):
     gpu_states: list[GpuState] = []
     gpu_states_absent: str | None = None
     held_back: HeldBack | None = None
-    """None where no GPU was asked."""
+    """None where no GPU was asked. Of two processes that took turns, with the other one's blocks."""
+    in_turns: InTurns | None = None
+    """None of a process that had the device to itself."""
     other_cpus: float | None = None
     """How many of this process's CPUs other processes kept busy, on average over the steady state. None where a GPU was
     asked, on several devices, and in windows that are too short to tell."""
@@ -355,6 +368,15 @@ class Record(Frozen):
     """In their order; empty on one device."""
     parity: str | None = None
     """File beside this record with the numbers that the parity gate compares (harness/results/parity.py)."""
+
+
+def active_s(record: Record) -> float:
+    """Seconds that it kept its device: of one that took turns, without its waits."""
+    own = (record.environment.get("pairing") or {}).get("active_s")
+    if own is not None:
+        return float(own)
+    lasted = datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)
+    return lasted.total_seconds()
 
 
 def not_finite(content: Any) -> str | None:

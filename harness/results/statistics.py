@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal, NamedTuple, TypeVar
 
-from harness.results.record import Blocks, Energy, EpochPoint, Explanation, GpuState, Latency, Result
+from harness.results.record import Blocks, Energy, EpochPoint, Explanation, GpuState, Latency, Record, Result
 
 Number = TypeVar("Number", int, float)
 
@@ -255,6 +255,45 @@ def student_t_95(degrees_of_freedom: int) -> float:
     return STUDENT_T_95[min(degrees_of_freedom, len(STUDENT_T_95)) - 1]
 
 
+def log_ratio_in_turns(numerator: Blocks, denominator: Blocks) -> float:
+    """Logarithm of the ratio of two throughputs, of processes that took turns block by block: A B B A A B B A ...
+
+    Blocks of the same number are neighbours in time. With a and b the logarithms of samples per second, it is the
+    median over quads k of ((a[2k] + a[2k + 1]) - (b[2k] + b[2k + 1])) / 2. Within A B B A a steady drift of the machine
+    is the same on both sides, and so leaves no trace; one that is the same in all quads leaves none in their median
+    either. The last block of an odd number is left out.
+
+    Raises:
+        ValueError: there is no whole quad.
+    """
+    ours, theirs = (
+        [
+            math.log(blocks.calls_per_block * blocks.steps_per_call * blocks.samples_per_step / time_s)
+            for time_s in blocks.block_times_s
+        ]
+        for blocks in (numerator, denominator)
+    )
+    quads = min(len(ours), len(theirs)) // 2
+    return median([(ours[2 * k] + ours[2 * k + 1] - theirs[2 * k] - theirs[2 * k + 1]) / 2 for k in range(quads)])
+
+
+def took_turns(one: Record, other: Record) -> bool:
+    """Whether these two processes did, with each other and to the end."""
+    turns = [(record.environment.get("pairing") or {}).get("turns") for record in (one, other)]
+    return turns[0] is not None and turns[0] == turns[1]
+
+
+def log_ratio(jax: Record, torch: Record) -> float:
+    """Logarithm of JAX's throughput over PyTorch's, of one replicate: from neighbouring blocks where the two processes
+    took turns, else from each one's own median. Raises ValueError where a side has no blocks."""
+    blocks = [record.result.blocks if record.result else None for record in (jax, torch)]
+    if blocks[0] is None or blocks[1] is None:
+        raise ValueError("a ratio needs blocks on both sides")
+    if took_turns(jax, torch):
+        return log_ratio_in_turns(blocks[0], blocks[1])
+    return math.log(throughput_samples_per_s(blocks[0]) / throughput_samples_per_s(blocks[1]))
+
+
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval | None:
     """95 % interval of the ratio of two sides, paired by replicate; None for a single one.
 
@@ -267,7 +306,11 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     Raises:
         ValueError: the sides have different lengths, or a value is not positive.
     """
-    differences = _log_ratios(numerators, denominators)
+    return interval_of_log_ratios(_log_ratios(numerators, denominators))
+
+
+def interval_of_log_ratios(differences: Sequence[float]) -> Interval | None:
+    """The same from d, the logarithms of the replicates' ratios."""
     count = len(differences)
     if count < REPLICATES_FOR_AN_INTERVAL:
         return None
@@ -320,11 +363,15 @@ def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -
     Raises:
         ValueError: no replicates, the sides have different lengths, or a value is not positive.
     """
-    differences = _log_ratios(numerators, denominators)
+    return estimate_of_log_ratios(_log_ratios(numerators, denominators))
+
+
+def estimate_of_log_ratios(differences: Sequence[float]) -> RatioEstimate:
+    """The same from the logarithms of the replicates' ratios. Raises ValueError without any."""
     count = len(differences)
     if count == 0:
         raise ValueError("a ratio needs one replicate at the least")
-    interval = ratio_interval(numerators, denominators)
+    interval = interval_of_log_ratios(differences)
     verdict = verdict_of(interval) if count >= ENOUGH_REPLICATES else "undecided"
     return RatioEstimate(
         value=math.exp(math.fsum(differences) / count),

@@ -2,7 +2,8 @@
 
 In every round (a replicate of the plan) one fresh process measured each condition. A trial takes `replicates` of the
 rounds and, of each, one of the two unslowed processes as the base, both by chance; it judges the base against another
-condition as a report judges JAX against PyTorch, paired by round.
+condition as a report judges JAX against PyTorch, paired by round. Where processes took turns, two by two, a round has a
+ratio for each condition, with a base of its own.
 """
 
 import math
@@ -14,9 +15,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.plan import BASES, CONDITIONS, SLOWDOWNS, Framework, Measurement
+from harness.plan import (
+    BASES,
+    CONDITIONS,
+    CONDITIONS_IN_TURNS,
+    PAIRS_IN_TURNS,
+    SLOWDOWNS,
+    Framework,
+    Measurement,
+)
 from harness.results.record import Record
-from harness.results.statistics import Verdict, estimate_ratio, median, throughput_samples_per_s
+from harness.results.statistics import (
+    Verdict,
+    estimate_of_log_ratios,
+    log_ratio,
+    median,
+    throughput_samples_per_s,
+    took_turns,
+)
 from pipeline.report.compare import device_of
 from pipeline.report.reading import read_records
 
@@ -34,7 +50,8 @@ A_A = "A/A"
 Answer = Literal["right", "wrong", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("right", "wrong", "undecided")
 Round = dict[str, float]
-"""Samples per second by condition."""
+"""Samples per second by condition; where processes took turns, the base's over the other one's by A_A and the keys of
+SLOWDOWNS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +134,34 @@ class Calibration:
         told = [f"{flag} in {count}" for flag, count in ordered]
         return ", ".join([f"{told[0]} of {len(self.records)} processes", *told[1:]]) if told else ""
 
+    @property
+    def is_interleaved(self) -> bool:
+        """Processes took turns."""
+        return self.measurement.variant.planted in CONDITIONS_IN_TURNS
+
     @cached_property
     def complete(self) -> list[Round]:
         """The rounds that have every condition."""
+        return self._in_turns() if self.is_interleaved else self._one_by_one()
+
+    def _in_turns(self) -> list[Round]:
+        """A pair of which one process was lost, or measured again later, is none."""
+        found: dict[int, dict[str, Record]] = defaultdict(dict)
+        for record in self.records:
+            if record.result and record.result.blocks:
+                found[record.measurement.replicate][str(record.measurement.variant.planted)] = record
+        rounds = []
+        for number in sorted(found):
+            ratios = {
+                A_A if name not in SLOWDOWNS else name: math.exp(log_ratio(found[number][base], found[number][other]))
+                for name, (base, other) in PAIRS_IN_TURNS.items()
+                if {base, other} <= found[number].keys() and took_turns(found[number][base], found[number][other])
+            }
+            if len(ratios) == len(PAIRS_IN_TURNS):
+                rounds.append(ratios)
+        return rounds
+
+    def _one_by_one(self) -> list[Round]:
         rounds: dict[int, Round] = defaultdict(dict)
         for record in self.records:
             measurement = record.measurement
@@ -171,6 +213,7 @@ def _what_is_the_same(record: Record) -> tuple[object, ...]:
     framework = environment.get("framework") or {}
     return (
         measurement.model_copy(update={"variant": variant, "replicate": 0}).id,
+        measurement.variant.planted in CONDITIONS_IN_TURNS,
         environment.get("node"),
         environment.get("python"),
         (environment.get("gpu") or {}).get("uuid"),
@@ -202,9 +245,9 @@ def _row(rounds: Sequence[Round], replicates: int, condition: str) -> Row:
     planted = SLOWDOWNS.get(condition, 0.0)
     estimates = []
     for chosen in trials(len(rounds), replicates):
-        base = [rounds[number][BASES[swapped]] for number, swapped in chosen]
-        other = [rounds[number][condition if planted else BASES[not swapped]] for number, swapped in chosen]
-        estimates.append(estimate_ratio(base, other))
+        estimates.append(
+            estimate_of_log_ratios([_log_ratio(rounds[number], condition, swapped) for number, swapped in chosen])
+        )
     answers = Counter(judge(planted, estimate.verdict) for estimate in estimates)
     return Row(
         replicates=replicates,
@@ -212,6 +255,13 @@ def _row(rounds: Sequence[Round], replicates: int, condition: str) -> Row:
         shares={answer: answers[answer] / len(estimates) for answer in ANSWERS},
         ratio=median([estimate.value for estimate in estimates]),
     )
+
+
+def _log_ratio(one: Round, condition: str, swapped: bool) -> float:
+    """Of the base over the other one. `swapped`: which of two unslowed processes is the base."""
+    if A_A in one:
+        return -math.log(one[A_A]) if condition == A_A and swapped else math.log(one[condition])
+    return math.log(one[BASES[swapped]] / one[BASES[not swapped] if condition == A_A else condition])
 
 
 def trials(rounds: int, replicates: int) -> Iterator[list[tuple[int, bool]]]:
@@ -227,7 +277,7 @@ def trials(rounds: int, replicates: int) -> Iterator[list[tuple[int, bool]]]:
 
 def spread(rounds: Sequence[Round]) -> float:
     """Of the ratio of two unslowed processes of a round: root mean square of log(A / A'), as its true mean is 0."""
-    squares = [math.log(one[BASES[0]] / one[BASES[1]]) ** 2 for one in rounds]
+    squares = [_log_ratio(one, A_A, False) ** 2 for one in rounds]
     return math.sqrt(math.fsum(squares) / len(squares))
 
 

@@ -42,7 +42,7 @@ def describe(calibrations: Iterable[Calibration]) -> str:
 
 
 def _describe(one: Calibration) -> str:
-    headline = f"**{one.framework}**, {one.what}"
+    headline = f"**{one.framework}**, {one.what}{', interleaved' if one.is_interleaved else ''}"
     if not one.rounds:
         return f"{headline}: no complete round yet."
     facts = [f"{headline}, on {_where(one)}.", _how_much(one)]
@@ -145,7 +145,8 @@ def _in_words(one: Calibration) -> str:
     ]
     numbers = trust or ["too few complete rounds to say how often a verdict is right"]
     rounds = f"{one.rounds} round{'' if one.rounds == 1 else 's'}"
-    return f"{NAMES[one.framework]}, {one.what}, {rounds} on {one.day}: {'; '.join([*doubts, *numbers])}"
+    how = ", interleaved" if one.is_interleaved else ""
+    return f"{NAMES[one.framework]}, {one.what}{how}, {rounds} on {one.day}: {'; '.join([*doubts, *numbers])}"
 
 
 def in_short(found: Sequence[Calibration]) -> str:

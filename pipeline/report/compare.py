@@ -30,9 +30,11 @@ from harness.results.statistics import (
     Verdict,
     benjamini_hochberg,
     doubted,
+    estimate_of_log_ratios,
     estimate_ratio,
     geometric_mean_of_ratios,
     latency_p50_s,
+    log_ratio,
     median,
     throughput_samples_per_s,
     verdict_of,
@@ -689,10 +691,10 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
     estimate = of_p50 = left_out = None
     if judgement.state == "passed":
         left_out = _left_out([one for one in judgements.values() if one.state != "passed"], len(common))
-        throughputs = [[mode.throughputs[replicate] for replicate in passed] for mode in (jax, torch)]
-        estimate = _doubted_estimate(jax, torch, *throughputs)
+        differences = [log_ratio(of_jax[replicate], of_torch[replicate]) for replicate in passed]
+        estimate = _with_doubts(jax, torch, estimate_of_log_ratios(differences))
         speeds = [_speeds_of_p50(records, passed) for records in (of_jax, of_torch)]
-        of_p50 = _doubted_estimate(jax, torch, *speeds) if all(speeds) else None
+        of_p50 = _with_doubts(jax, torch, estimate_ratio(*speeds)) if all(speeds) else None
     pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
     return Comparison(
         jax=jax,
@@ -714,9 +716,8 @@ def _evaluations(records: Mapping[int, Record], replicates: Sequence[int]) -> li
     return found if len(found) == len(replicates) else []
 
 
-def _doubted_estimate(jax: Mode, torch: Mode, of_jax: list[float], of_torch: list[float]) -> RatioEstimate:
-    """The ratio of their replicates' values, without a verdict where what was measured is not to be relied on."""
-    estimate = estimate_ratio(of_jax, of_torch)
+def _with_doubts(jax: Mode, torch: Mode, estimate: RatioEstimate) -> RatioEstimate:
+    """Without a verdict where what was measured is not to be relied on."""
     if jax.records[0].measurement.variant.precision == "default":
         estimate = doubted(estimate, NOT_FAIR)
     unstable = [NAMES[mode.framework] for mode in (jax, torch) if "unstable" in mode.flags]

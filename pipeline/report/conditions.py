@@ -264,12 +264,14 @@ def _code(*parts: str) -> Compare:
 
 
 def _pairing(jax: Environment, torch: Environment) -> str | None:
-    """Equal is only: neighbours in one run of a pair, in one allocation or on one machine. Older records say nothing
-    about it, or not in which run."""
+    """Equal is only: two processes that took turns with each other, or neighbours in one run of a pair, in one
+    allocation or on one machine. Older records say nothing about it, or not in which run."""
     ours, theirs = ((environment.get("pairing") or {}) for environment in (jax, torch))
     kinds = ours.get("kind"), theirs.get("kind")
     if None in kinds:
         return None
+    if kinds == ("interleaved", "interleaved"):
+        return EQUAL if ours["turns"] == theirs["turns"] else "interleaved, but not with each other"
     if set(kinds) != {"together"}:
         return str(kinds[0]) if kinds[0] == kinds[1] else f"{kinds[0]} / {kinds[1]}"
     runs = ours.get("pair"), theirs.get("pair")

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.paths import Results
 from harness.plan import JobPlan, Pair, Pairing
 from pipeline.submission.estimate import estimate_in_words, estimates_of
-from pipeline.submission.pairing import arms_of
+from pipeline.submission.pairing import arms_of, is_interleaved
 from pipeline.submission.submit import run_arguments, script_name, split
 
 
@@ -32,7 +32,8 @@ def print_dry_run(
     lines = []
     for part in parts:
         counts = " + ".join(in_words(screened[id(plan.variants)], measurement_count(plan)) for plan in part.jobs)
-        frameworks = f" ({', '.join(plan.framework for plan in part.jobs)} in turn)" if len(part.jobs) > 1 else ""
+        how = "in turns, block by block" if is_interleaved(part) else "in turn"
+        frameworks = f" ({', '.join(plan.framework for plan in part.jobs)} {how})" if len(part.jobs) > 1 else ""
         lines.append(f"# {script_name(part)}: {counts} measurements{frameworks}\n")
         lines += [f"{shlex.join(command)}\n" for command in submission_commands(part, scripts, results, executor)]
     plans = [plan for part in parts for plan in part.jobs]
@@ -71,6 +72,9 @@ def submission_commands(part: Pair, scripts: Mapping[str, Path], results: Result
     if len(part.jobs) == 1:
         return [["bash", script, *run_arguments(folders[name], results)] for name, script in script_of.items()]
     return [
-        ["bash", script_of[arm.framework], *run_arguments(folders[arm.framework], results, arm)]
+        [
+            *("bash", script_of[arm.framework]),
+            *run_arguments(folders[arm.framework], results, arm, partner=folders[arm.partner] if arm.partner else None),
+        ]
         for arm in arms_of(part)
     ]

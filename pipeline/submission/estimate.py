@@ -182,13 +182,15 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
             content = json.loads(path.read_text())
             measurement = content["measurement"]
             lasted = datetime.fromisoformat(content["ended_at"]) - datetime.fromisoformat(content["started_at"])
+            pairing = content.get("environment", {}).get("pairing") or {}
+            seconds = float(pairing.get("active_s") or lasted.total_seconds())
             if content["outcome"] not in SETTLED or measurement["quick"] != quick:
                 continue
             if measurement.get("stage") == "screening":
-                screenings.append(lasted.total_seconds())
+                screenings.append(seconds)
             else:
-                found[Variant.model_validate(measurement["variant"]).key].append(lasted.total_seconds())
-        except (OSError, ValueError, KeyError, TypeError):
+                found[Variant.model_validate(measurement["variant"]).key].append(seconds)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     everything = [seconds for of_variant in found.values() for seconds in of_variant]
     return Durations(

@@ -106,12 +106,14 @@ def run_in_turn(folders: Sequence[JobFolder]) -> None:
     pair = timestamp()
     errors: dict[str, list[str]] = {framework: [] for framework in jobs}
     for arm in arms_of(Pair(cell=plans[0].cell, jobs=plans)):
-        plan, folder = jobs[arm.framework]
-        error = _run(folder, arm, pair)
-        if error is not None and error not in errors[arm.framework]:
-            errors[arm.framework].append(error)
-        if arm.turn == plan.protocol.replicates - 1:
-            _end(folder, "; ".join(errors[arm.framework]) or None)
+        partner = jobs[arm.partner][1] if arm.partner else None
+        error = _run(jobs[arm.framework][1], arm, pair, partner)
+        for framework in arm.frameworks:
+            plan, folder = jobs[framework]
+            if error is not None and error not in errors[framework]:
+                errors[framework].append(error)
+            if arm.turn == plan.protocol.replicates - 1:
+                _end(folder, "; ".join(errors[framework]) or None)
 
 
 def _files_of(folder: JobFolder) -> Files | None:
@@ -143,11 +145,14 @@ def _write_ends(patience_s: float = 0.0) -> None:
         time.sleep(1.0)
 
 
-def _run(folder: JobFolder, arm: Arm | None = None, pair: str | None = None) -> str | None:
+def _run(
+    folder: JobFolder, arm: Arm | None = None, pair: str | None = None, partner: JobFolder | None = None
+) -> str | None:
     """Why the job, or the arm of it, failed, or None."""
     place = folder.arm(arm.turn) if arm else folder.root
-    _say(f"{folder.name}: starts{f', {arm.name}' if arm else ''}")
-    command = ["bash", str(folder.script), *run_arguments(folder, _results_of(folder), arm, pair)]
+    _say(f"{folder.name}: starts{f', {arm.label}' if arm else ''}")
+    arguments = run_arguments(folder, _results_of(folder), arm, pair, partner=partner)
+    command = ["bash", str(folder.script), *arguments]
     log = place / f"{os.getpid()}_0_log.err"
     try:
         place.mkdir(exist_ok=True)

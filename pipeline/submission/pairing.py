@@ -4,35 +4,94 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from harness.experiments.model import ClusterConfig
 from harness.paths import arm_name
-from harness.plan import Framework, Pair, Turn
+from harness.plan import Framework, Pair, Pairing, Turn
 
 Side = TypeVar("Side")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One framework's run of its screening, or of one replicate of all its variants."""
+    """One framework's run of its screening, or of one replicate of all its variants; or of both frameworks' at once."""
 
     position: int
     framework: Framework
     turn: Turn
+    partner: Framework | None = None
+    """Whose job the same run.py runs too: their processes take turns, block by block."""
 
     @property
     def name(self) -> str:
         """`screening`, or `r0`."""
         return arm_name(self.turn)
 
+    @property
+    def frameworks(self) -> tuple[Framework, ...]:
+        return (self.framework,) if self.partner is None else (self.framework, self.partner)
+
+    @property
+    def label(self) -> str:
+        """`jax, r0`, or `jax and torch in turns, r0`."""
+        return f"{' and '.join(self.frameworks)}{' in turns' if self.partner else ''}, {self.name}"
+
 
 def arms_of(pair: Pair) -> tuple[Arm, ...]:
     """The screenings, then A B B A A B: the two of a replicate are neighbours in time, and who is first alternates. So
-    neither framework has the warmer GPU in all replicates, and a steady drift cancels over two of them."""
+    neither framework has the warmer GPU in all replicates, and a steady drift cancels over two of them. Interleaved
+    jobs have one arm for both."""
     replicates = pair.jobs[0].protocol.replicates
     turns: list[tuple[Framework, Turn]] = [(plan.framework, "screening") for plan in pair.jobs if plan.screening]
-    turns += [(plan.framework, replicate) for replicate in range(replicates) for plan in _in_turn(pair.jobs, replicate)]
+    partner = pair.jobs[-1].framework if is_interleaved(pair) else None
+    if partner is not None:
+        turns += [(pair.jobs[0].framework, replicate) for replicate in range(replicates)]
+    else:
+        turns += [
+            (plan.framework, replicate) for replicate in range(replicates) for plan in _in_turn(pair.jobs, replicate)
+        ]
     return tuple(
-        Arm(position=position, framework=framework, turn=turn) for position, (framework, turn) in enumerate(turns)
+        Arm(position=position, framework=framework, turn=turn, partner=None if turn == "screening" else partner)
+        for position, (framework, turn) in enumerate(turns)
     )
+
+
+def is_interleaved(pair: Pair) -> bool:
+    return len(pair.jobs) == 2 and all(plan.is_interleaved for plan in pair.jobs)
+
+
+def as_paired(
+    pairs: Sequence[Pair], pairing: Pairing, cluster: ClusterConfig
+) -> tuple[list[Pair], dict[str, list[str]]]:
+    """Their plans know whether their processes take turns.
+
+    Returns:
+        The pairs; and where they cannot, the names of the cells by the reason.
+    """
+    if pairing != "interleaved":
+        return list(pairs), {}
+    found: list[Pair] = []
+    refused: dict[str, list[str]] = {}
+    for pair in pairs:
+        reason = why_not_interleaved(pair, cluster)
+        if reason is None:
+            plans = tuple(plan.model_copy(update={"is_interleaved": True}) for plan in pair.jobs)
+            found.append(pair.model_copy(update={"jobs": plans}))
+        else:
+            found.append(pair)
+            if len(pair.jobs) == 2 and not pair.cell.is_calibration:
+                refused.setdefault(reason, []).append(pair.cell.name)
+    return found, refused
+
+
+def why_not_interleaved(pair: Pair, cluster: ClusterConfig) -> str | None:
+    if len(pair.jobs) < 2 or pair.cell.is_calibration:
+        return "one framework has no other one to take turns with"
+    if pair.cell.devices > 1:
+        return "on several devices the ranks of one framework wait for each other, not for the other framework"
+    first, second = (cluster.frameworks[plan.framework] for plan in pair.jobs)
+    if first != second:
+        return "cluster.frameworks gives the two a Python or a setup of their own, and one job runs both"
+    return None
 
 
 def _in_turn(sides: Sequence[Side], replicate: int) -> Sequence[Side]:

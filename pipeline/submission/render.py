@@ -14,7 +14,7 @@ from harness.errors import ProjectError
 from harness.experiments.model import Config
 from harness.paths import REPOSITORY, script_path
 from harness.plan import Cell, JobPlan, Pair
-from pipeline.submission.pairing import arms_of
+from pipeline.submission.pairing import arms_of, is_interleaved
 
 if TYPE_CHECKING:
     import jinja2
@@ -55,6 +55,7 @@ def render_pair_script(
     variables = header_variables(pair.name, pair.cell, config, results=results) | {
         "scripts": {plan.framework: str(script_path(plan.name, repository / "slurm_scripts")) for plan in pair.jobs},
         "arms": arms_of(pair),
+        "is_interleaved": is_interleaved(pair),
     }
     return _render(templates, "pair.sh.j2", variables)
 

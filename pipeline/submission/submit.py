@@ -77,8 +77,8 @@ def submit(
 ) -> list[JobFolder]:
     """Submit every job of these pairs that is needed. Prints one line for each.
 
-    With the pairing `together`, two jobs of a cell that are both needed share an allocation. Where one framework is
-    measured, queued or running already, or not asked for, the other gets a job of its own, and its records say so.
+    Unless the pairing is `separate`, two jobs of a cell that are both needed share an allocation. Where one framework
+    is measured, queued or running already, or not asked for, the other gets a job of its own, and its records say so.
 
     Returns:
         The jobs to follow: the new ones, and those that were queued or running already.
@@ -155,7 +155,7 @@ def _who(twin: JobState) -> str:
 
 def split(pair: Pair, pairing: Pairing) -> list[Pair]:
     """The parts of a pair that are submitted each by itself: a part of two jobs runs them in turn."""
-    if pairing == "together" and len(pair.jobs) == 2:
+    if pairing != "separate" and len(pair.jobs) == 2:
         return [pair]
     return [pair.model_copy(update={"jobs": (plan,)}) for plan in pair.jobs]
 
@@ -194,14 +194,27 @@ def run_script(plan: JobPlan) -> str:
     return f"{plan.framework}_runner/run.py"
 
 
-def run_arguments(folder: JobFolder, results: Results, arm: Arm | None = None, pair: str | None = None) -> list[str]:
-    """run.py's arguments for the job whose frozen plan is in the folder. `arm`: of a job that runs in turn with the
-    other framework's. `pair`: names that run of both, where it is no Slurm job."""
+def run_arguments(
+    folder: JobFolder,
+    results: Results,
+    arm: Arm | None = None,
+    pair: str | None = None,
+    *,
+    partner: JobFolder | None = None,
+) -> list[str]:
+    """run.py's arguments for the job whose frozen plan is in the folder.
+
+    Args:
+        arm: of a job that runs in turn with the other framework's.
+        pair: names that run of both, where it is no Slurm job.
+        partner: the other framework's, where the arm is of both.
+    """
     return [
         *("--results", str(results.root.absolute())),
         *("--job-folder", str(folder.root.absolute())),
         *(("--replicate", str(arm.turn), "--position", str(arm.position)) if arm else ()),
         *(("--pair", pair) if pair else ()),
+        *(("--interleaved", str(partner.root.absolute())) if partner else ()),
     ]
 
 
@@ -442,7 +455,8 @@ def _submit_pair(
         plan, folder = sides[arm.framework]
         arm_folder = folder.arm(arm.turn)
         arm_folder.mkdir()
-        arguments = run_arguments(folder, results, arm)
+        partner = sides[arm.partner][1] if arm.partner else None
+        arguments = run_arguments(folder, results, arm, partner=partner)
         runs[arm_folder] = RunScript(run_script(plan), arguments, stop_marker=arm_folder / "stopped")
     executor = PairSlurm([folder.root for folder in folders], scripts[part.name], after=after)
     return executor.submit_arms(runs, time_limit_minutes=config.cluster.time_limit_minutes)

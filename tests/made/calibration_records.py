@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.plan import CONDITIONS, Cell
+from harness.plan import CONDITIONS, CONDITIONS_IN_TURNS, Cell
 from harness.results.record import Record
 from pipeline.report.calibration import Calibration, calibrations_of
 from tests.made.report_records import record
@@ -23,7 +23,9 @@ ENVIRONMENT: dict[str, Any] = {
 def process(number: int, condition: str, **changes: Any) -> Record:
     """Of round `number`; a later round is faster, which cancels in its ratios."""
     asked = {"environment": ENVIRONMENT, "data": "sample"} | changes
-    throughput = asked.pop("throughput", 1000 * (1 + number / 100) / (1 + CONDITIONS[condition]))
+    throughput = asked.pop(
+        "throughput", 1000 * (1 + number / 100) / (1 + (CONDITIONS | CONDITIONS_IN_TURNS)[condition])
+    )
     made = record("torch", "eager", throughput, replicate=number, cell=CELL, batch_size=256, **asked)
     variant = made.measurement.variant.model_copy(update={"planted": condition})
     measurement = made.measurement.model_copy(update={"variant": variant})

@@ -90,10 +90,12 @@ class Project:
         return self.submit_pairs(*self.pairs(*plans), executor=executor)
 
     def submit_pairs(self, *pairs: Pair, executor: Any, pairing: Pairing = "together") -> list[JobFolder]:
+        from pipeline.submission.pairing import as_paired
         from pipeline.submission.submit import submit
 
-        scripts = self.scripts(list(pairs))
-        return submit(list(pairs), self.config, scripts, pairing=pairing, executor=executor, results=self.results)
+        paired, _ = as_paired(pairs, pairing, self.config.cluster)
+        scripts = self.scripts(paired)
+        return submit(paired, self.config, scripts, pairing=pairing, executor=executor, results=self.results)
 
     def records(self) -> list[Record]:
         """In the order of their making."""

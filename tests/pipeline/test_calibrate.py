@@ -16,7 +16,7 @@ from harness.errors import ConfigError
 from harness.experiments.expand import Selection
 from harness.experiments.load import load_config
 from harness.experiments.narrow import Narrowing
-from harness.plan import CONDITIONS, JobPlan, Pair
+from harness.plan import CONDITIONS, CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, PARTNERS, SLOWDOWNS, JobPlan, Pair
 from harness.results.record import Record, read_record
 from main import main
 from pipeline.calibrate import calibration_pair, calibration_pairs, print_table
@@ -102,6 +102,24 @@ def test_every_round_has_all_conditions_in_an_order_of_its_own(config: Path) -> 
         tuple(name for _, name in order[start : start + 6]) for order in (jax, torch) for start in range(0, 24, 6)
     }
     assert len(orders) > 4
+
+
+def test_both_pairings_are_calibrated_in_the_same_rounds(config: Path) -> None:
+    """Each slowdown has a base of its own; no condition of one pairing is taken for one of the other."""
+    (pair,) = calibration_pairs(load_config(config), MNIST, rounds=2, kind="both")
+    names = [variant.planted for variant in pair.jobs[0].variants]
+    assert names == [*CONDITIONS, *CONDITIONS_IN_TURNS] and len(set(names)) == 6 + 10
+    slowed = {variant.planted: variant.planted_slowdown for variant in pair.jobs[0].variants}
+    for name, (base, other) in PAIRS_IN_TURNS.items():
+        assert (slowed[base], slowed[other]) == (0.0, SLOWDOWNS.get(name, 0.0))
+        assert (PARTNERS[base], PARTNERS[other]) == (other, base)
+    order = [each.variant.planted for each in pair.jobs[0].measurements()][:16]
+    assert set(order) == set(names)
+    (pair,) = calibration_pairs(load_config(config), MNIST, rounds=2, kind="interleaved")
+    assert [variant.planted for variant in pair.jobs[0].variants] == list(CONDITIONS_IN_TURNS)
+    several = pair.model_copy(update={"cell": pair.cell.model_copy(update={"devices": 2})})
+    with pytest.raises(ConfigError, match="on several devices no processes take turns"):
+        calibration_pair(several, rounds=2, quick=True, kind="both")
 
 
 def test_an_ordinary_plan_keeps_its_names_and_its_order(config: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from harness.paths import JobFolder
 from harness.plan import Screening
+from harness.results.statistics import took_turns
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import JobState, job_states
@@ -206,3 +207,35 @@ def test_the_script_of_a_pair_by_hand(project: BehavingProject, slurm: Cluster, 
         for position, (framework, replicate) in enumerate(ABBA[:4])
     ]
     assert done.returncode == 1  # JAX's arms failed
+
+
+def test_an_interleaved_pair_is_requeued_and_takes_its_turns_again(project: BehavingProject, slurm: Cluster) -> None:
+    """PyTorch's process waits for the gate in one of its turns, while JAX's waits for its own."""
+    pair = project.pair(jax=("slow",), torch=("waits_later",), replicates=1)
+    folders = project.submit_pairs(pair, executor="slurm", pairing="interleaved")
+    wait_for((project.root / "torch-pid").exists, "the measurement in its turns")
+    [job_id] = {state.job_id for state in states_of(project, folders)}
+    assert job_id is not None
+    slurm.run("scancel", "--batch", "--signal=USR2", job_id)
+    wait_for(lambda: states_of(project, folders)[0].state == "requeued", "the job back in the queue")
+    assert project.records() == []
+    assert [state.state for state in states_of(project, folders)] == ["requeued", "requeued"]
+    project.gate.touch()
+
+    assert follow(folders, project.results) == 0, logs(project)
+    one, other = project.records()
+    assert took_turns(one, other)
+    assert {record.environment["pairing"]["pair"] for record in (one, other)} == {f"{job_id}.1"}
+    assert [state.state for state in states_of(project, folders)] == ["done", "done"]
+
+
+def test_a_start_that_fails_is_told_of_both_of_an_interleaved_pair(project: BehavingProject, slurm: Cluster) -> None:
+    folders = project.submit_pairs(
+        project.pair(replicates=1, data="real", data_dir=str(project.root / "nowhere")),
+        executor="slurm",
+        pairing="interleaved",
+    )
+    assert follow(folders, project.results) == 1
+    states = states_of(project, folders)
+    assert [state.state for state in states] == ["failed", "failed"]
+    assert "nowhere" in str(states[0].reason)

@@ -1,6 +1,7 @@
 """The clock, with a clock of our own: every second in here is made by the step, so every number is known."""
 
 import gc
+import io
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ import pytest
 
 from harness.measure import clock as timing
 from harness.measure.clock import (
+    BESIDE_ANOTHER,
     COLD_CALLS,
     compile_time_s,
     measure_blocks,
@@ -21,6 +23,7 @@ from harness.measure.clock import (
     time_calls,
 )
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
+from harness.measure.turns import Turns
 from harness.plan import MeasurementSettings
 from harness.results.record import Blocks, GpuState
 from tests.made.heard import Heard
@@ -604,3 +607,63 @@ def test_ranks_agree_on_the_rounds_of_phases(clock: Clock) -> None:
     times_s = measure_phases([("only", run)], lambda _: None, protocol=protocol, channel=Heard(), agree=agree)
     assert len(times_s["only"]) == 6
     assert asked == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+# Turns
+
+
+class Handed(Turns):
+    """Turns that a test hands out: the other one's blocks take 100 ticks each, in which nothing of this one runs."""
+
+    def __init__(self, clock: Clock, words: str, place: str, diary: list[str]) -> None:
+        super().__init__(Heard(), io.BytesIO(words.encode()), place)  # type: ignore[arg-type]
+        self.clock, self.diary = clock, diary
+
+    def next_block(self, wants: bool) -> bool:
+        goes_on = super().next_block(wants)
+        self.clock.advance(100 * TICK_S)
+        self.diary.append(f"{'wants' if wants else 'has enough'}: {'block' if goes_on else 'end'}")
+        self.waited_s = len(self.diary) * 100 * TICK_S
+        return goes_on
+
+
+def test_blocks_come_by_turns_and_the_waits_are_in_none(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight blocks are enough, and two more are asked for by the job, as the other one wants them."""
+    diary: list[str] = []
+    turns = Handed(clock, "block\n" * 10 + "end\n", "second", diary)
+    result = steady(Work(clock), protocol(), turns=turns, gpu=FakeGpu(clock))
+    assert result.blocks.block_times_s == [32 * TICK_S] * 10
+    assert diary == ["wants: block"] * 8 + ["has enough: block"] * 2 + ["has enough: end"]
+    assert result.energy.absent == BESIDE_ANOTHER  # which was there from the beginning
+    assert result.energy.gross_joules is None
+
+
+def test_the_first_of_two_measures_its_energy_before_the_other_is_there(clock: Clock) -> None:
+    """Energy over 4 blocks of 32 ticks at 100 W, before the first turn."""
+    diary: list[str] = []
+    work = Work(clock)
+    gpu = FakeGpu(clock, work=work)
+    turns = Handed(clock, "block\n" * 8 + "end\n", "first", diary)
+    result = steady(work, protocol(energy_window_s=4 * 32 * TICK_S), turns=turns, gpu=gpu)
+    assert result.energy.gross_joules == 4 * 32 * TICK_S * 100
+    assert result.energy.samples == 4 * 8 * 16
+    # 3 of warm-up, 8 to find the size, one block that does not count, 4 that do; all turns come later.
+    assert gpu.read_at_call[-1] == 3 + 8 + 8 + 4 * 8
+    assert len(result.blocks.block_times_s) == 8
+
+
+def test_who_is_left_alone_stops_by_its_own_rule_and_measures_its_energy(clock: Clock) -> None:
+    turns = Handed(clock, "block\nblock\nalone\n", "second", [])
+    result = steady(Work(clock), protocol(), turns=turns, gpu=FakeGpu(clock))
+    assert len(result.blocks.block_times_s) == 8
+    assert result.energy.absent is None and result.energy.gross_joules is not None
+
+
+def test_waits_are_not_of_the_time_that_blocks_may_take(clock: Clock) -> None:
+    """Noisy blocks stop when they took 350 ticks themselves, and not when that has passed with the waiting."""
+    turns = Handed(clock, "block\n" * 11 + "end\n", "second", diary := [])
+    work = Work(clock, cost_of=alternating)
+    settings = protocol(block_min_s=33 * TICK_S, target_noise=0.001, max_time_s=350 * TICK_S)
+    times_s = steady(work, settings, turns=turns).blocks.block_times_s
+    enough = diary.index("has enough: block")
+    assert sum(times_s[: enough - 1]) < 350 * TICK_S <= sum(times_s[:enough])

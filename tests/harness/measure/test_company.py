@@ -50,3 +50,19 @@ def test_a_kernel_that_does_not_tell(stat: Path, content: str | None) -> None:
 
 def test_a_short_window_is_no_measure() -> None:
     assert Company().cpus() is None
+
+
+def test_what_happens_while_nobody_looks_is_no_company(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 s, then 30 s of which nothing counts, then 6 s: in these 10 s the two CPUs were busy for 2 and 4 s each, of
+    which 1 and 2 s were ours: 12 - 3 s in 10 s."""
+    times, own = iter([100.0, 104.0, 134.0, 140.0]), iter([50.0, 51.0, 80.0, 82.0])
+    monkeypatch.setattr(company.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(company.time, "process_time", lambda: next(own))
+    write_stat(stat, user=1000, idle=500)
+    watched = Company(stat)
+    write_stat(stat, user=1200, idle=500)
+    watched.look_away()
+    write_stat(stat, user=9000, idle=500)
+    watched.look_again()
+    write_stat(stat, user=9400, idle=500)
+    assert watched.cpus() == pytest.approx(0.9)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.results.flags import quality_flags
-from harness.results.record import Energy, GpuState, HeldBack, Latency, Result
+from harness.results.record import Energy, GpuState, HeldBack, InTurns, Latency, Result
 from tests.made.records import blocks
 
 LOOSE = math.inf
@@ -203,3 +203,12 @@ def test_company_on_a_cpu_is_flagged_above_a_quarter_of_one() -> None:
 
     assert flags(None) == flags(0.25) == {}
     assert flags(1.26) == {"other_processes": "other processes kept 1.3 of this one's CPUs busy while it was timed"}
+
+
+def test_a_process_that_computes_while_it_waits_is_flagged_above_a_quarter_of_a_cpu() -> None:
+    def flags(busy_s: float) -> dict[str, str]:
+        return quality_flags(Result(in_turns=InTurns(is_first=True, waited_s=4.0, busy_s=busy_s)), {}, 0.01)
+
+    assert flags(1.0) == {}
+    found = flags(3.2)["busy_while_waiting"]
+    assert found == "while it waited for its turns, this process kept 0.8 CPUs busy beside the other one's blocks"

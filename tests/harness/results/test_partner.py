@@ -83,3 +83,11 @@ def test_a_record_that_cannot_be_read_and_an_older_attempt_do_not_count(results:
     path = save(record("torch", "eager", 1000, environment=HERE), results)
     path.with_name("cnn-b100-fp32-compiled-r0-broken.json").write_text("{")
     assert ratio(record("jax", "jit", 3000, environment=HERE), results) == pytest.approx(3.0)
+
+
+def test_against_the_process_that_it_took_turns_with(results: Results) -> None:
+    """Not against the mode that is fastest so far. Blocks are all alike, so that the ratio is that of throughputs."""
+    turns = [HERE | {"pairing": {"kind": "interleaved", "turns": name}} for name in ("t1", "t2")]
+    save(record("torch", "eager", 1000, environment=turns[0]), results)
+    save(record("torch", "compiled", 2000, environment=turns[1]), results)
+    assert ratio(record("jax", "jit", 3000, environment=turns[0]), results) == pytest.approx(3.0)

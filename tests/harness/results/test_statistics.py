@@ -3,12 +3,12 @@
 import math
 import random
 import statistics as reference
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
 
-from harness.results.record import Energy, Latency
+from harness.results.record import Blocks, Energy, Latency
 from harness.results.statistics import (
     Interval,
     RatioEstimate,
@@ -22,6 +22,7 @@ from harness.results.statistics import (
     latency_p50_s,
     latency_p95_s,
     latency_p99_s,
+    log_ratio_in_turns,
     median,
     median_interval,
     net_energy_per_sample,
@@ -362,3 +363,81 @@ def test_q_values_of_benjamini_and_hochberg() -> None:
     assert benjamini_hochberg([]) == []
     assert benjamini_hochberg([0.03]) == [0.03]
     assert benjamini_hochberg([0.9, 0.9]) == [0.9, 0.9]
+
+
+# Processes that take turns
+
+
+def blocks_of(times_s: list[float], samples: int = 1) -> Blocks:
+    return Blocks(
+        calls_per_block=samples, steps_per_call=1, samples_per_step=1, block_times_s=times_s, warmup_times_s=[]
+    )
+
+
+def test_ratio_of_neighbouring_blocks_by_hand() -> None:
+    """Two quads: log 2 and half of log 40, whose median is their mean. Blocks of A have 3 samples, those of B 6. The
+    fifth block of A has no neighbour."""
+    a = blocks_of([0.3, 0.3, 0.6, 0.3, 9.0], samples=3)  # 10, 10, 5 and 10 samples/s
+    b = blocks_of([1.2, 1.2, 6.0, 4.8], samples=6)  # 5, 5, 1 and 1.25: the quads are 10 * 10 / (5 * 5), 50 / 1.25
+    expected = (math.log(4) / 2 + math.log(40) / 2) / 2
+    assert log_ratio_in_turns(a, b) == pytest.approx(expected)
+    assert log_ratio_in_turns(b, a) == pytest.approx(-expected)
+    with pytest.raises(ValueError, match="no values"):
+        log_ratio_in_turns(blocks_of([1.0]), b)
+
+
+DRIFT = 0.002
+"""By so much the machine gets slower with each block, on the logarithm."""
+TRUE_RATIO = 1.02
+
+
+def drifting(positions: Iterable[int], work_s: float) -> Blocks:
+    """Blocks at these places in time."""
+    return blocks_of([work_s * math.exp(DRIFT * position) for position in positions])
+
+
+@pytest.mark.parametrize("quads", [10, 25])
+def test_neighbouring_blocks_remove_a_drift(quads: int) -> None:
+    """A is 2 % faster. One after the other, B's blocks come 2 q later each, and the drift of 4 % (10 quads) or 10 %
+    (25) is taken for a difference of the two. In turns it leaves nothing."""
+    count = 2 * quads
+    one_by_one = drifting(range(count), 1.0), drifting(range(count, 2 * count), TRUE_RATIO)
+    apart = [throughput_samples_per_s(blocks) for blocks in one_by_one]
+    assert math.log(apart[0] / apart[1]) == pytest.approx(math.log(TRUE_RATIO) + DRIFT * count, abs=1e-4)
+
+    of_a = [4 * k + place for k in range(quads) for place in (0, 3)]
+    of_b = [4 * k + place for k in range(quads) for place in (1, 2)]
+    in_turns = drifting(of_a, 1.0), drifting(of_b, TRUE_RATIO)
+    assert log_ratio_in_turns(*in_turns) == pytest.approx(math.log(TRUE_RATIO), abs=1e-12)
+
+
+def test_neighbouring_blocks_are_less_noisy_than_medians_where_the_machine_changes() -> None:
+    """A simulated machine whose speed walks at random, as a busy one's does: steps of 2 % from block to block, and
+    blocks that each have 1 % of their own. The true ratio is 1.02; 200 pairs of processes with 20 blocks each."""
+    draw = random.Random(1)
+    errors: dict[str, list[float]] = {"in turns": [], "one by one": []}
+
+    def walk(places: int) -> list[float]:
+        speed, found = 0.0, []
+        for _ in range(places):
+            speed += draw.gauss(0, 0.02)
+            found.append(speed + draw.gauss(0, 0.01))
+        return found
+
+    def blocks(machine: list[float], places: Iterable[int], work_s: float) -> Blocks:
+        return blocks_of([work_s * math.exp(machine[place]) for place in places])
+
+    true = math.log(TRUE_RATIO)
+    for _ in range(200):
+        machine = walk(40)
+        a, b = blocks(machine, range(20), 1.0), blocks(machine, range(20, 40), TRUE_RATIO)
+        errors["one by one"].append(math.log(throughput_samples_per_s(a) / throughput_samples_per_s(b)) - true)
+        a = blocks(machine, [place for place in range(40) if place % 4 in (0, 3)], 1.0)
+        b = blocks(machine, [place for place in range(40) if place % 4 in (1, 2)], TRUE_RATIO)
+        errors["in turns"].append(log_ratio_in_turns(a, b) - true)
+    spread = {name: math.sqrt(sum(error**2 for error in found) / 200) for name, found in errors.items()}
+    # Of a quad, with steps e of the walk, (e1 - e3) / 2, and four blocks' own noise: sqrt(0.02**2 / 2 + 0.01**2)
+    # = 0.0173. Of the median of ten, pi / 2 times the variance over 10: 0.0069. Medians of each side are
+    # 20 steps apart.
+    assert spread["in turns"] == pytest.approx(0.0069, rel=0.25)
+    assert spread["one by one"] > 5 * spread["in turns"]

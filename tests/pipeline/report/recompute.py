@@ -45,6 +45,7 @@ def recompute(folder: Path) -> list[Json]:
             | {"replicates": len(by_replicate)}
             | {name: median([n[name] for n in by_replicate.values() if name in n]) for name in sorted(names)}
             | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
+            | {"in_turns": {record["measurement"]["replicate"]: turns(record) for record in records}}
             | {"gated": {record["measurement"]["replicate"] for record in records if record.get("parity")}}
             | {"many_steps": first["result"]["blocks"]["steps_per_call"] > 1}
             | {"worthless": any(map(is_worthless, records)), "unstable": any(map(is_unstable, records))}
@@ -60,7 +61,7 @@ def recompute(folder: Path) -> list[Json]:
         of_family = [line for line in lines if (line["quick"] or line["data"] == "sample") == doubtful]
         fill_in_q([line for line in of_family if "p" in line and line["is_judged"]])
     for line in lines:
-        for name in ("throughputs", "gated", "many_steps", "worthless", "unstable", "is_judged"):
+        for name in ("throughputs", "in_turns", "gated", "many_steps", "worthless", "unstable", "is_judged"):
             line.pop(name, None)
     return lines
 
@@ -285,7 +286,12 @@ def compared(line: Json, lines: list[Json], screening: dict[str, dict[str, float
     common = sorted(jax["gated"] & torch["gated"])
     if not common:
         return {"fastest": fastest}
-    found = ratio([math.log(ours[number] / theirs[number]) for number in common])
+    found = ratio(
+        [
+            neighbours(jax["in_turns"][number], torch["in_turns"][number]) or math.log(ours[number] / theirs[number])
+            for number in common
+        ]
+    )
     if jax["unstable"] or torch["unstable"]:
         found |= {"verdict": "undecided", "replicates_needed": None}
     is_judged = len(common) >= 3 and not (jax["unstable"] or torch["unstable"])
@@ -298,6 +304,27 @@ def fill_in_q(lines: list[Json]) -> None:
         of_each = sorted(other["p"] for other in lines if other["framework"] == line["framework"])
         at_least = [(p, rank) for rank, p in enumerate(of_each, start=1) if p >= line["p"]]
         line["q"] = min(p * len(of_each) / rank for p, rank in at_least)
+
+
+def turns(record: Json) -> Json:
+    """The logarithms of samples per second, block by block, and which turns the process took."""
+    blocks = record["result"]["blocks"]
+    samples = blocks["calls_per_block"] * blocks["steps_per_call"] * blocks["samples_per_step"]
+    logs = [math.log(samples / time_s) for time_s in blocks["block_times_s"]]
+    return {"logs": logs, "turns": (record["environment"].get("pairing") or {}).get("turns")}
+
+
+def neighbours(jax: Json, torch: Json) -> float | None:
+    """The median over quads of processes that took turns with each other; None for others."""
+    if jax["turns"] is None or jax["turns"] != torch["turns"]:
+        return None
+    ours, theirs = jax["logs"], torch["logs"]
+    return median(
+        [
+            sum(ours[start : start + 2]) / 2 - sum(theirs[start : start + 2]) / 2
+            for start in range(0, min(len(ours), len(theirs)) - 1, 2)
+        ]
+    )
 
 
 def screened(folder: Path) -> dict[str, dict[str, float]]:

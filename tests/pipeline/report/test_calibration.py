@@ -1,14 +1,16 @@
 """From the records of calibrations to how often a verdict is right."""
 
+import math
 import random
 from collections import Counter
 
 import pytest
 
-from harness.plan import SLOWDOWNS
+from harness.plan import CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS
+from harness.results.record import Record
 from harness.results.statistics import Verdict
 from pipeline.report.calibration import Trust, calibrations_of, judge, rows_of, spread, trials
-from pipeline.report.calibrations import table
+from pipeline.report.calibrations import describe, table
 from tests.made.calibration_records import ENVIRONMENT, calibration, process, processes
 
 
@@ -127,3 +129,49 @@ def test_false_verdicts_are_those_between_two_that_are_alike() -> None:
     assert trust.false_in_aa == pytest.approx(0.25, abs=0.05)
     assert calibration(3).trust == (Trust(replicates=3, false_in_aa=0.0, found=1.0),)
     assert calibration(2).trust == ()
+
+
+# Processes that took turns, two by two
+
+
+def pairs_in_turns(rounds: int, **lost: str) -> list[Record]:
+    """Every slowdown exactly as large as it is called; in later rounds the machine is slower, for both of a pair.
+    `lost`: the turns of one process of a round's pair, by its condition."""
+    found = []
+    for number in range(rounds):
+        for name, pair in PAIRS_IN_TURNS.items():
+            for condition in pair:
+                turns = lost.get(f"{condition}_{number}", f"{name} {number}")
+                environment = ENVIRONMENT | {"pairing": {"kind": "interleaved", "turns": turns}}
+                throughput = 1000 / (1 + number) / (1 + CONDITIONS_IN_TURNS[condition])
+                found.append(process(number, condition, environment=environment, throughput=throughput))
+    return found
+
+
+def test_pairs_in_turns_are_a_calibration_of_their_own() -> None:
+    one, other = calibrations_of([*processes(5), *pairs_in_turns(5)])
+    assert [one.is_interleaved, other.is_interleaved] == [False, True]
+    assert [one.rounds, other.rounds] == [5, 5]
+    assert other.complete[3] == pytest.approx({"A/A": 1.0} | {name: 1 + planted for name, planted in SLOWDOWNS.items()})
+    assert other.spread == pytest.approx(0.0, abs=1e-12)
+    for row in rows_of(other.complete):
+        assert row.ratio == pytest.approx(row.true_ratio)
+        if row.condition != "slower_1_percent":
+            assert row.shares["right"] == 1.0
+    assert "(cnn-b256-fp32-eager, sample data), interleaved, on 2 CPUs" in describe([other])
+    assert "interleaved" not in describe([one])
+
+
+def test_a_round_with_a_pair_that_did_not_take_its_turns_to_the_end_is_not_complete() -> None:
+    (one,) = calibrations_of(pairs_in_turns(4, slower_2_percent_in_turns_1="alone"))
+    assert one.rounds == 3
+
+
+def test_a_base_of_its_own_is_swapped_in_a_a_only() -> None:
+    """The first unslowed process of each pair is 2 % faster. With it as the base or with the other one, by chance: of
+    eight cases two have three equal ratios, which is wrong. Against +2 % the ratio never changes, which is right."""
+    rounds = [{"A/A": 1.02} | {name: 1.02 for name in SLOWDOWNS}] * 3
+    a_a, _, two, *_ = rows_of(rounds)
+    assert a_a.shares["wrong"] == pytest.approx(0.25, abs=0.055)
+    assert two.shares["right"] == 1.0
+    assert spread(rounds) == pytest.approx(math.log(1.02))

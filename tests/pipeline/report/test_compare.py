@@ -852,11 +852,14 @@ def test_old_records_do_not_know_and_a_cpu_has_no_driver() -> None:
         (("together", 0, None), ("together", 1, None), "not recorded"),  # a record from before
         (("separate", None, None), ("separate", None, None), "separate"),
         (("together", 0, "12.0"), ("by hand", None, None), "together / by hand"),
+        (("interleaved", 2, "12.0", "t1"), ("interleaved", 2, "12.0", "t1"), "equal"),
+        (("interleaved", 2, "12.0", "t1"), ("interleaved", 2, "12.0", "t2"), "interleaved, but not with each other"),
+        (("interleaved", 2, "12.0", "t1"), ("together", 2, "12.0"), "interleaved / together"),
     ],
 )
 def test_equal_pairing_is_neighbours_in_one_run(jax: Any, torch: Any, expected: str) -> None:
-    names = ("kind", "position", "pair")
-    pair = [{"pairing": dict(zip(names, one, strict=True))} for one in (jax, torch)]
+    names = ("kind", "position", "pair", "turns")
+    pair = [{"pairing": dict(zip(names, one, strict=False))} for one in (jax, torch)]
     (pairing,) = [one for one in conditions([(pair[0], pair[1])]) if one.name == "pairing"]
     assert (pairing.detail or pairing.state) == expected
 
@@ -939,3 +942,41 @@ def test_an_unknown_use_case_appears_like_any_other() -> None:
 def test_filters(options: ReportOptions, shown: set[str]) -> None:
     everything = sections([record("jax", "jit", environment=one) for one in (H200, A100, CPU)])
     assert {section.setup.device for section in everything if options.takes(section)} == shown
+
+
+# Processes that took turns
+
+
+def in_turns(framework: Framework, replicate: int, times_s: list[float], turns: str | None) -> Record:
+    """1,000 samples in each block."""
+    environment = H200 | {"pairing": {"kind": "interleaved", "position": replicate, "pair": "12.0", "turns": turns}}
+    made = record(framework, "eager" if framework == "torch" else "jit", replicate=replicate, environment=environment)
+    assert made.result is not None and made.result.blocks is not None
+    blocks = made.result.blocks.model_copy(update={"block_times_s": times_s})
+    return made.model_copy(update={"result": made.result.model_copy(update={"blocks": blocks})})
+
+
+def test_the_ratio_of_processes_that_took_turns_is_that_of_neighbouring_blocks() -> None:
+    """The machine gets slower from quad to quad, and JAX is twice as fast in each but for one block of PyTorch, which
+    took 16 times as long: the median of its samples per second is then 1 / 1.6, and JAX would be 2.67 times as fast."""
+    jax = [[0.1, 0.1, 0.2, 0.2, 0.4, 0.4] for _ in range(3)]
+    torch = [[0.2, 0.2, 0.4, 6.4, 0.8, 0.8] for _ in range(3)]
+    records = [in_turns("jax", number, times_s, f"t{number}") for number, times_s in enumerate(jax)]
+    records += [in_turns("torch", number, times_s, f"t{number}") for number, times_s in enumerate(torch)]
+    [section] = sections(records)
+    [row] = section.rows
+    assert row.ratio is not None
+    assert row.ratio.value == pytest.approx(2.0)
+    assert row.ratio.replicates == 3
+    pairing = next(one for one in row.comparison.conditions if one.name == "pairing")
+    assert pairing.state == "equal"
+
+
+def test_of_one_replicate_that_took_other_turns_the_medians_count() -> None:
+    """In the second JAX took turns with another process: 0.6 s over 0.2 s is a ratio of 3. In the first it is 2."""
+    jax = in_turns("jax", 0, [0.1, 0.1, 0.4, 0.4], "t0"), in_turns("jax", 1, [0.1, 0.2, 0.4], "other")
+    torch = in_turns("torch", 0, [0.2, 0.2, 0.8, 0.8], "t0"), in_turns("torch", 1, [0.3, 0.6, 1.2], "t1")
+    [section] = sections([*jax, *torch])
+    [row] = section.rows
+    assert row.ratio is not None
+    assert row.ratio.value == pytest.approx(math.sqrt(2.0 * 3.0))

@@ -259,6 +259,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # A clear ratio, but of blocks that spread by much more than a quarter.
         maker.record("jax", "jit", replicate, 1e-3, batch_size=1024, spread=1.0 if replicate == 0 else 0.01)
         maker.record("torch", "eager", replicate, 4e-3, batch_size=1024)
+        # Processes that took turns; in the last replicate each with another one, and of different numbers of blocks.
+        for framework, mode, step_s in (("jax", "jit", 2e-3), ("torch", "eager", 3e-3)):
+            turns = f"{replicate} {framework if replicate == 2 else ''}"
+            pairing = {"kind": "interleaved", "position": replicate, "pair": "12.0", "turns": turns}
+            maker.record(
+                framework, mode, replicate, step_s, batch_size=4096, spread=0.1, environment={"pairing": pairing}
+            )
         # Without NVML; and a slice of the card, which is another device.
         maker.record("jax", "jit", replicate, 2e-3, environment={"framework": {"platform": "gpu", "device": "L4"}})
         maker.record("torch", "eager", replicate, 3e-3, environment={"framework": {"platform": "cuda", "device": "L4"}})
@@ -344,8 +351,8 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
     if published is None:
         # Two lines each for training, two batches of per-sample gradients, two settings on the A100, three in scaling,
         # one quick run, and one each beside a recompiled mode, of unstable blocks, and without NVML.
-        # And one after a screening.
-        assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1 + 3 + 1)
+        # And one after a screening, and one of processes that took turns.
+        assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1 + 3 + 1 + 1)
         after_screening = [line for line in found.values() if line["batch_size"] == "2048"]
         assert {line["execution_mode"] for line in after_screening if line["fastest"] == "True"} == {"taps", "compiled"}
         assert {line["execution_mode"]: line["modes_compared"] for line in after_screening} == {

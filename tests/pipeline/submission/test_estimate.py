@@ -145,8 +145,14 @@ def write_record(folder: Path, mode: str, seconds: int, *, number: int, **change
         "started_at": "2026-11-22T10:00:00.000+00:00",
         "ended_at": f"2026-11-22T10:{seconds // 60:02d}:{seconds % 60:02d}.000+00:00",
     }
+    content |= {"environment": {"pairing": changes["pairing"]}} if "pairing" in changes else {}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"x-r0-abc-202611{number:02d}T101502.123456Z-3fa9.json").write_text(json.dumps(content))
+
+
+def test_of_processes_that_took_turns_their_own_time_counts(tmp_path: Path) -> None:
+    write_record(tmp_path, "vmap", 60, number=1, pairing={"kind": "interleaved", "active_s": 25.5})
+    assert read_durations(tmp_path, quick=False).of_any == 25.5
 
 
 def test_what_records_tell(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from harness.paths import JobFolder
 from harness.plan import Pair, Screening
+from harness.results.statistics import took_turns
 from pipeline.submission.submit import _start_queue, submit
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
@@ -212,6 +213,16 @@ def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
     assert "The first interval of a ratio came " in said
     assert behaving.submit_pairs(pair, executor="local") == []
     assert capsys.readouterr().out.count("every measurement has a record") == 2
+
+
+def test_an_interleaved_pair_runs_in_one_arm(behaving: BehavingProject) -> None:
+    folders = behaving.submit_pairs(behaving.pair(replicates=1), executor="local", pairing="interleaved")
+    assert follow(folders, behaving.results) == 0
+    one, other = behaving.records()
+    assert took_turns(one, other)
+    assert [state.state for state in job_states(behaving.results, folders)] == ["done", "done"]
+    assert [folder.local_end.exists() for folder in folders] == [True, True]
+    assert one.environment["pairing"]["pair"] == other.environment["pairing"]["pair"] > folders[0].stamp
 
 
 def test_a_framework_of_a_pair_that_cannot_start_costs_the_other_nothing(behaving: BehavingProject) -> None:

@@ -1,6 +1,7 @@
 """The Slurm scripts: their text (golden files), and how they run by hand, under Slurm and for submitit."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -251,6 +252,44 @@ def test_arms_of_a_pair_for_main(
     assert (done.returncode, (tmp_path / "calls").read_text().splitlines()) == expected
     assert (folders[0] / "r0" / "7_0_log.out").read_text() == "said by slurm\n"
     assert (folders[0] / "r0" / "7_0_log.err").read_text() == "error\n"
+
+
+@pytest.mark.parametrize("by", ["main.py", "hand"])
+def test_interleaved_arms_are_jaxs(project: Path, tmp_path: Path, by: str) -> None:
+    """PyTorch's script only screens; JAX's is told to run both."""
+    config = config_of(MINIMAL, tmp_path)
+    (pair, *_) = [pair for pair in expand(config, Selection()) if pair.name == "any/pair_mnist_1"]
+    plans = tuple(plan.model_copy(update={"is_interleaved": True}) for plan in pair.jobs)
+    script = tmp_path / "pair.sh"
+    repository = tmp_path / "repository"
+    text = render_pair_script(
+        pair.model_copy(update={"jobs": plans}), config, results=tmp_path / "results", repository=repository
+    )
+    script.write_text(text)
+    places = [repository / "slurm_scripts", repository / "slurm_scripts"]
+    names = ["jax_mnist_1.sh", "torch_mnist_1.sh"]
+    if by == "main.py":
+        places, names = [tmp_path / "j", tmp_path / "t"], ["script.sh"] * 2
+    for framework, place, name in zip(("jax", "torch"), places, names, strict=True):
+        for arm in ("screening", "r0", "r1", "r2"):
+            (place / arm).mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(f'echo "{framework} $*" >>"{tmp_path}/calls"\n')
+    arguments = ["slurm", *map(str, places)] if by == "main.py" else ["--force"]
+    done = subprocess.run(
+        ["bash", str(script), *arguments],
+        env=os.environ | {"SLURM_JOB_ID": "7"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    calls = [re.sub(r" --pair \S+", "", line) for line in (tmp_path / "calls").read_text().splitlines()]
+    if by == "main.py":
+        assert calls == [f"torch slurm {places[1]}/screening"] + [f"jax slurm {places[0]}/r{n}" for n in range(3)]
+    else:
+        assert calls == ["torch --replicate screening --position 0 --force"] + [
+            f"jax --replicate {n} --position {n + 1} --interleaved --force" for n in range(3)
+        ]
 
 
 def test_more_arguments_by_hand(project: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import submitit
@@ -13,10 +14,11 @@ from submitit.core.core import PicklingExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
 from harness.errors import SubmissionError
+from harness.experiments.model import FrameworkConfig
 from harness.paths import JobFolder, Results
 from harness.plan import MeasurementSettings, Pair, Screening
 from harness.results.record import write_record
-from pipeline.submission.pairing import Arm, arms_of
+from pipeline.submission.pairing import Arm, arms_of, as_paired
 from pipeline.submission.slurm import RunScript, sbatch_command, without_inherited_job
 from pipeline.submission.submit import _lane, choose_executor, find_twin, is_measured, run_arguments, script_name, split
 from pipeline.watching.jobs import JobState
@@ -171,6 +173,49 @@ def test_the_order_of_a_pair(tmp_path: Path) -> None:
         *("jax r2", "torch r2", "torch r3", "jax r3"),
     ]
     assert [arm.position for arm in arms] == list(range(8))
+
+
+def interleaved(project: FakeProject, **of_cell: Any) -> Pair:
+    plans = tuple(map(project.plan, ("jax", "torch")))
+    cell = plans[0].cell.model_copy(update=of_cell)
+    screening = Screening(always=("eager",))
+    changes = {"cell": cell, "screening": screening, "protocol": MeasurementSettings(replicates=2)}
+    return Pair(cell=cell, jobs=tuple(plan.model_copy(update=changes) for plan in plans))
+
+
+def test_an_interleaved_pair_has_an_arm_for_both(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    ([pair], refused) = as_paired([interleaved(project)], "interleaved", project.config.cluster)
+    assert refused == {}
+    assert [arm.label for arm in arms_of(pair)] == [
+        *("jax, screening", "torch, screening", "jax and torch in turns, r0", "jax and torch in turns, r1")
+    ]
+    assert split(pair, "interleaved") == [pair]
+    folders = [JobFolder(root=tmp_path / name) for name in ("j", "t")]
+    *_, last = arms_of(pair)
+    arguments = run_arguments(folders[0], project.results, last, partner=folders[1])
+    assert arguments[-6:] == ["--replicate", "1", "--position", "3", "--interleaved", str(folders[1].root)]
+    # One that is alone, as the other framework is measured already, has no arms.
+    alone = pair.model_copy(update={"jobs": pair.jobs[:1]})
+    assert split(alone, "interleaved") == [alone]
+
+
+def test_where_processes_cannot_take_turns_the_jobs_do_and_the_reason_is_told(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    several, one = interleaved(project, devices=2), interleaved(project)
+    pairs, refused = as_paired([several, one], "interleaved", project.config.cluster)
+    assert [[plan.is_interleaved for plan in pair.jobs] for pair in pairs] == [[False, False], [True, True]]
+    [(reason, names)] = refused.items()
+    assert reason.startswith("on several devices ") and names == [several.cell.name]
+    assert len(arms_of(pairs[0])) == 2 + 2 * 2
+
+    apart = project.config.cluster.model_copy(
+        update={"frameworks": {"jax": FrameworkConfig(python="/jax/python"), "torch": FrameworkConfig()}}
+    )
+    [pair], refused = as_paired([one], "interleaved", apart)
+    assert not pair.jobs[0].is_interleaved
+    assert list(refused) == ["cluster.frameworks gives the two a Python or a setup of their own, and one job runs both"]
+    assert as_paired([several, one], "together", apart) == ([several, one], {})
 
 
 @pytest.mark.parametrize(

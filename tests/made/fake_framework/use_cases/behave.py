@@ -119,6 +119,48 @@ def _wait_for_gate(session: Session[Any], pid_file: Path, content: str) -> Work:
     return Work(session)
 
 
+def _later(session: Session[Any], fault: Callable[[], Any]) -> Work:
+    """In the third block or so; what comes before the first is not counted."""
+    calls: list[int] | None = None
+
+    def begin_timing() -> None:
+        nonlocal calls
+        calls = []
+
+    def step() -> None:
+        time.sleep(1e-3)
+        if calls is not None:
+            calls.append(1)
+            if len(calls) > 5:
+                fault()
+
+    session.device.begin_timing = begin_timing
+    return Work(session, step)
+
+
+def dies_later(session: Session[Any]) -> Work:
+    return _later(session, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def hangs_later(session: Session[Any]) -> Work:
+    return _later(session, lambda: time.sleep(LONG_S))
+
+
+def waits_later(session: Session[Any]) -> Work:
+    """For the gate, as `gated` does before all else."""
+    pid = Path(str(session.measurement.settings["pid"]))
+    return _later(session, lambda: None if pid.exists() else _wait_for_gate(session, pid, f"{os.getpid()}"))
+
+
+def fills_the_device_at_first(session: Session[Any]) -> Work:
+    """As beside another process: it fits when it is tried again."""
+    tried = Path(str(session.measurement.settings["pid"])).with_name("tried")
+    if tried.exists():
+        return Work(session)
+    tried.touch()
+    return fills_the_device(session)
+
+
 def compiles(session: Session[Any]) -> Work:
     """For 0.4 s where the caches are empty, for 0.1 s else; fills them."""
     cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
