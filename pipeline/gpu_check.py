@@ -205,8 +205,9 @@ def _tests(results: Results, config: Config) -> Iterator[Step]:
         words = "NVML against the framework, out of memory, CUDA_VISIBLE_DEVICES by UUID, MIG"
         step = _test(results, config, framework, f"{TESTS}/test_machine.py", framework)
         yield replace(step, name=f"machine-{framework}", what=words)
+    for framework in FRAMEWORKS:
         step = _test(results, config, framework, f"{TESTS}/test_clocks.py", framework)
-        yield replace(step, name=f"clocks-{framework}", what="our clock against another, within 2 %")
+        yield replace(step, name=f"clocks-{framework}", what="its steps by another clock: within 2 % of ours")
     for precision, name, framework in itertools.product(PRECISIONS, use_case_names(), FRAMEWORKS):
         if use_case(name).refuses_precision(precision):
             continue
