@@ -57,8 +57,8 @@ def sample_table(compared: Iterable[Section], records: Iterable[Record]) -> str:
     of_these = [r for r in records if r.measurement.data == "sample" and not r.measurement.quick]
     return (
         "Full measurements on the sample that is embedded in this project, where nobody had the data set at hand. A "
-        "step computes the same on it, and tells how fast the frameworks are on that device; of accuracy it tells "
-        "nothing.\n\n"
+        "step computes the same on it, but it is one small data set and tells nothing of accuracy: not results to "
+        "quote.\n\n"
         f"{markdown_table(SAMPLE_HEAD, lines)}\n\n"
         "Throughput: median over replicates, each framework in its fastest mode (in brackets). Ratio: geometric mean "
         f"over paired replicates, with its 95 % interval. {_made_of(on_sample, of_these)}"
