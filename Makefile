@@ -13,7 +13,7 @@ WITH_TESTS := $(patsubst %$(comma)dev,%,$(EXTRAS)),dev
 RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-dev demo test test-fast test-inputs test-faults gpu-check lint bench
+.PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check lint bench
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
@@ -30,11 +30,14 @@ demo: env  ## a small run of both frameworks on this machine, with a live table 
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
 
 test: env-dev  ## run the tests
-	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not faults"
+	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not faults and not nightly"
 
 test-fast: env-dev  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	    -m "not slow and not slurm and not browser and not latex and not gpu"
+
+test-nightly: env-dev  ## what is left of the cross products: more models in more modes, real compilers
+	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m nightly
 
 SEED ?= 0
 test-inputs: env-dev  ## try thousands of odd files, command lines and values; SEED=random for new ones

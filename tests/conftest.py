@@ -1,6 +1,7 @@
 """The order of the tests, and what they start with."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -29,6 +30,9 @@ SLOW = (
 
 # Several files of tests run at a time (make test), and threads that wait for a core cost PyTorch more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# XLA takes longer to optimize programs that run once than these run. On a GPU it is left to do so.
+if shutil.which("nvidia-smi") is None:
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

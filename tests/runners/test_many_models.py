@@ -138,7 +138,16 @@ def assert_equal_model_by_model(actual: Numbers, expected: Numbers, tolerance: f
             assert error < tolerance, (name, index)
 
 
-@pytest.mark.parametrize(("framework", "mode", "model", "batches", "rates"), CASES)
+def is_nightly(case: tuple[str, ...]) -> bool:
+    """XLA compiles these for long. One model has each mode of JAX in any run of the tests."""
+    _, mode, model, *_ = case
+    return (mode in ("unrolled", "map") and model != "mlp") or (mode == "side_by_side" and model != "convnet")
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode", "model", "batches", "rates"),
+    [pytest.param(*case, marks=pytest.mark.nightly if is_nightly(case) else ()) for case in CASES],
+)
 def test_every_model_is_as_if_alone(framework: Framework, mode: str, model: str, batches: str, rates: str) -> None:
     """So the frameworks agree with each other too, in every pair of formulations."""
     actual = parity(framework, mode, model, batches, rates, precision="fp64")
@@ -154,6 +163,7 @@ def test_the_references_models_differ(model: str) -> None:
                 assert relative_error({name: value[index]}, {name: value[0]}) > 1e-3, name
 
 
+@pytest.mark.nightly
 def test_by_inductor_too() -> None:
     """One mode, as that takes a while; separate rates, which stacked models compile as well."""
     assert_equal_model_by_model(parity("torch", "batched_compiled", "mlp", precision="fp64"), alone("mlp"), TIGHT)

@@ -192,7 +192,7 @@ def test_clip_factor_by_hand(framework: str, array: Callable[[Any], Any]) -> Non
         ("jax", "vmap", "full"),
         ("jax", "grouped", "clipped_sum"),
         ("torch", "vmap_eager", "clipped_sum"),
-        ("torch", "outer_product_compiled", "full"),
+        pytest.param("torch", "outer_product_compiled", "full", marks=pytest.mark.nightly),
     ],
 )
 def test_whole_use_case_passes_its_check(framework: Framework, mode: str, output: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
 
 
+@pytest.mark.nightly  # tests/slurm/test_several_nodes.py measures on two devices in any run, through Slurm
 def test_main_ends_with_the_scaling_efficiency(tmp_path: Path) -> None:
     """One device with a batch of 64 is the base line of two with 64 each. (Of two with 64 in all: the tests of the
     report.)"""
