@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from time import perf_counter
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ProjectError
@@ -186,7 +186,7 @@ def write_scripts(
     scripts = {name: script_path(name, folder) for name in texts}
     try:
         by_hand_logs(results).mkdir(parents=True, exist_ok=True)
-        for parent in {os.path.dirname(script_in_folder(name)) for name in texts}:
+        for parent in {script_in_folder(name).rpartition("/")[0] for name in texts}:
             (folder / parent).mkdir(parents=True, exist_ok=True)
         _replace_all([*zip(map(str, scripts.values()), texts.values(), strict=True), *plans.items()])
     except OSError as error:
@@ -200,9 +200,9 @@ def write_scripts(
 def _replace_all(files: Sequence[tuple[str, str]]) -> None:
     """One after the other; many at once where each costs a round trip to a network file system."""
     first, rest = files[:FILES_AT_ONCE], files[FILES_AT_ONCE:]
-    start = perf_counter()
+    start = monotonic()
     _replace_each(first)
-    if perf_counter() - start < SLOW_FILE_S * len(first):
+    if monotonic() - start < SLOW_FILE_S * len(first):
         _replace_each(rest)
         return
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
@@ -222,13 +222,12 @@ def _replace(path: str, content: bytes) -> None:
     except FileExistsError:
         if Path(path).read_bytes() == content:
             return
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+    temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.tmp")
     try:
-        _write(temporary, content)
-        os.replace(temporary, path)
+        _write(str(temporary), content)
+        temporary.replace(path)
     except OSError:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
