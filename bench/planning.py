@@ -1,6 +1,8 @@
 """How long 10,000 cells take from experiments.yaml to a printed dry run: `python -m bench.planning`. Goal: under 4 s.
 
 Beside it, how long the same number of scripts takes to write alone: on a slow or shared disk that is most of it.
+On ext4 a run within five minutes of another has up to 3 s more in the kernel: it looks for inodes that were not just
+removed, one by one.
 """
 
 import subprocess

@@ -184,5 +184,10 @@ def arm_name(turn: Turn) -> str:
 def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:
     """Of `any/jax_cifar10_3`, the name of a plan or pair: `slurm_scripts/jax_cifar10_3.sh`. For a named GPU:
     `slurm_scripts/a100/jax_cifar10_3.sh`."""
+    return folder / script_in_folder(name)
+
+
+def script_in_folder(name: str) -> str:
+    """The same from `slurm_scripts`: `jax_cifar10_3.sh`, or `a100/jax_cifar10_3.sh`."""
     gpu, _, script = name.partition("/")
-    return folder / (f"{script}.sh" if gpu == "any" else f"{name}.sh")
+    return f"{script}.sh" if gpu == "any" else f"{name}.sh"

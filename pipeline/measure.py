@@ -16,6 +16,7 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
+from pipeline.collector import without_collector
 
 DEFAULT_RESULTS = REPOSITORY / "results"
 
@@ -40,7 +41,20 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
         preset: of experiments.yaml, by name; None where the command line names none.
         baseline: of cells on several devices, also measure on one what the scaling efficiency is compared with.
     """
-    config = load_config(flags.config)
+    with without_collector():
+        pairs, config = plan(selection, flags.config, preset=preset, baseline=baseline)
+
+    def compare(results: Results) -> None:
+        from pipeline.report.command import print_summary
+
+        print_summary(results, [job for pair in pairs for job in pair.jobs])
+
+    return hand_over(pairs, config, flags, compare)
+
+
+def plan(selection: Selection, path: Path, *, preset: str | None, baseline: bool) -> tuple[list[Pair], Config]:
+    """All pairs of `measure`; prints what about them is to be said."""
+    config = load_config(path)
     chosen = preset_of(config, preset, selection)
     if chosen is None:
         parts = [Part(selection=selection, pairs=expand(config, selection))]
@@ -57,15 +71,9 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
 
     for pair in pairs:
         asked = config.settings(pair.cell.benchmark, pair.cell.use_case, quick=pair.jobs[0].quick)
-        if any(plan.settings.get("weights") != asked.get("weights") for plan in pair.jobs):
+        if any(job.settings.get("weights") != asked.get("weights") for job in pair.jobs):
             print(f"{pair.cell.name}: weights are drawn, not pretrained: the sample has no classes of ImageNet")
-
-    def compare(results: Results) -> None:
-        from pipeline.report.command import print_summary
-
-        print_summary(results, [plan for pair in pairs for plan in pair.jobs])
-
-    return hand_over(pairs, config, flags, compare)
+    return pairs, config
 
 
 def with_data_at_hand(parts: list[Part], config: Config, selection: Selection) -> list[Part]:
@@ -123,15 +131,16 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
     results = flags.results
     require_writable(results)
     pairing = flags.pairing or config.pairing
-    pairs, refused = as_paired(pairs, pairing, config.cluster)
-    for reason, cells in refused.items():
-        print(f"Not interleaved but together: {', '.join(cells)}: {reason}")
-    scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
-    if flags.dry_run:
-        limit = config.cluster.time_limit_minutes
-        return print_dry_run(
-            pairs, scripts, results, pairing=pairing, executor=flags.executor, time_limit_minutes=limit
-        )
+    with without_collector():
+        pairs, refused = as_paired(pairs, pairing, config.cluster)
+        for reason, cells in refused.items():
+            print(f"Not interleaved but together: {', '.join(cells)}: {reason}")
+        scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
+        if flags.dry_run:
+            limit = config.cluster.time_limit_minutes
+            return print_dry_run(
+                pairs, scripts, results, pairing=pairing, executor=flags.executor, time_limit_minutes=limit
+            )
 
     from pipeline.submission.submit import choose_executor, submit
     from pipeline.watching.follow import follow

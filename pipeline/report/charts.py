@@ -37,6 +37,8 @@ class Palette(NamedTuple):
 
 
 PRINT = Palette("#0072B2", "#D55E00", "#767676", "#1a1a1a", "#dddddd", "white", "sans-serif")
+DARK = Palette("#56B4E9", "#E69F00", "#9198a1", "#f0f6fc", "#3d444d", "#0d1117", "sans-serif")
+"""Of the same authors, for a dark page; the rest is GitHub's."""
 PAGE = Palette(
     "var(--jax)", "var(--torch)", "var(--muted)", "var(--text)", "var(--line)", "transparent", "system-ui, sans-serif"
 )
@@ -138,7 +140,7 @@ SHAPES = {"JAX": "circle", "PyTorch": "diamond"}
 DASHES = {"JAX": [1, 0], "PyTorch": [5, 3]}
 
 
-def _numbers(title: str, scale: Spec | None = None, **axis: Any) -> Spec:
+def _numbers(title: str | Sequence[str], scale: Spec | None = None, **axis: Any) -> Spec:
     """An axis."""
     found: Spec = {"type": "quantitative", "title": title}
     return found | ({"scale": scale} if scale else {}) | ({"axis": axis} if axis else {})
@@ -187,10 +189,11 @@ def _ratios(
     rows: str,
     tooltip: list[Spec],
     row_height: int = 24,
+    x_title: str | Sequence[str] = TITLES["ratio"],
 ) -> Chart:
     """Ratios with their intervals on a logarithmic axis; a line at 1 and a band where the two are the same. Colors and
     shapes are those of the verdicts."""
-    x = _numbers(TITLES["ratio"], LOG)
+    x = _numbers(x_title, LOG)
     colors = {"color": _scaled("verdict", VERDICTS)}
     shapes = {"shape": _scaled("verdict", VERDICTS, ["circle", "diamond", "square", "cross"])}
     band: Spec = {"x": {"datum": SAME.low, **x}, "x2": {"datum": SAME.high}, "y": None}
@@ -460,6 +463,20 @@ OVERVIEW = _ratios(
 )
 
 
+PUBLISHED = _ratios(
+    "published",
+    "Throughput of JAX over that of PyTorch; bars: 95 % intervals",
+    "Bars are 95 % intervals.",
+    data="published",
+    rows="place",
+    row_height=56,
+    tooltip=_tooltip("place", "ratio", *INTERVAL),
+    x_title=["throughput, JAX / PyTorch", "← PyTorch faster   |   JAX faster →"],
+)
+PUBLISHED_WIDTH = 230
+"""Pixels: with its labels still legible on a phone."""
+
+
 def _over_devices(name: str, title: str, caption: str, *, x: str, told: Sequence[str] = ()) -> Chart:
     """Small multiples, one for each variant that several devices have measured; a line for each device."""
     of_x = _numbers(TITLES[x], LOG, format="~s", tickCount=4)
@@ -650,11 +667,14 @@ def charts_of(metric: Metric) -> tuple[Chart, ...]:
     )
 
 
-def specification(chart: Chart, data: Mapping[str, Points] | None, palette: Palette, *, title: str = "") -> Spec:
+def specification(
+    chart: Chart, data: Mapping[str, Points] | None, palette: Palette, *, title: str = "", width: int = 460
+) -> Spec:
     """Vega-Lite, the whole of it. Without `data` the page fills that in.
 
     Args:
         title: above a static figure; the page has it as text.
+        width: of a static figure's axis, in pixels.
     """
     spec: Spec = {
         "$schema": SCHEMA,
@@ -669,7 +689,7 @@ def specification(chart: Chart, data: Mapping[str, Points] | None, palette: Pale
         spec["datasets"] = {chart.data: data[chart.data]}
     if not chart.wide:
         spec.setdefault("height", {"step": chart.row_height, "for": "position"})
-        spec["width"] = 460 if data is not None else "container"
+        spec["width"] = width if data is not None else "container"
         if data is None:
             spec["autosize"] = {"type": "fit-x", "contains": "padding"}
             spec["padding"] = {"left": 5, "right": 16, "top": 5, "bottom": 8}

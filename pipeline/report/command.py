@@ -18,10 +18,7 @@ from pipeline.collector import without_collector
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.ceilings import DeviceCeilings, read_all_ceilings
-from pipeline.report.charts import OVERVIEW, PRINT, specification
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
-from pipeline.report.drawing import svg_of
-from pipeline.report.figures import overview
 from pipeline.report.files import (
     ReportFiles,
     figures,
@@ -35,7 +32,15 @@ from pipeline.report.files import (
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
 from pipeline.report.reading import Reading, read_records, without_odd_ones
-from pipeline.report.readme import PART_OF_README, full_sections, published_part, results_table
+from pipeline.report.readme import (
+    PART_OF_README,
+    PICTURES,
+    full_sections,
+    picture_svg,
+    pictures,
+    published_part,
+    results_table,
+)
 from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
 from pipeline.report.terminal import (
     new_console,
@@ -241,9 +246,14 @@ def _update_readme(
     shelved = on_shelves(results)
     _print_refused(shelved.refused, console)
     compared, records = [*compared, *shelved.sections], [*records, *shelved.records]
-    picture = _draw_overview(results, full_sections(compared))
-    from_readme = None if picture is None else Path(os.path.relpath(picture, path.parent)).as_posix()
-    changed = PART_OF_README.write(path, published_part(compared, records, from_readme))
+    drawn = pictures(compared)
+    for name in PICTURES:
+        if name in drawn:
+            write_atomically(results.root / name, picture_svg(drawn[name]), replace=True)
+        else:
+            (results.root / name).unlink(missing_ok=True)
+    folder = Path(os.path.relpath(results.root, path.parent)).as_posix()
+    changed = PART_OF_README.write(path, published_part(compared, records, folder))
     if not full_sections(compared):
         console.print("Nothing to publish: there is no full measurement among these records.")
     console.print(
@@ -268,17 +278,6 @@ def on_shelves(results: Results) -> Shelved:
         found.records.extend(reading.records)
         found.refused.extend(reading.refused)
     return found
-
-
-def _draw_overview(results: Results, compared: Sequence[Section]) -> Path | None:
-    """None where there is no ratio."""
-    drawing = overview(compared)
-    charts = [chart for chart in drawing.charts if chart is OVERVIEW]
-    if not charts:
-        return None
-    path = results.root / "overview.svg"
-    write_atomically(path, svg_of(specification(charts[0], drawing.data, PRINT)), replace=True)
-    return path
 
 
 def _nothing(results: Results, reading: Reading, everything: Sequence[Section]) -> str:

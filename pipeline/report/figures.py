@@ -75,6 +75,35 @@ def overview(compared: Sequence[Section]) -> Drawing:
     return Drawing(charts=tuple(charts), data={chart.data: data[chart.data] for chart in charts})
 
 
+def published_points(compared: Iterable[Section]) -> Points:
+    """What stands in the tables of README.md and is a ratio: the mean of a section that may be quoted, and each variant
+    on sample data, also where it has a doubt."""
+    points: Points = []
+    for section in compared:
+        setup, found = section.setup, tally(section.rows)
+        what = f"{setup.cell.benchmark}: {use_case_title(setup.cell, setup.device)}"
+        ratios: list[tuple[str, float, tuple[float, float] | None, str]] = []
+        if setup.data == "sample":
+            ratios = [
+                (f"{row.label} | sample data", row.ratio.value, row.ratio.interval, row.ratio.verdict)
+                for row in section.rows
+                if row.ratio is not None
+            ]
+        elif found.mean is not None and found.verdict is not None:
+            ratios = [(f"mean of {found.ratios}", found.mean, found.interval, found.verdict)]
+        points += [
+            {
+                "place": f"{what} | {label} | {setup.device}",
+                "order": len(points) + order,
+                "ratio": _rounded(ratio),
+                **_ends(interval, _rounded),
+                "verdict": verdict_,
+            }
+            for order, (label, ratio, interval, verdict_) in enumerate(ratios)
+        ]
+    return points
+
+
 def _device_points(panels: Iterable[DevicePanel]) -> Iterable[dict[str, Any]]:
     for panel in panels:
         for order, (device, (setup, row)) in enumerate(panel.devices.items()):

@@ -1,12 +1,17 @@
 """The results table of README.md, between its two markers."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 
 from harness.plan import FRAMEWORKS
 from harness.results.quantities import number
 from harness.results.record import Record
 from pipeline.markdown import GeneratedPart, markdown_table
+from pipeline.report.charts import DARK, PRINT, PUBLISHED, PUBLISHED_WIDTH, Spec, specification
 from pipeline.report.compare import NAMES, VERDICTS, Mode, Row, Section, tally
+from pipeline.report.drawing import svg_of
+from pipeline.report.figures import published_points
 from pipeline.report.wording import (
     bracket,
     fastest_modes,
@@ -31,16 +36,59 @@ SAMPLE_HEAD = (
 )
 
 
-def published_part(compared: Sequence[Section], records: Sequence[Record], picture: str | None = None) -> str:
+def published_part(compared: Sequence[Section], records: Sequence[Record], folder: str = "") -> str:
     """All that stands between the markers: the results, and what was measured on sample data.
 
     Args:
-        picture: where the overview of both lies, from the README.
+        folder: where the PICTURES of both lie, from the README.
     """
     parts = [results_table(compared, records), sample_table(compared, records)]
-    if picture is not None:
-        parts.append(f"![Ratios of what is published, with their intervals]({picture})")
+    if specifications := pictures(compared):
+        light, dark = (f"{folder}/{name}" for name in specifications)
+        parts.append(
+            "<picture>\n"
+            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
+            f'  <img alt="Throughput of JAX over that of PyTorch, with its 95 % interval: the ratios of the table'
+            f'{_of_sample(compared)}." src="{light}">\n'
+            "</picture>"
+        )
     return "\n\n".join(part for part in parts if part)
+
+
+PICTURES = {"overview.svg": PRINT, "overview-dark.svg": DARK}
+
+
+def pictures(compared: Sequence[Section]) -> dict[str, Spec]:
+    """The specification of each of PICTURES; none where there is no ratio."""
+    shown = full_sections(compared)
+    points = published_points(shown)
+    if not points:
+        return {}
+    on_sample = {section.setup.data == "sample" for section in shown}
+    title = "Sample data: not results to quote" if on_sample == {True} else "JAX or PyTorch"
+    return {
+        name: specification(PUBLISHED, {"published": points}, palette, title=title, width=PUBLISHED_WIDTH)
+        | {"padding": FOR_WIDER_FONTS}
+        for name, palette in PICTURES.items()
+    }
+
+
+FOR_WIDER_FONTS = {"left": 28, "right": 16, "top": 6, "bottom": 6}
+"""Pixels: a reader's browser has another font than the one that labels were measured with."""
+
+
+def picture_svg(wanted: Spec) -> str:
+    """Ends with what it was drawn from, as other fonts draw the same a little differently."""
+    return f"{svg_of(wanted)}\n{drawn_from(wanted)}\n"
+
+
+def drawn_from(wanted: Spec) -> str:
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    return f"<!-- drawn from the Vega-Lite specification {digest[:16]} -->"
+
+
+def _of_sample(compared: Iterable[Section]) -> str:
+    return ", on sample data" if any(one.setup.data == "sample" for one in full_sections(compared)) else ""
 
 
 def full_sections(compared: Iterable[Section]) -> list[Section]:

@@ -47,7 +47,7 @@ def print_dry_run(
         lines.append(f"# {estimate_in_words(estimates, time_limit_minutes, has_limit=scheduler == 'slurm')}\n")
     if executor == "auto" and shutil.which("sbatch") is None:
         lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
-    sys.stdout.writelines(lines)
+    sys.stdout.write("".join(lines))
     return 0
 
 

@@ -145,10 +145,12 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
 def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
     """Of each part that is submitted as one job."""
     known: dict[int, Estimate] = {}  # by the identity of the variants, which thousands of plans share
+    # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
+    roots = [root for root in (results.records(), results.calibration) if root.is_dir()]
+    measured = {path.name for root in roots for path in root.iterdir()}
 
     def of_plan(plan: JobPlan) -> Estimate:
-        folder = results.records(plan.cell, plan.framework)
-        if folder.is_dir():
+        if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).is_dir():
             return estimate_of(plan, _left(plan, results, scheduler), read_durations(folder, quick=plan.quick))
         if id(plan.variants) not in known:
             known[id(plan.variants)] = estimate_of(plan, expected(plan), NO_DURATIONS)

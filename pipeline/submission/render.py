@@ -4,15 +4,16 @@ import os
 import re
 import shlex
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ProjectError
 from harness.experiments.model import Config
-from harness.paths import REPOSITORY, script_path
+from harness.paths import REPOSITORY, script_in_folder, script_path
 from harness.plan import Cell, JobPlan, Pair
 from pipeline.submission.pairing import arms_of, is_interleaved
 
@@ -23,6 +24,8 @@ PLAIN_IN_A_HEADER = re.compile(r"[\w%+,./:=@|&*\[\]()-]*")
 """What sbatch takes without quotes."""
 
 FILES_AT_ONCE = 16
+SLOW_FILE_S = 1e-3
+"""A local disk takes a tenth of it, a file on a network several times as much."""
 
 
 def render_script(
@@ -53,7 +56,9 @@ def render_pair_script(
 ) -> str:
     """The script that runs both scripts of a pair in turn. Raises ProjectError as render_script."""
     variables = header_variables(pair.name, pair.cell, config, results=results) | {
-        "scripts": {plan.framework: str(script_path(plan.name, repository / "slurm_scripts")) for plan in pair.jobs},
+        "scripts": {
+            plan.framework: f"{folder_of_scripts(repository)}/{script_in_folder(plan.name)}" for plan in pair.jobs
+        },
         "arms": arms_of(pair),
         "is_interleaved": is_interleaved(pair),
     }
@@ -113,18 +118,23 @@ def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository
         arguments += plan.flags
         if plan.full:
             arguments += ["--full"]
-        arguments += _unless_default("--config", config_path, repository / "experiments.yaml")
-    return arguments + _unless_default("--results", results, repository / "results")
+        arguments += _unless_default("--config", config_path, repository, "experiments.yaml")
+    return arguments + _unless_default("--results", results, repository, "results")
 
 
-@cache  # the same for thousands of scripts
-def _unless_default(flag: str, path: Path, default: Path) -> list[str]:
-    return [] if path.absolute() == default else [flag, str(path.absolute())]
+@cache  # the same for thousands of scripts, as the two below
+def _unless_default(flag: str, path: Path, repository: Path, default: str) -> list[str]:
+    return [] if path.absolute() == repository / default else [flag, str(path.absolute())]
+
+
+@cache
+def folder_of_scripts(repository: Path) -> Path:
+    return repository / "slurm_scripts"
 
 
 def plan_path(plan: JobPlan, repository: Path) -> Path:
     """Beside the script of a calibration: its plan, as flags of run.py cannot say it."""
-    return script_path(plan.name, repository / "slurm_scripts").with_suffix(".json")
+    return script_path(plan.name, folder_of_scripts(repository)).with_suffix(".json")
 
 
 def job_name(name: str) -> str:
@@ -155,11 +165,11 @@ def write_scripts(
         ProjectError: as render_script, or a folder that cannot be written.
     """
     texts: dict[str, str] = {}
-    plans: dict[Path, str] = {}
+    plans: dict[str, str] = {}
     for pair in pairs:
         for plan in pair.jobs:
             if plan.cell.is_calibration:
-                plans[plan_path(plan, repository)] = plan.model_dump_json(indent=1)
+                plans[str(plan_path(plan, repository))] = plan.model_dump_json(indent=1)
             texts[plan.name] = render_script(
                 plan,
                 config,
@@ -172,51 +182,61 @@ def write_scripts(
             texts[pair.name] = render_pair_script(
                 pair, config, results=results, repository=repository, templates=templates
             )
-    folder_of_scripts = repository / "slurm_scripts"
-    scripts = {name: script_path(name, folder_of_scripts) for name in texts}
+    folder = folder_of_scripts(repository)
+    scripts = {name: script_path(name, folder) for name in texts}
     try:
         by_hand_logs(results).mkdir(parents=True, exist_ok=True)
-        for folder in {path.parent for path in scripts.values()}:
-            folder.mkdir(parents=True, exist_ok=True)
-        # Each file costs a round trip where the repository is on a network file system.
-        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            files = [*zip(scripts.values(), texts.values(), strict=True), *plans.items()]
-            list(pool.map(_replace_all, [files[first::FILES_AT_ONCE] for first in range(FILES_AT_ONCE)]))
+        for parent in {script_in_folder(name).rpartition("/")[0] for name in texts}:
+            (folder / parent).mkdir(parents=True, exist_ok=True)
+        _replace_all([*zip(map(str, scripts.values()), texts.values(), strict=True), *plans.items()])
     except OSError as error:
         raise ProjectError(
-            f"{error.filename}: cannot be written: {error.strerror}; "
-            f"scripts go to {repository / 'slurm_scripts'}, results to {results} (another with --results DIR)"
+            f"{error.filename or folder}: cannot be written: {error.strerror}; "
+            f"scripts go to {folder}, results to {results} (another with --results DIR)"
         ) from error
     return scripts
 
 
-def _replace_all(files: Iterable[tuple[Path, str]]) -> None:
+def _replace_all(files: Sequence[tuple[str, str]]) -> None:
+    """One after the other; many at once where each costs a round trip to a network file system."""
+    first, rest = files[:FILES_AT_ONCE], files[FILES_AT_ONCE:]
+    start = monotonic()
+    _replace_each(first)
+    if monotonic() - start < SLOW_FILE_S * len(first):
+        _replace_each(rest)
+        return
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        list(pool.map(_replace_each, [rest[share::FILES_AT_ONCE] for share in range(FILES_AT_ONCE)]))
+
+
+def _replace_each(files: Iterable[tuple[str, str]]) -> None:
     for path, text in files:
-        _replace(path, text)
+        _replace(path, text.encode())
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: str, content: bytes) -> None:
     """A new file under the old name: bash reads a script while it runs it, so one in use is never changed."""
     try:
-        _write(path, text)
+        _write(path, content)
         return
     except FileExistsError:
-        if path.read_text(encoding="utf-8") == text:
+        if Path(path).read_bytes() == content:
             return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.tmp")
     try:
-        _write(temporary, text)
+        _write(str(temporary), content)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: str, content: bytes) -> None:
     """Raises FileExistsError. A script may be executed from its first moment on."""
-    mode = 0o755 if text.startswith("#!") else 0o644
-    with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.write(text)
+    mode = 0o755 if content.startswith(b"#!") else 0o644
+    with open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        while content:
+            content = content[file.write(content) :]
 
 
 @cache

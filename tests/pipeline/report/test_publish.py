@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -136,9 +137,10 @@ def test_one_command_publishes_and_fills_the_readme(
         *("JAX faster", "none"),
     ]
     assert "6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by" in text
-    assert "](shelf/published/overview.svg)" in text
-    picture = (published / "overview.svg").read_text()
-    assert "mnist: Train on one CPU, sample data" in picture
+    for name, start in (("overview.svg", 'src="'), ("overview-dark.svg", 'srcset="')):
+        assert f'{start}shelf/published/{name}"' in text
+        words = list(ElementTree.parse(published / name).getroot().itertext())
+        assert {"mnist: Train on one CPU", "sample data", "Sample data: not results to quote"} <= set(words)
     assert "look before you commit it" in capsys.readouterr().out
     assert main(["report", "--update-readme"]) == 0
     assert readme.read_text() == text

@@ -1,18 +1,22 @@
 """The results table of README.md: made from full records on real data, and never by hand."""
 
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 from harness.paths import PUBLISHED, README, Results
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
 from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
-from pipeline.report.figures import overview
 from pipeline.report.reading import read_records
 from pipeline.report.readme import (
     NOTHING,
     PART_OF_README,
-    full_sections,
+    PICTURES,
+    drawn_from,
+    picture_svg,
+    pictures,
     published_part,
     results_table,
     sample_table,
@@ -68,9 +72,9 @@ def test_sample_data_have_a_table_of_their_own_and_quick_runs_none() -> None:
     lines = sample_table(sections(found, passed), found).splitlines()
     assert [line.split(" | ")[1] for line in lines if line.startswith("| NVIDIA")] == ["cifar10"]
     assert lines[-1].count("6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by") == 1
-    whole = published_part(sections(found, passed), found, "a/picture.svg").split("\n\n")
+    whole = published_part(sections(found, passed), found, "a").split("\n\n")
     assert "mnist" in whole[0] and "cifar10" not in whole[0]
-    assert whole[-1] == "![Ratios of what is published, with their intervals](a/picture.svg)"
+    assert 'srcset="a/overview-dark.svg"' in whole[-1] and 'src="a/overview.svg"' in whole[-1]
     assert sample_table(sections(pair(), passed), pair()) == ""
 
 
@@ -98,9 +102,45 @@ def test_the_table_in_the_readme_is_what_the_command_would_write() -> None:
     reading, shelved = read_records(sorted(published.records().rglob("*.json"))), on_shelves(published)
     assert [*reading.refused, *shelved.refused] == []
     compared = [*sections(reading.records, ParityGate(published).judge), *shelved.sections]
-    has_picture = bool(overview(full_sections(compared)).charts)
-    assert (published.root / "overview.svg").exists() == has_picture
-    picture = "results/published/overview.svg" if has_picture else None
-    part = published_part(compared, [*reading.records, *shelved.records], picture)
+    part = published_part(compared, [*reading.records, *shelved.records], "results/published")
     current = README.read_text(encoding="utf-8")
-    assert PART_OF_README.replaced(current, part, str(README)) == current, "run: python main.py report --update-readme"
+    again = "run: python main.py report --update-readme"
+    assert PART_OF_README.replaced(current, part, str(README)) == current, again
+    drawn = pictures(compared)
+    assert {path.name for path in published.root.glob("*.svg")} == set(drawn)
+    for name, wanted in drawn.items():
+        assert (published.root / name).read_text(encoding="utf-8").splitlines()[-1] == drawn_from(wanted), again
+
+
+def test_the_picture_has_each_ratio_of_the_tables_and_says_what_is_sample_data() -> None:
+    """JAX 3,000 and PyTorch 2,000 samples/s: 1.5."""
+    on_sample = pair(data="sample", cell=CELL.model_copy(update={"benchmark": "cifar10"}))
+    only_sample = pictures(sections([*on_sample, *pair(quick=True)], passed))
+    assert list(only_sample) == list(PICTURES) == ["overview.svg", "overview-dark.svg"]
+    for wanted in only_sample.values():
+        [point] = wanted["datasets"]["published"]
+        assert point["place"].startswith("cifar10: Train on one GPU | ") and " | sample data | " in point["place"]
+        assert (point["ratio"], point["verdict"]) == (1.5, "JAX faster")
+        assert wanted["title"]["text"] == "Sample data: not results to quote"
+    both = pictures(sections([*on_sample, *pair()], passed))["overview.svg"]
+    assert [" | sample data | " in one["place"] for one in both["datasets"]["published"]] == [True, False]
+    assert both["title"]["text"] == "JAX or PyTorch"
+    assert pictures(sections(pair(quick=True), passed)) == {}
+
+
+def test_a_ratio_with_a_doubt_is_in_the_picture_as_it_is_in_the_table() -> None:
+    [section] = sections(pair(data="sample"), passed)
+    [row] = section.rows
+    assert row.comparison is not None and row.comparison.estimate is not None
+    estimate = row.comparison.estimate._replace(verdict="undecided", doubt="JAX unstable")
+    doubtful = replace(row, comparison=replace(row.comparison, estimate=estimate))
+    [point] = pictures([replace(section, rows=(doubtful,))])["overview.svg"]["datasets"]["published"]
+    assert (point["ratio"], point["verdict"]) == (1.5, "undecided")
+
+
+def test_a_picture_is_the_same_when_it_is_drawn_again() -> None:
+    wanted = pictures(sections(pair(data="sample"), passed))["overview.svg"]
+    svg = picture_svg(wanted)
+    assert svg == picture_svg(wanted)
+    assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+    assert svg.splitlines()[-1] == drawn_from(wanted) != drawn_from(wanted | {"width": 1})

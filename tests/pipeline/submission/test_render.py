@@ -16,6 +16,7 @@ from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.paths import REPOSITORY
 from harness.plan import JobPlan, Pair
+from pipeline.submission import render as render_module
 from pipeline.submission.render import quote_for_sbatch, render_pair_script, render_script, write_scripts
 from tests.made.config_text import MINIMAL, config_of
 
@@ -313,6 +314,22 @@ def test_what_is_written(project: Path, tmp_path: Path) -> None:
     assert script.read_text().startswith("#!/bin/bash\n")
     assert [path.name for path in script.parent.iterdir() if path.suffix == ".tmp"] == []
     running.close()
+
+
+@pytest.mark.parametrize("slow_file_s", [0.0, 60.0], ids=["many at once", "one after the other"])
+def test_a_slow_disk_gets_the_same_scripts(slow_file_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render_module, "SLOW_FILE_S", slow_file_s)
+    names = "".join(f"  card{number}: {{}}\n" for number in range(10))
+    text = MINIMAL.replace("  any: {}\n", f"  any: {{}}\n{names}")
+    config = config_of(text, tmp_path)
+    selection = Selection(gpus=tuple(f"card{number}" for number in range(10)))
+    pairs = expand(config, selection)
+    paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path / "results", "repository": tmp_path}
+    scripts = write_scripts(pairs, config, **paths)
+    assert len(scripts) == 3 * len(pairs) > 16  # more than the first ones, which are timed
+    assert sorted(scripts.values()) == sorted((tmp_path / "slurm_scripts").rglob("*.*"))
+    for plan in (plan for pair in pairs for plan in pair.jobs):
+        assert scripts[plan.name].read_text() == render_script(plan, config, **paths)
 
 
 def test_scripts_that_cannot_be_written(project: Path, tmp_path: Path) -> None:
