@@ -71,8 +71,8 @@ class Heartbeat(BaseModel):
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the whole plan is done, from the mean of the replicates so far; None before the first, and while
-        a screening is to come, which is shorter and does not yet know how many there will be."""
+        """Seconds until the whole plan is done, from the mean of the replicates so far; None before the first, and
+        while a screening is to come, which is shorter and does not yet know how many there will be."""
         if self.screenings_done < self.screenings_total:
             return None
         left = self.measurements_total - self.measurements_done
