@@ -177,8 +177,8 @@ class JobFolder:
 
 
 def arm_name(turn: Turn) -> str:
-    """`screening`, or `r0`."""
-    return turn if turn == "screening" else f"r{turn}"
+    """`screening`, `r0`, or `first-1`."""
+    return f"r{turn}" if isinstance(turn, int) else str(turn)
 
 
 def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -20,8 +21,20 @@ Pairing = Literal["together", "interleaved", "separate"]
 its own."""
 Stage = Literal["screening", "replicate"]
 """A screening is one short measurement of a mode, to choose which modes have replicates. It is in no ratio."""
-Turn = int | Literal["screening"]
-"""What an arm of a pair measures: a replicate by its number, or the screening."""
+
+
+@dataclass(frozen=True)
+class First:
+    """One replicate of the declared headline of one variant, before everything else (harness/work/registration.py)."""
+
+    replicate: int
+
+    def __str__(self) -> str:
+        return f"first-{self.replicate}"
+
+
+Turn = int | Literal["screening"] | First
+"""What an arm of a pair measures: a replicate by its number, the screening, or what comes before both."""
 
 FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
 CPU = "cpu"

@@ -28,7 +28,7 @@ from harness.job.turn import turn
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results, timestamp
-from harness.plan import PARTNERS, JobPlan, Measurement, Turn
+from harness.plan import PARTNERS, First, JobPlan, Measurement, Turn
 from harness.results.environment import code_digests, describe_environment, load_average
 from harness.results.flags import quality_flags
 from harness.results.parity_file import ParityFiles
@@ -46,6 +46,7 @@ from harness.results.record import (
 )
 from harness.results.screening import describe_choice, going_on, screened, screening_records
 from harness.work.declared import operations_of, use_case
+from harness.work.registration import first_replicates, first_variant
 
 EXIT_FAILED = 1
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
@@ -73,7 +74,7 @@ class _Attempt:
 
 
 class Job:
-    """One run of one plan, or of one turn of it: the screening, or a replicate."""
+    """One run of one plan, or of one turn of it: the screening, a replicate, or one of the headline alone."""
 
     def __init__(
         self,
@@ -101,6 +102,7 @@ class Job:
         self.weights = weights
         self.environment = describe_environment() | {"pairing": pairing}
         self.turn = turn
+        self._first = first_variant(plan)
         self.screenings = list(plan.screenings())
         self.replicates = list(plan.replicates())
         """Those of the modes that can still be the fastest, once that is known."""
@@ -108,6 +110,7 @@ class Job:
         self.progress = Heartbeat(
             measurements_total=len(self.screenings) + len(self.replicates),
             screenings_total=len(self.screenings),
+            is_before_screening=isinstance(turn, First),
             node=self.environment["node"],
             pid=os.getpid(),
             slurm_job_id=slurm.get("job_id"),
@@ -136,6 +139,22 @@ class Job:
     def _takes(self, turn: Turn) -> bool:
         return self.turn in (None, turn)
 
+    def _takes_replicate(self, measurement: Measurement) -> bool:
+        """An arm of a replicate leaves out what an arm before the screening has measured."""
+        if self.turn is None or self.turn == "screening":
+            return self.turn is None
+        is_first = measurement.variant == self._first and measurement.replicate in first_replicates(self.plan)
+        if isinstance(self.turn, First):
+            return is_first and measurement.replicate == self.turn.replicate
+        is_here = measurement.replicate == self.turn
+        return is_here and not (is_first and self._is_made(measurement))
+
+    def _is_made(self, measurement: Measurement) -> bool:
+        """By this job: what others have made is skipped, and counted so."""
+        settled = self._settled_record(measurement)
+        record = _read(settled) if settled else None
+        return record is not None and record.job == self.folder.name
+
     def _choose(self) -> None:
         """Of the replicates, keep those of the modes that can still be the fastest. Without a screening that is all."""
         plan, job = self.plan, self.folder.name if self.plan.force else None
@@ -144,7 +163,7 @@ class Job:
         self.replicates = list(plan.replicates(kept))
         self.progress.measurements_total = len(self.screenings) + len(self.replicates)
         for other in self.replicates:
-            if not self._takes(other.replicate):
+            if not self._takes_replicate(other):
                 self._count(other)
         if self._takes("screening"):
             for line in describe_choice(plan, screened, kept):
@@ -285,7 +304,7 @@ class Job:
 
     def _taken(self) -> list[Measurement]:
         """The replicates of this run."""
-        return [each for each in self.replicates if self._takes(each.replicate)]
+        return [each for each in self.replicates if self._takes_replicate(each)]
 
     def _tell_of_wait(self, words: str) -> None:
         self.progress.set_phase(words, None, None)

@@ -4,6 +4,7 @@
     python jax_runner/run.py ... --job-folder DIR                      from main.py: DIR/plan.json is what runs
     python jax_runner/run.py ... --replicate 0                         one replicate: an arm of a pair
     python jax_runner/run.py ... --replicate screening                 what comes before them
+    python jax_runner/run.py ... --replicate first-1                   one replicate of the headline, before that
 
 It imports no framework, except where it is a rank.
 """
@@ -31,7 +32,7 @@ from harness.measure.clock import NO_TURNS
 from harness.measure.process import run_child
 from harness.measure.turns import Turns
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import FRAMEWORKS, Framework, JobPlan, Turn
+from harness.plan import FRAMEWORKS, First, Framework, JobPlan, Turn
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
 from harness.results.environment import CACHE_FOLDERS, describe_slurm
@@ -39,6 +40,7 @@ from harness.results.record import WeightsIdentity
 from harness.work import datasets
 from harness.work.declared import benchmark
 from harness.work.pretrained import verify_weights
+from harness.work.registration import first_variant
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EXIT_USAGE = 2
@@ -178,7 +180,11 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--force", action="store_true", help="measure again what has a good record")
     parser.add_argument("--full", action="store_true", help="every mode in all replicates, without a screening")
     parser.add_argument(
-        "--replicate", type=_turn, metavar="N", help="only this one, from 0, or only the `screening` (default: all)"
+        "--replicate",
+        type=_turn,
+        metavar="N",
+        help="only this one, from 0; only the `screening`; or, as `first-N`, only this one of the first variant in its "
+        "headline mode (default: all)",
     )
     by_pair = parser.add_argument_group("set by the script of a pair, for the records")
     by_pair.add_argument("--position", type=count, metavar="N", help="place among the arms of the pair, from 0")
@@ -253,10 +259,12 @@ def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
 def _turn(text: str) -> Turn:
     if text == "screening":
         return "screening"
-    if not re.fullmatch(r"[0-9]{1,9}", text):
+    found = re.fullmatch(r"(first-)?([0-9]{1,9})", text)
+    if found is None:
         shown = shortened(text) or repr(text)
-        raise argparse.ArgumentTypeError(f"{shown}: the number of a replicate, from 0, or `screening`")
-    return int(text)
+        raise argparse.ArgumentTypeError(f"{shown}: the number of a replicate, from 0, or `screening`, or `first-N`")
+    number = int(found[2])
+    return First(number) if found[1] else number
 
 
 def _checked_turn(plan: JobPlan, turn: Turn | None) -> Turn | None:
@@ -267,7 +275,13 @@ def _checked_turn(plan: JobPlan, turn: Turn | None) -> Turn | None:
             "--replicate screening: nothing is screened here: a --quick or --full run measures all modes alike, and so "
             "does one with a single mode or replicate. Leave the flag out."
         )
-    if isinstance(turn, int) and turn > last:
+    if isinstance(turn, First) and first_variant(plan) is None:
+        raise ConfigError(
+            f"--replicate {turn}: nothing comes first here: the plan has a single variant or replicate, or none in the "
+            f"headline mode of the use case. Leave the flag out."
+        )
+    number = turn.replicate if isinstance(turn, First) else turn
+    if isinstance(number, int) and number > last:
         raise ConfigError(
             f"--replicate {turn}: the plan has {plan.protocol.replicates} replicates; valid: 0 to {last}. "
             f"measurement.replicates in experiments.yaml sets how many there are."

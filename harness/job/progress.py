@@ -35,6 +35,8 @@ class Heartbeat(BaseModel):
     screenings_total: Count = 0
     """Of these measurements. When all have a record, the other ones become fewer."""
     screenings_done: Count = 0
+    is_before_screening: bool = False
+    """In an arm of the headline pair, which comes first."""
     measurements_skipped: Count = 0
     """Had a good record already."""
     measurements_made: Count = 0
@@ -58,8 +60,8 @@ class Heartbeat(BaseModel):
     updated_at_unix_s: Seconds = Field(default_factory=time.time)
 
     def fraction(self, *, current: bool = False) -> str:
-        """`screening 5/14`, and once that is over `17/23` of all. `current`: with the one that runs."""
-        if self.screenings_done < self.screenings_total:
+        """`screening 5/14`, and before and after that `17/23` of all. `current`: with the one that runs."""
+        if self.screenings_done < self.screenings_total and not self.is_before_screening:
             return f"screening {self.screenings_done + current}/{self.screenings_total}"
         return f"{self.measurements_done + current}/{self.measurements_total}"
 
@@ -69,8 +71,10 @@ class Heartbeat(BaseModel):
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the whole plan is done, from the mean of the replicates so far; None before the first, as a
-        screening is shorter and does not yet know how many there will be."""
+        """Seconds until the whole plan is done, from the mean of the replicates so far; None before the first, and
+        while a screening is to come, which is shorter and does not yet know how many there will be."""
+        if self.screenings_done < self.screenings_total:
+            return None
         left = self.measurements_total - self.measurements_done
         return left * self.measuring_s / self.replicates_made if self.replicates_made else None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from harness.plan import Registration
+from harness.plan import JobPlan, Registration, Variant
 from harness.results import flags, screening, statistics, thresholds
 from harness.work.declared import use_case, use_case_names
 
@@ -33,6 +33,24 @@ def headline_of(use_case_name: str) -> dict[str, str]:
     if use_case_name not in use_case_names():
         return {}
     return {str(framework): mode for framework, mode in use_case(use_case_name).headline.items()}
+
+
+FIRST_REPLICATES = 2
+"""So many give an interval, and a steady drift cancels over two."""
+
+
+def first_variant(plan: JobPlan) -> Variant | None:
+    """What is measured before everything else, so that there soon is a ratio: the plan's first variant in the declared
+    headline mode. None where the plan has none, or nothing that could come before it."""
+    if len(plan.variants) < 2 or plan.protocol.replicates < FIRST_REPLICATES or plan.cell.is_calibration:
+        return None
+    mode = headline_of(plan.cell.use_case_name).get(plan.framework)
+    return next((one for one in plan.variants if one.execution_mode == mode), None)
+
+
+def first_replicates(plan: JobPlan) -> range:
+    """Of `first_variant`: the last ones, as the first of all has the warm start after it."""
+    return range(plan.protocol.replicates - FIRST_REPLICATES, plan.protocol.replicates)
 
 
 def registration(use_case_name: str, exclusions: Iterable[Mapping[str, Any]]) -> Registration:

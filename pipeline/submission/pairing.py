@@ -6,14 +6,16 @@ from typing import TypeVar
 
 from harness.experiments.model import ClusterConfig
 from harness.paths import arm_name
-from harness.plan import Framework, Pair, Pairing, Turn
+from harness.plan import First, Framework, Pair, Pairing, Turn
+from harness.work.registration import first_replicates, first_variant
 
 Side = TypeVar("Side")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One framework's run of its screening, or of one replicate of all its variants; or of both frameworks' at once."""
+    """One framework's run of its screening, or of one replicate of all its variants or of its headline alone; or of
+    both frameworks' at once."""
 
     position: int
     framework: Framework
@@ -23,7 +25,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """`screening`, or `r0`."""
+        """`screening`, `r0`, or `first-1`."""
         return arm_name(self.turn)
 
     @property
@@ -37,11 +39,16 @@ class Arm:
 
 
 def arms_of(pair: Pair) -> tuple[Arm, ...]:
-    """The screenings, then A B B A A B: the two of a replicate are neighbours in time, and who is first alternates. So
-    neither framework has the warmer GPU in all replicates, and a steady drift cancels over two of them. Interleaved
-    jobs have one arm for both."""
+    """Two replicates of the headline pair of one variant, the screenings, then A B B A A B: the two of a replicate are
+    neighbours in time, and who is first alternates. So neither framework has the warmer GPU in all replicates, and a
+    steady drift cancels over two of them. Interleaved jobs have one arm for both, and none before the screenings."""
     replicates = pair.jobs[0].protocol.replicates
-    turns: list[tuple[Framework, Turn]] = [(plan.framework, "screening") for plan in pair.jobs if plan.screening]
+    turns: list[tuple[Framework, Turn]] = [
+        (plan.framework, First(replicate))
+        for replicate in _first_replicates(pair)
+        for plan in _in_turn(pair.jobs, replicate)
+    ]
+    turns += [(plan.framework, "screening") for plan in pair.jobs if plan.screening]
     partner = pair.jobs[-1].framework if is_interleaved(pair) else None
     if partner is not None:
         turns += [(pair.jobs[0].framework, replicate) for replicate in range(replicates)]
@@ -50,9 +57,19 @@ def arms_of(pair: Pair) -> tuple[Arm, ...]:
             (plan.framework, replicate) for replicate in range(replicates) for plan in _in_turn(pair.jobs, replicate)
         ]
     return tuple(
-        Arm(position=position, framework=framework, turn=turn, partner=None if turn == "screening" else partner)
+        Arm(position=position, framework=framework, turn=turn, partner=partner if isinstance(turn, int) else None)
         for position, (framework, turn) in enumerate(turns)
     )
+
+
+def _first_replicates(pair: Pair) -> range:
+    """None where the two would not measure the same, and where processes take turns: with which of the other
+    framework's modes, the screening says."""
+    found = [first_variant(plan) for plan in pair.jobs]
+    keys = {one.comparison_key if one else None for one in found}
+    if len(found) < 2 or len(keys) > 1 or None in keys or is_interleaved(pair):
+        return range(0)
+    return first_replicates(pair.jobs[0])
 
 
 def is_interleaved(pair: Pair) -> bool:

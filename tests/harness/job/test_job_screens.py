@@ -62,6 +62,40 @@ def test_arms_of_a_pair_choose_by_what_the_screening_left(repository: BehavingPr
     assert made(repository)[5:] == [("screening", "raises", 0)]
 
 
+def test_the_headline_is_measured_before_the_screening_and_not_again(repository: BehavingProject) -> None:
+    """Three modes, of which `slower` is the headline, and `well` the fastest: 3 screenings and 2 x 2 replicates."""
+    declared = repository.root / "harness" / "work" / "use_cases" / "behave.py"
+    text = declared.read_text()
+    headed = text.replace('"torch": MODES}', '"torch": MODES}, headline={"torch": "slower"}')
+    assert headed != text
+    declared.write_text(headed)
+    folder = repository.job(plan_of(repository, "slow", "well", "slower", always=("slower",)))
+
+    def run(turn: str) -> str:
+        done = run_arm(repository, folder, "--replicate", turn)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "1 of 9 measurements" in run("first-0")
+    assert "1 of 9 measurements" in run("first-1")
+    assert made(repository) == [("replicate", "slower", 0), ("replicate", "slower", 1)]
+    again = run("first-0")  # after a requeue
+    assert "done: 0 measured, 1 had a record, 0 failed" in again
+    beat = repository.heartbeat(folder)
+    assert (beat.state, beat.fraction(), beat.eta_s) == ("waiting", "2/9", None)
+    assert "cnn-b8-fp32: 2 of 3 modes go on: well, slower" in run("screening")
+    beat = repository.heartbeat(folder)
+    assert (beat.state, beat.fraction(), beat.replicates_made) == ("waiting", "5/7", 2)
+    for turn in ("0", "1"):
+        assert "1 of 7 measurements" in run(turn)
+    beat = repository.heartbeat(folder)
+    assert (beat.state, beat.fraction(), beat.measurements_made, beat.measurements_skipped) == ("done", "7/7", 7, 0)
+    assert made(repository)[5:] == [("replicate", "well", 0), ("replicate", "well", 1)]
+
+    done = run_arm(repository, folder, "--replicate", "first-2")
+    assert done.returncode == 2 and "the plan has 2 replicates; valid: 0 to 1" in done.stderr
+
+
 def test_a_replicate_by_hand_takes_all_modes_where_nothing_was_screened(repository: BehavingProject) -> None:
     folder = repository.job(plan_of(repository, "well", "slow", always=()))
     assert run_arm(repository, folder, "--replicate", "1").returncode == 0
@@ -74,4 +108,7 @@ def test_there_is_no_screening_to_ask_for(repository: BehavingProject) -> None:
     assert "error: --replicate screening: nothing is screened here" in done.stderr
     done = run_arm(repository, repository.job(repository.plan("well")), "--replicate", "first")
     assert done.returncode == 2
-    assert "first: the number of a replicate, from 0, or `screening`" in done.stderr
+    assert "first: the number of a replicate, from 0, or `screening`, or `first-N`" in done.stderr
+    done = run_arm(repository, repository.job(repository.plan("well")), "--replicate", "first-0")
+    assert done.returncode == 2
+    assert "error: --replicate first-0: nothing comes first here" in done.stderr

@@ -16,7 +16,7 @@ from submitit.slurm.slurm import SlurmExecutor
 from harness.errors import SubmissionError
 from harness.experiments.model import FrameworkConfig
 from harness.paths import JobFolder, Results
-from harness.plan import MeasurementSettings, Pair, Screening
+from harness.plan import Framework, MeasurementSettings, Pair, Screening
 from harness.results.record import write_record
 from pipeline.submission.pairing import Arm, arms_of, as_paired
 from pipeline.submission.slurm import RunScript, sbatch_command, without_inherited_job
@@ -233,6 +233,55 @@ def test_screenings_come_before_all_replicates(tmp_path: Path, screening: tuple[
     arms = arms_of(Pair(cell=plans[0].cell, jobs=plans))
     assert [f"{arm.framework} {arm.name}" for arm in arms] == expected
     assert [arm.position for arm in arms] == list(range(len(expected)))
+
+
+def with_headlines(project: FakeProject, replicates: int = 3, modes: int = 2, *, same: bool = True) -> Pair:
+    """The headline modes are JAX's `vmap` and PyTorch's `vmap_compiled`."""
+    headlines: dict[Framework, str] = {"jax": "vmap", "torch": "vmap_compiled"}
+    jobs = []
+    for framework, headline in headlines.items():
+        plan = project.plan(framework)
+        batch_size = 8 if same or framework == "jax" else 16
+        of_mode = {"batch_size": batch_size, "execution_mode": headline}
+        variants = [plan.variants[0].model_copy(update={"execution_mode": "other"})] * (modes - 1)
+        variants.append(plan.variants[0].model_copy(update=of_mode))
+        changes = {"variants": tuple(variants), "protocol": MeasurementSettings(replicates=replicates)}
+        jobs.append(plan.model_copy(update=changes | {"screening": Screening(always=(headline,))}))
+    return Pair(cell=jobs[0].cell, jobs=tuple(jobs))
+
+
+def arm_labels(pair: Pair) -> list[str]:
+    return [f"{arm.framework} {arm.name}" for arm in arms_of(pair)]
+
+
+def test_two_replicates_of_the_headline_pair_come_before_the_screening(tmp_path: Path) -> None:
+    """The last two, B A A B here: replicate 0 has its warm start, which a first ratio need not wait for."""
+    project = make_project(tmp_path)
+    pair = with_headlines(project)
+    assert arm_labels(pair) == [
+        *("torch first-1", "jax first-1", "jax first-2", "torch first-2", "jax screening", "torch screening"),
+        *("jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"),
+    ]
+    arms = arms_of(pair)
+    assert [arm.position for arm in arms] == list(range(12))
+    folder = JobFolder(root=tmp_path / "job")
+    arguments = run_arguments(folder, Results(root=tmp_path), arms[0])
+    assert arguments[-4:] == ["--replicate", "first-1", "--position", "0"]
+    assert arm_labels(with_headlines(project, replicates=2))[:4] == [
+        *("jax first-0", "torch first-0", "torch first-1", "jax first-1")
+    ]
+
+
+def test_nothing_comes_first_where_it_would_give_no_ratio_sooner(tmp_path: Path) -> None:
+    """One replicate; one variant; different work; processes in turns, whose partner the screening chooses."""
+    project = make_project(tmp_path)
+    ([in_turns], _) = as_paired([with_headlines(project)], "interleaved", project.config.cluster)
+    others = [
+        *(with_headlines(project, replicates=1), with_headlines(project, modes=1)),
+        *(with_headlines(project, same=False), in_turns),
+    ]
+    for pair in others:
+        assert not any("first" in label for label in arm_labels(pair))
 
 
 def test_only_two_needed_jobs_share_an_allocation(tmp_path: Path) -> None:
