@@ -13,6 +13,7 @@ from math import log
 from typing import Any, Literal
 
 from harness.plan import FRAMEWORKS, Framework
+from harness.results.flags import OTHER_CPUS
 from harness.results.kernel_names import class_of, uses_tensor_cores
 from harness.results.record import Explanation, KernelTime, TracedWindow
 from harness.results.statistics import ENOUGH_REPLICATES, dispatch_time_s, step_time_s
@@ -143,6 +144,15 @@ class Terms:
         """Why this explains nothing."""
         if not self.window.kernels or not self.busy_s:
             return ["the tracer saw nothing run"]
+        found = list(self.disturbances)
+        unknown = self.of_kernels_s.get("other", 0.0) / self.busy_s
+        if unknown > UNKNOWN_KERNELS:
+            found.append(f"{unknown:.0%} of the busy time is in kernels whose names are not known")
+        return found
+
+    @property
+    def disturbances(self) -> list[str]:
+        """Of the clock or of the tracer, by what else the machine did."""
         found = []
         if self.busy_s > self.thresholds.busy * self.step_s:
             found.append(f"what ran under the tracer takes {self.busy_s / self.step_s:.0%} of a step without it")
@@ -151,9 +161,6 @@ class Terms:
                 f"a step took {self.step_s / self.traced_step_s:.0%} of one under the tracer, which makes none faster: "
                 f"something else was computed"
             )
-        unknown = self.of_kernels_s.get("other", 0.0) / self.busy_s
-        if unknown > UNKNOWN_KERNELS:
-            found.append(f"{unknown:.0%} of the busy time is in kernels whose names are not known")
         return found
 
     @cached_property
@@ -167,6 +174,9 @@ class Terms:
             found.append("not every step runs the same kernels")
         if dropped := sum(window.dropped for window in self.explanation.windows):
             found.append(f"the tracer lost {dropped} records")
+        others = self.explanation.other_cpus
+        if others is not None and others > OTHER_CPUS:
+            found.append(f"other processes kept {others:.1f} CPUs busy while it was explained")
         recorded_s = self.mode.numbers.get("step_time_s")
         if recorded_s and abs(self.step_s - recorded_s) > self.thresholds.processes * recorded_s:
             found.append(f"the explained process took {self.step_s / recorded_s:.0%} of the measured step time")

@@ -148,8 +148,8 @@ def test_more_busy_than_the_clock_says_refuses() -> None:
     [(True, 3.65, False), (True, 3.6, True), (False, 3.1, False), (False, 3.0, True)],
 )
 def test_a_step_that_is_slower_without_its_tracer_refuses(on_device: bool, traced_ms: float, refuses: bool) -> None:
-    """4 ms; 20 traced steps last at least as long as 19 whole ones, so 3.65 ms stand for 3.84 at most, 3.6 for 3.79: 104 and
-    106 %. On a CPU 3.1 and 3.0 stand for 3.26 and 3.16: 123 and 127 %."""
+    """4 ms; 20 traced steps last at least as long as 19 whole ones, so 3.65 ms stand for 3.84 at most, 3.6 for 3.79:
+    104 and 106 %. On a CPU 3.1 and 3.0 stand for 3.26 and 3.16: 123 and 127 %."""
     slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, on_device=on_device, traced_ms=traced_ms)
     terms = terms_of(explained_mode(slow))
     assert terms is not None
@@ -176,6 +176,13 @@ def test_step_of_the_explained_process_is_compared_with_the_records() -> None:
     slow = explained("torch", "eager", explanation({GEMM: (10, 3.9)}, step_ms=4.0), throughput=20_000.0)
     why = found([*explained("jax", "jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)), *slow])
     assert why.doubts == [("torch", "the explained process took 80% of the measured step time")]
+
+
+@pytest.mark.parametrize(("others", "doubts"), [(None, 0), (0.25, 0), (1.46, 1)])
+def test_company_on_a_cpu_is_a_doubt(others: float | None, doubts: int) -> None:
+    slow = explanation({"aten::mm": (10, 3.9)}, step_ms=4.0, on_device=False, other_cpus=others)
+    why = found(pair(explanation({"aten::mm": (10, 1.9)}, step_ms=2.0, on_device=False), slow))
+    assert why.doubts == doubts * [("torch", "other processes kept 1.5 CPUs busy while it was explained")]
 
 
 def test_on_a_cpu_operators_and_no_verdict_on_launches() -> None:
