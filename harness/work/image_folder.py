@@ -111,7 +111,9 @@ def read_image_folder(
                 f"{_shown(findings.damaged)}\n"
                 f"Replace or remove them, and run the same command again. Or measure on the sample: --data sample."
             )
-        return source + (f", enlarged from fewer than {size} pixels" if findings.enlarged > total / 2 else "")
+        return source + (
+            f", most of them enlarged from fewer than {size} pixels" if findings.enlarged > total / 2 else ""
+        )
 
     return Incoming(
         train=arrays["train"],
@@ -161,13 +163,13 @@ def _chosen_classes(originals: Path, classes: ClassList) -> tuple[str, ...]:
         wanted = tuple(sorted(of_train))
     missing = [name for name in wanted if name not in of_val]
     if missing:
-        hint = ""
+        hint = "Copy what is missing, and run the same command again."
         if not of_val:
             hint = (
-                "\nIts images lie beside each other, as the archive has them. Sort them into class folders: valprep.sh "
+                "Its images lie beside each other, as the archive has them. Sort them into class folders: valprep.sh "
                 "of github.com/soumith/imagenetloader.torch does that."
             )
-        raise DataError(f"{val}: {len(missing)} of {len(wanted)} class folders are missing:\n{_shown(missing)}{hint}")
+        raise DataError(f"{val}: {len(missing)} of {len(wanted)} class folders are missing:\n{_shown(missing)}\n{hint}")
     return wanted
 
 

@@ -308,9 +308,14 @@ OneDevice = dict[tuple[object, ...], Mode]
 def headline(setup: Setup) -> str:
     """What this was measured on, and whether it may be quoted."""
     cell = setup.cell
-    line = f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {setup.devices}"
+    line = f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {setup.devices}."
+    return " ".join(filter(None, [line, doubts_sentence(setup)]))
+
+
+def doubts_sentence(setup: Setup) -> str:
+    """Empty where it may be quoted."""
     doubts = " on ".join(setup.doubts).capitalize()
-    return f"{line}. {doubts}: not a result to quote." if doubts else f"{line}."
+    return f"{doubts}: not a result to quote." if doubts else ""
 
 
 def device_name(record: Record) -> str:

@@ -46,6 +46,21 @@ def ratio_text(estimate: RatioEstimate, mark: int | None) -> str:
     return f"{times(estimate.value)}{bracket(estimate.interval)}{latex_mark(mark)} {estimate.verdict}"
 
 
+def columns_that_differ(
+    head: Sequence[str], columns: str, lines: Sequence[Sequence[str]], *, of: Sequence[str]
+) -> tuple[list[str], str, list[list[str]], list[str]]:
+    """Head, columns and lines without those columns of `of` that say the same in every line, and what these say."""
+    texts = {name: {line[head.index(name)] for line in lines} for name in of if len(lines) > 1}
+    same = {name: next(iter(found)) for name, found in texts.items() if len(found) == 1}
+    kept = [place for place, name in enumerate(head) if name not in same]
+    return (
+        [head[place] for place in kept],
+        "".join(columns[place] for place in kept),
+        [[line[place] for place in kept] for line in lines],
+        [f"In every line {name}: {text}." for name, text in same.items() if text],
+    )
+
+
 def latex_table(
     *,
     comments: Iterable[str],
@@ -54,9 +69,10 @@ def latex_table(
     lines: Sequence[Sequence[str]],
     notes: Sequence[str] = (),
     remarks: Sequence[str] = (),
+    same: Sequence[str] = (),
 ) -> str:
-    """A table for `\\input`. What is in `lines` is escaped already; below it the notes, marked 1, 2, ..., and remarks
-    without a mark."""
+    """A table for `\\input`. What is in `lines` and `same` is escaped already; below it the notes, marked 1, 2, ...,
+    and without a mark the remarks and what is the same in every line."""
     long = len(lines) > LONGEST_TABULAR
     environment = "longtable" if long else "tabular"
     packages = "booktabs, longtable" if long else "booktabs"
@@ -68,7 +84,7 @@ def latex_table(
     text += [" & ".join(line) + end for line in lines]
     text += [r"\bottomrule", rf"\end{{{environment}}}"]
     below = [f"{latex_mark(mark)} {latex_escaped(note)}" for mark, note in enumerate(notes, start=1)]
-    below += map(latex_escaped, remarks)
+    below += [*map(latex_escaped, remarks), *same]
     text += [rf"\par\noindent{{\footnotesize {line}\par}}" for line in below]
     text.append("")
     return "\n".join(text)

@@ -235,7 +235,8 @@ def _by_use_case(places: Sequence[Place]) -> list[UseCase]:
     groups: dict[tuple[int, str], list[Place]] = defaultdict(list)
     for place in sorted(places, key=_place_order):
         cell = place.setup.cell
-        groups[cell.use_case, f"Use case {cell.use_case}: {wording.use_case_title(cell, place.setup.device)}"].append(place)
+        title = f"Use case {cell.use_case}: {wording.use_case_title(cell, place.setup.device)}"
+        groups[cell.use_case, title].append(place)
     return [UseCase(title=title, places=same) for (_, title), same in groups.items()]
 
 

@@ -23,6 +23,7 @@ from pipeline.report.compare import (
     RowKey,
     Section,
     data_id,
+    doubts_sentence,
     headline,
     row_labels,
     settings_digest,
@@ -375,7 +376,6 @@ class _Table:
                 heads.append(head)
         lines = [[_latex(line[head], differences, notes) for head in heads] for line in self.lines]
         everywhere = ", ".join(f"{head}: {text}" for head, text in same.items() if text)
-        doubts = " on ".join(self.section.setup.doubts).capitalize()
         return latex_table(
             comments=[headline(self.section.setup)],
             columns="".join("l" if head in TEXT or "JAX / PyTorch" in head else "r" for head in heads),
@@ -383,7 +383,7 @@ class _Table:
             lines=lines,
             notes=notes,
             remarks=[
-                *([f"{doubts}: not a result to quote."] if doubts else []),
+                *filter(None, [doubts_sentence(self.section.setup)]),
                 *([f"Everywhere {everywhere}."] if everywhere else []),
                 remark,
                 *(f"No {head}: {why}." for head, why in absent.items()),

@@ -20,6 +20,7 @@ from pipeline.report.compare import (
     Row,
     Section,
     Setup,
+    doubts_sentence,
     headline,
     one_device,
     scaling,
@@ -27,7 +28,7 @@ from pipeline.report.compare import (
 )
 from pipeline.report.declared import task_of
 from pipeline.report.devices_axis import DevicePanel
-from pipeline.report.latex import latex_escaped, latex_mark, latex_table, ratio_text
+from pipeline.report.latex import columns_that_differ, latex_escaped, latex_mark, latex_table, ratio_text
 from pipeline.report.models import models_of
 from pipeline.report.paper_tables import models_table, paper_tables
 from pipeline.report.phases import STATISTICS, PhaseTable, all_times, phase_table
@@ -366,13 +367,20 @@ def section_table(section: Section) -> str:
     metric = task_of(section.setup.cell.benchmark).metric
     numbers = [quantity.title(metric) for quantity in shown_in("latex")]
     sides = [text for framework in FRAMEWORKS for text in (f"{NAMES[framework]} mode", *numbers)]
+    head, columns, lines, same = columns_that_differ(
+        ["variant", "flags", *sides, "JAX / PyTorch", "q", "declared pair"],
+        "ll" + ("l" + "r" * len(numbers)) * len(FRAMEWORKS) + "lrl",
+        [_latex_row(row, notes, metric) for row in section.rows],
+        of=("flags", "q", "declared pair"),
+    )
     return latex_table(
         comments=[headline(section.setup), "Throughput: median over replicates. Ratio: JAX / PyTorch, 95 % interval."],
-        columns="ll" + ("l" + "r" * len(numbers)) * len(FRAMEWORKS) + "lrl",
-        head=["variant", "flags", *sides, "JAX / PyTorch", "q", "declared pair"],
-        lines=[_latex_row(row, notes, metric) for row in section.rows],
+        columns=columns,
+        head=head,
+        lines=lines,
         notes=[f"The two sides: {note}." for note in notes.values()],
-        remarks=[registered_text(section)],
+        remarks=[*filter(None, [doubts_sentence(section.setup), registered_text(section)])],
+        same=same,
     )
 
 

@@ -121,8 +121,12 @@ def test_flags_stand_before_the_ratio_and_each_difference_is_told_once() -> None
     (section,) = sections(found, passed)
     text_of = section_table(section)
     assert text_of.count(r"1.50 [1.50, 1.50]\textsuperscript{1} undecided") == 2  # bf16 and tf32
-    assert r" & 2,000 & 1.50 [1.50, 1.50] undecided &  & not compared: one of" in text_of  # fp32: all equal
-    assert text_of.count(r"cnn-{}b100-{}fp32 & few\_replicates & jit (only mode)") == 1
+    assert r" & 2,000 & 1.50 [1.50, 1.50] undecided \\" in text_of  # fp32: all equal
+    assert text_of.count(r"cnn-{}b100-{}fp32 & jit (only mode)") == 1
+    # Three lines that say the same of these, and no q at all.
+    assert r"variant & JAX mode & samples/s & PyTorch mode & samples/s & JAX / PyTorch \\" in text_of
+    assert r"{\footnotesize In every line flags: few\_replicates.\par}" in text_of
+    assert r"{\footnotesize In every line declared pair: not compared: one of its modes is missing.\par}" in text_of
     assert r"\textsuperscript{1} The two sides: not equal: node: n1 / n2; cnn-{}b100-{}bf16 (and 1 more)." in text_of
     assert r"\textsuperscript{2}" not in text_of
 
