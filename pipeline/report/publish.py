@@ -57,9 +57,9 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
         write_parity(numbers.model_copy(update={"metadata": metadata}), target.records() / path)
     for path, record in records.items():
         _copy_timeline(record, results.records() / path.parent, target.records() / path.parent)
-    for name, found in ceilings.items():
-        environment = _environment_for_everybody(found.environment, nodes)
-        write_ceilings(found.model_copy(update={"environment": environment}), target.ceilings / name)
+    for name, of_device in ceilings.items():
+        environment = _environment_for_everybody(of_device.environment, nodes)
+        write_ceilings(of_device.model_copy(update={"environment": environment}), target.ceilings / name)
     return target
 
 
