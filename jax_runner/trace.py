@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax.profiler import ProfileData
 
+from harness.results.kernel_names import class_of
 from harness.results.record import KernelClass
 from harness.results.timeline import Timeline, timeline_of
 
@@ -100,7 +101,8 @@ def _programs() -> Iterator[str]:
 
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?:\([^=]*?\)|\S+) (?P<opcode>[a-z][\w-]*)\(")
 _COMPUTATION = re.compile(r"(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
-_PRODUCT_TARGETS = re.compile(r'(?i)custom_call_target="[^"]*(gemm|matmul|conv|dot|fmha|cublas|cudnn|onednn)')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_PRODUCT_TARGETS = re.compile(r"(?i)gemm|matmul|conv|dot|fmha|cublas|cudnn|onednn")
 _MOVES = frozenset({"copy", "transpose", "slice", "concatenate", "pad", "reverse", "dynamic-slice", "copy-start"}) | {
     "dynamic-update-slice",
     "copy-done",
@@ -148,13 +150,24 @@ def _class_of(opcode: str, line: str, computations: Mapping[str, list[tuple[str,
             if kind in found:
                 return kind
         return "traffic"
-    if opcode in ("dot", "convolution", "ragged-dot") or (opcode == "custom-call" and _PRODUCT_TARGETS.search(line)):
+    if opcode == "custom-call":
+        return _class_of_target(line)
+    if opcode in ("dot", "convolution", "ragged-dot"):
         return "product"
     if opcode.startswith(("all-", "collective-", "reduce-scatter", "ragged-all-to-all", "send", "recv")):
         return "communication"
     if opcode in _FREE or opcode in _CONTAINERS:
         return None
     return "layout" if opcode in _MOVES else "traffic"
+
+
+def _class_of_target(line: str) -> KernelClass | None:
+    """None of a library or a callback that nobody knows."""
+    target = _TARGET.search(line)
+    if target is None:
+        return None
+    found = "product" if _PRODUCT_TARGETS.search(target[1]) else class_of(target[1])
+    return None if found == "other" else found
 
 
 _STRONGEST_FIRST: tuple[KernelClass, ...] = ("product", "communication", "traffic", "layout")

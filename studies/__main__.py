@@ -13,6 +13,7 @@ PARTS = {
     "sharding": (["mnist", "256"],),
     "planted_slowdown": (["jax"], ["torch"]),
     "planted_causes": ([],),
+    "planted_causes_on_cpu": (["jax"], ["torch"]),
 }
 
 if __name__ == "__main__":

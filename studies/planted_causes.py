@@ -103,8 +103,7 @@ def run(step: Sequence[Kernel], steps: int, draw: np.random.Generator) -> tuple[
     return events, (device - first) / steps
 
 
-def terms_of_run(framework: Framework, step: Sequence[Kernel], draw: np.random.Generator) -> Terms:
-    """As if the step had been explained."""
+def explanation_of_run(step: Sequence[Kernel], draw: np.random.Generator) -> Explanation:
     windows, times_s = [], []
     for steps in (STEPS, 2 * STEPS):
         events, step_s = run(step, steps, draw)
@@ -115,28 +114,30 @@ def terms_of_run(framework: Framework, step: Sequence[Kernel], draw: np.random.G
         calls_per_block=1, steps_per_call=1, samples_per_step=1, block_times_s=[step_s] * 3, warmup_times_s=[]
     )
     launches_s = sum(kernel.launch_s for kernel in step)
-    return Terms(
-        mode=Mode(
-            framework=framework,
-            execution_mode="simulated",
-            records=(),
-            throughputs={},
-            numbers={},
-            replicates_with={},
-            flags={},
-        ),
-        explanation=Explanation(
-            tracer="simulated", on_device=True, blocks=blocks, dispatch_times_s=[launches_s] * 3, windows=windows
-        ),
+    return Explanation(
+        tracer="simulated", on_device=True, blocks=blocks, dispatch_times_s=[launches_s] * 3, windows=windows
     )
 
 
 def why_of_steps(fast: Sequence[Kernel], slow: Sequence[Kernel], draw: np.random.Generator) -> Why:
-    terms: dict[Framework, Terms] = {"jax": terms_of_run("jax", fast, draw), "torch": terms_of_run("torch", slow, draw)}
-    variant = Variant(model="simulated", batch_size=1, precision="fp32", execution_mode="simulated")
+    return why_of_explanations(explanation_of_run(fast, draw), explanation_of_run(slow, draw))
+
+
+def why_of_explanations(
+    fast: Explanation, slow: Explanation, recorded_s: tuple[float | None, float | None] = (None, None)
+) -> Why:
+    """As if the faster step had been JAX's, and the slower one PyTorch's.
+
+    Args:
+        recorded_s: step times of the records that are explained, where there are any.
+    """
+    terms: dict[Framework, Terms] = {
+        "jax": terms_of("jax", fast, recorded_s[0]),
+        "torch": terms_of("torch", slow, recorded_s[1]),
+    }
     row = Row(
-        label="simulated",
-        variant=variant,
+        label="planted",
+        variant=Variant(model="planted", batch_size=1, precision="fp32", execution_mode="planted"),
         settings_digest="",
         data_id="",
         has_other_data=False,
@@ -144,6 +145,19 @@ def why_of_steps(fast: Sequence[Kernel], slow: Sequence[Kernel], draw: np.random
         comparison=None,
     )
     return Why(row=row, terms=terms)
+
+
+def terms_of(framework: Framework, explanation: Explanation, recorded_s: float | None = None) -> Terms:
+    mode = Mode(
+        framework=framework,
+        execution_mode="planted",
+        records=(),
+        throughputs={},
+        numbers={} if recorded_s is None else {"step_time_s": recorded_s},
+        replicates_with={},
+        flags={},
+    )
+    return Terms(mode=mode, explanation=explanation)
 
 
 def named_cause(why: Why) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.errors import RecordError
 from harness.measure import clock
+from harness.measure.company import Company
 from harness.measure.program import Program, Session
 from harness.measure.work import NOT_KNOWN, work_of_step
 from harness.results.kernel_names import class_of
@@ -44,6 +45,7 @@ def explain(
     step, wait, protocol = program.step, session.device.wait, session.measurement.protocol
     trace: Any = importlib.import_module(f"{session.measurement.framework}_runner.trace")
     work, work_absent = _work(program, session)
+    company = Company()
     if blocks is None:
         blocks = clock.measure_short(
             step,
@@ -62,6 +64,7 @@ def explain(
         _window(*one, steps=count * program.steps_per_call)
         for one, count in zip(traced, (calls, 2 * calls), strict=True)
     ]
+    others = company.cpus()
     on_device = session.device.describe().get("platform") in ("gpu", "cuda")
     left, left_absent = _leave(timeline, *traced[-1], tracer=trace.tracer(), on_device=on_device, window=windows[-1])
     return Explanation(
@@ -74,6 +77,7 @@ def explain(
         work_absent=work_absent,
         timeline=left,
         timeline_absent=left_absent,
+        other_cpus=None if on_device else others,
     )
 
 

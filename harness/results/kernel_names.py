@@ -38,7 +38,7 @@ _TRAFFIC = re.compile(
     r"|loss|distribution|philox|random|threefry|rng|arange|iota|multi_?tensor|adam|sgd|lerp|foreach|clamp|where|select"
     r"|cross_entropy|gelu|relu|silu|sigmoid|tanh|activation|bias|fusion|^loop_|^input_|^wrapped_|^triton_|^fused_|compare"
     r"|op_tensor|op_generic_tensor|scalepacked|pointwise|add|mul|sub|div|exp|log|sqrt|pow|max|min|sum|mean|argmax|cum|topk"
-    r"|unique|nonzero|histogram|cast|convert|broadcast|map|call_function|compiled|one_hot|grid_sample|upsample|interpolate"
+    r"|unique|nonzero|histogram|cast|convert|broadcast|map|call_function|one_hot|grid_sample|upsample|interpolate"
     r"|masked|batch_norm|layer_norm|mse|nll|not_equal|logical|rsqrt|negate|sign|floor|remainder|devicereduce|deviceselect"
     r"|partition|kernelagent|compute_grad_weight|krn_partial|partials|segment"
 )
@@ -84,6 +84,8 @@ def class_of(name: str, content: KernelClass | None = None) -> KernelClass:
     base = base_of(name).lower()
     if base.startswith(("triton_poi_", "triton_red_", "triton_per_", "triton_for_")):
         return _of_triton(base)
+    if base.startswith("cpp_fused_"):
+        return _of_cpp(base)
     if _ELEMENTWISE.search(base):
         return "layout" if _COPY_FUNCTOR.search(name) else "traffic"
     if base in _GENERIC:
@@ -157,3 +159,10 @@ def _of_triton(base: str) -> KernelClass:
     """Inductor names a kernel after the operators that it has fused; a convolution among them is its bias."""
     words = set(filter(None, re.sub(r"_\d+$", "", base).split("_")[3:]))
     return "layout" if words and words <= _TRITON_WORDS_OF_LAYOUT else "traffic"
+
+
+def _of_cpp(base: str) -> KernelClass:
+    """The same of its kernels for a CPU, where products and their bias are calls of a library: of a convolution they
+    only change the layout."""
+    words = set(filter(None, re.sub(r"_\d+$", "", base).split("_")[2:]))
+    return "layout" if words and words <= _TRITON_WORDS_OF_LAYOUT | {"convolution", "backward"} else "traffic"

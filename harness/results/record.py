@@ -5,7 +5,8 @@ Raw samples only; every number is derived on reading (harness/results/quantities
 History of the schema:
     1  2026-11  before the first published record; not read any more
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
-                version: a measurement has a `stage`; without one it is a replicate; `registration`
+                version: a measurement has a `stage`; without one it is a replicate; `registration`;
+                an explanation has `other_cpus`
 """
 
 import base64
@@ -239,6 +240,8 @@ class Explanation(Measured):
     timeline: str | None = None
     """File beside this record with the events of the longer window (harness/results/timeline_file.py)."""
     timeline_absent: str | None = None
+    other_cpus: float | None = None
+    """On a CPU: how many of this process's CPUs others kept busy on average, until the last step was traced."""
 
 
 class Check(Frozen):

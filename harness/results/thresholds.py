@@ -12,7 +12,7 @@ class Thresholds(NamedTuple):
     windows: float
     """Busy time of a step in one window and in the other."""
     processes: float
-    """Step time of the explaining process and of the records."""
+    """Step time of the explaining process and of the records; and in that process, without its tracer and with it."""
 
 
 ON_GPU = Thresholds(busy=1.02, windows=0.05, processes=0.05)

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ProjectError
+from harness.files import way_out, write_atomically
 from harness.paths import PUBLISHED, Results
+from harness.results.ceilings import read_ceilings, write_ceilings
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Record, write_record
+from pipeline.report.compare import device_name, device_of
 from pipeline.report.reading import read_records
 
 PATH = re.compile(r"(?<![\w.:/-])~?/(?:[\w.+@-]+/)+[\w.+@-]*")
@@ -22,12 +25,12 @@ OF_THE_OWNER = ("hostname", "interpreter", "account", "cluster", "qos", "nodelis
 
 
 def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results:
-    """The results folder that was made: of the records that are no quick runs, and their parity numbers. Logs, jobs and
-    W&B's files stay.
+    """The results folder that was made: of the records that are no quick runs, their parity numbers and timelines, and
+    the ceilings of their devices. Logs, jobs and W&B's files stay.
 
     Raises:
         ProjectError: there is no such record, or the folder is there already.
-        RecordError: a file of parity numbers is missing or damaged, or the disk is full.
+        RecordError: a file of parity numbers is missing or damaged, one of ceilings is damaged, or the disk is full.
     """
     if not FOLDER_NAME.fullmatch(name):
         raise ProjectError(f"--publish {name}: a folder's name, of letters, digits, `_`, `.` and `-`")
@@ -39,7 +42,11 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     records = {path.relative_to(results.records()): record for path, record in found if not record.measurement.quick}
     if not records:
         raise ProjectError(f"--publish {name}: {results.records()} has no record of a full measurement")
-    nodes = {node: f"node-{number}" for number, node in enumerate(sorted(set(_nodes(records.values()))), start=1)}
+    devices = {device_name(record) for record in records.values()}
+    ceilings = {path.name: read_ceilings(path) for path in sorted(results.ceilings.glob("*.json"))}
+    ceilings = {name: found for name, found in ceilings.items() if device_of(found.environment) in devices}
+    named = sorted({*_nodes(records.values()), *_nodes_of(found.environment for found in ceilings.values())})
+    nodes = {node: f"node-{number}" for number, node in enumerate(named, start=1)}
     for path, record in records.items():
         write_record(_for_everybody(record, nodes), target.records() / path)
     parity = {path.parent / Path(record.parity).name for path, record in records.items() if record.parity}
@@ -48,7 +55,23 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
         environment = without_owner(numbers.metadata.environment, nodes)
         metadata = numbers.metadata.model_copy(update={"environment": environment})
         write_parity(numbers.model_copy(update={"metadata": metadata}), target.records() / path)
+    for path, record in records.items():
+        _copy_timeline(record, results.records() / path.parent, target.records() / path.parent)
+    for name, of_device in ceilings.items():
+        environment = _environment_for_everybody(of_device.environment, nodes)
+        write_ceilings(of_device.model_copy(update={"environment": environment}), target.ceilings / name)
     return target
+
+
+def _copy_timeline(record: Record, folder: Path, target: Path) -> None:
+    """Kernels, operators and times: of their machine it knows nothing. It may have been removed since."""
+    explanation = record.result and record.result.explanation
+    if not explanation or explanation.timeline is None:
+        return
+    name = Path(explanation.timeline).name
+    if (folder / name).is_file():
+        with way_out(target / name):
+            write_atomically(target / name, (folder / name).read_bytes(), replace=False)
 
 
 def shelves(published: Path = PUBLISHED) -> list[Results]:
@@ -59,20 +82,26 @@ def shelves(published: Path = PUBLISHED) -> list[Results]:
 def _nodes(records: Iterable[Record]) -> Iterator[str]:
     for record in records:
         yield from (one.node for one in record.ranks)
-        if isinstance(node := record.environment.get("node"), str):
+        yield from _nodes_of([record.environment])
+
+
+def _nodes_of(environments: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for environment in environments:
+        if isinstance(node := environment.get("node"), str):
             yield node
 
 
 def _for_everybody(record: Record, nodes: Mapping[str, str]) -> Record:
     """Its measurement stays as it is, by whose content it has its id."""
     content = without_owner(record.model_dump(mode="json", exclude={"measurement", "parity"}), nodes)
-    content["environment"] = _with_numbers_of_kernel(content["environment"])
+    content["environment"] = _environment_for_everybody(record.environment, nodes)
     kept = {"measurement": record.measurement, "parity": record.parity and Path(record.parity).name}
     return Record.model_validate(content | kept)
 
 
-def _with_numbers_of_kernel(environment: dict[str, Any]) -> dict[str, Any]:
-    """`5.15.0-91-chair` is `5.15.0`, also in the platform: what follows is whoever built it."""
+def _environment_for_everybody(whole: dict[str, Any], nodes: Mapping[str, str]) -> dict[str, Any]:
+    """Of the kernel, `5.15.0-91-chair` is `5.15.0`, also in the platform: what follows is whoever built it."""
+    environment: dict[str, Any] = without_owner(whole, nodes)
     kernel = environment.get("kernel")
     if not isinstance(kernel, str) or (numbers := re.match(r"\d[\d.]*", kernel)) is None:
         return environment

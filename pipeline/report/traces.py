@@ -27,7 +27,7 @@ class Trace(NamedTuple):
 
 
 def traces(compared: Iterable[Section], results: Results, folder: Path) -> list[Trace]:
-    """Of each explained measurement whose events are still there; what is published has none."""
+    """Of each explained measurement whose events are still there."""
     found = []
     there: dict[Path, set[Path]] = {}
     for section in compared:

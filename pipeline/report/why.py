@@ -6,12 +6,14 @@ the time in which nothing ran, and whatever speaks against the trace is said bef
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from math import log
+from typing import Any, Literal
 
 from harness.plan import FRAMEWORKS, Framework
+from harness.results.flags import OTHER_CPUS
 from harness.results.kernel_names import class_of, uses_tensor_cores
 from harness.results.record import Explanation, KernelTime, TracedWindow
 from harness.results.statistics import ENOUGH_REPLICATES, dispatch_time_s, step_time_s
@@ -67,6 +69,13 @@ class Terms:
     @cached_property
     def busy_s(self) -> float:
         return self.window.busy_s / self.window.steps
+
+    @cached_property
+    def traced_step_s(self) -> float | None:
+        """At most, as what waits before the first event or after the last one is not seen; None where one call was
+        traced."""
+        steps = self.window.steps - self.explanation.blocks.steps_per_call
+        return self.window.span_s / steps if steps > 0 else None
 
     @cached_property
     def of_kernels_s(self) -> Mapping[Term, float]:
@@ -135,12 +144,23 @@ class Terms:
         """Why this explains nothing."""
         if not self.window.kernels or not self.busy_s:
             return ["the tracer saw nothing run"]
-        found = []
-        if self.busy_s > self.thresholds.busy * self.step_s:
-            found.append(f"what ran under the tracer takes {self.busy_s / self.step_s:.0%} of a step without it")
+        found = list(self.disturbances)
         unknown = self.of_kernels_s.get("other", 0.0) / self.busy_s
         if unknown > UNKNOWN_KERNELS:
             found.append(f"{unknown:.0%} of the busy time is in kernels whose names are not known")
+        return found
+
+    @property
+    def disturbances(self) -> list[str]:
+        """Of the clock or of the tracer, by what else the machine did."""
+        found = []
+        if self.busy_s > self.thresholds.busy * self.step_s:
+            found.append(f"what ran under the tracer takes {self.busy_s / self.step_s:.0%} of a step without it")
+        if self.traced_step_s and self.step_s > (1 + self.thresholds.processes) * self.traced_step_s:
+            found.append(
+                f"a step took {self.step_s / self.traced_step_s:.0%} of one under the tracer, which makes none faster: "
+                f"something else was computed"
+            )
         return found
 
     @cached_property
@@ -154,6 +174,9 @@ class Terms:
             found.append("not every step runs the same kernels")
         if dropped := sum(window.dropped for window in self.explanation.windows):
             found.append(f"the tracer lost {dropped} records")
+        others = self.explanation.other_cpus
+        if others is not None and others > OTHER_CPUS:
+            found.append(f"other processes kept {others:.1f} CPUs busy while it was explained")
         recorded_s = self.mode.numbers.get("step_time_s")
         if recorded_s and abs(self.step_s - recorded_s) > self.thresholds.processes * recorded_s:
             found.append(f"the explained process took {self.step_s / recorded_s:.0%} of the measured step time")
@@ -293,6 +316,81 @@ def predictions(row: Row) -> list[Prediction]:
                 if "step_time_s" in other.numbers and _is_graph_of(other, mode)
             ]
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPrediction:
+    """What an explanation says of a larger batch: what a host hands out takes as long for more samples, and what
+    kernels do takes longer in proportion."""
+
+    terms: Terms
+    batch_size: int
+    larger: Mode
+    """The same at `larger_batch_size`."""
+    larger_batch_size: int
+
+    @property
+    def factor(self) -> float:
+        return self.larger_batch_size / self.batch_size
+
+    @property
+    def is_flat(self) -> bool:
+        return self.terms.bound == "launch-bound"
+
+    @property
+    def predicted_s(self) -> float:
+        """A launch-bound step rises once its kernels take longer than their launches."""
+        return self._flat_s if self.is_flat else self._proportional_s
+
+    @property
+    def measured_s(self) -> float:
+        return self.larger.numbers["step_time_s"]
+
+    @property
+    def agrees(self) -> bool:
+        """It is nearer, as a ratio, to what is predicted than to what the other kind of step would take: kernels that
+        filled a GPU in part, or an optimizer, keep a step from rising as its batch does."""
+        other_s = self._proportional_s if self.is_flat else self.terms.step_s
+        return abs(log(self.measured_s / self.predicted_s)) <= abs(log(self.measured_s / other_s))
+
+    @property
+    def _proportional_s(self) -> float:
+        return self.factor * self.terms.step_s
+
+    @property
+    def _flat_s(self) -> float:
+        return max(self.terms.step_s, self.factor * self.terms.busy_s)
+
+
+PROPORTIONAL: tuple[Bound, ...] = ("matrix products", "memory traffic", "layout")
+
+
+def batch_predictions(rows: Iterable[Row]) -> list[BatchPrediction]:
+    """Of each mode on a GPU that was measured at a larger batch too, in the same way; the nearest such batch counts."""
+    at_batch: dict[Any, dict[int, Row]] = defaultdict(dict)
+    for row in rows:
+        alike = row.variant.model_copy(update={"batch_size": 0, "execution_mode": ""})
+        key = (alike.model_dump_json(), row.settings_digest, row.data_id, row.many_steps_in_a_call)
+        at_batch[key][row.variant.batch_size] = row
+    return [
+        found
+        for of_batch in at_batch.values()
+        for batch_size, row in sorted(of_batch.items())
+        for mode in row.modes
+        if (found := _batch_prediction(mode, batch_size, of_batch)) is not None
+    ]
+
+
+def _batch_prediction(mode: Mode, batch_size: int, at_batch: Mapping[int, Row]) -> BatchPrediction | None:
+    terms = terms_of(mode)
+    if terms is None or (terms.bound != "launch-bound" and terms.bound not in PROPORTIONAL):
+        return None
+    for larger in sorted(size for size in at_batch if size > batch_size):
+        for other in at_batch[larger].modes:
+            is_alike = (other.framework, other.execution_mode) == (mode.framework, mode.execution_mode)
+            if is_alike and not other.why_worthless and "step_time_s" in other.numbers:
+                return BatchPrediction(terms=terms, batch_size=batch_size, larger=other, larger_batch_size=larger)
+    return None
 
 
 def _is_graph_of(other: Mode, mode: Mode) -> bool:

@@ -6,7 +6,18 @@ from harness.plan import Framework
 from harness.results.quantities import number
 from harness.results.thresholds import DECIDES, MENTIONED
 from pipeline.report.compare import NAMES, Row
-from pipeline.report.why import Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
+from pipeline.report.why import (
+    BatchPrediction,
+    Cause,
+    Prediction,
+    Term,
+    Terms,
+    Why,
+    batch_predictions,
+    predictions,
+    terms_of,
+    why_of,
+)
 
 TERM_WORDS: dict[Term, str] = {
     "product": "convolutions and matrix products",
@@ -17,6 +28,7 @@ TERM_WORDS: dict[Term, str] = {
     "idle": "nothing runs on the GPU",
 }
 OUTSIDE_OF_OPERATORS = "outside of the operators"
+DISAGREES = ", which disagrees: the explanation is to be doubted"
 NO_DIFFERENCE = "No difference to explain."
 ON_CPU = "On a CPU these are operators and no kernels, and nothing is said of launches."
 
@@ -60,7 +72,9 @@ def not_explained_lines(rows: Iterable[Row]) -> list[str]:
 
 def prediction_lines(rows: Iterable[Row]) -> list[str]:
     """What explanations predict, beside what was measured."""
-    return [_prediction(row, one) for row in rows for one in predictions(row)]
+    found = list(rows)
+    of_graphs = [_prediction(row, one) for row in found for one in predictions(row)]
+    return [*of_graphs, *map(_batch_prediction, batch_predictions(found))]
 
 
 def _prediction(row: Row, found: Prediction) -> str:
@@ -69,7 +83,18 @@ def _prediction(row: Row, found: Prediction) -> str:
         f"{NAMES[mode.framework]} {row.label} {mode.execution_mode} without its waiting: {_ms(found.predicted_s)} ms "
         f"predicted; {_ms(found.measured_s)} ms measured as one CUDA graph ({found.graph.execution_mode})"
     )
-    return text if found.agrees else f"{text}, which disagrees: the explanation is to be doubted"
+    return text if found.agrees else text + DISAGREES
+
+
+def _batch_prediction(found: BatchPrediction) -> str:
+    mode, variant = found.terms.mode, found.terms.mode.records[0].measurement.variant
+    expected = "which hardly rises" if found.is_flat else "in proportion"
+    text = (
+        f"{NAMES[mode.framework]} {variant.key}, {found.terms.bound}, with {number(found.factor)} times the batch: "
+        f"{_ms(found.predicted_s)} ms predicted, {expected}, from {_ms(found.terms.step_s)} ms; "
+        f"{_ms(found.measured_s)} ms measured"
+    )
+    return text if found.agrees else text + DISAGREES
 
 
 def tensor_cores_text(terms: Terms) -> str:

@@ -16,10 +16,12 @@ Kernels = Mapping[str, tuple[int, float]]
 """By name: how many a step has, and their milliseconds."""
 
 
-def window(kernels: Kernels, steps: int, host_gaps_ms: float = 0.0, other_gaps_ms: float = 0.0) -> TracedWindow:
+def window(
+    kernels: Kernels, steps: int, host_gaps_ms: float = 0.0, other_gaps_ms: float = 0.0, span_s: float = 1.0
+) -> TracedWindow:
     return TracedWindow(
         steps=steps,
-        span_s=1.0,
+        span_s=span_s,
         busy_s=steps * sum(ms for _, ms in kernels.values()) / 1e3,
         host_gaps_s=steps * host_gaps_ms / 1e3,
         other_gaps_s=steps * other_gaps_ms / 1e3,
@@ -41,12 +43,13 @@ def explanation(
     other_gaps_ms: float = 0.0,
     on_device: bool = True,
     first_window: Kernels | None = None,
+    traced_ms: float = 50.0,
     operations: int = 6_000_000_000,
     **changes: Any,
 ) -> Explanation:
     windows = [
-        window(first_window or kernels, 10, host_gaps_ms, other_gaps_ms),
-        window(kernels, 20, host_gaps_ms, other_gaps_ms),
+        window(first_window or kernels, 10, host_gaps_ms, other_gaps_ms, 10 * traced_ms / 1e3),
+        window(kernels, 20, host_gaps_ms, other_gaps_ms, 20 * traced_ms / 1e3),
     ]
     blocks = Blocks(
         calls_per_block=10,

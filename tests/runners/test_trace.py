@@ -1,6 +1,7 @@
 """Readers of traces: made here on a CPU by both profilers, and written by hand for GPUs with worked-out answers."""
 
 import math
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -79,6 +80,59 @@ def test_kineto_operators_of_the_host_are_the_innermost_ones() -> None:
     }
 
 
+REGION = [
+    ("Torch-Compiled Region: 0/0", 0, 20),
+    ("CompiledFunctionBackward", 21, 9),
+    ("cpp_fused_add_relu_0", 2, 6),
+    ("aten::addmm", 9, 10),
+    ("cpp_fused_convolution_1", 22, 7),
+]
+"""Of a compiled step: name, start and length in us."""
+
+
+@pytest.mark.parametrize(("are_named", "unknown_us"), [(True, 0), (False, 4 + 2)])
+def test_kineto_compiled_regions_hold_kernels_that_have_names(are_named: bool, unknown_us: float) -> None:
+    """Of 20 + 9 us 6 are an addition, 10 a product and 7 a change of layout; what is left is a region's own time, which
+    counts as work where its kernels may be without a name."""
+    from torch_runner.trace import timeline_from
+
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "ts": start, "dur": length, "tid": 1}
+        for name, start, length in REGION
+    ]
+    found: dict[str, float] = {}
+    for one in window_of(timeline_from(events, are_named=are_named), steps=1).kernels:
+        found[class_of(one.name)] = found.get(class_of(one.name), 0.0) + one.busy_s / US
+    assert found.pop("other", 0.0) == pytest.approx(unknown_us)
+    assert found == pytest.approx({"traffic": 6, "product": 10, "layout": 7})
+
+
+def test_kernels_that_inductor_has_loaded_leave_their_names_while_they_are_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+    from torch._inductor.codecache import PyCodeCache
+
+    from torch_runner.trace import traced
+
+    def kernel(values: torch.Tensor) -> None:
+        values.neg_()
+
+    module = ModuleType("compiled")
+    vars(module).update(cpp_fused_neg_0=kernel, cpp_text="no kernel", aten=torch.ops.aten)
+    monkeypatch.setattr(PyCodeCache, "modules", [module])
+    values = torch.ones(8)
+    if torch.cuda.is_available():
+        pytest.skip("a GPU's kernels are traced here, not the operators of the host")
+    timeline, _ = traced(lambda: [module.cpp_fused_neg_0(values) for _ in range(3)])
+    assert {one.name: one.count for one in window_of(timeline, steps=3).kernels} == {
+        "cpp_fused_neg_0": 3,
+        "aten::neg_": 3,
+    }
+    assert values.tolist() == [-1.0] * 8
+    assert module.cpp_fused_neg_0 is kernel
+
+
 GPU_PROFILE = """
 planes {
   name: "/device:GPU:0"
@@ -155,6 +209,8 @@ ENTRY %main (a: f32[8,4], b: f32[4,2]) -> f32[2,8] {
   %wrapped_transpose = f32[2,8]{1,0} fusion(%ynn_fusion.3), kind=kLoop, calls=%fused_computation.1
   %loop_add_fusion.2 = f32[2,8]{1,0} fusion(%wrapped_transpose), kind=kLoop, calls=%fused_computation.2
   %cublas-gemm.1 = (f32[2,8]{1,0}, s8[4]{0}) custom-call(%loop_add_fusion.2), custom_call_target="__cublas$gemm"
+  %custom-call.7 = f32[2,8]{1,0} custom-call(%loop_add_fusion.2), custom_call_target="TopK"
+  %custom-call.8 = f32[2,8]{1,0} custom-call(%loop_add_fusion.2), custom_call_target="xla_ffi_python_cpu_callback"
   %all-reduce.1 = f32[2,8]{1,0} all-reduce(%loop_add_fusion.2), replica_groups={}, to_apply=%region
   %while.1 = (s32[], f32[2,8]{1,0}) while(%tuple), condition=%cond, body=%body
   ROOT %copy.3 = f32[2,8]{1,0} copy(%all-reduce.1)
@@ -173,10 +229,12 @@ def test_the_compiled_program_tells_what_a_fusion_holds() -> None:
         "loop_add_fusion.2": "traffic",
         "loop_add_fusion_2": "traffic",
         "cublas-gemm.1": "product",
+        "custom-call.7": "traffic",
         "all-reduce.1": "communication",
         "copy.3": "layout",
     }
     assert {name: classes[name] for name in wanted} == wanted
+    assert "custom-call.8" not in classes and class_of("custom-call.8") == "other"  # what it does is not guessed
     assert containers == {"while.1"}
 
 

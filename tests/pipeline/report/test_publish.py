@@ -1,5 +1,6 @@
 """Records for everybody: what is copied, what is left out, and what the README then says."""
 
+from math import nan
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,14 +11,18 @@ import pytest
 import harness.paths
 from harness.errors import ProjectError
 from harness.paths import Results
+from harness.results.ceilings import CeilingsRecord, read_ceilings, write_ceilings
 from harness.results.parity import ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Record, read_record
+from harness.results.timeline import timeline_of
+from harness.results.timeline_file import read_timeline, write_timeline
 from main import main
 from pipeline.report import command
 from pipeline.report.publish import publish, shelves, without_owner
 from pipeline.report.readme import PART_OF_README
-from tests.made.report_records import CPU, passed, record, save
+from tests.made.explained_records import explanation
+from tests.made.report_records import CPU, H200, passed, record, save
 
 OWNER = {
     "node": "lab-7",
@@ -88,6 +93,38 @@ def test_full_records_are_copied_without_their_owner(results: Results, tmp_path:
         assert parity.metadata.environment == {"node": "node-1", "job": "jax_mnist_1"}
         np.testing.assert_array_equal(parity.kept["outputs"], NUMBERS["outputs"])
     assert [one.root for one in shelves(tmp_path / "published")] == [shelf.root]
+
+
+def test_timelines_and_ceilings_of_the_same_devices_go_along(results: Results, tmp_path: Path) -> None:
+    """Of three ceilings one is of another device; of two timelines one is not there any more."""
+    found = {path: read_record(path) for path in results.records().rglob("*.json")}
+    record_path, original = next((path, one) for path, one in found.items() if not one.measurement.quick)
+    assert original.result is not None
+    for name in ("kept-timeline.npz", "gone-timeline.npz"):
+        told = explanation({"aten::mm": (1, 1.0)}, step_ms=2.0, on_device=False, timeline=name)
+        changed = original.result.model_copy(update={"explanation": told})
+        save(original.model_copy(update={"result": changed}), results)
+    events = timeline_of([("aten::mm", 0.0, 1e-3, nan)])
+    kept = record_path.with_name("kept-timeline.npz")
+    write_timeline(kept, events, tracer="a tracer", on_device=False, steps=1, contents={})
+    for name, environment in {
+        "jax-1.json": original.environment,
+        "torch-1.json": original.environment | {"node": "lab-8"},
+        "torch-2.json": H200,
+    }.items():
+        made = CeilingsRecord(framework="jax", started_at="", ended_at="", environment=environment, ceilings=[])
+        write_ceilings(made, results.ceilings / name)
+    shelf = publish(results, "cpu-2-cores", tmp_path / "published")
+    assert [path.name for path in shelf.root.rglob("*-timeline.npz")] == ["kept-timeline.npz"]
+    copy = shelf.records() / kept.relative_to(results.records())
+    assert read_timeline(copy).about.names == ("aten::mm",)
+    ceilings = {path.name: read_ceilings(path) for path in sorted(shelf.ceilings.iterdir())}
+    assert {name: one.environment["node"] for name, one in ceilings.items()} == {
+        "jax-1.json": "node-1",
+        "torch-1.json": "node-2",
+    }
+    assert ceilings["jax-1.json"].environment["platform"] == "Linux-5.15.0-x86_64-with-glibc2.36"
+    assert "lab-" not in "".join(path.read_text() for path in shelf.ceilings.iterdir())
 
 
 def test_what_is_a_path_and_what_is_not() -> None:

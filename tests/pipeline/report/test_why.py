@@ -143,6 +143,21 @@ def test_more_busy_than_the_clock_says_refuses() -> None:
     assert why_sentence(why) == "Not explained: JAX: what ran under the tracer takes 105% of a step without it."
 
 
+@pytest.mark.parametrize(
+    ("on_device", "traced_ms", "refuses"),
+    [(True, 3.65, False), (True, 3.6, True), (False, 3.1, False), (False, 3.0, True)],
+)
+def test_a_step_that_is_slower_without_its_tracer_refuses(on_device: bool, traced_ms: float, refuses: bool) -> None:
+    """4 ms; 20 traced steps last at least as long as 19 whole ones, so 3.65 ms stand for 3.84 at most, 3.6 for 3.79:
+    104 and 106 %. On a CPU 3.1 and 3.0 stand for 3.26 and 3.16: 123 and 127 %."""
+    slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, on_device=on_device, traced_ms=traced_ms)
+    terms = terms_of(explained_mode(slow))
+    assert terms is not None
+    share = f"{4 * 19 / (20 * traced_ms):.0%}"
+    sentence = f"a step took {share} of one under the tracer, which makes none faster: something else was computed"
+    assert terms.refusals == ([sentence] if refuses else [])
+
+
 def test_nothing_traced_refuses() -> None:
     why = found(pair(explanation({}, step_ms=2.0), explanation({GEMM: (10, 3.9)}, step_ms=4.0)))
     assert why_sentence(why) == "Not explained: JAX: the tracer saw nothing run."
@@ -161,6 +176,13 @@ def test_step_of_the_explained_process_is_compared_with_the_records() -> None:
     slow = explained("torch", "eager", explanation({GEMM: (10, 3.9)}, step_ms=4.0), throughput=20_000.0)
     why = found([*explained("jax", "jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)), *slow])
     assert why.doubts == [("torch", "the explained process took 80% of the measured step time")]
+
+
+@pytest.mark.parametrize(("others", "doubts"), [(None, 0), (0.25, 0), (1.46, 1)])
+def test_company_on_a_cpu_is_a_doubt(others: float | None, doubts: int) -> None:
+    slow = explanation({"aten::mm": (10, 3.9)}, step_ms=4.0, on_device=False, other_cpus=others)
+    why = found(pair(explanation({"aten::mm": (10, 1.9)}, step_ms=2.0, on_device=False), slow))
+    assert why.doubts == doubts * [("torch", "other processes kept 1.5 CPUs busy while it was explained")]
 
 
 def test_on_a_cpu_operators_and_no_verdict_on_launches() -> None:
@@ -261,3 +283,54 @@ def test_prediction_stands_beside_the_graph_that_was_measured(graph_ms: float, w
     (line,) = prediction_lines([row_of(records)])
     assert line.startswith(f"PyTorch cnn-b100-fp32 eager without its waiting: {words}")
     assert line in page_html(sections(records, passed), {}, records, [], tmp_path)
+
+
+def at_batches(first: Any, *, larger: int, larger_ms: float, mode: str = "eager") -> list[str]:
+    """PyTorch at batch 100, where it is explained, and at a larger batch, where the step takes `larger_ms`."""
+    records = [
+        *explained("jax", "jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)),
+        *explained("torch", "eager", first),
+        *explained("torch", mode, None, throughput=1e5 / larger_ms, batch_size=larger),
+    ]
+    (section,) = sections(records, passed)
+    return prediction_lines(section.rows)
+
+
+@pytest.mark.parametrize(
+    ("larger_ms", "disagrees"),
+    [
+        (4.4, ""),
+        (9.0, ""),  # nearer to 6.6 than to 16
+        (11.0, ", which disagrees: the explanation is to be doubted"),  # the square root of 6.6 times 16 is 10.3
+    ],
+)
+def test_a_launch_bound_step_hardly_rises_with_its_batch(larger_ms: float, disagrees: str) -> None:
+    """4 ms, 1.65 of them busy: four times the batch keeps the GPU busy for 6.6 ms."""
+    slow = explanation({GEMM: (10, 1.65)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=2.3)
+    assert at_batches(slow, larger=400, larger_ms=larger_ms) == [
+        "PyTorch cnn-b100-fp32-eager, launch-bound, with 4 times the batch: 6.6 ms predicted, which hardly rises, "
+        f"from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("larger_ms", "disagrees"),
+    [(7.8, ""), (6.0, ""), (5.0, ", which disagrees: the explanation is to be doubted")],  # 4 times root 2 is 5.7
+)
+def test_a_step_of_products_rises_in_proportion_to_its_batch(larger_ms: float, disagrees: str) -> None:
+    slow = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
+    assert at_batches(slow, larger=200, larger_ms=larger_ms) == [
+        "PyTorch cnn-b100-fp32-eager, matrix products, with 2 times the batch: 8 ms predicted, in proportion, "
+        f"from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
+    ]
+
+
+def test_nothing_is_said_of_a_batch_where_there_is_nothing_to_say() -> None:
+    """A smaller batch, another mode, waiting that is not the host's, and a CPU."""
+    products = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
+    assert at_batches(products, larger=50, larger_ms=2.0) == []
+    assert at_batches(products, larger=200, larger_ms=8.0, mode="compiled") == []
+    waiting = explanation({GEMM: (10, 2.0)}, step_ms=4.0, other_gaps_ms=2.0)
+    assert at_batches(waiting, larger=200, larger_ms=8.0) == []
+    operators = explanation({"aten::mm": (10, 3.9)}, step_ms=4.0, on_device=False)
+    assert at_batches(operators, larger=200, larger_ms=8.0) == []
