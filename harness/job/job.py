@@ -150,10 +150,10 @@ class Job:
         return is_here and not (is_first and self._is_made(measurement))
 
     def _is_made(self, measurement: Measurement) -> bool:
-        """By this job: what others have made is skipped, and counted so."""
-        settled = self._settled_record(measurement)
-        record = _read(settled) if settled else None
-        return record is not None and record.job == self.folder.name
+        """By this job, also where it failed: an arm before the screening tries it again after a requeue. What others
+        have made is skipped, and counted so."""
+        records = map(_read, self.results.record_files(measurement))
+        return any(record.job == self.folder.name for record in records if record is not None)
 
     def _choose(self) -> None:
         """Of the replicates, keep those of the modes that can still be the fastest. Without a screening that is all."""
