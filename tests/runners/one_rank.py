@@ -14,11 +14,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 
 from harness.errors import CheckFailed
 from harness.measure.program import Session
 from harness.measure.world import World
 from harness.work import chunks
+from tests.made.captures import only_trace
 from tests.made.sessions import build, make_session, measure, with_small_images
 from tests.made.shallow import shallow_resnet
 from tests.made.wrong_kernels import one_tap_left_out
@@ -40,7 +42,9 @@ def main(framework: Any, world_json: str, folder: str) -> None:
 def do(framework: Any, task: dict[str, Any], **of_session: Any) -> Numbers:
     """In float64, unless the task says otherwise."""
     session = make_session(framework, **of_session, **{"precision": "fp64"} | task["session"])
-    with shallow_resnet():
+    with shallow_resnet(), pytest.MonkeyPatch.context() as patch:
+        if session.mode.run_as == "compiled":
+            only_trace(patch)
         return FUNCTIONS[task["what"]](with_small_images(session))
 
 
