@@ -1,7 +1,6 @@
 """The order of the tests, and what they start with."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tests.made.guardian import guarded_folder
 
 HERE = Path(__file__).parent
 FRAMEWORKS_IN_THIS_PROCESS = HERE / "runners"
-LONGEST = FRAMEWORKS_IN_THIS_PROCESS / "test_several_devices.py"
+LONGEST = ("test_several_devices.py", "test_train.py", "test_per_sample_gradients.py", "test_graphs.py")
 FAULTS = HERE / "faults"
 QUICK_FAULTS = FAULTS / "test_quick.py"
 SLOW = (
@@ -30,15 +29,17 @@ SLOW = (
 
 # Several files of tests run at a time (make test), and threads that wait for a core cost PyTorch more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# XLA takes longer to optimize programs that run once than these run. On a GPU it is left to do so.
-if shutil.which("nvidia-smi") is None:
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start a framework in pytest's own process come last: JAX's threads do not survive a fork, and the
-    others fork. The longest file of them comes first, so that no process waits for it at the end."""
-    items.sort(key=lambda item: (FRAMEWORKS_IN_THIS_PROCESS in item.path.parents, item.path != LONGEST))
+    others fork. The longest files of them come first, so that no process waits for one at the end."""
+    items.sort(
+        key=lambda item: (
+            FRAMEWORKS_IN_THIS_PROCESS in item.path.parents,
+            LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST),
+        )
+    )
     for item in items:
         if any(item.path.is_relative_to(HERE / name) for name in SLOW):
             item.add_marker("slow")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +24,33 @@ def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         yield
     jax.config.update("jax_compilation_cache_dir", None)
+
+
+RUN_FEW_TIMES = {
+    "test_gate_bites",
+    "test_gpt",
+    "test_graphs",
+    "test_imagenet100",
+    "test_inference",
+    "test_jax_many_models",
+    "test_jax_training_check",
+    "test_many_models",
+    "test_optimizer",
+    "test_products",
+    "test_programs",
+    "test_several_devices",
+}
+"""Files whose programs compute for less time than XLA takes to optimize them."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def optimized_only_where_it_pays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On a CPU; a GPU's programs are those that are timed."""
+    import jax
+
+    if Path(request.node.path).stem not in RUN_FEW_TIMES or jax.default_backend() != "cpu":
+        yield
+        return
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

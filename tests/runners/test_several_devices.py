@@ -54,6 +54,13 @@ ADAMW = {"optimizer": "adamw", "max_gradient_norm": 0.1, "epsilon": 1e-4}
 WHOLE_GRADIENTS = [("jax", "clipped_sum"), ("torch", "full"), ("torch", "clipped_sum")]
 """Of use case 4, as a measurement runs it; the first is both ways of JAX to have two devices."""
 
+ON_CPU = {
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # of programs that run a few times
+}
+
 Task = dict[str, Any]
 Tasks = dict[str, Task]
 
@@ -165,7 +172,7 @@ def run_ranks(framework: str, tasks: Tasks, worlds: list[World], folder: Path) -
         return subprocess.run(
             [sys.executable, "-m", "tests.runners.one_rank", framework, world.model_dump_json(), str(folder)],
             cwd=REPOSITORY,
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            env=os.environ | ON_CPU,
             capture_output=True,
             text=True,
             timeout=patience(200),

@@ -66,6 +66,7 @@ def test_table_by_hand() -> None:
     assert lines[3] == "| a product | 0 of 0 (0, 0, 0) | 1 of 2 (0, 0, 1) | 0 of 0 (0, 0, 0) |"
 
 
+@pytest.mark.nightly  # tests/runners/test_trace.py has real traces in any run
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_planted_takes_most_of_a_real_step(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else the machine does: which class takes most of the busy time."""

@@ -576,7 +576,7 @@ def test_frozen_plan_is_run_whatever_experiments_yaml_says_by_now(real_run: Real
     assert read_plan(folder.plan) == plan
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ["jax", pytest.param("torch", marks=pytest.mark.nightly)])
 def test_loss_that_is_not_finite_fails_and_the_step_is_named(framework: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     write_experiments(tmp_path, learning_rate="1e9")
