@@ -16,7 +16,7 @@ RUN := $(VENV)/bin/python
 .PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check lint bench
 
 help:  ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 22
 
 env: $(VENV)/installed-$(EXTRAS)  ## make .venv with what measurements need (again only when pyproject.toml changes)
 
@@ -34,7 +34,7 @@ test: env-dev  ## run the tests
 
 test-fast: env-dev  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
-	    -m "not slow and not slurm and not browser and not latex and not gpu"
+	    -m "not slow and not slurm and not browser and not latex and not gpu and not nightly"
 
 test-nightly: env-dev  ## what is left of the cross products: more models in more modes, real compilers
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m nightly

@@ -43,12 +43,16 @@ RUN_FEW_TIMES = {
 """Files whose programs compute for less time than XLA takes to optimize them."""
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def optimized_only_where_it_pays(request: pytest.FixtureRequest) -> Iterator[None]:
-    """On a CPU; a GPU's programs are those that are timed."""
+    """On a CPU, and by day; a GPU's programs are those that are timed."""
     import jax
 
-    if Path(request.node.path).stem not in RUN_FEW_TIMES or jax.default_backend() != "cpu":
+    if (
+        Path(request.node.path).stem not in RUN_FEW_TIMES
+        or request.node.get_closest_marker("nightly")
+        or jax.default_backend() != "cpu"
+    ):
         yield
         return
     jax.config.update("jax_disable_most_optimizations", True)

@@ -145,16 +145,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """(framework, task) -> what each of two ranks found."""
 
     @cache
-    def done(framework: str) -> Path:
-        folder = tmp_path_factory.mktemp(framework)
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
-        world = World(size=2, coordinator=coordinator)
-        run_ranks(framework, tasks_of(framework), [world.of_local_rank(rank) for rank in range(2)], folder)
-        return folder
+    def done(framework: str) -> Callable[[str], list[Numbers]]:
+        return ranks_of(framework, tasks_of(framework), tmp_path_factory.mktemp(framework))
 
-    return lambda framework, name: [dict(np.load(done(framework) / f"{name}.{rank}.npz")) for rank in range(2)]
+    return lambda framework, name: done(framework)(name)
+
+
+def ranks_of(framework: str, tasks: Tasks, folder: Path) -> Callable[[str], list[Numbers]]:
+    """Task -> what each of two ranks found."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
+    world = World(size=2, coordinator=coordinator)
+    run_ranks(framework, tasks, [world.of_local_rank(rank) for rank in range(2)], folder)
+    return lambda name: [dict(np.load(folder / f"{name}.{rank}.npz")) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +221,30 @@ def test_two_devices_train_the_same_on_both_sides(found: Found) -> None:
 def test_compiled_training_on_two_devices(found: Found, framework: str) -> None:
     """JAX's scan; PyTorch compiles the module inside DistributedDataParallel."""
     require_same(found(framework, "train-whole_step")[0], alone(framework, "train"))
+
+
+@pytest.mark.nightly
+def test_inductor_inside_data_parallel(tmp_path: Path) -> None:
+    tasks = {"train": train("parity", execution_mode="compiled") | {"by_inductor": True}}
+    for rank in ranks_of("torch", tasks, tmp_path)("train"):
+        require_same(rank, alone("torch", "train"))
+
+
+@pytest.mark.nightly
+def test_what_is_left_of_the_whole_of_jax(tmp_path: Path) -> None:
+    """Use case 4 as a measurement, with each sample's gradients, in both ways to have two devices; and rates and crops
+    in one process."""
+    whole = gradients("whole", PLAIN_MODE["jax"], "full")
+    for rank in ranks_of("jax", {"full": whole}, tmp_path)("full"):
+        require_checked(rank, "full")
+    tasks = {"full": whole, "recipe": tasks_of("jax")["recipe"]}
+    for task in tasks.values():
+        task["session"]["execution_mode"] = PROCESS_PER_NODE[task["session"]["use_case"]]
+    folder = tmp_path / "one-process"
+    folder.mkdir()
+    run_ranks("jax", tasks, [World(devices_per_rank=2)], folder)
+    require_checked(dict(np.load(folder / "full.0.npz")), "full")
+    require_same(dict(np.load(folder / "recipe.0.npz")), alone("torch", "recipe"))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
