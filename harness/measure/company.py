@@ -44,7 +44,8 @@ class Company:
         return max(0.0, self._others_s) / self._window_s
 
     def _read_busy_s(self) -> float | None:
-        """user, nice, system, irq and softirq (proc(5)), summed over this process's CPUs."""
+        """user, nice, system, irq, softirq and steal, which is other virtual machines' (proc(5)), summed over this
+        process's CPUs."""
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         try:
             lines = [line.split() for line in self._stat.read_text().splitlines()]
@@ -53,7 +54,7 @@ class Company:
         ticks = [[int(word) for word in words] for name, *words in filter(None, lines) if name in mine]
         if not any(map(any, ticks)):
             return None
-        return sum(sum(of_cpu[:3]) + sum(of_cpu[5:7]) for of_cpu in ticks) / os.sysconf("SC_CLK_TCK")
+        return sum(sum(of_cpu[:3]) + sum(of_cpu[5:8]) for of_cpu in ticks) / os.sysconf("SC_CLK_TCK")
 
     def _read_own_s(self) -> float:
         """Of all threads, and of the children that have ended."""

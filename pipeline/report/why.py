@@ -170,6 +170,9 @@ class Terms:
         short, long = (window.busy_s / window.steps for window in self.explanation.windows)
         if abs(long - short) > self.thresholds.windows * short:
             found.append(f"two traced windows differ by {abs(long - short) / short:.0%} in busy time")
+        traced_s = self.traced_step_s
+        if not self.on_device and traced_s and traced_s > (1 + self.thresholds.processes) * self.step_s:
+            found.append(f"a step took {traced_s / self.step_s:.0%} of its time under the tracer, and so its operators")
         if self.on_device and not self._same_kernels():
             found.append("not every step runs the same kernels")
         if dropped := sum(window.dropped for window in self.explanation.windows):

@@ -43,13 +43,14 @@ def explanation(
     other_gaps_ms: float = 0.0,
     on_device: bool = True,
     first_window: Kernels | None = None,
-    traced_ms: float = 50.0,
+    traced_ms: float | None = None,
     operations: int = 6_000_000_000,
     **changes: Any,
 ) -> Explanation:
+    traced_s = (step_ms if traced_ms is None else traced_ms) / 1e3
     windows = [
-        window(first_window or kernels, 10, host_gaps_ms, other_gaps_ms, 10 * traced_ms / 1e3),
-        window(kernels, 20, host_gaps_ms, other_gaps_ms, 20 * traced_ms / 1e3),
+        window(first_window or kernels, 10, host_gaps_ms, other_gaps_ms, 10 * traced_s),
+        window(kernels, 20, host_gaps_ms, other_gaps_ms, 20 * traced_s),
     ]
     blocks = Blocks(
         calls_per_block=10,

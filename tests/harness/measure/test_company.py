@@ -9,9 +9,10 @@ from harness.measure import company
 from harness.measure.company import Company
 
 
-def write_stat(path: Path, *, user: int, idle: int) -> None:
-    """Of CPUs 0, 1 and 2, in ticks of 0.01 s, in the order of proc(5): user, nice, system, idle, iowait, irq, ..."""
-    of_cpu = f"{user} 10 20 {idle} 999 1 2 777 0 0"
+def write_stat(path: Path, *, user: int, idle: int, steal: int = 777) -> None:
+    """Of CPUs 0, 1 and 2, in ticks of 0.01 s, in the order of proc(5): user, nice, system, idle, iowait, irq, softirq,
+    steal, guest and guest_nice."""
+    of_cpu = f"{user} 10 20 {idle} 999 1 2 {steal} 0 0"
     path.write_text("".join(f"cpu{name} {of_cpu}\n" for name in ("", 0, 1, 2)) + "intr 5\n")
 
 
@@ -32,6 +33,14 @@ def test_the_others_have_what_is_busy_and_not_ours(stat: Path) -> None:
     watched = Company(stat)
     write_stat(stat, user=1600, idle=900)
     assert watched.cpus() == pytest.approx(0.9)
+
+
+def test_other_virtual_machines_are_company(stat: Path) -> None:
+    """Each CPU was ours for 1.5 s and another machine's for 0.5 s: 1 s in 10."""
+    write_stat(stat, user=1000, idle=500, steal=0)
+    watched = Company(stat)
+    write_stat(stat, user=1150, idle=1300, steal=50)
+    assert watched.cpus() == pytest.approx(0.1)
 
 
 def test_alone_it_is_nobody(stat: Path) -> None:

@@ -185,6 +185,19 @@ def test_company_on_a_cpu_is_a_doubt(others: float | None, doubts: int) -> None:
     assert why.doubts == doubts * [("torch", "other processes kept 1.5 CPUs busy while it was explained")]
 
 
+@pytest.mark.parametrize(
+    ("on_device", "traced_ms", "doubted"), [(False, 4.7, False), (False, 4.8, True), (True, 4.8, False)]
+)
+def test_a_tracer_that_slows_a_cpu_is_a_doubt(on_device: bool, traced_ms: float, doubted: bool) -> None:
+    """20 steps of 4.7 ms stand for 19 of 4.95 ms at most, of 4.8 ms for 5.05: 124 and 126 % of 4 ms. A GPU's kernels
+    take what they take."""
+    slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, on_device=on_device, traced_ms=traced_ms)
+    terms = terms_of(explained_mode(slow))
+    assert terms is not None
+    sentence = "a step took 126% of its time under the tracer, and so its operators"
+    assert terms.doubts == ([sentence] if doubted else [])
+
+
 def test_on_a_cpu_operators_and_no_verdict_on_launches() -> None:
     fast = explanation({"aten::mm": (10, 1.9)}, step_ms=2.0, on_device=False)
     slow = explanation({"aten::mm": (10, 2.0), "aten::add": (5, 0.2)}, step_ms=4.0, dispatch_ms=4.0, on_device=False)
