@@ -31,6 +31,7 @@ from harness.measure.channel import Channel, ChildTask
 from harness.measure.clock import NO_TURNS
 from harness.measure.process import run_child
 from harness.measure.turns import Turns
+from harness.measure.world import World
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import FRAMEWORKS, First, Framework, JobPlan, Turn
 from harness.plan_file import read_plan, write_plan
@@ -117,6 +118,9 @@ def _run_rank(framework: Framework, place: str) -> int:
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
+    if place != "slurm":
+        for name, threads in thread_variables(world, len(os.sched_getaffinity(0))).items():
+            os.environ.setdefault(name, threads)
     channel = Channel(events, world.rank)
     caches = Path(task.caches) / str(world.rank)
     with ExitStack() as stack:
@@ -133,6 +137,17 @@ def _run_rank(framework: Framework, place: str) -> int:
         os.environ.update(cache_variables(caches, kept=task.caches_kept))
         turns = NO_TURNS if task.in_turns is None else Turns(channel, sys.stdin.buffer, task.in_turns)
         return run_child(framework, task.model_copy(update={"world": world}), channel, turns)
+
+
+def thread_variables(world: World, cpus: int) -> dict[str, str]:
+    """For each of several ranks of one machine the threads that compute on its share of the CPUs, as Slurm's tasks have
+    them; of OpenMP, which is PyTorch's, and of XLA. With a thread for every CPU each, PyTorch's ranks would take the
+    CPUs from each other by waiting actively. Ranks are not bound to CPUs: the threads that only communicate, which both
+    frameworks have, would have to wait for the one that computes."""
+    if world.size == 1:
+        return {}
+    threads = str(max(1, cpus // world.size))
+    return {"OMP_NUM_THREADS": threads, "NPROC": threads}
 
 
 def cache_variables(folder: Path, *, kept: bool) -> dict[str, str]:

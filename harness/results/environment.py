@@ -29,7 +29,7 @@ PACKAGE_PREFIXES = ("nvidia-", "jax-cuda", "pytorch-triton")
 
 VARIABLES = re.compile(
     r"XLA_\w+|JAX_\w+|TORCH\w*|PYTORCH_\w+|CUDA_\w+|CUDNN_\w+|CUBLAS_\w+|NVIDIA_\w+|NCCL_\w+|TRITON_\w+"
-    r"|OMP_\w+|MKL_\w+|OPENBLAS_\w+|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
+    r"|OMP_\w+|MKL_\w+|NPROC|OPENBLAS_\w+|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
     r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
 )
 CACHE_FOLDERS = {

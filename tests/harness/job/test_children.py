@@ -8,8 +8,9 @@ import pytest
 
 from harness.job import children
 from harness.job.children import child_environment, memory_fraction
-from harness.job.main import cache_variables
+from harness.job.main import cache_variables, thread_variables
 from harness.measure.channel import ChildTask
+from harness.measure.world import World
 from tests.made.faults import programs
 from tests.made.project import FakeProject
 
@@ -72,6 +73,15 @@ def test_jax_keeps_its_programs_only_for_another_process() -> None:
     variables = cache_variables(Path("/c/3"), kept=True)
     assert variables["JAX_ENABLE_COMPILATION_CACHE"] == "true"
     assert variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cpus", "threads"), [(1, 8, None), (2, 8, "4"), (3, 8, "2"), (2, 2, "1"), (4, 2, "1")]
+)
+def test_ranks_of_one_machine_share_its_cpus(ranks: int, cpus: int, threads: str | None) -> None:
+    """Equal parts for both frameworks' threads; at least one."""
+    variables = thread_variables(World(size=ranks), cpus)
+    assert variables == ({} if threads is None else {"OMP_NUM_THREADS": threads, "NPROC": threads})
 
 
 # A step that Slurm's controller does not start.
