@@ -36,6 +36,7 @@ RUN_FEW_TIMES = {
     "test_jax_training_check",
     "test_many_models",
     "test_optimizer",
+    "test_per_sample_gradients",
     "test_products",
     "test_programs",
     "test_several_devices",

@@ -32,8 +32,8 @@ Gradients = dict[str, np.ndarray]
 
 CLIP_NORM = 80.0
 """Among the norms of the first samples, which are 11 to 148: some are clipped, some are not."""
-BATCH_SIZE = 19
-"""Two chunks of 8 and a rest of 3."""
+CHUNK_SIZE, BATCH_SIZE = 3, 7
+"""Two chunks and a rest of one."""
 TOLERANCE = 1e-9
 PLAIN_MODE: dict[Framework, str] = {"jax": "vmap", "torch": "vmap_eager"}
 MODULES: dict[str, Any] = {"jax": jax_use_case, "torch": torch_use_case}
@@ -72,6 +72,7 @@ def compute(
         options={"output": output},
         precision="fp64",
         clip_norm=CLIP_NORM,
+        chunk_size=CHUNK_SIZE,
     )
     numbers = build(with_small_images(session)).parity()
     return {name.rpartition("/")[2]: numbers[name] for name in numbers if name not in ("outputs", "loss")}
@@ -126,7 +127,7 @@ def test_batch_gradient_is_the_mean_of_the_loop(framework: Framework, mode: str)
 @pytest.mark.parametrize("framework", PLAIN_MODE)
 def test_chunks_without_a_rest_and_a_rest_alone(framework: Framework, output: str) -> None:
     mode = {"jax": "chunked", "torch": "chunked_eager"}[framework]
-    for batch_size in (16, 3):
+    for batch_size in (2 * CHUNK_SIZE, CHUNK_SIZE - 1):
         actual = compute(framework, mode, output, batch_size)
         assert relative_error(actual, expected(output, batch_size)) < TOLERANCE, batch_size
 
