@@ -141,7 +141,10 @@ DASHES = {"JAX": [1, 0], "PyTorch": [5, 3]}
 
 
 def _numbers(title: str | Sequence[str], scale: Spec | None = None, **axis: Any) -> Spec:
-    """An axis."""
+    """An axis. A logarithmic one has a label at each tick that has room for it: d3's own rule leaves most of them blank
+    where the values are within a decade of each other."""
+    if scale == LOG:
+        axis["labelExpr"] = f"format(datum.value, '{axis.get('format', '~r')}')"
     found: Spec = {"type": "quantitative", "title": title}
     return found | ({"scale": scale} if scale else {}) | ({"axis": axis} if axis else {})
 
