@@ -36,6 +36,7 @@ def test_both_frameworks_build_as_many_parameters_as_are_declared() -> None:
     assert of_torch == of_jax == fineweb.BENCHMARK.model("gpt2").parameter_count == 124_373_760
 
 
+@pytest.mark.nightly  # of a smaller vocabulary: test_gpt.py
 def test_training_is_the_same_in_float64() -> None:
     """Logits, loss, gradients, moments and five steps of AdamW with clipping."""
     ours = build(session_of("jax", "train", precision="fp64", **ADAMW)).parity()

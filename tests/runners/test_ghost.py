@@ -229,6 +229,7 @@ def test_slices_are_of_one_sample_at_least() -> None:
     assert len(slices(5, 10, 1)) == 5
 
 
+@pytest.mark.nightly  # the check before each measurement would find it, too
 def test_jax_is_right_at_the_size_that_is_timed() -> None:
     """XLA's compiler for CPUs made a wrong norm of one layer at this batch size; see the barrier in squared_norms."""
     session = make_session(

@@ -32,7 +32,9 @@ def program(mode: str, model: str, precision: Precision, batches: str = "differe
     return build(session)
 
 
-@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize(
+    "precision", [pytest.param(one, marks=[] if one == "fp64" else pytest.mark.nightly) for one in TOLERANCE]
+)
 @pytest.mark.parametrize(
     ("mode", "model", "batches"),
     [

@@ -8,9 +8,8 @@ import pytest
 from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
 
 
-@pytest.mark.parametrize(
-    ("framework", "title"), [("jax", "JAX"), pytest.param("torch", "PyTorch", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly  # on a real Slurm, with both frameworks: tests/slurm/test_several_nodes.py, in any run
+@pytest.mark.parametrize(("framework", "title"), [("jax", "JAX"), ("torch", "PyTorch")])
 def test_main_ends_with_the_scaling_efficiency(framework: str, title: str, tmp_path: Path) -> None:
     """One device with a batch of 64 is the base line of two with 64 each. (Of two with 64 in all: the tests of the
     report.)"""

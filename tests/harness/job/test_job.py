@@ -576,7 +576,8 @@ def test_frozen_plan_is_run_whatever_experiments_yaml_says_by_now(real_run: Real
     assert read_plan(folder.plan) == plan
 
 
-@pytest.mark.parametrize("framework", ["jax", pytest.param("torch", marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # of a fake framework: FAULTS, and of the real ones without a job: tests/runners/test_train.py
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_loss_that_is_not_finite_fails_and_the_step_is_named(framework: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     write_experiments(tmp_path, learning_rate="1e9")

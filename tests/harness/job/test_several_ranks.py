@@ -166,7 +166,7 @@ def test_timeout_names_the_ranks_and_ends_them(repository: BehavingProject) -> N
     assert not any(is_alive(pid) for pid, _ in pids)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_signal_ends_all_ranks_and_the_next_start_goes_on(repository: BehavingProject, number: signal.Signals) -> None:
     folder = repository.job(repository.plan("all_gated", "well", devices=2))
     with repository.start(folder) as process:
