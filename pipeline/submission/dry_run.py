@@ -11,6 +11,7 @@ from harness.plan import JobPlan, Pair, Pairing
 from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.pairing import arms_of, is_interleaved
 from pipeline.submission.submit import run_arguments, script_name, split
+from pipeline.submission.time_use import advice
 
 
 def print_dry_run(
@@ -45,6 +46,7 @@ def print_dry_run(
     estimates = estimates_of(parts, results, scheduler)
     if any(one.measurements for one in estimates):
         lines.append(f"# {estimate_in_words(estimates, time_limit_minutes, has_limit=scheduler == 'slurm')}\n")
+    lines += [f"# {cell}: {text}\n" for cell, text in advice(parts, results).items()]
     if executor == "auto" and shutil.which("sbatch") is None:
         lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
     sys.stdout.write("".join(lines))

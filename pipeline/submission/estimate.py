@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from harness.paths import Results, timestamp
 from harness.plan import JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
@@ -146,8 +147,7 @@ def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> lis
     """Of each part that is submitted as one job."""
     known: dict[int, Estimate] = {}  # by the identity of the variants, which thousands of plans share
     # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
-    roots = [root for root in (results.records(), results.calibration) if root.is_dir()]
-    measured = {path.name for root in roots for path in root.iterdir()}
+    measured = measured_gpus(results)
 
     def of_plan(plan: JobPlan) -> Estimate:
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).is_dir():
@@ -157,6 +157,12 @@ def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> lis
         return known[id(plan.variants)]
 
     return [together([of_plan(plan) for plan in part.jobs]) for part in parts]
+
+
+def measured_gpus(results: Results) -> set[str]:
+    """By their names in experiments.yaml."""
+    roots = [root for root in (results.records(), results.calibration) if root.is_dir()]
+    return {path.name for root in roots for path in root.iterdir()}
 
 
 def _left(plan: JobPlan, results: Results, scheduler: str) -> Left:
@@ -178,14 +184,11 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
     """Of the newest records in a folder. What cannot be read tells nothing here; the report complains about it."""
     found: dict[str, list[float]] = defaultdict(list)
     screenings: list[float] = []
-    files = sorted(folder.glob("*.json"), key=lambda path: path.stem[-LENGTH_OF_TIMESTAMP:], reverse=True)
-    for path in files[:NEWEST]:
+    for path in newest_files(folder):
         try:
             content = json.loads(path.read_text())
             measurement = content["measurement"]
-            lasted = datetime.fromisoformat(content["ended_at"]) - datetime.fromisoformat(content["started_at"])
-            pairing = content.get("environment", {}).get("pairing") or {}
-            seconds = float(pairing.get("active_s") or lasted.total_seconds())
+            seconds = duration_s(content)
             if content["outcome"] not in SETTLED or measurement["quick"] != quick:
                 continue
             if measurement.get("stage") == "screening":
@@ -200,6 +203,20 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
         of_any=median(everything) if everything else None,
         of_screening=median(screenings) if screenings else None,
     )
+
+
+def newest_files(folder: Path) -> list[Path]:
+    """Of its records, the newest first."""
+    files = sorted(folder.glob("*.json"), key=lambda path: path.stem[-LENGTH_OF_TIMESTAMP:], reverse=True)
+    return files[:NEWEST]
+
+
+def duration_s(content: Mapping[str, Any]) -> float:
+    """Of a record as it is read from its file, without what it waited for its turn. Raises ValueError, KeyError,
+    TypeError or AttributeError where it is no record."""
+    lasted = datetime.fromisoformat(content["ended_at"]) - datetime.fromisoformat(content["started_at"])
+    pairing = content.get("environment", {}).get("pairing") or {}
+    return float(pairing.get("active_s") or lasted.total_seconds())
 
 
 def estimate_in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *, has_limit: bool) -> str:
@@ -236,10 +253,11 @@ def _known_from(estimates: Iterable[Estimate]) -> str:
     if known == count:
         return "from earlier records"
     unknown_training = any(one.trains and one.from_records < one.measurements for one in estimates)
-    training = ", without the training to its target, which only records tell" if unknown_training else ""
+    training = "the training to its target and " if unknown_training else ""
+    settings = f"the protocol's settings, without {training}long compilations, which only records tell"
     if known == 0:
-        return f"by the protocol's settings{training}: there are no earlier records of this kind"
-    return f"from earlier records ({known} of {count} measurements) and the protocol's settings{training}"
+        return f"by {settings}: there are no earlier records of this kind"
+    return f"from earlier records ({known} of {count} measurements) and {settings}"
 
 
 def _limit_in_words(estimates: Sequence[Estimate], time_limit_minutes: int) -> str:

@@ -141,8 +141,9 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     assert lines[2:] == [
         "# 1 job, at most 68 measurements; nothing was submitted.",
         "# About 68 measurements, 8 of them a short screening: about 42 min on one device, one job after the other, by "
-        "the protocol's settings: there are no earlier records of this kind. 1 of 1 jobs takes longer than "
-        "time_limit_minutes (30), up to 42 min: cut off, they are requeued, at most 1 time, and go on where they were.",
+        "the protocol's settings, without long compilations, which only records tell: there are no earlier records of "
+        "this kind. 1 of 1 jobs takes longer than time_limit_minutes (30), up to 42 min: cut off, they are requeued, "
+        "at most 1 time, and go on where they were.",
         "# There is no sbatch here: they would run on this machine, one after the other.",
     ]
     assert not (results / "jobs").exists()

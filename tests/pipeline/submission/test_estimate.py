@@ -186,8 +186,8 @@ def test_in_words() -> None:
     )
     assert estimate_in_words([estimate(45.0, from_records=4, screenings=6, trains=True)], 30, has_limit=False) == (
         "About 10 measurements, 6 of them a short screening: about 45 s on one device, one job after the other, from "
-        "earlier records (4 of 10 measurements) and the protocol's settings, without the training to its target, which "
-        "only records tell."
+        "earlier records (4 of 10 measurements) and the protocol's settings, without the training to its target and "
+        "long compilations, which only records tell."
     )
     assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], 30, has_limit=True).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."
