@@ -515,6 +515,7 @@ examples:
   python main.py calibrate --rounds 20             go on to 20 rounds
   python main.py calibrate --pairing both          the two tables of `together` and `interleaved`, same rounds
   python main.py calibrate --table                 what was found so far
+  python main.py calibrate --publish               for everybody: records and tables, without the names of machines
 """
 
 
@@ -540,6 +541,12 @@ def calibrate_parser() -> Parser:
     parser.add_argument("--quick", action="store_true", help="few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
     parser.add_argument("--table", action="store_true", help="measure nothing: print what was found so far")
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="measure nothing: copy the full records, without names of machines, accounts and folders, to "
+        "results/published/calibration/, and write the tables of --update-docs",
+    )
     parser.two_spellings(
         "--update-docs",
         action="store_true",
@@ -553,11 +560,14 @@ def calibrate_parser() -> Parser:
 def calibrate_command(arguments: argparse.Namespace) -> int:
     from pipeline.calibrate import calibrate, print_table
     from pipeline.report.calibrations import update_docs
+    from pipeline.report.publish import publish_calibrations
 
-    for flag, beside in (("update_docs", ()), ("table", ("results",))):
+    for flag, beside in (("update_docs", ()), ("publish", ("results",)), ("table", ("results",))):
         if getattr(arguments, flag):
             require_alone(calibrate_parser(), arguments, flag, *beside)
-    if arguments.update_docs:
+    if arguments.publish:
+        print(f"{publish_calibrations(read_results(arguments))} records are new in results/published/calibration/")
+    if arguments.publish or arguments.update_docs:
         update_docs()
         return 0
     if arguments.table:

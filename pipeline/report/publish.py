@@ -63,6 +63,26 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     return target
 
 
+def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
+    """The same of calibrations, which all lie in one folder: how many records were copied. What is there already stays.
+
+    Raises:
+        ProjectError: there is no record of a full calibration.
+        RecordError: the disk is full.
+    """
+    reading = read_records(sorted(results.calibration.rglob("*.json")), planted=True)
+    found = zip(reading.paths, reading.records, strict=True)
+    records = {path.relative_to(results.calibration): one for path, one in found if not one.measurement.quick}
+    if not records:
+        raise ProjectError(f"--publish: {results.calibration} has no record of a full calibration")
+    target = Results(root=published).calibration
+    nodes = {node: f"node-{number}" for number, node in enumerate(sorted({*_nodes(records.values())}), start=1)}
+    new = {path: record for path, record in records.items() if not (target / path).exists()}
+    for path, record in new.items():
+        write_record(_for_everybody(record, nodes), target / path)
+    return len(new)
+
+
 def _copy_timeline(record: Record, folder: Path, target: Path) -> None:
     """Kernels, operators and times: of their machine it knows nothing. It may have been removed since."""
     explanation = record.result and record.result.explanation

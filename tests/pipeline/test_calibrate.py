@@ -237,6 +237,7 @@ def test_fewer_than_three_rounds_are_refused(capsys: pytest.CaptureFixture[str])
         (["--table", "--framework", "nosuch"], "--table: measures nothing, so --framework says nothing here"),
         (["--table", "--rounds", "20"], "--table: measures nothing, so --rounds says nothing here"),
         (["--update-docs", "--table"], "--update-docs: measures nothing, so --table says nothing here"),
+        (["--publish", "--rounds", "20"], "--publish: measures nothing, so --rounds says nothing here"),
         (["--update-docs", "--results", "x"], "--update-docs: measures nothing, so --results says nothing here"),
     ],
 )

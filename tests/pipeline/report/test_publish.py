@@ -19,8 +19,10 @@ from harness.results.timeline import timeline_of
 from harness.results.timeline_file import read_timeline, write_timeline
 from main import main
 from pipeline.report import command
-from pipeline.report.publish import publish, shelves, without_owner
+from pipeline.report.calibration import read_calibrations
+from pipeline.report.publish import publish, publish_calibrations, shelves, without_owner
 from pipeline.report.readme import PART_OF_README
+from tests.made.calibration_records import process, processes
 from tests.made.explained_records import explanation
 from tests.made.report_records import CPU, H200, passed, record, save
 
@@ -181,3 +183,22 @@ def test_one_command_publishes_and_fills_the_readme(
     assert "look before you commit it" in capsys.readouterr().out
     assert main(["report", "--update-readme"]) == 0
     assert readme.read_text() == text
+
+
+def test_calibrations_lie_in_one_folder_without_their_owner(tmp_path: Path) -> None:
+    """Published once more, only what is new is copied; a quick calibration is none."""
+    made, shelf = Results(root=tmp_path / "results"), tmp_path / "published"
+    of_owner = [one.model_copy(update={"environment": one.environment | OWNER}) for one in processes(3)]
+    save(process(0, "unslowed_a", quick=True), made)
+    with pytest.raises(ProjectError, match="no record of a full calibration"):
+        publish_calibrations(made, shelf)
+    for one in of_owner[:-1]:
+        save(one, made)
+    assert publish_calibrations(made, shelf) == len(of_owner) - 1
+    save(of_owner[-1], made)
+    assert publish_calibrations(made, shelf) == 1
+    copies = [path.read_text() for path in (shelf / "calibration").rglob("*.json")]
+    assert len(copies) == len(of_owner)
+    assert not [text for text in copies if "lab-7" in text or "/home" in text or "interpreter" in text]
+    (published,), refused = read_calibrations([shelf / "calibration"])
+    assert published.rounds == 3 and not refused
