@@ -96,6 +96,16 @@ def test_what_the_docs_say_of_the_errors_is_in_the_published_calibration() -> No
         assert line in page, line
 
 
+def test_what_the_docs_say_of_both_pairings_is_in_the_published_calibration() -> None:
+    page = DOCS.read_text()
+    published, _ = read_calibrations([PUBLISHED_CALIBRATIONS])
+    spreads = {(one.is_interleaved, one.framework): one.spread for one in published if one.day == "2026-11-23"}
+    for is_interleaved, pairing in ((False, "together"), (True, "interleaved")):
+        jax, torch = (spreads[is_interleaved, framework] for framework in ("jax", "torch"))
+        assert jax is not None and torch is not None
+        assert f"| {pairing} | {100 * jax:.2f} % | {100 * torch:.2f} % |" in page
+
+
 def test_what_the_docs_say_of_plants_in_one_process_is_in_the_records() -> None:
     page = (DOCS.parent / "planted_slowdown.md").read_text()
     folder = REPOSITORY / "results" / "published" / "planted_slowdown"
