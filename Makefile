@@ -29,6 +29,9 @@ $(VENV)/installed-%: pyproject.toml install.sh
 demo: env  ## a small run of both frameworks on this machine, with a live table and the comparison at its end
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
 
+# Tests start hundreds of Python processes. Each would compile our modules anew where the shell forbids to keep what is compiled.
+test test-fast test-nightly test-faults: export PYTHONDONTWRITEBYTECODE :=
+
 test: env-dev  ## run the tests
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not faults and not nightly"
 

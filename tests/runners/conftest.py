@@ -12,10 +12,11 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="package", autouse=True)
 def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Of what both compilers make, also in the processes that these tests start."""
+    """Of what both compilers make: of pytest's workers together, also in the processes that these tests start."""
     import jax
 
-    folder = tmp_path_factory.mktemp("caches")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "caches"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "torch"))
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder / "jax"))

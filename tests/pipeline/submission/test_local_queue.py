@@ -221,7 +221,7 @@ def test_an_interleaved_pair_runs_in_one_arm(behaving: BehavingProject) -> None:
     one, other = behaving.records()
     assert took_turns(one, other)
     assert [state.state for state in job_states(behaving.results, folders)] == ["done", "done"]
-    assert [folder.local_end.exists() for folder in folders] == [True, True]
+    wait_until(lambda: all(folder.local_end.exists() for folder in folders), "the queue's word, after the last record")
     assert one.environment["pairing"]["pair"] == other.environment["pairing"]["pair"] > folders[0].stamp
 
 
