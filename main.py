@@ -533,10 +533,10 @@ def calibrate_parser() -> Parser:
     parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 3")
     add_job_flags(
         parser,
-        pairings=("together", "interleaved", "both", "separate"),
+        pairings=("auto", "together", "interleaved", "both", "separate"),
         help_of_pairing="together: processes of a framework one after the other; interleaved: two at once, which take "
-        "turns; both: each round in both ways, to compare them; separate: as together, in a job for each framework "
-        "(default: as in experiments.yaml)",
+        "turns; both: each round in both ways, to compare them; separate: as together, in a job for each framework; "
+        "auto: interleaved on a CPU, else together (default: as in experiments.yaml)",
     )
     parser.add_argument("--quick", action="store_true", help="few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
@@ -603,9 +603,10 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
 def add_job_flags(
     parser: Parser,
     *,
-    pairings: Sequence[str] = ("together", "interleaved", "separate"),
+    pairings: Sequence[str] = ("auto", "together", "interleaved", "separate"),
     help_of_pairing: str = "together: one job runs both frameworks of a cell in turn; interleaved: their processes "
-    "take turns, block by block; separate: one job for each framework (default: as in experiments.yaml)",
+    "take turns, block by block; separate: one job for each framework; auto: interleaved on a CPU where nothing is "
+    "screened, else together (default: as in experiments.yaml)",
 ) -> None:
     """How jobs are handed over and followed."""
     parser.add_argument(

@@ -4,6 +4,7 @@ A calibration is a pair of plans like any other. Its variants are one variant un
 CONDITIONS_IN_TURNS, or of both (harness/plan.py), and its replicates are the rounds.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -22,7 +23,7 @@ from harness.plan import (
     Scalar,
     Variant,
 )
-from pipeline.measure import JobFlags, hand_over
+from pipeline.measure import JobFlags, hand_over, runs_here_without_gpu
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import COMMAND, describe
 
@@ -47,7 +48,7 @@ Trials share rounds, so their shares are not independent: the number of rounds s
 
 Kind = Pairing | Literal["both"]
 """Of which pairing it is; `separate` is measured as `together` is, in a job for each framework."""
-CONDITIONS_OF: dict[Kind, tuple[str, ...]] = {
+CONDITIONS_OF: Mapping[Kind, tuple[str, ...]] = {
     "together": tuple(CONDITIONS),
     "separate": tuple(CONDITIONS),
     "interleaved": tuple(CONDITIONS_IN_TURNS),
@@ -59,10 +60,14 @@ def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, kind
     """Submit it; with --wait, follow it and print the table. Returns the exit status.
 
     Args:
-        kind: None takes the pairing of experiments.yaml.
+        kind: None takes the pairing of experiments.yaml, and where that is `auto` the one that it means here.
     """
     config = load_config(flags.config)
     kind = kind or config.pairing
+    if kind == "auto":
+        cells = [pair.cell for pair in expand(config, selection)]
+        is_on_cpu = runs_here_without_gpu(flags.executor) or all(cell.is_for_cpu for cell in cells)
+        kind = "interleaved" if is_on_cpu and all(cell.devices == 1 for cell in cells) else "together"
     pairs = calibration_pairs(config, selection, rounds=rounds or (3 if selection.quick else 12), kind=kind)
     # The frameworks are not compared here, so their jobs take turns replicate by replicate at the most.
     flags = replace(flags, pairing="separate" if kind == "separate" else "together")

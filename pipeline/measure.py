@@ -127,12 +127,15 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.pairing import as_paired
     from pipeline.submission.render import write_scripts
+    from pipeline.submission.submit import choose_executor, submit
+    from pipeline.watching.follow import follow
 
     results = flags.results
     require_writable(results)
     pairing = flags.pairing or config.pairing
     with without_collector():
-        pairs, refused = as_paired(pairs, pairing, config.cluster)
+        is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
+        pairs, refused = as_paired(pairs, pairing, config.cluster, is_on_cpu=is_on_cpu)
         for reason, cells in refused.items():
             print(f"Not interleaved but together: {', '.join(cells)}: {reason}")
         scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
@@ -141,9 +144,6 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
             return print_dry_run(
                 pairs, scripts, results, pairing=pairing, executor=flags.executor, time_limit_minutes=limit
             )
-
-    from pipeline.submission.submit import choose_executor, submit
-    from pipeline.watching.follow import follow
 
     executor = choose_executor(flags.executor)
     folders = submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
@@ -155,6 +155,13 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
         elsewhere = "" if results.root == DEFAULT_RESULTS else f" --results {shlex.quote(str(results.root))}"
         print(f"To follow them: python main.py status --watch{elsewhere}")
     return 0
+
+
+def runs_here_without_gpu(executor: Literal["auto", "slurm", "local"]) -> bool:
+    from harness.measure.gpu import usable_gpu_count
+    from pipeline.submission.submit import choose_executor
+
+    return executor != "slurm" and choose_executor(executor) == "local" and usable_gpu_count() == 0
 
 
 def require_writable(results: Results) -> None:

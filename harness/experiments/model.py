@@ -325,7 +325,7 @@ class Config(Frozen):
     data_dir: Annotated[Line, Field(validate_default=True)] = "data"
     """Absolute once validated: `~` and environment variables expanded, then relative to the repository."""
     cluster: ClusterConfig = ClusterConfig()
-    pairing: Pairing = "together"
+    pairing: Pairing = "auto"
     gpus: Annotated[dict[FileName, GpuConfig], Field(min_length=1)]
     matrix: MatrixConfig
     benchmarks: Annotated[dict[FileName, BenchmarkConfig], Field(min_length=1)]

@@ -27,6 +27,7 @@ from harness.job.tracker import NullTracker, Tracker, open_tracker
 from harness.job.turn import turn
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
+from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
 from harness.plan import PARTNERS, First, JobPlan, Measurement, Turn
 from harness.results.environment import code_digests, describe_environment, load_average
@@ -511,6 +512,10 @@ def _steps(jobs: Sequence[Job]) -> Iterator[Step]:
     taken = [(job, each) for job in jobs for each in job._taken()]
     taken.sort(key=lambda one: one[0].cut_offs.of(one[1]) >= LAST_AFTER)
     partners = _counterparts(first, others[0]) if others else _planted_partners(first)
+    mode = None if first.plan.cell.is_for_cpu or not partners else open_gpu().describe().get("compute_mode")
+    if mode in EXCLUSIVE_MODES:
+        first.teller.say(f"one process after the other, not in turns: the GPU takes one at a time (it is {mode})")
+        partners = {}
     of_id = {each.id: (job, each) for job, each in taken}
     seen: set[str] = set()
     for job, measurement in taken:

@@ -56,6 +56,8 @@ VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 """nvmlComputeMode_t."""
+EXCLUSIVE_MODES = ("exclusive_thread", "exclusive_process")
+"""A second process finds no device."""
 
 
 HIDDEN = ("", "-1", "NoDevFiles")

@@ -77,25 +77,32 @@ def is_interleaved(pair: Pair) -> bool:
 
 
 def as_paired(
-    pairs: Sequence[Pair], pairing: Pairing, cluster: ClusterConfig
+    pairs: Sequence[Pair], pairing: Pairing, cluster: ClusterConfig, *, is_on_cpu: bool = False
 ) -> tuple[list[Pair], dict[str, list[str]]]:
     """Their plans know whether their processes take turns.
 
+    `auto` is `interleaved` on a CPU, where calibrations found that equal processes then differ by a tenth to a sixth of
+    what they do one after the other (docs/studies/calibration.md). It is `together` for a job that screens, which then
+    begins with its first ratio, and on a GPU: none has been calibrated, both processes must fit into its memory at
+    once, and energy would come from every second replicate.
+
+    Args:
+        is_on_cpu: whatever the cells ask for.
+
     Returns:
-        The pairs; and where they cannot, the names of the cells by the reason.
+        The pairs; and where `interleaved` was asked for and cannot be, the names of the cells by the reason.
     """
-    if pairing != "interleaved":
-        return list(pairs), {}
     found: list[Pair] = []
     refused: dict[str, list[str]] = {}
     for pair in pairs:
         reason = why_not_interleaved(pair, cluster)
-        if reason is None:
+        is_better = (is_on_cpu or pair.cell.is_for_cpu) and not any(plan.screening for plan in pair.jobs)
+        if reason is None and (pairing == "interleaved" or (pairing == "auto" and is_better)):
             plans = tuple(plan.model_copy(update={"is_interleaved": True}) for plan in pair.jobs)
             found.append(pair.model_copy(update={"jobs": plans}))
         else:
             found.append(pair)
-            if len(pair.jobs) == 2 and not pair.cell.is_calibration:
+            if reason and pairing == "interleaved" and len(pair.jobs) == 2 and not pair.cell.is_calibration:
                 refused.setdefault(reason, []).append(pair.cell.name)
     return found, refused
 

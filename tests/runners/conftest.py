@@ -1,4 +1,5 @@
-"""These tests compare the frameworks, so they need both. Equal programs are compiled once for all of them."""
+"""These tests compare the frameworks, so they need both. Equal programs are compiled once for all of them, and XLA has
+one thread, as PyTorch has (tests/conftest.py)."""
 
 import os
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "torch"))
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder / "jax"))
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        patch.setenv("NPROC", "1")  # read when the first array is made
         jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         yield

@@ -140,9 +140,8 @@ def alone(framework: str, name: str) -> Numbers:
 Found = Callable[[str, str], list[Numbers]]
 
 JAX_BY_DAY = {
-    *("train", "train-apart", "train-collectives", "train-whole", "batch_norm", "agreements", "recipe"),
+    *("train", "train-apart", "train-collectives", "train-whole", "batch_norm", "agreements"),
     *("full-plain", "full-plain-collectives", "clipped_sum-plain", "clipped_sum-plain-collectives"),
-    "clipped_sum-whole",
 }
 """Every other task of two ranks is one more program of the same making. XLA takes a second or more for each."""
 ONE_PROCESS_BY_DAY = {"train", "train-collectives", "clipped_sum-plain", "clipped_sum-plain-collectives"}
@@ -375,7 +374,7 @@ def test_training_in_chunks(found: Found, framework: str) -> None:
         require_same(rank, expected)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@on_both_sides("recipe")
 def test_rates_and_crops_on_two_devices(found: Found, framework: str) -> None:
     for rank in found(framework, "recipe"):
         require_same(rank, alone("torch", "recipe"))
@@ -402,7 +401,9 @@ def require_same_course(numbers: Numbers, expected: Numbers) -> None:
     assert numbers["recompiles"] == 0
 
 
-@pytest.mark.parametrize(("framework", "output"), WHOLE_GRADIENTS)
+@pytest.mark.parametrize(
+    ("framework", "output"), [param(framework, f"{output}-whole", output) for framework, output in WHOLE_GRADIENTS]
+)
 def test_whole_per_sample_gradients(found: Found, framework: str, output: str) -> None:
     """Each rank's output passes the check against the float64 loop before it is timed."""
     ranks = found(framework, f"{output}-whole")

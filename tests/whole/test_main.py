@@ -16,10 +16,10 @@ from tests.made.project import copy_repository
 
 
 def call(
-    *words: str | Path, repository: Path = REPOSITORY, without_slurm: bool = False
+    *words: str | Path, repository: Path = REPOSITORY, without_slurm: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Not from the repository's folder: that must make no difference."""
-    environment = os.environ | ({"PATH": "/nowhere"} if without_slurm else {})
+    environment = os.environ | ({"PATH": "/nowhere"} if without_slurm else {}) | variables
     command = [sys.executable, str(repository / "main.py"), *map(str, words)]
     return subprocess.run(command, env=environment, cwd="/usr", capture_output=True, text=True, check=False)
 
@@ -180,6 +180,21 @@ def test_dry_run_of_a_pair_for_this_machine(copy: Path, config: Path, tmp_path: 
     pattern = r"bash '.*/(jax|torch)_mnist_1\.sh' .*/\1_mnist_1-\S+ --replicate (\w+) .*"
     arms = [match[1] + match[2] for line in lines[1:8] if (match := re.fullmatch(pattern, line))]
     assert arms == ["torchscreening", "jax0", "torch0", "torch1", "jax1", "jax2", "torch2"]
+
+
+def test_on_a_cpu_processes_take_turns_where_nothing_is_screened(copy: Path, tmp_path: Path) -> None:
+    """By the project's own experiments.yaml."""
+    flags = ["--benchmark", "mnist", "--use_case", "1", "--results", tmp_path / "results"]
+    flags += ["--executor", "local", "--dry-run"]
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    quick = call(*flags, "--quick", repository=copy, **hidden).stdout.splitlines()
+    assert quick[0].endswith("(jax, torch in turns, block by block)")
+    assert "--interleaved" in quick[1]
+    together = call(*flags, "--quick", "--pairing", "together", repository=copy, **hidden).stdout.splitlines()
+    screened = call(*flags, repository=copy, **hidden).stdout.splitlines()
+    on_slurm = call(*flags, "--quick", "--executor", "slurm", repository=copy, **hidden).stdout.splitlines()
+    for lines in (together, screened, on_slurm):
+        assert lines[0].endswith("(jax, torch in turn)")
 
 
 def test_dry_run_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,6 +146,26 @@ def test_who_is_first_alternates(jobs: Callable[[int], tuple[Job, Job]]) -> None
         ["eager + jit", "scan", "compiled"],
         ["jit + eager", "scan", "compiled"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "steps"),
+    [
+        ("exclusive_process", ["jit", "scan", "eager", "compiled"]),
+        ("default", ["jit + eager", "scan", "compiled"]),
+        (None, ["jit + eager", "scan", "compiled"]),  # NVML does not say
+    ],
+)
+def test_a_gpu_that_takes_one_process_at_a_time_has_no_turns(
+    mode: str | None,
+    steps: list[str],
+    jobs: Callable[[int], tuple[Job, Job]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(job_module, "open_gpu", lambda: SimpleNamespace(describe=lambda: {"compute_mode": mode}))
+    assert steps_of(jobs(0)) == steps
+    assert ("it is exclusive_process" in capsys.readouterr().out) == (mode == "exclusive_process")
 
 
 def test_what_is_left_of_a_pair_is_measured_by_itself(jobs: Callable[[int], tuple[Job, Job]]) -> None:

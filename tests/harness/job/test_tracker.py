@@ -329,7 +329,7 @@ def test_one_arm_waits_for_a_server_and_the_next_ones_do_not(
     with WandbServer() as gone:
         url = gone.url
     monkeypatch.setenv("WANDB_BASE_URL", url)  # nobody listens there any more
-    first = a_tracker(tmp_path, online=True)
+    first = a_tracker(tmp_path, online=True, init_timeout_s=wandb_process.IN_VAIN_S + 2)
     measure(first, a_measurement("jax"))
     first.close()
     second = a_tracker(tmp_path, online=True)

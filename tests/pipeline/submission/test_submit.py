@@ -18,7 +18,7 @@ from harness.experiments.model import FrameworkConfig
 from harness.paths import JobFolder, Results
 from harness.plan import Framework, MeasurementSettings, Pair, Screening
 from harness.results.record import write_record
-from pipeline.submission.pairing import Arm, arms_of, as_paired
+from pipeline.submission.pairing import Arm, arms_of, as_paired, is_interleaved
 from pipeline.submission.slurm import RunScript, sbatch_command, without_inherited_job
 from pipeline.submission.submit import _lane, choose_executor, find_twin, is_measured, run_arguments, script_name, split
 from pipeline.watching.jobs import JobState
@@ -216,6 +216,23 @@ def test_where_processes_cannot_take_turns_the_jobs_do_and_the_reason_is_told(tm
     assert not pair.jobs[0].is_interleaved
     assert list(refused) == ["cluster.frameworks gives the two a Python or a setup of their own, and one job runs both"]
     assert as_paired([several, one], "together", apart) == ([several, one], {})
+
+
+def test_by_itself_processes_take_turns_on_a_cpu_where_nothing_is_screened(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    screened = interleaved(project, gpu="cpu")
+    on_cpu, anywhere, several = (
+        pair.model_copy(update={"jobs": tuple(plan.model_copy(update={"screening": None}) for plan in pair.jobs)})
+        for pair in (screened, interleaved(project), interleaved(project, gpu="cpu", devices=2))
+    )
+
+    def takes_turns(*pairs: Pair, is_on_cpu: bool = False) -> list[bool]:
+        paired, refused = as_paired(pairs, "auto", project.config.cluster, is_on_cpu=is_on_cpu)
+        assert refused == {}  # nobody has asked for turns
+        return [is_interleaved(pair) for pair in paired]
+
+    assert takes_turns(screened, on_cpu, anywhere, several) == [False, True, False, False]
+    assert takes_turns(screened, on_cpu, anywhere, several, is_on_cpu=True) == [False, True, True, False]
 
 
 @pytest.mark.parametrize(
