@@ -127,8 +127,6 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.pairing import as_paired
     from pipeline.submission.render import write_scripts
-    from pipeline.submission.submit import choose_executor, submit
-    from pipeline.watching.follow import follow
 
     results = flags.results
     require_writable(results)
@@ -144,6 +142,9 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
             return print_dry_run(
                 pairs, scripts, results, pairing=pairing, executor=flags.executor, time_limit_minutes=limit
             )
+
+    from pipeline.submission.submit import choose_executor, submit
+    from pipeline.watching.follow import follow
 
     executor = choose_executor(flags.executor)
     folders = submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
