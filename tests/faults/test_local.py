@@ -16,7 +16,7 @@ from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
 from tests.made.faults import SmallDisk, overlaps, processes_of, run_of
-from tests.made.patience import wait_until
+from tests.made.patience import patience, wait_until
 from tests.made.project import BehavingProject, make_behaving_project
 
 GONE_S = 60.0
@@ -61,7 +61,7 @@ def test_a_second_run_waits_and_says_for_what(project: BehavingProject, other: B
     assert state.state == "running"
     assert other.records() == []
     project.gate.touch()
-    outputs = [process.communicate(timeout=300)[0] for process in (first, second)]
+    outputs = [process.communicate(timeout=patience(50))[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), outputs
     assert phase in outputs[1]
     assert overlaps([*project.records(), *other.records()]) == []
@@ -75,7 +75,7 @@ def test_a_waiting_run_goes_on_when_the_first_is_killed(project: BehavingProject
     wait_for_file(folder.heartbeat, other)
     first.kill()
     first.communicate()
-    output, _ = second.communicate(timeout=300)
+    output, _ = second.communicate(timeout=patience(50))
     assert second.returncode == 0, output
     assert [record.outcome for record in other.records()] == ["ok"]
     wait_until_over(project)
@@ -137,7 +137,7 @@ def test_a_killed_measurement(project: BehavingProject) -> None:
     job = project.start(folder)
     wait_for_file(project.pid, project)
     os.kill(int(project.pid.read_text()), signal.SIGKILL)
-    job.communicate(timeout=300)
+    job.communicate(timeout=patience(50))
     assert job.returncode == 1
     assert {mode: record.outcome for mode, record in project.by_mode().items()} == {"gated": "failed", "well": "ok"}
     assert "killed by SIGKILL (often the host's" in str(project.by_mode()["gated"].reason)
@@ -149,7 +149,7 @@ def test_a_stopped_measurement_is_a_timeout(project: BehavingProject) -> None:
     job = project.start(folder)
     wait_for_file(project.pid, project)
     os.kill(int(project.pid.read_text()), signal.SIGSTOP)
-    job.communicate(timeout=300)
+    job.communicate(timeout=patience(50))
     assert {mode: record.outcome for mode, record in project.by_mode().items()} == {"gated": "timeout", "well": "ok"}
     wait_until_over(project)
 
@@ -184,7 +184,7 @@ def test_what_does_not_fit_into_a_start_blocks_nothing(project: BehavingProject)
         wait_for_file(project.pid, project)
         assert set(project.by_mode()) == (set() if start < 2 else {"well"})
         job.send_signal(signal.SIGUSR2)
-        job.communicate(timeout=300)
+        job.communicate(timeout=patience(50))
         assert job.returncode == 75
     for _ in range(2):
         status, _ = project.resume(folder)
@@ -228,7 +228,7 @@ def test_strangers_find_no_open_port(project: BehavingProject) -> None:
     }
     assert not sockets & listening
     project.gate.touch()
-    output, _ = job.communicate(timeout=300)
+    output, _ = job.communicate(timeout=patience(50))
     assert job.returncode == 0, output
 
 

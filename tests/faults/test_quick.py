@@ -25,6 +25,7 @@ from pipeline.watching.cancel import cancel
 from pipeline.watching.jobs import JobState, Submission, is_local_queue, job_states, words_of
 from pipeline.watching.slurm_states import SlurmState
 from tests.made.faults import programs
+from tests.made.patience import patience
 from tests.made.project import FakeProject, make_project
 from tests.made.records import heartbeat
 
@@ -246,7 +247,7 @@ def test_two_submissions_at_once_make_one_job(fake: FakeProject) -> None:
         "project.submit(project.plan(sleep_s=2), executor='local')"
     )
     with python(code, str(fake.root)) as first, python(code, str(fake.root)) as second:
-        said = [process.communicate(timeout=120)[0] for process in (first, second)]
+        said = [process.communicate(timeout=patience(20))[0] for process in (first, second)]
     assert len(fake.results.job_folders()) == 1
     assert sum("in the local queue" in words for words in said) == 1
     assert sum("already, as job" in words for words in said) == 1

@@ -191,9 +191,7 @@ def test_a_rank_that_stops(project: BehavingProject, slurm: Cluster) -> None:
 
 def test_a_job_that_waits_in_slurm_for_a_device_gives_it_up(project: BehavingProject, slurm: Cluster) -> None:
     """What Slurm gave to it is its own: who is there hangs, and will not go."""
-    source = project.root / "harness" / "job" / "turn.py"
-    assert "PATIENCE_IN_SLURM_S = 600.0" in source.read_text()
-    source.write_text(source.read_text().replace("PATIENCE_IN_SLURM_S = 600.0", "PATIENCE_IN_SLURM_S = 2.0"))
+    project.change("harness/job/turn.py", ("PATIENCE_IN_SLURM_S = 600.0", "PATIENCE_IN_SLURM_S = 2.0"))
     held = (
         "import time; from harness.job.turn import keep_busy; keep_busy(); print('busy', flush=True); time.sleep(900)"
     )

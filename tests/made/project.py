@@ -7,6 +7,7 @@ make_behaving_repository(root, config)   the same with main.py, so with all that
 make_project(root)            queues and scripts are real; run.py is fake_run.py, whose measurement is a short sleep
 """
 
+import compileall
 import itertools
 import os
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,6 +39,7 @@ from harness.plan import (
 from harness.plan_file import write_plan
 from harness.results.record import Record, read_record
 from pipeline.submission.render import write_scripts
+from tests.made.guardian import marked_folder
 from tests.made.patience import patience
 
 COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "main.py", "experiments.yaml")
@@ -221,6 +224,16 @@ class BehavingProject(Project):
         arms = [(record.measurement.framework, record.measurement.replicate) for record in records]
         return [arm for arm, _ in itertools.groupby(arms)]
 
+    def change(self, module: str, *replacements: tuple[str, str]) -> None:
+        """Each text stands there once. A new file: the old one is one with that of the other projects."""
+        path = self.root / module
+        text = path.read_text()
+        for old, new in replacements:
+            assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {module}"
+            text = text.replace(old, new)
+        path.unlink()
+        path.write_text(text)
+
     def heartbeat(self, folder: JobFolder) -> Heartbeat:
         heartbeat = read_heartbeat(folder.heartbeat)
         assert heartbeat is not None
@@ -243,16 +256,32 @@ def make_project(root: Path) -> FakeProject:
 
 
 def make_behaving_project(root: Path) -> BehavingProject:
+    shutil.copytree(_behaving_files(), root, copy_function=_link, dirs_exist_ok=True)
+    (root / "pipeline").symlink_to(REPOSITORY / "pipeline")
+    return BehavingProject(root=root)
+
+
+@cache
+def _behaving_files() -> Path:
+    """Made and compiled once. What is in them now is in every project until it changes it: `BehavingProject.change`."""
+    root = marked_folder("behaving-")
     shutil.copytree(REPOSITORY / "harness", root / "harness", ignore=WITHOUT_CACHES)
     declared = MADE / "fake_framework" / "declared_behave.py"
     shutil.copyfile(declared, root / "harness" / "work" / "use_cases" / "behave.py")
-    (root / "pipeline").symlink_to(REPOSITORY / "pipeline")
     for framework in FRAMEWORKS:
         runner = root / f"{framework}_runner"
         shutil.copytree(MADE / "fake_framework", runner, ignore=WITHOUT_CACHES)
         for name in ("run.py", "__init__.py"):
             shutil.copyfile(REPOSITORY / f"{framework}_runner" / name, runner / name)
-    return BehavingProject(root=root)
+    assert compileall.compile_dir(root, quiet=1)
+    return root
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 def make_behaving_repository(root: Path, config: str) -> BehavingProject:

@@ -183,10 +183,7 @@ def test_a_calibration_is_submitted_followed_and_resumed(
 
 def test_the_plant_reaches_the_measurement(project: BehavingProject) -> None:
     """Four times slower, so that a busy machine cannot hide it."""
-    plan = project.root / "harness" / "plan.py"
-    text = plan.read_text()
-    assert text.count('"slower_10_percent": 0.10') == 1
-    plan.write_text(text.replace('"slower_10_percent": 0.10', '"slower_10_percent": 3.0'))
+    project.change("harness/plan.py", ('"slower_10_percent": 0.10', '"slower_10_percent": 3.0'))
     follow(project.submit_pairs(calibrated(project, rounds=1), executor="local"), project.results)
     (calibration,), _ = read_calibrations([project.results.calibration])
     (one,) = calibration.complete

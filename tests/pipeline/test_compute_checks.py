@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.compute_checks import TOO_LATE, UNKNOWN, WRONG_NUMBERS, Ran, compute, judge_compute, read_lines
 from pipeline.finding import Finding
+from tests.made.patience import patience
 
 
 def lines(*contents: dict[str, object]) -> str:
@@ -94,7 +95,7 @@ def test_a_process_that_hangs_is_ended_with_all_that_it_has_started() -> None:
         """,
         timeout_s=1.0,
     )
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < patience(5)  # and not the 100 s of the sleep
     finding = judge_compute("torch", ran)
     assert (finding.found, finding.way_out) == ("all-reduce: no answer in 1 s", TOO_LATE)
 

@@ -13,7 +13,7 @@ from harness.plan import JobPlan
 from pipeline.submission.slurm import RunScript, ScriptSlurm
 from tests.harness.job.test_job import is_alive
 from tests.harness.job.test_several_ranks import read_pids
-from tests.made.patience import wait_until
+from tests.made.patience import slowdown, wait_until
 from tests.made.project import BehavingProject, make_behaving_project
 from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
 from tests.slurm.cluster import Cluster
@@ -100,7 +100,8 @@ def test_ranks_are_the_tasks_of_a_step(slurm: Cluster, repository: BehavingProje
 
 
 def test_ranks_that_hang_are_ended_and_named(slurm: Cluster, repository: BehavingProject) -> None:
-    plan = repository.plan("all_gated", "well", devices=2, nodes=2, timeout_s=30.0)
+    timeout_s = round(16 * slowdown())
+    plan = repository.plan("all_gated", "well", devices=2, nodes=2, timeout_s=timeout_s)
     job = BatchJob(repository, plan, slurm)
     pids = [pid for pid, _ in read_pids(repository, 2)]
     assert all(is_alive(pid) for pid in pids)
@@ -108,7 +109,7 @@ def test_ranks_that_hang_are_ended_and_named(slurm: Cluster, repository: Behavin
     records = repository.by_mode()
     assert status == 1
     assert records["all_gated"].outcome == "timeout"
-    assert str(records["all_gated"].reason).startswith("not done after 30 s; log: "), output
+    assert str(records["all_gated"].reason).startswith(f"not done after {timeout_s} s; log: "), output
     assert str(records["all_gated"].reason).endswith("(no result from rank 0 on n1, 1 on n2)")
     assert records["well"].outcome == "ok"
     assert not any(is_alive(pid) for pid in pids)

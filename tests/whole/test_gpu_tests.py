@@ -12,6 +12,7 @@ from harness.plan import FRAMEWORKS
 from harness.work.declared import benchmark, use_case, use_case_names
 from tests.gpu import cases, group
 from tests.gpu.cases import ALL, Case, all_cases, left_out, models_of, options_of
+from tests.made.patience import slowdown
 
 CHILD = """
 import json, os, sys, time
@@ -59,7 +60,8 @@ def test_a_case_that_ends_or_blocks_its_process_costs_itself_alone(tmp_path: Pat
     names = ["jax-a", "jax-dies", "jax-b", "jax-hangs", "jax-c"]
     environment = {**os.environ, "WHO": "a child"}
     command = [sys.executable, "-c", CHILD]
-    answers = group.run_group(names, tmp_path / "log", environment, command=command, timeout_s=3)
+    timeout_s = round(2 * slowdown())
+    answers = group.run_group(names, tmp_path / "log", environment, command=command, timeout_s=timeout_s)
     assert {name: answer["outcome"] for name, answer in answers.items()} == {
         "jax-a": "ok",
         "jax-dies": "failed",
@@ -69,7 +71,7 @@ def test_a_case_that_ends_or_blocks_its_process_costs_itself_alone(tmp_path: Pat
     }
     assert answers["jax-a"]["words"] == "by a child"
     assert answers["jax-dies"]["words"] == f"the process ended with status 3; log: {tmp_path / 'log'}"
-    assert answers["jax-hangs"]["words"] == f"no answer in 3 s; log: {tmp_path / 'log'}"
+    assert answers["jax-hangs"]["words"] == f"no answer in {timeout_s} s; log: {tmp_path / 'log'}"
 
 
 def test_a_process_that_never_begins_ends_too(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from harness.plan import JobPlan, Registration
 from harness.results.timeline import window_of
 from harness.results.timeline_file import read_timeline
+from tests.made.patience import slowdown
 from tests.made.project import BehavingProject
 
 
@@ -71,10 +72,11 @@ def test_a_tracer_that_fails_costs_the_explanation_only(
 
 def test_a_tracer_that_hangs_is_ended(repository: BehavingProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT_OF_TRACER", "hangs")
-    assert repository.run(repository.plan("well", timeout_s=6))[0] == 0
+    timeout_s = round(4 * slowdown())
+    assert repository.run(repository.plan("well", timeout_s=timeout_s))[0] == 0
     (result,) = results(repository)
     assert result.blocks is not None
-    assert result.explanation_absent.startswith("timeout: not done after 6 s")
+    assert result.explanation_absent.startswith(f"timeout: not done after {timeout_s} s")
 
 
 def test_nobody_explains_where_the_settings_say_no(repository: BehavingProject) -> None:

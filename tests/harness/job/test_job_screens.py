@@ -64,11 +64,8 @@ def test_arms_of_a_pair_choose_by_what_the_screening_left(repository: BehavingPr
 
 def test_the_headline_is_measured_before_the_screening_and_not_again(repository: BehavingProject) -> None:
     """Three modes, of which `slower` is the headline, and `well` the fastest: 3 screenings and 2 x 2 replicates."""
-    declared = repository.root / "harness" / "work" / "use_cases" / "behave.py"
-    text = declared.read_text()
-    headed = text.replace('"torch": MODES}', '"torch": MODES}, headline={"torch": "slower"}')
-    assert headed != text
-    declared.write_text(headed)
+    headed = ('"torch": MODES}', '"torch": MODES}, headline={"torch": "slower"}')
+    repository.change("harness/work/use_cases/behave.py", headed)
     folder = repository.job(plan_of(repository, "slow", "well", "slower", always=("slower",)))
 
     def run(turn: str) -> str:

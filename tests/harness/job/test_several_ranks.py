@@ -7,7 +7,7 @@ import pytest
 
 from harness.results.record import Record
 from tests.harness.job.test_job import is_alive
-from tests.made.patience import wait_until
+from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import BehavingProject, make_behaving_project
 
 
@@ -124,10 +124,11 @@ def test_measurement_stands_whatever_becomes_of_its_control(three_ranks) -> None
 
 
 def test_control_that_takes_too_long_costs_only_itself(repository: BehavingProject) -> None:
-    status, _, _ = repository.run(repository.plan("control_hangs", devices=2, timeout_s=20.0))
+    timeout_s = round(8 * slowdown())
+    status, _, _ = repository.run(repository.plan("control_hangs", devices=2, timeout_s=timeout_s))
     record = repository.by_mode()["control_hangs"]
     assert (status, record.outcome) == (0, "ok")
-    assert str(record.result.blocks_alone_absent).startswith("timeout: not done after 20 s; log: ")
+    assert str(record.result.blocks_alone_absent).startswith(f"timeout: not done after {timeout_s} s; log: ")
 
 
 def test_failures_of_ranks_do_not_end_the_job(three_ranks) -> None:
@@ -155,10 +156,10 @@ def test_refused_by_all_ranks_is_an_answer(repository: BehavingProject) -> None:
 
 
 def test_timeout_names_the_ranks_and_ends_them(repository: BehavingProject) -> None:
-    folder = repository.job(repository.plan("all_gated", devices=2, timeout_s=15.0))
+    folder = repository.job(repository.plan("all_gated", devices=2, timeout_s=round(8 * slowdown())))
     with repository.start(folder) as process:
         pids = read_pids(repository, 2)
-        process.communicate(timeout=120)
+        process.communicate(timeout=patience(20))
     record = repository.by_mode()["all_gated"]
     assert record.outcome == "timeout"
     node = os.uname().nodename
@@ -172,7 +173,7 @@ def test_signal_ends_all_ranks_and_the_next_start_goes_on(repository: BehavingPr
     with repository.start(folder) as process:
         pids = read_pids(repository, 2)
         process.send_signal(number)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=patience(20))
     assert process.returncode == 75
     assert "stopped by a signal after 0 of 2" in output
     assert not any(is_alive(pid) for pid, _ in pids)
@@ -189,7 +190,7 @@ def test_nothing_outlives_a_killed_parent(repository: BehavingProject) -> None:
         pids = read_pids(repository, 3)
         assert {parent for _, parent in pids} == {process.pid}
         process.kill()
-        process.wait(timeout=120)
+        process.wait(timeout=patience(20))
         wait_until(lambda: not any(is_alive(pid) for pid, _ in pids), "all are gone")
     assert repository.by_mode() == {}
 

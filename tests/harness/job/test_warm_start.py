@@ -6,7 +6,7 @@ import pytest
 
 from harness.plan import JobPlan
 from harness.results.record import Result
-from tests.made.patience import wait_until
+from tests.made.patience import patience, wait_until
 from tests.made.project import BehavingProject
 
 
@@ -58,7 +58,7 @@ def test_signal_in_a_warm_start_keeps_the_record(repository: BehavingProject) ->
     with repository.start(folder) as process:
         wait_until(repository.pid.exists, "the warm start has begun")
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=patience(20))
     assert process.returncode == 75, output
     (record,) = repository.by_mode().values()
     assert record.outcome == "ok"

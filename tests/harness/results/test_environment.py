@@ -22,6 +22,7 @@ from harness.results.environment import (
     package_versions,
     relevant_variables,
 )
+from tests.made.patience import patience
 
 GIT_IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
 
@@ -175,7 +176,7 @@ def test_variables_that_matter_and_no_secret(monkeypatch: pytest.MonkeyPatch) ->
 def test_it_is_json_and_fast() -> None:
     started = time.perf_counter()
     text = json.dumps(describe_environment())
-    assert time.perf_counter() - started < 1.0  # about 0.1 s; the bound leaves room for a loaded machine
+    assert time.perf_counter() - started < patience(1)  # about 0.1 s
     assert json.loads(text)["python"] == platform.python_version()
 
 
