@@ -1,7 +1,7 @@
 """From experiments.yaml to the pairs of jobs that a command asks for. Pure: no file, no Slurm."""
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -385,35 +385,24 @@ def expand_variants(
     excluded = [
         partial for partial in config.excluded(benchmark, number, quick=quick) if partial.concerns(framework, benchmark)
     ]
-    combinations = (
-        combination
-        for model in models
-        for combination in itertools.product(
-            [model],
-            options,
-            [size for size in narrowing.batch_sizes if size % use_case.devices == 0]
-            if narrowing.batch_sizes
-            else config.batch_sizes(benchmark, model, number, quick=quick),
-            precisions,
-            modes,
-        )
-    )
-    variants = (
-        Variant(
-            model=model,
-            batch_size=batch_size,
-            precision=precision,
-            execution_mode=execution_mode,
-            options=chosen,
-        )
-        for model, chosen, batch_size, precision, execution_mode in combinations
-    )
-    return tuple(
-        variant
-        for variant in variants
-        if makes_sense(use_case.name, framework, benchmark, variant)
-        and not any(partial.matches(variant) for partial in excluded)
-    )
+    variants = []
+    for model in models:
+        sizes: Sequence[int] = config.batch_sizes(benchmark, model, number, quick=quick)
+        if narrowing.batch_sizes:
+            sizes = [size for size in narrowing.batch_sizes if size % use_case.devices == 0]
+        for chosen in options:
+            sensible = _modes_that_make_sense(modes, use_case.name, framework, benchmark, model, chosen)
+            variants += [
+                Variant(
+                    model=model,
+                    batch_size=batch_size,
+                    precision=precision,
+                    execution_mode=execution_mode,
+                    options=chosen,
+                )
+                for batch_size, precision, execution_mode in itertools.product(sizes, precisions, sensible)
+            ]
+    return tuple(variant for variant in variants if not any(partial.matches(variant) for partial in excluded))
 
 
 def _models_asked_for(narrowing: Narrowing, benchmark: str, use_case_name: str) -> list[str]:
@@ -426,17 +415,24 @@ def _models_asked_for(narrowing: Narrowing, benchmark: str, use_case_name: str) 
     ]
 
 
-def makes_sense(use_case_name: str, framework: Framework, benchmark_name: str, variant: Variant) -> bool:
-    """Whether its execution mode makes sense for its model and can do what its options ask for. Of names that are not
-    declared nothing is said here: the check of experiments.yaml, which tells of them, expands too."""
+def _modes_that_make_sense(
+    modes: Sequence[str],
+    use_case_name: str,
+    framework: Framework,
+    benchmark_name: str,
+    model_name: str,
+    options: Mapping[str, Scalar],
+) -> Sequence[str]:
+    """Those that make sense for the model and can do what the options ask for. Of names that are not declared nothing
+    is said here: the check of experiments.yaml, which tells of them, expands too."""
     if use_case_name not in use_case_names() or benchmark_name not in benchmark_names():
-        return True
+        return modes
     use_case = declared_use_case(use_case_name)
-    modes = [mode for mode in use_case.modes[framework] if mode.name == variant.execution_mode]
-    models = [model for model in declared_benchmark(benchmark_name).models if model.name == variant.model]
-    if not modes or not models or use_case.options.model_fields.keys() - variant.options.keys():
-        return True
-    return use_case.goes_with(modes[0], models[0], variant.options)
+    declared = {mode.name: mode for mode in use_case.modes[framework]}
+    models = [model for model in declared_benchmark(benchmark_name).models if model.name == model_name]
+    if not models or use_case.options.model_fields.keys() - options.keys():
+        return modes
+    return [name for name in modes if name not in declared or use_case.goes_with(declared[name], models[0], options)]
 
 
 def _combinations(axes: dict[str, tuple[Scalar, ...]]) -> list[dict[str, Scalar]]:

@@ -285,6 +285,10 @@ class QuickBenchmark(Frozen):
     """Of all use cases, beside what these exclude."""
 
 
+SAME_USE_CASE, SAME_BENCHMARK = QuickUseCase(), QuickBenchmark()
+"""Nothing is replaced. Made once, as they are looked at thousands of times."""
+
+
 class QuickConfig(Frozen):
     measurement: dict[str, Setting] = {}
     """Overrides of `measurement`, also of a use case's."""
@@ -381,7 +385,7 @@ class Config(Frozen):
         the use case's."""
         use_case = self.use_cases[number]
         of_benchmark = self.benchmarks[benchmark].settings.get(use_case.name, {})
-        of_quick = self.quick.use_cases.get(number, QuickUseCase()).settings if quick else {}
+        of_quick = self.quick.use_cases.get(number, SAME_USE_CASE).settings if quick else {}
         special = self._quick_benchmark(benchmark, quick=quick).settings.get(use_case.name, {})
         return {**use_case.settings, **of_benchmark, **of_quick, **special}
 
@@ -409,7 +413,7 @@ class Config(Frozen):
 
     def _quick_benchmark(self, name: str, *, quick: bool) -> QuickBenchmark:
         """What --quick replaces in it; nothing in a full run."""
-        return self.quick.benchmarks.get(name, QuickBenchmark()) if quick else QuickBenchmark()
+        return self.quick.benchmarks.get(name, SAME_BENCHMARK) if quick else SAME_BENCHMARK
 
     def protocol(self, number: int, *, quick: bool) -> MeasurementSettings:
         """The more special wins: --quick, then the use case."""

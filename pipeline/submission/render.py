@@ -55,11 +55,14 @@ def render_pair_script(
     templates: Path = REPOSITORY / "templates",
 ) -> str:
     """The script that runs both scripts of a pair in turn. Raises ProjectError as render_script."""
+    arms = [f"{arm.framework}:{arm.name}" for arm in arms_of(pair)]
     variables = header_variables(pair.name, pair.cell, config, results=results) | {
         "scripts": {
             plan.framework: f"{folder_of_scripts(repository)}/{script_in_folder(plan.name)}" for plan in pair.jobs
         },
-        "arms": arms_of(pair),
+        "arms": arms,
+        "has_screening": any(arm.endswith(":screening") for arm in arms),
+        "has_headline_first": ":first-" in arms[0],
         "is_interleaved": is_interleaved(pair),
     }
     return _render(templates, "pair.sh.j2", variables)

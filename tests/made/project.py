@@ -56,6 +56,7 @@ QUICK = {
 }
 
 
+@cache
 def small_config() -> Config:
     config = load_config(REPOSITORY / "experiments.yaml")
     cluster = config.cluster.model_copy(update={"cpus_per_task": 1, "time_limit_minutes": 30})

@@ -1,17 +1,11 @@
 """ResNet-18 of CIFAR-10 with one block in each of the first two stages, and no more: all kinds of its layers, sooner
 compiled."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from torch import nn
-from torchvision.models.resnet import BasicBlock, ResNet
-
-from jax_runner.layers import Layers, Sequential
-from jax_runner.models import cifar10 as jax_cifar10
-from torch_runner.models import cifar10 as torch_cifar10
+from harness.plan import Framework
 
 CHANNELS = 128
 """Of the last stage that is left."""
@@ -19,26 +13,34 @@ LAYERS_OF_BATCH_NORM = 6
 """The stem's, two in each of two blocks, and one beside the one that changes the shape."""
 
 
-class ShallowInJax(jax_cifar10.ResNet18):
-    def __init__(self, dtypes: dict[str, Any], batch_norm: Any) -> None:
-        super().__init__(dtypes, batch_norm)
-        self.layer3, self.layer4 = Sequential(), Sequential()
-        self.fc = Layers(dtypes, batch_norm).linear(CHANNELS, 10)
+def shallow_resnet(framework: Framework) -> AbstractContextManager[Any]:
+    """In this framework, which alone is imported."""
+    return {"jax": _in_jax, "torch": _in_torch}[framework]()
 
 
-def shallow_in_torch(num_classes: int) -> ResNet:
-    model = ResNet(BasicBlock, [1, 1, 1, 1])
-    model.layer3, model.layer4 = nn.Sequential(), nn.Sequential()
-    model.fc = nn.Linear(CHANNELS, num_classes)
-    return model
+def _in_jax() -> AbstractContextManager[Any]:
+    from jax_runner.layers import Layers, Sequential
+    from jax_runner.models import cifar10
+
+    class Shallow(cifar10.ResNet18):
+        def __init__(self, dtypes: dict[str, Any], batch_norm: Any) -> None:
+            super().__init__(dtypes, batch_norm)
+            self.layer3, self.layer4 = Sequential(), Sequential()
+            self.fc = Layers(dtypes, batch_norm).linear(CHANNELS, 10)
+
+    return mock.patch.multiple(cifar10, Sequential=lambda first, _second: Sequential(first), ResNet18=Shallow)
 
 
-@contextmanager
-def shallow_resnet() -> Iterator[None]:
-    """In both frameworks."""
-    with (
-        mock.patch.object(jax_cifar10, "Sequential", lambda first, _second: Sequential(first)),
-        mock.patch.object(jax_cifar10, "ResNet18", ShallowInJax),
-        mock.patch.object(torch_cifar10, "resnet18", shallow_in_torch),
-    ):
-        yield
+def _in_torch() -> AbstractContextManager[Any]:
+    from torch import nn
+    from torchvision.models.resnet import BasicBlock, ResNet
+
+    from torch_runner.models import cifar10
+
+    def shallow(num_classes: int) -> ResNet:
+        model = ResNet(BasicBlock, [1, 1, 1, 1])
+        model.layer3, model.layer4 = nn.Sequential(), nn.Sequential()
+        model.fc = nn.Linear(CHANNELS, num_classes)
+        return model
+
+    return mock.patch.object(cifar10, "resnet18", shallow)

@@ -57,7 +57,7 @@ def gated_numbers(
         session = replace(
             session, measurement=session.measurement.model_copy(update={"settings": settings}), pretrained=weights
         )
-    with shallow_resnet():
+    with shallow_resnet(framework):
         kept, shapes = condense(build(session).parity())
     metadata = ParityMetadata(key=key_of(session.measurement), outcome="ok", shapes=shapes, created_at="now")
     return ParityNumbers(metadata=metadata, kept=kept)

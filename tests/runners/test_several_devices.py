@@ -83,14 +83,14 @@ def tasks_of(framework: str) -> Tasks:
         "train": train("parity"),
         "train-apart": train("parity_apart"),
         "train-collectives": train("collectives"),
-        "train-whole": train("whole", batch_size=64),
+        "train-whole": train("whole", batch_size=16),
         "train-whole_step": train("parity", execution_mode={"jax": "scan", "torch": "compiled"}[framework]),
         "unchecked": train("check_of_the_control"),
         "missing_tap": train(
             "check_with_a_missing_tap", benchmark="mnist", model="cnn", batch_size=2, precision="fp32"
         ),
         "batch_norm": train(
-            "parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4, precision="fp32", batch_size=16
+            "parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4, precision="fp32", batch_size=8
         ),
         "agreements": train("agreements"),
         "losses_in_chunks": train("losses_in_chunks"),
@@ -361,7 +361,7 @@ def test_whole_training(found: Found, framework: str) -> None:
         require_same_course(rank, expected)
         np.testing.assert_array_equal(rank["calls"], ranks[0]["calls"])
         assert json.loads(str(rank["details"])) == {"batch_norm": "local", "processes": 2, "devices_per_process": 1}
-        assert rank["samples_per_step"] == 64
+        assert rank["samples_per_step"] == 16
 
 
 @on_both_sides("losses_in_chunks")
