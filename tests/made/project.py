@@ -226,12 +226,16 @@ class BehavingProject(Project):
         return [arm for arm, _ in itertools.groupby(arms)]
 
     def change(self, module: str, *replacements: tuple[str, str]) -> None:
-        """Each text stands there once. A new file: the old one is one with that of the other projects."""
-        path = self.root / module
-        text = path.read_text()
+        """Each text stands there once."""
+        text = (self.root / module).read_text()
         for old, new in replacements:
             assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {module}"
             text = text.replace(old, new)
+        self.rewrite(module, text)
+
+    def rewrite(self, module: str, text: str) -> None:
+        """A new file: the old one is one with that of the other projects."""
+        path = self.root / module
         path.unlink()
         path.write_text(text)
 
@@ -257,14 +261,24 @@ def make_project(root: Path) -> FakeProject:
 
 
 def make_behaving_project(root: Path) -> BehavingProject:
-    shutil.copytree(_behaving_files(), root, copy_function=_link, dirs_exist_ok=True)
+    files, changed_at = _behaving_files()
+
+    def link(source: str, target: str) -> None:
+        assert Path(source).stat().st_mtime_ns == changed_at[source], f"{source}: written by a test without `rewrite`"
+        try:
+            os.link(source, target)
+        except OSError:  # another file system
+            shutil.copy2(source, target)
+
+    shutil.copytree(files, root, copy_function=link, dirs_exist_ok=True)
     (root / "pipeline").symlink_to(REPOSITORY / "pipeline")
     return BehavingProject(root=root)
 
 
 @cache
-def _behaving_files() -> Path:
-    """Made and compiled once. What is in them now is in every project until it changes it: `BehavingProject.change`."""
+def _behaving_files() -> tuple[Path, dict[str, int]]:
+    """Made and compiled once, and when each was changed last. They are in every project until it changes them:
+    `BehavingProject.rewrite`."""
     root = marked_folder("behaving-")
     shutil.copytree(REPOSITORY / "harness", root / "harness", ignore=WITHOUT_CACHES)
     declared = MADE / "fake_framework" / "declared_behave.py"
@@ -275,14 +289,7 @@ def _behaving_files() -> Path:
         for name in ("run.py", "__init__.py"):
             shutil.copyfile(REPOSITORY / f"{framework}_runner" / name, runner / name)
     assert compileall.compile_dir(root, quiet=1)
-    return root
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
+    return root, {str(path): path.stat().st_mtime_ns for path in root.rglob("*")}
 
 
 def make_behaving_repository(root: Path, config: str) -> BehavingProject:

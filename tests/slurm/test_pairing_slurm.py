@@ -190,7 +190,7 @@ def test_the_script_of_a_pair_by_hand(project: BehavingProject, slurm: Cluster, 
     scripts = project.scripts([project.pair()])
     tell = "import os, sys\nprint(sys.argv[0], *sys.argv[-7:], flush=True)\nsys.exit('jax' in sys.argv[0])\n"
     for framework in ("jax", "torch"):
-        (project.root / f"{framework}_runner/run.py").write_text(tell)
+        project.rewrite(f"{framework}_runner/run.py", tell)
     script = str(scripts["any/pair_mnist_1"])
     log = project.root / "log"
     command = (
