@@ -41,7 +41,7 @@ def traced(run: Callable[[], Any]) -> tuple[Timeline, dict[str, KernelClass]]:
             jax.profiler.stop_trace()
         files = sorted(Path(folder).rglob("*.xplane.pb"))
         profiles = [ProfileData.from_file(str(path)) for path in files]
-        classes, containers = classes_of(_programs())
+        classes, containers = classes_of(_programs(_modules(profiles)))
         return timeline_from(profiles, containers), classes
 
 
@@ -90,11 +90,22 @@ def _operations(lines: Iterable[Any], containers: set[str]) -> Timeline:
     return timeline_of([(name, start, max(end, ends.get(number, end)), math.nan) for name, start, end, number in begun])
 
 
-def _programs() -> Iterator[str]:
-    """The text of all programs that are compiled, the longest last: it is the step's, and its names count."""
+def _modules(profiles: Iterable[Any]) -> set[str]:
+    """The names of the programs that ran."""
+    planes = [plane for profile in profiles for plane in profile.planes]
+    of_gpus = [plane for plane in planes if plane.name.startswith("/device:GPU:")]
+    events = (event for plane in of_gpus or planes for line in plane.lines for event in line.events)
+    found = (str(dict(event.stats).get("hlo_module", "")) for event in events)
+    return {name.partition("(")[0] for name in found if name}
+
+
+def _programs(modules: set[str]) -> Iterator[str]:
+    """The text of all programs that ran, the longest last: it is the step's, and its names count. Other programs have
+    operations of the same names. Of all programs that are compiled, where the profiler does not tell which ran."""
     executables = jax.local_devices()[0].client.live_executables()
-    texts = [module.to_string() for executable in executables for module in executable.hlo_modules()]
-    yield from sorted(texts, key=len)
+    compiled = [module for executable in executables for module in executable.hlo_modules()]
+    ran = [module for module in compiled if module.name in modules]
+    yield from sorted((module.to_string() for module in ran or compiled), key=len)
 
 
 # What is in XLA's operations, by the text of the compiled program.

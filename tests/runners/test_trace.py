@@ -275,9 +275,18 @@ def test_jax_traced_here() -> None:
 
     from jax_runner.trace import traced, tracer
 
+    def product_and_sum(matrix: jax.Array) -> jax.Array:
+        return (matrix @ matrix + jnp.sin(matrix)) / 256
+
+    def longer_program(matrix: jax.Array) -> jax.Array:
+        """With names like those of the other, for other things."""
+        for _ in range(6):
+            matrix = jnp.sin(matrix) @ (jnp.cos(matrix) / matrix.sum())
+        return jnp.where(matrix > 0, jnp.exp(matrix), 0).sum(0)
+
     matrix = jnp.ones((256, 256))
-    step = jax.jit(lambda a: (a @ a + jnp.sin(a)) / 256)
-    jax.block_until_ready(step(matrix))
+    step, other = jax.jit(product_and_sum), jax.jit(longer_program)
+    jax.block_until_ready((step(matrix), other(matrix)))
 
     def run() -> None:
         found = matrix
