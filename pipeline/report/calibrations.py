@@ -1,6 +1,7 @@
 """What calibrations say, in words: the tables of `main.py calibrate` and of docs/studies/calibration.md, and the
 report's sentences about each of its devices."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -126,13 +127,29 @@ def not_calibrated(found: Sequence[Calibration]) -> list[Framework]:
     return [framework for framework in FRAMEWORKS if framework not in {one.framework for one in found}]
 
 
+def for_terminal(device: str, found: Sequence[Calibration]) -> list[str]:
+    """A line for the newest calibration of each framework and pairing, and one for the frameworks without."""
+    newest = {(one.is_interleaved, one.framework): one for one in reversed(found) if one.trust and not one.quick}
+    if not newest:
+        return sentences(device, found)
+    told = [
+        f"{NAMES[framework]} {percent(newest[key].trust[0].found)} ({newest[key].trust[0].replicates} replicates"
+        f"{', interleaved' if is_interleaved else ''})"
+        for is_interleaved, framework in itertools.product((False, True), FRAMEWORKS)
+        if (key := (is_interleaved, framework)) in newest
+    ]
+    calibrated = f"Calibrated on {device}: of slowdowns of 2 % found: {', '.join(told)}; the report's page says more"
+    return [calibrated, *_without(device, found)]
+
+
 def sentences(device: str, found: Sequence[Calibration]) -> list[str]:
-    """For the terminal and for tables: one for each calibration, and one for the frameworks without."""
-    lines = [f"Calibrated on {device}: {_in_words(one)}" for one in found]
-    if missing := not_calibrated(found):
-        names = " and ".join(NAMES[framework] for framework in missing)
-        lines.append(f"Not calibrated on {device}: {names}; {COMMAND}")
-    return lines
+    """For the page and for tables: one for each calibration, and one for the frameworks without."""
+    return [*(f"Calibrated on {device}: {_in_words(one)}" for one in found), *_without(device, found)]
+
+
+def _without(device: str, found: Sequence[Calibration]) -> list[str]:
+    names = " and ".join(NAMES[framework] for framework in not_calibrated(found))
+    return [f"Not calibrated on {device}: {names}; {COMMAND}"] if names else []
 
 
 def _in_words(one: Calibration) -> str:

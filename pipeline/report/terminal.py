@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.quantities import THROUGHPUT, number, shown_in
 from pipeline.report import devices_axis
-from pipeline.report.calibrations import CalibratedDevices, sentences
+from pipeline.report.calibrations import CalibratedDevices, for_terminal
 from pipeline.report.ceilings import DeviceCeilings, ceiling_lines
 from pipeline.report.chance import chance_sentence
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
@@ -87,7 +87,7 @@ def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> Non
     if calibrated:
         console.rule(style="dim")
     for device, found in calibrated.items():
-        for sentence in sentences(device, found):
+        for sentence in for_terminal(device, found):
             console.print(sentence, highlight=False, markup=False)
 
 

@@ -4,6 +4,8 @@ import json
 import math
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from pipeline.report.calibrations import (
     PUBLISHED_CALIBRATIONS,
     calibrated_devices,
     describe,
+    for_terminal,
     in_short,
     published_text,
     sentences,
@@ -173,6 +176,18 @@ def test_in_words() -> None:
     assert in_short([]) == "Not calibrated on this device"
 
 
+def test_the_terminal_has_a_line_for_each_device() -> None:
+    trust = (Trust(replicates=3, false_in_aa=0.0, found=0.206),)
+    of_jax: Any = SimpleNamespace(framework="jax", is_interleaved=True, quick=False, trust=trust)
+    assert for_terminal(HERE, [of_jax, calibration(4), blind_to_2_percent(3)])[:1] == [
+        "Calibrated on CPU: A CPU: of slowdowns of 2 % found: PyTorch 100.0 % (3 replicates), JAX 20.6 % (3 "
+        "replicates, interleaved); the report's page says more"
+    ]
+    assert for_terminal(HERE, [calibration(4)])[1:] == ["Not calibrated on CPU: A CPU: JAX; python main.py calibrate"]
+    quick = [calibration(3, quick=True)]
+    assert for_terminal(HERE, quick) == sentences(HERE, quick)
+
+
 def test_quick_and_unfinished_calibrations_are_no_answer_in_short() -> None:
     assert in_short([calibration(3, quick=True)]) == "Not calibrated on this device"
     assert in_short([calibration(2)]) == "Not calibrated on this device"
@@ -197,7 +212,8 @@ def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert report_command(results, ReportOptions(figures=False), console, passed) == 0
     output = text(console)
     assert f"Warning: {broken}: not a record" in output
-    assert output.count("Calibrated on CPU: A CPU: PyTorch") == 2
+    newest = "Calibrated on CPU: A CPU: of slowdowns of 2 % found: PyTorch 0.0 % (3 replicates); the report's page"
+    assert output.count("Calibrated on CPU: A CPU") == output.count(newest) == 1
     assert "Not calibrated on CPU: Xeon: JAX and PyTorch; python main.py calibrate" in output
     assert "cnn-b256" not in output.partition("Calibrated on")[0]  # no comparison takes what was planted
     page = (results.report / "report.html").read_text()
