@@ -128,18 +128,10 @@ def not_calibrated(found: Sequence[Calibration]) -> list[Framework]:
 
 
 def for_terminal(device: str, found: Sequence[Calibration]) -> list[str]:
-    """A line for the newest calibration of each framework and pairing, and one for the frameworks without."""
-    newest = {(one.is_interleaved, one.framework): one for one in reversed(found) if one.trust and not one.quick}
-    if not newest:
-        return sentences(device, found)
-    told = [
-        f"{NAMES[framework]} {percent(newest[key].trust[0].found)} ({newest[key].trust[0].replicates} replicates"
-        f"{', interleaved' if is_interleaved else ''})"
-        for is_interleaved, framework in itertools.product((False, True), FRAMEWORKS)
-        if (key := (is_interleaved, framework)) in newest
-    ]
-    calibrated = f"Calibrated on {device}: of slowdowns of 2 % found: {', '.join(told)}; the report's page says more"
-    return [calibrated, *_without(device, found)]
+    """A line for the newest calibrations, and one for the frameworks without."""
+    if newest := _newest_in_words(found):
+        return [f"Calibrated on {device}{newest}; the report's page says more", *_without(device, found)]
+    return sentences(device, found)
 
 
 def sentences(device: str, found: Sequence[Calibration]) -> list[str]:
@@ -167,17 +159,21 @@ def _in_words(one: Calibration) -> str:
 
 
 def in_short(found: Sequence[Calibration]) -> str:
-    """For the first screen: the newest of each framework, with the fewest replicates."""
-    newest = {one.framework: one for one in reversed(found) if one.trust and not one.quick}
-    if not newest:
-        return "Not calibrated on this device"
+    """For the first screen."""
+    newest = _newest_in_words(found)
+    return f"Calibrated{newest}" if newest else "Not calibrated on this device"
+
+
+def _newest_in_words(found: Sequence[Calibration]) -> str:
+    """Of each framework and pairing, with the fewest replicates. Empty where none can say anything."""
+    newest = {(one.is_interleaved, one.framework): one for one in reversed(found) if one.trust and not one.quick}
     told = [
-        f"{NAMES[framework]} {percent(newest[framework].trust[0].found)} ({newest[framework].trust[0].replicates} "
-        "replicates)"
-        for framework in FRAMEWORKS
-        if framework in newest
+        f"{NAMES[framework]} {percent(newest[key].trust[0].found)} ({newest[key].trust[0].replicates} replicates"
+        f"{', interleaved' if is_interleaved else ''})"
+        for is_interleaved, framework in itertools.product((False, True), FRAMEWORKS)
+        if (key := (is_interleaved, framework)) in newest
     ]
-    return f"Calibrated; of slowdowns of 2 % found: {', '.join(told)}"
+    return f"; of slowdowns of 2 % found: {', '.join(told)}" if told else ""
 
 
 def percent(share: float) -> str:

@@ -180,7 +180,7 @@ def test_the_terminal_has_a_line_for_each_device() -> None:
     trust = (Trust(replicates=3, false_in_aa=0.0, found=0.206),)
     of_jax: Any = SimpleNamespace(framework="jax", is_interleaved=True, quick=False, trust=trust)
     assert for_terminal(HERE, [of_jax, calibration(4), blind_to_2_percent(3)])[:1] == [
-        "Calibrated on CPU: A CPU: of slowdowns of 2 % found: PyTorch 100.0 % (3 replicates), JAX 20.6 % (3 "
+        "Calibrated on CPU: A CPU; of slowdowns of 2 % found: PyTorch 100.0 % (3 replicates), JAX 20.6 % (3 "
         "replicates, interleaved); the report's page says more"
     ]
     assert for_terminal(HERE, [calibration(4)])[1:] == ["Not calibrated on CPU: A CPU: JAX; python main.py calibrate"]
@@ -212,7 +212,7 @@ def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert report_command(results, ReportOptions(figures=False), console, passed) == 0
     output = text(console)
     assert f"Warning: {broken}: not a record" in output
-    newest = "Calibrated on CPU: A CPU: of slowdowns of 2 % found: PyTorch 0.0 % (3 replicates); the report's page"
+    newest = "Calibrated on CPU: A CPU; of slowdowns of 2 % found: PyTorch 0.0 % (3 replicates); the report's page"
     assert output.count("Calibrated on CPU: A CPU") == output.count(newest) == 1
     assert "Not calibrated on CPU: Xeon: JAX and PyTorch; python main.py calibrate" in output
     assert "cnn-b256" not in output.partition("Calibrated on")[0]  # no comparison takes what was planted
