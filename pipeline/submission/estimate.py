@@ -21,7 +21,7 @@ START_S = 10.0
 SHARE_OF_LIMIT = 0.25
 """Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
 STOPS_BEFORE_LIMIT_S = 90.0
-"""A job of Slurm stops so long before its limit (templates/header.sh.j2)."""
+"""A job of Slurm stops so long before its limit (templates/base.sh.j2)."""
 LENGTH_OF_TIMESTAMP = len(timestamp())
 NEWEST = 60
 """Records that are read of each framework and cell."""

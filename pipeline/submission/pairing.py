@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from harness.experiments.model import ClusterConfig
@@ -42,20 +43,29 @@ def arms_of(pair: Pair) -> tuple[Arm, ...]:
     """Two replicates of the headline pair of one variant, the screenings, then A B B A A B: the two of a replicate are
     neighbours in time, and who is first alternates. So neither framework has the warmer GPU in all replicates, and a
     steady drift cancels over two of them. Interleaved jobs have one arm for both, and none before the screenings."""
-    replicates = pair.jobs[0].protocol.replicates
+    frameworks = tuple(plan.framework for plan in pair.jobs)
+    screened = tuple(plan.framework for plan in pair.jobs if plan.screening)
+    return _arms(frameworks, screened, _first_replicates(pair), pair.jobs[0].protocol.replicates, is_interleaved(pair))
+
+
+@cache  # thousands of pairs have the same
+def _arms(
+    frameworks: tuple[Framework, ...],
+    screened: tuple[Framework, ...],
+    first_replicates: range,
+    replicates: int,
+    interleaved: bool,
+) -> tuple[Arm, ...]:
     turns: list[tuple[Framework, Turn]] = [
-        (plan.framework, First(replicate))
-        for replicate in _first_replicates(pair)
-        for plan in _in_turn(pair.jobs, replicate)
+        (framework, First(replicate)) for replicate in first_replicates for framework in _in_turn(frameworks, replicate)
     ]
-    turns += [(plan.framework, "screening") for plan in pair.jobs if plan.screening]
-    partner = pair.jobs[-1].framework if is_interleaved(pair) else None
-    if partner is not None:
-        turns += [(pair.jobs[0].framework, replicate) for replicate in range(replicates)]
-    else:
-        turns += [
-            (plan.framework, replicate) for replicate in range(replicates) for plan in _in_turn(pair.jobs, replicate)
-        ]
+    turns += [(framework, "screening") for framework in screened]
+    turns += [
+        (framework, replicate)
+        for replicate in range(replicates)
+        for framework in (frameworks[:1] if interleaved else _in_turn(frameworks, replicate))
+    ]
+    partner = frameworks[-1] if interleaved else None
     return tuple(
         Arm(position=position, framework=framework, turn=turn, partner=partner if isinstance(turn, int) else None)
         for position, (framework, turn) in enumerate(turns)

@@ -256,6 +256,7 @@ def _environment(templates: Path) -> "jinja2.Environment":
         autoescape=False,  # shell, not HTML; values are quoted by the filters below
     )
     environment.filters["shell"] = shlex.quote
+    environment.filters["shell_join"] = shlex.join
     environment.filters["sbatch"] = quote_for_sbatch
     return environment
 
@@ -264,7 +265,7 @@ def _render(templates: Path, name: str, variables: dict[str, Any]) -> str:
     import jinja2
 
     try:
-        return _environment(templates).get_template(name).render(variables)
+        return _environment(templates).get_template(name).render(variables, template=name)
     except jinja2.UndefinedError as error:
         # Jinja names the variable only; the traceback's last frame in a template has its file and line.
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".j2")]
