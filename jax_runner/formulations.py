@@ -3,8 +3,8 @@
 A formulation turns a function of one model into one of N. What it takes and returns is laid out as the formulation
 wants it, so that a step moves no data:
 
-    vmap, map,      arrays [models, ...]
-    unrolled
+    vmap, patches,  arrays [models, ...]
+    map, unrolled
     side_by_side    the same, but images [batch, height, width, models, channels] and kernels of convolutions
                     [height, width, channels in, models, channels out], as XLA's grouped convolutions want them
     one for all     what all models share has no such axis
@@ -31,6 +31,11 @@ each other, the gradient of the losses' sum is each model's own. Of the gradient
 grouped weight gradient (`batch_group_count`), which a GPU has from cuDNN; of a vmapped gradient, a forward convolution
 whose window is the whole output (`feature_group_count`), which it has not. On a CPU the former is the one that XLA is
 slow at, by a factor of ten and more."""
+
+
+LAYOUTS = {**TOGETHER, "patches": "vmap"}
+"""By formulation, the one that its arrays are laid out as. In `patches` the model itself is written down in another way
+(layers.py)."""
 
 
 def over_models(function: OfOneModel, formulation: str, axes: Axes, count: int) -> Callable[..., Arrays]:

@@ -1,7 +1,7 @@
 """Layers that several models share, as PyTorch and torchvision define them, and other ways to compute the same ones.
 
-Depthwise convolutions and attention can be written down in more than one way. `use_taps` and `use_cudnn_attention`
-change it for all of a model's layers; the choice is part of the model's graphdef.
+Convolutions and attention can be written down in more than one way. `write_as` changes it for all of a model's layers;
+the choice is part of the model's graphdef.
 """
 
 from collections.abc import Callable, Sequence
@@ -144,13 +144,61 @@ class Layers:
 def write_as(model: nnx.Module, formulation: str) -> None:
     """Write the model's layers down as a mode's formulation has them; most formulations are not about layers. Raises
     Refused."""
-    changes = {"taps": use_taps, "cudnn_attention": use_cudnn_attention, "sorted_sums": use_sorted_sums}
+    changes = {
+        "taps": use_taps,
+        "patches": use_patches,
+        "cudnn_attention": use_cudnn_attention,
+        "sorted_sums": use_sorted_sums,
+    }
     change = changes.get(formulation)
     if change:
         change(model)
 
 
-# Depthwise convolutions
+# Convolutions
+
+
+def use_patches(model: nnx.Module) -> None:
+    """Every convolution of the model becomes a product of matrices, from now on; see `product_of_patches`. Raises
+    Refused where there is none."""
+    convolutions = [module for _, module in nnx.iter_modules(model) if isinstance(module, nnx.Conv)]
+    if not convolutions or any(module.feature_group_count > 1 for module in convolutions):
+        raise Refused("execution mode patches is for models with convolutions, all without groups")
+    for module in convolutions:
+        module.conv_general_dilated = product_of_patches
+
+
+def product_of_patches(
+    images: jax.Array,
+    kernel: jax.Array,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    *,
+    precision: Any = None,
+    **_conventions: Any,
+) -> jax.Array:
+    """A convolution without one: what the kernel sees at each position, times the kernel. Below vmap over models it is
+    one batched product of matrices, where a convolution would have a group for each model.
+
+    Along the width first, then along the height: as many slices as the sum of the two, not as their product.
+
+    Args:
+        images: [batch, height, width, channels].
+        kernel: [window height, window width, channels, channels out].
+        strides: by height and width.
+        padding: zeros before and after, by height and width.
+    """
+    padded = jnp.pad(images, ((0, 0), *padding, (0, 0)))
+    down, right = strides
+    height, width = (
+        (side - extent) // stride + 1
+        for side, extent, stride in zip(padded.shape[1:3], kernel.shape[:2], strides, strict=True)
+    )
+    columns = [padded[:, :, first : first + right * (width - 1) + 1 : right] for first in range(kernel.shape[1])]
+    in_a_row = jnp.stack(columns, axis=3)
+    rows = [in_a_row[:, first : first + down * (height - 1) + 1 : down] for first in range(kernel.shape[0])]
+    patches = jnp.stack(rows, axis=3).reshape(*images.shape[:1], height, width, -1)
+    return jnp.dot(patches, kernel.reshape(-1, kernel.shape[-1]), precision=precision)
 
 
 def use_taps(model: nnx.Module) -> None:

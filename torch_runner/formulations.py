@@ -5,10 +5,12 @@ Every formulation keeps its inputs in the layout that it computes in, so that a 
     separate modules     a list of N tensors [batch, ...]; images are channels_last, as in training
     stacked, dense       [models, batch, features]
     stacked, images      [batch, models * channels, height, width]: models side by side in the channels
+    patches              [models * batch, ...]: models one after the other among the samples; images are channels_last
     vmap                 [models, batch, ...]
     one batch for all    [batch, ...] for everybody
 """
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Protocol
@@ -72,6 +74,7 @@ def make_formulation(
         "streams": lambda: StreamedModels(make_model, task, count, shared, device),
         "grouped_conv1d": lambda: StackedModels(make_model, task, count, shared, device, dense=GroupedConv1d),
         "batched": lambda: StackedModels(make_model, task, count, shared, device, dense=BatchedLinear),
+        "patches": lambda: PatchedModels(make_model, task, count, shared, device),
         "vmap": lambda: VmappedModels(make_model, task, count, shared, device),
     }
     return makers[name]()
@@ -205,6 +208,39 @@ class StackedModels:
         return normal(own, generator), labels_like(lead, classes, generator)
 
 
+class PatchedModels(StackedModels):
+    """The same with every convolution as one batched matrix product of what its kernel sees at each position.
+
+    Matrix units take products of any shape, and a convolution with as many groups as models by channels that are few.
+    What it costs is memory: a kernel of 3 x 3 sees each pixel nine times.
+    """
+
+    def __init__(self, make_model: MakeModel, task: Task, count: int, shared: bool, device: torch.device) -> None:
+        self.task, self.count, self.shared = task, count, shared
+        model = make_model()
+        first, *_ = layers_of(model)
+        if not isinstance(first, nn.Conv2d):
+            raise Refused(
+                "execution mode patches is for models that begin with a convolution; of dense ones it is batched"
+            )
+        layers = {layer: patched_layer(layer, count, for_all=shared and layer is first) for layer in layers_of(model)}
+        self.model = replace_layers(model, layers.__getitem__).to(device)
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.model(inputs)
+        return outputs.unflatten(0, (self.count, -1))
+
+    def place(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return as_channels_last(inputs if self.shared else inputs.flatten(0, 1)), targets
+
+    def draw(
+        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        lead = (batch_size,) if self.shared else (self.count, batch_size)
+        inputs = normal((math.prod(lead), *shape[1:], shape[0]), generator).movedim(-1, 1)
+        return inputs, labels_like(lead, classes, generator)
+
+
 class VmappedModels:
     """torch.func: one model's function, vmapped over its stacked parameters."""
 
@@ -268,6 +304,55 @@ class BatchedLinear(nn.Module):
         return torch.baddbmm(self.bias.unsqueeze(1), inputs, self.weight.transpose(1, 2))
 
 
+class BatchedLinearOfSamples(BatchedLinear):
+    """The same from [models * batch, features] to [models * batch, features out]."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.unflatten(0, (self.count, -1))).flatten(0, 1)
+
+
+class BatchedConv2d(nn.Module):
+    """N convolutions as one batched matrix product of the patches that their kernels see."""
+
+    def __init__(self, layer: nn.Conv2d, count: int, *, for_all: bool) -> None:
+        """`for_all`: the layer sees a batch that all models share."""
+        super().__init__()
+        if layer.groups != 1 or layer.padding_mode != "zeros" or layer.bias is None or layer.dilation != (1, 1):
+            raise Refused(f"execution mode patches knows plain convolutions with a bias, not {layer}")
+        assert not isinstance(layer.padding, str)
+        self.count, self.for_all = count, for_all
+        self.window, self.stride, self.padding = layer.kernel_size, layer.stride, layer.padding
+        self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
+        self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[models * batch, channels, height, width], or [batch, channels, ...] for all models, to the first; both
+        channels_last."""
+        patches = self.patches_of(images)
+        *places, _ = patches.shape
+        of_models = patches.reshape(1 if self.for_all else self.count, -1, patches.shape[-1]).expand(self.count, -1, -1)
+        kernels = self.weight.permute(0, 3, 4, 2, 1).flatten(1, 3)
+        products = torch.baddbmm(self.bias.unsqueeze(1), of_models, kernels)
+        return products.reshape(-1, *places[1:], products.shape[-1]).movedim(-1, 1)
+
+    def patches_of(self, images: Tensor) -> Tensor:
+        """What the kernel sees at each position: [samples, height, width, window * channels].
+
+        Along the width first, then along the height, as jax_runner/layers.py::product_of_patches has it. F.unfold would
+        start a kernel for each image on CUDA (aten/src/ATen/native/cuda/Im2Col.cu).
+        """
+        (above, beside), (down, right) = self.padding, self.stride
+        padded = F.pad(images, (beside, beside, above, above)).movedim(1, -1)
+        height, width = (
+            (side - extent) // step + 1
+            for side, extent, step in zip(padded.shape[1:3], self.window, self.stride, strict=True)
+        )
+        columns = [padded[:, :, first : first + right * (width - 1) + 1 : right] for first in range(self.window[1])]
+        in_a_row = torch.stack(columns, 3)
+        rows = [in_a_row[:, first : first + down * (height - 1) + 1 : down] for first in range(self.window[0])]
+        return torch.stack(rows, 3).flatten(3)
+
+
 class GroupedConv1d(nn.Module):
     """N dense layers as one convolution with a kernel of 1 and N groups."""
 
@@ -329,6 +414,15 @@ def stacked_layer(layer: nn.Module, count: int, dense: "type[BatchedLinear | Gro
     if isinstance(layer, nn.Conv2d):
         return GroupedConv2d(layer, count)
     raise Refused(f"execution mode batched knows Conv2d and Linear with a bias, not {layer}")
+
+
+def patched_layer(layer: nn.Module, count: int, *, for_all: bool) -> nn.Module:
+    """Raises Refused for a layer that is no product."""
+    if isinstance(layer, nn.Linear) and layer.bias is not None:
+        return BatchedLinearOfSamples(layer, count)
+    if isinstance(layer, nn.Conv2d):
+        return BatchedConv2d(layer, count, for_all=for_all)
+    raise Refused(f"execution mode patches knows Conv2d and Linear with a bias, not {layer}")
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

@@ -10,6 +10,7 @@ whole step, state donated:
                     convolution has it; for models with convolutions
     grad_of_vmap, grad_of_side_by_side
                     the same, and the gradient is that of the losses' sum, which is each model's own
+    patches         vmap of a model whose convolutions are products of matrices
     unrolled        a Python loop over the models, unrolled inside the jit; each has its slice of stacked parameters
     map             jax.lax.map over stacked parameters: a loop in the program
 Of the phases, each is a jitted program of its own; what the step fuses across them and keeps in place, they do not.
@@ -49,6 +50,7 @@ from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.formulations import (
     FOR_ALL,
+    LAYOUTS,
     PER_MODEL,
     TOGETHER,
     Arrays,
@@ -60,6 +62,7 @@ from jax_runner.formulations import (
     place,
     stacked,
 )
+from jax_runner.layers import write_as
 from jax_runner.models import make_model
 from jax_runner.task import Inputs, in_float64, make_task, samples_of
 from jax_runner.weights import (
@@ -90,9 +93,9 @@ class ManyModels(OneProgram, Program):
     def __init__(self, session: Session[Device]) -> None:
         variant = session.measurement.variant
         self.session = session
-        self.problem = problem = Problem(session, model_dtypes(variant.precision))
+        self.problem = problem = Problem(session, model_dtypes(variant.precision), session.mode.formulation)
         self.together = session.mode.formulation in TOGETHER
-        self.formulation = TOGETHER.get(session.mode.formulation, session.mode.formulation)
+        self.formulation = LAYOUTS.get(session.mode.formulation, session.mode.formulation)
         if self.formulation == "side_by_side" and not problem.has_convolutions():
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
         self.samples_per_step = problem.count * variant.batch_size
@@ -331,7 +334,8 @@ class ForwardOnly(ManyModels):
 class Problem:
     """N models, their initial weights, learning rates and batches."""
 
-    def __init__(self, session: Session[Any], dtypes: dict[str, Any]) -> None:
+    def __init__(self, session: Session[Any], dtypes: dict[str, Any], formulation: str = "") -> None:
+        """`formulation`: how the model's layers are written down, if not plainly."""
         measurement, benchmark = session.measurement, session.benchmark
         options = Options.model_validate(measurement.variant.options)
         settings = Settings.model_validate(measurement.settings)
@@ -347,6 +351,7 @@ class Problem:
         given = [] if benchmark.drawn else given_batches(session.dataset, self.lead)
         self.task = make_task(session, self.dtype, given)
         self.model = make_model(session, dtypes)
+        write_as(self.model, formulation)
         self.graphdef = nnx.graphdef(self.model)
         self.drawn = benchmark.drawn
         if self.drawn:

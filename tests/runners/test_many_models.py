@@ -45,7 +45,7 @@ MODES = [
     ("torch", "vmap_eager"),
 ]
 DENSE_MODES = [("torch", "conv1d_loop_eager"), ("torch", "grouped_conv1d_eager")]
-CONVOLUTION_MODES = [("jax", "side_by_side")]
+CONVOLUTION_MODES = [("jax", "side_by_side"), ("jax", "patches"), ("torch", "patches_eager")]
 OF_A_GPU = ["streams_eager", "loop_eager_graph", "batched_compiled_graph", "vmap_max_autotune"]
 TRACED = [
     mode.name
@@ -63,6 +63,7 @@ CASES = [
     for batches, rates in AXES
     if (model in DEEP and batches == "different")
     or (model == "mlp" and batches == "same")
+    or (model == "convnet" and mode.startswith("patches"))
     or (mode in ("vmap", "batched_eager") and batches == "different")
 ]
 TIGHT = 1e-9
@@ -289,13 +290,15 @@ def test_a_wrong_step_is_found_and_never_timed(
         ("jax", "vmap"),
         ("jax", "side_by_side"),
         ("jax", "unrolled"),
+        ("jax", "patches"),
         ("torch", "loop_eager"),
         ("torch", "batched_eager"),
+        ("torch", "patches_eager"),
     ],
 )
 def test_drawn_batches_have_the_layout_of_given_ones(framework: Framework, mode: str) -> None:
     """Or what is timed would be another program than what is checked."""
-    for model in ("convnet",) if mode == "side_by_side" else ("mlp", "convnet"):
+    for model in ("convnet",) if mode.startswith(("side_by_side", "patches")) else ("mlp", "convnet"):
         for batches in ("different", "same"):
             program: Any = build(session(framework, mode, model, batches, "one"))
             given = layout(program)
@@ -326,9 +329,12 @@ def test_conv1d_is_refused_for_convolutions(mode: str) -> None:
         build(own)
 
 
-def test_side_by_side_is_refused_without_convolutions() -> None:
-    own = session("jax", "side_by_side", "mlp")
-    with pytest.raises(Refused, match="is for models with convolutions"):
+@pytest.mark.parametrize(
+    ("framework", "mode"), [("jax", "side_by_side"), ("jax", "patches"), ("torch", "patches_eager")]
+)
+def test_what_is_about_convolutions_is_refused_without(framework: Framework, mode: str) -> None:
+    own = session(framework, mode, "mlp")
+    with pytest.raises(Refused, match="is for models (with convolutions|that begin with a convolution)"):
         build(own)
 
 

@@ -9,6 +9,7 @@ Formulations (formulations.py), for how N models become one program:
     streams          the loop, each model's work in a CUDA stream of its own (GPU only)
     grouped_conv1d   dense layers of all models as one Conv1d of kernel 1 with N groups
     batched          dense layers as one batched product (baddbmm), convolutions as one with N groups
+    patches          dense layers and convolutions as one batched product, of what the kernels see
     vmap             torch.func: stack_module_state and vmap
 How they are run: operator by operator; models and losses as one torch.compile graph, forward and backward; that with
 more kernels tried; and each of these as one CUDA graph of the whole step, optimizer included
