@@ -69,6 +69,12 @@ BESIDE_THE_POOL_BYTES = 1.5 * 2**30
 JOB_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """By these a scheduler or a user ends a job. What they mean is the job's to decide; it kills its ranks."""
 
+UNFRAGMENTED: dict[Framework, dict[str, str]] = {
+    "jax": {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"},
+    "torch": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+}
+"""How each framework's allocator is told to keep the GPU's memory in one piece. JAX's default, which PREALLOCATE=false
+takes from it, and what PyTorch's own message about an allocation that did not fit advises."""
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 Events = queue.SimpleQueue[tuple[int, Event]]
@@ -111,7 +117,8 @@ class Children:
     def work(self, task: ChildTask, log: Path, hear: Callable[[Event], None]) -> RanksReport:
         """Do `task` on every rank. On return no process of it is left, or RanksStuckError comes next time.
 
-        What takes longer than the protocol's timeout is ended.
+        What takes longer than the protocol's timeout is ended. Whoever runs out of a GPU's memory is tried once more,
+        with an allocator that leaves no gaps: `out_of_memory` is an answer for good.
 
         Args:
             log: of rank 0 where there is one rank; see log_of_rank.
@@ -131,6 +138,9 @@ class Children:
             if not (self._is_step and was_never_started(report) and self._controller_comes_back()):
                 break
             report = self._work_once(task, nodes, log, hear)
+        if report.outcome == "out_of_memory" and self._may_be_fragments(task):
+            self._tell("out of memory; once more, with the GPU's memory in one piece")
+            report = self._work_once(task.model_copy(update={"is_unfragmented": True}), nodes, log, hear)
         self._was_killed = was_killed or report.outcome not in ("ok", "refused")
         return report
 
@@ -158,6 +168,11 @@ class Children:
         events: Events = queue.SimpleQueue()
         with self._running(task, nodes, log, lambda rank, event: events.put((rank, event))):
             return self._listen(task.measurement.protocol.timeout_s, Ranks(nodes, log), events, hear)
+
+    def _may_be_fragments(self, task: ChildTask) -> bool:
+        """Unless the user has told the allocator what to do."""
+        is_told = any(name in os.environ for name in UNFRAGMENTED[self._framework])
+        return self._stuck is None and not is_told and not self._cell.is_for_cpu and gpu_memory_bytes() is not None
 
     def _controller_comes_back(self) -> bool:
         give_up_at = time.monotonic() + CONTROLLER_PATIENCE_S
@@ -277,7 +292,10 @@ class _Process(ABC):
             stdout=subprocess.PIPE,
             stderr=stderr,
             cwd=REPOSITORY,
-            env=child_environment(for_cpu=task.measurement.cell.is_for_cpu),
+            env=child_environment(
+                for_cpu=task.measurement.cell.is_for_cpu,
+                unfragmented=task.measurement.framework if task.is_unfragmented else None,
+            ),
             start_new_session=True,  # its signals come from here alone
         )
         self._readers = [threading.Thread(target=self._read_events, daemon=True)]
@@ -433,12 +451,13 @@ def _job_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def child_environment(*, for_cpu: bool = False) -> dict[str, str]:
+def child_environment(*, for_cpu: bool = False, unfragmented: Framework | None = None) -> dict[str, str]:
     """Defaults that the caller may override, and no proxies: the ranks reach each other directly, and gRPC, which JAX's
     use, would ask a proxy for the way.
 
     Args:
         for_cpu: GPUs are hidden from both frameworks, whatever the caller's environment says.
+        unfragmented: the framework whose allocator keeps the GPU's memory in one piece.
 
     JAX may take almost all of the GPU's memory, as PyTorch may: its own limit is 75 %, whether it takes that at once or
     not. The variable for that has an older name, and JAX refuses both together (jaxlib/xla_client.py).
@@ -450,6 +469,8 @@ def child_environment(*, for_cpu: bool = False) -> dict[str, str]:
     }
     if "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:
         defaults["XLA_CLIENT_MEM_FRACTION"] = memory_fraction(gpu_memory_bytes())
+    if unfragmented:
+        defaults |= UNFRAGMENTED[unfragmented]
     given = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return defaults | given | (NO_GPU if for_cpu else {})
 

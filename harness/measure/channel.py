@@ -55,6 +55,8 @@ class ChildTask(Frozen):
     """Folder for the caches of all compilers; each rank has its own below it."""
     caches_kept: bool = False
     """They may be filled already, and stay for the next process. Else they are empty at first and removed."""
+    is_unfragmented: bool = False
+    """The framework keeps the GPU's memory in one piece: it had run out of it in its own way."""
     explain: bool = False
     """When all else is done and told: say where a step's time goes (harness/measure/explain.py)."""
     timeline: str = ""

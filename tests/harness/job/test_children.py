@@ -1,5 +1,6 @@
 """What children.py does that needs no child: test_job.py and test_several_ranks.py have the process itself."""
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +10,9 @@ import pytest
 from harness.job import children
 from harness.job.children import child_environment, memory_fraction
 from harness.job.main import cache_variables, thread_variables
-from harness.measure.channel import ChildTask
+from harness.measure.channel import MARK, ChildTask
 from harness.measure.world import World
+from harness.plan import Framework
 from tests.made.faults import programs
 from tests.made.project import FakeProject
 
@@ -19,7 +21,7 @@ OLD, NEW = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (OLD, NEW, "XLA_PYTHON_CLIENT_PREALLOCATE"):
+    for name in (OLD, NEW, "XLA_PYTHON_CLIENT_PREALLOCATE", "PYTORCH_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -120,3 +122,63 @@ def test_a_step_waits_for_a_controller_that_does_not_answer(
     assert len((tmp_path / "calls").read_text().split()) == calls
     assert bool(told) == (failures > 0)
     assert all(words.startswith("waits for Slurm's controller") for words in told)
+
+
+# Out of memory.
+
+FULL_AT_FIRST = """\
+import json, os, sys
+from pathlib import Path
+sys.stdin.readline()
+variables = [os.environ.get(name) for name in ("PYTORCH_ALLOC_CONF", "XLA_PYTHON_CLIENT_PREALLOCATE")]
+with Path("tries").open("a") as tries:
+    tries.write(json.dumps(variables) + "\\n")
+fits = Path("fits").exists() and len(Path("tries").read_text().splitlines()) > 1
+error = {"outcome": "refused" if fits else "out_of_memory", "reason": "told"}
+print("MARK 0 1/1", json.dumps({"kind": "error", "content": error}), flush=True)
+"""
+
+
+def out_of_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, framework: Framework, *, gpu_bytes: int | None
+) -> tuple[str, list[list[str | None]], list[str]]:
+    """The outcome, what each try had of the two variables, and what was told; the first try finds a full device."""
+    (folder / f"{framework}_runner").mkdir()
+    (folder / f"{framework}_runner" / "run.py").write_text(FULL_AT_FIRST.replace("MARK", MARK))
+    monkeypatch.setattr(children, "REPOSITORY", folder)
+    monkeypatch.setattr(children, "gpu_memory_bytes", lambda: gpu_bytes)
+    measurement = next(iter(FakeProject(root=folder).plan().measurements())).model_copy(update={"framework": framework})
+    monkeypatch.setattr(
+        children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: SimpleNamespace(process_per_node=False))
+    )
+    told: list[str] = []
+    made = children.Children(framework, measurement.cell, while_waiting=lambda: None, tell=told.append)
+    report = made.work(ChildTask(measurement=measurement, data_dir="data"), folder / "log", lambda _event: None)
+    return report.outcome, [json.loads(line) for line in (folder / "tries").read_text().splitlines()], told
+
+
+@pytest.mark.parametrize(
+    ("framework", "second"), [("jax", [None, "true"]), ("torch", ["expandable_segments:True", "false"])]
+)
+@pytest.mark.parametrize("fits", [True, False])
+def test_out_of_memory_is_believed_when_memory_had_no_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: Framework, second: list[str | None], fits: bool
+) -> None:
+    """Each framework has its own allocator, and its own way against fragments."""
+    if fits:
+        (tmp_path / "fits").touch()
+    outcome, tries, told = out_of_memory(tmp_path, monkeypatch, framework, gpu_bytes=2**33)
+    assert outcome == ("refused" if fits else "out_of_memory")
+    assert tries == [[None, "false"], second]
+    assert told == ["out of memory; once more, with the GPU's memory in one piece"]
+
+
+def test_it_is_believed_at_once_without_a_gpu_or_with_an_allocator_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, gpu_bytes in ((tmp_path / "cpu", None), (tmp_path / "told", 2**33)):
+        folder.mkdir()
+        if gpu_bytes:
+            monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
+        outcome, tries, told = out_of_memory(folder, monkeypatch, "torch", gpu_bytes=gpu_bytes)
+        assert (outcome, len(tries), told) == ("out_of_memory", 1, [])
