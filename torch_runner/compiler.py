@@ -200,5 +200,9 @@ def counted_replays() -> Iterator[list[int]]:
 
 
 def describe(mode: Mode) -> dict[str, Any]:
-    """For the record: what torch.compile was told."""
-    return {} if mode.run_as == "eager" else {"inductor_options": compile_options(mode).get("options")}
+    """For the record: what torch.compile was told, and how many processes compile kernels beside each other."""
+    if mode.run_as == "eager":
+        return {}
+    from torch._inductor import config
+
+    return {"inductor_options": compile_options(mode).get("options"), "inductor_workers": config.compile_threads}
