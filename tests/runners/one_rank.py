@@ -152,6 +152,26 @@ def in_step(program: Any) -> list[int]:
     return [reduced, len(called) - reduced]
 
 
+def graphs_in_step(session: Session[Any]) -> Numbers:
+    """How many graphs PyTorch's compiler is given for a step with communication, and then for one without."""
+    from torch_runner import compiler
+
+    given: list[Any] = []
+
+    def take(graph: Any, _inputs: Any) -> Any:
+        given.append(graph)
+        return graph.forward
+
+    counts = {}
+    with mock.patch.object(compiler, "compile_options", lambda _mode: {"fullgraph": True, "backend": take}):
+        for name in ("joined", "apart"):
+            program = build(session, joined=name == "joined")
+            program.step()
+            counts[name] = np.array(len(given))
+            given.clear()
+    return counts
+
+
 def agreements(session: Session[Any]) -> Numbers:
     """What the ranks agree on, and how many programs that compiles once it has been done."""
     device, rank = session.device, session.world.rank
@@ -189,6 +209,7 @@ FUNCTIONS: dict[str, Callable[[Session[Any]], Numbers]] = {
         check_of_the_control,
         check_with_a_missing_tap,
         collectives,
+        graphs_in_step,
         agreements,
         whole,
     )
