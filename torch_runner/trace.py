@@ -33,7 +33,7 @@ def traced(run: Callable[[], Any]) -> tuple[Timeline, dict[str, KernelClass]]:
     """The timeline of `run`, which must wait for its work; and the classes of kernels that their names do not tell, by
     name: of PyTorch's all do."""
     activity = ProfilerActivity.CUDA if torch.cuda.is_available() else ProfilerActivity.CPU
-    with _named_kernels() as are_named, profile(activities=[activity]) as profiler:
+    with _named_kernels() as are_named, profile(activities=[activity], acc_events=True) as profiler:
         run()
     with tempfile.TemporaryDirectory(prefix="trace-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "trace.json"
