@@ -141,8 +141,10 @@ def assert_equal_model_by_model(actual: Numbers, expected: Numbers, tolerance: f
 
 def is_nightly(case: tuple[str, ...]) -> bool:
     """XLA compiles these for long. One model has each mode of JAX in any run of the tests."""
-    _, mode, model, *_ = case
-    return (mode in ("unrolled", "map") and model != "mlp") or (mode == "side_by_side" and model != "convnet")
+    _, mode, model, batches, _ = case
+    if mode in ("side_by_side", "patches"):
+        return model != "convnet" or batches == "same"
+    return mode in ("unrolled", "map") and model != "mlp"
 
 
 @pytest.mark.parametrize(
