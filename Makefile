@@ -33,7 +33,7 @@ demo: env  ## a small run of both frameworks on this machine, with a live table 
 test test-fast test-nightly test-faults: export PYTHONDONTWRITEBYTECODE :=
 
 test: env-dev  ## run the tests
-	$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not faults and not nightly"
+	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not faults and not nightly"
 
 test-fast: env-dev  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \

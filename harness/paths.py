@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.plan import Cell, JobPlan, Measurement, Turn
+from harness.plan import Cell, JobPlan, Measurement, Share
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = REPOSITORY / "README.md"
@@ -155,10 +155,10 @@ class JobFolder:
         """The script as it was when it was submitted. Absent where sbatch, which keeps such a copy, took this one."""
         return self.root / "script.sh"
 
-    def arm(self, turn: Turn) -> Path:
+    def arm(self, share: Share) -> Path:
         """Of a job that runs in turn with the other framework's: what submitit keeps of its screening, or of this one
         replicate."""
-        return self.root / arm_name(turn)
+        return self.root / arm_name(share)
 
     @property
     def cut_offs(self) -> Path:
@@ -176,9 +176,9 @@ class JobFolder:
         return self.root / "cancelled"
 
 
-def arm_name(turn: Turn) -> str:
+def arm_name(share: Share) -> str:
     """`screening`, `r0`, or `first-1`."""
-    return f"r{turn}" if isinstance(turn, int) else str(turn)
+    return f"r{share}" if isinstance(share, int) else str(share)
 
 
 def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:

@@ -33,7 +33,7 @@ class First:
         return f"first-{self.replicate}"
 
 
-Turn = int | Literal["screening"] | First
+Share = int | Literal["screening"] | First
 """What an arm of a pair measures: a replicate by its number, the screening, or what comes before both."""
 
 FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")

@@ -33,6 +33,9 @@ SLOW = (
 
 # Several files of tests run at a time (make test), and threads that wait for a core cost PyTorch more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Where its cache is empty, Inductor tries the C++ compiler on each set of vector instructions that the CPU says it has:
+# six seconds in every process that has caches of its own.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

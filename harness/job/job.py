@@ -29,7 +29,7 @@ from harness.job.warm_start import explains_itself, has_warm_start, start_twice,
 from harness.measure.channel import ChildTask, Event
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
-from harness.plan import PARTNERS, First, JobPlan, Measurement, Turn
+from harness.plan import PARTNERS, First, JobPlan, Measurement, Share
 from harness.results.environment import code_digests, describe_environment, load_average
 from harness.results.flags import quality_flags
 from harness.results.parity_file import ParityFiles
@@ -75,7 +75,7 @@ class _Attempt:
 
 
 class Job:
-    """One run of one plan, or of one turn of it: the screening, a replicate, or one of the headline alone."""
+    """One run of one plan, or of one share of it: the screening, a replicate, or one of the headline alone."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class Job:
         results: Results,
         data: DataIdentity | None,
         weights: Mapping[str, WeightsIdentity],
-        turn: Turn | None,
+        share: Share | None,
         pairing: dict[str, str | int | None],
     ) -> None:
         """
         Args:
             weights: pretrained ones, by model.
-            turn: the only one to take; the progress is that of the whole plan all the same.
+            share: the only one to take; the progress is that of the whole plan all the same.
 
         Raises:
             ConfigError: the ranks of the plan's cell cannot be started from here.
@@ -102,7 +102,7 @@ class Job:
         self.data = data
         self.weights = weights
         self.environment = describe_environment() | {"pairing": pairing}
-        self.turn = turn
+        self.share = share
         self._first = first_variant(plan)
         self.screenings = list(plan.screenings())
         self.replicates = list(plan.replicates())
@@ -111,7 +111,7 @@ class Job:
         self.progress = Heartbeat(
             measurements_total=len(self.screenings) + len(self.replicates),
             screenings_total=len(self.screenings),
-            is_before_screening=isinstance(turn, First),
+            is_before_screening=isinstance(share, First),
             node=self.environment["node"],
             pid=os.getpid(),
             slurm_job_id=slurm.get("job_id"),
@@ -137,17 +137,17 @@ class Job:
                 self._count(other)
             self._choose()
 
-    def _takes(self, turn: Turn) -> bool:
-        return self.turn in (None, turn)
+    def _takes(self, share: Share) -> bool:
+        return self.share in (None, share)
 
     def _takes_replicate(self, measurement: Measurement) -> bool:
         """An arm of a replicate leaves out what an arm before the screening has measured."""
-        if self.turn is None or self.turn == "screening":
-            return self.turn is None
+        if self.share is None or self.share == "screening":
+            return self.share is None
         is_first = measurement.variant == self._first and measurement.replicate in first_replicates(self.plan)
-        if isinstance(self.turn, First):
-            return is_first and measurement.replicate == self.turn.replicate
-        is_here = measurement.replicate == self.turn
+        if isinstance(self.share, First):
+            return is_first and measurement.replicate == self.share.replicate
+        is_here = measurement.replicate == self.share
         return is_here and not (is_first and self._is_made(measurement))
 
     def _is_made(self, measurement: Measurement) -> bool:
@@ -319,7 +319,7 @@ class Job:
         ]
         total = self.progress.measurements_total
         of_all = f"{len(here)} measurements" if len(here) == total else f"{len(here)} of {total} measurements"
-        return f"at most {of_all}" if self.screenings and self.turn is None else of_all
+        return f"at most {of_all}" if self.screenings and self.share is None else of_all
 
     def _compute_parity(self, measurements: Iterable[Measurement]) -> None:
         """For what will be measured, and for records whose numbers cannot be read any more. A program that fails here

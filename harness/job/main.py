@@ -33,7 +33,7 @@ from harness.measure.process import run_child
 from harness.measure.turns import Turns
 from harness.measure.world import World
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import FRAMEWORKS, First, Framework, JobPlan, Turn
+from harness.plan import FRAMEWORKS, First, Framework, JobPlan, Share
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
 from harness.results.environment import CACHE_FOLDERS, describe_slurm
@@ -80,7 +80,7 @@ def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
                 results=results,
                 data=identity,
                 weights=verified_weights(plan),
-                turn=_checked_turn(plan, parsed.replicate),
+                share=_checked_share(plan, parsed.replicate),
                 pairing=pairing,
             )
 
@@ -196,7 +196,7 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--full", action="store_true", help="every mode in all replicates, without a screening")
     parser.add_argument(
         "--replicate",
-        type=_turn,
+        type=_share,
         metavar="N",
         help="only this one, from 0; only the `screening`; or, as `first-N`, only this one of the first variant in its "
         "headline mode (default: all)",
@@ -271,7 +271,7 @@ def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
     return expand(load_config(parsed.config), selection)[0].jobs[0]
 
 
-def _turn(text: str) -> Turn:
+def _share(text: str) -> Share:
     if text == "screening":
         return "screening"
     found = re.fullmatch(r"(first-)?([0-9]{1,9})", text)
@@ -282,26 +282,26 @@ def _turn(text: str) -> Turn:
     return First(number) if found[1] else number
 
 
-def _checked_turn(plan: JobPlan, turn: Turn | None) -> Turn | None:
+def _checked_share(plan: JobPlan, share: Share | None) -> Share | None:
     """Raises ConfigError for one that the plan does not have."""
     last = plan.protocol.replicates - 1
-    if turn == "screening" and plan.screening is None:
+    if share == "screening" and plan.screening is None:
         raise ConfigError(
             "--replicate screening: nothing is screened here: a --quick or --full run measures all modes alike, and so "
             "does one with a single mode or replicate. Leave the flag out."
         )
-    if isinstance(turn, First) and first_variant(plan) is None:
+    if isinstance(share, First) and first_variant(plan) is None:
         raise ConfigError(
-            f"--replicate {turn}: nothing comes first here: the plan has a single variant or replicate, or none in the "
-            f"headline mode of the use case. Leave the flag out."
+            f"--replicate {share}: nothing comes first here: the plan has a single variant or replicate, or none in "
+            f"the headline mode of the use case. Leave the flag out."
         )
-    number = turn.replicate if isinstance(turn, First) else turn
+    number = share.replicate if isinstance(share, First) else share
     if isinstance(number, int) and number > last:
         raise ConfigError(
-            f"--replicate {turn}: the plan has {plan.protocol.replicates} replicates; valid: 0 to {last}. "
+            f"--replicate {share}: the plan has {plan.protocol.replicates} replicates; valid: 0 to {last}. "
             f"measurement.replicates in experiments.yaml sets how many there are."
         )
-    return turn
+    return share
 
 
 def describe_pairing(

@@ -4,7 +4,7 @@ Pure. Each framework is in the mode that is its fastest on that device, which ma
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ class PlaceKey(NamedTuple):
 
     benchmark: str
     use_case: int
-    use_case_title: str
+    use_case_name: str
     devices: int
     nodes: int
     data: str
@@ -76,20 +76,24 @@ def device_panels(compared: Sequence[Section]) -> tuple[DevicePanel, ...]:
         for key, of_devices in found[place].items():
             if len(of_devices) > 1:
                 devices = dict(sorted(of_devices.items(), key=lambda one: (_fastest(one[1].row), one[0])))
-                panels.append(DevicePanel(place=_in_words(place), label=labels[key], devices=devices))
+                panels.append(DevicePanel(place=_in_words(devices.values()), label=labels[key], devices=devices))
     return tuple(panels)
 
 
 def _place(setup: Setup) -> PlaceKey:
     cell = setup.cell
     return PlaceKey(
-        cell.benchmark, cell.use_case, use_case_title(cell), cell.devices, cell.nodes, setup.data, setup.quick
+        cell.benchmark, cell.use_case, cell.use_case_name, cell.devices, cell.nodes, setup.data, setup.quick
     )
 
 
-def _in_words(place: PlaceKey) -> str:
-    doubts = [*(["quick run"] if place.quick else []), *(["sample data"] if place.data == "sample" else [])]
-    return f"{place.benchmark}, {place.use_case_title}" + (f" ({', '.join(doubts)})" if doubts else "")
+def _in_words(devices: Iterable[OnDevice]) -> str:
+    """What they have in common."""
+    setups = [one.setup for one in devices]
+    first = setups[0]
+    title = use_case_title(first.cell, *(one.device for one in setups))
+    doubts = [*(["quick run"] if first.quick else []), *(["sample data"] if first.data == "sample" else [])]
+    return f"{first.cell.benchmark}, {title}" + (f" ({', '.join(doubts)})" if doubts else "")
 
 
 def _key(row: Row) -> RowKey:

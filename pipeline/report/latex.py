@@ -8,6 +8,8 @@ from pipeline.report.wording import bracket, times
 
 LONGEST_TABULAR = 40
 """Rows. A longer table gets `longtable`, which breaks over pages."""
+TO_THE_LINE = r"\noindent\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
+"""Made smaller where it is wider than the line."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -75,14 +77,15 @@ def latex_table(
     and without a mark the remarks and what is the same in every line."""
     long = len(lines) > LONGEST_TABULAR
     environment = "longtable" if long else "tabular"
-    packages = "booktabs, longtable" if long else "booktabs"
+    packages = "booktabs, longtable" if long else "booktabs, graphicx. It is no wider than its line"
     end = r" \\"
     text = [f"% {_ascii(comment)}" for comment in [*comments, f"Needs: {packages}."]]
-    text += [rf"\begin{{{environment}}}{{{columns}}}", r"\toprule"]
+    fit, end_of_fit = ("", "") if long else (TO_THE_LINE, "}")
+    text += [rf"{fit}\begin{{{environment}}}{{{columns}}}", r"\toprule"]
     text += [" & ".join(latex_escaped(name) for name in head) + end, r"\midrule"]
     text += [r"\endhead"] if long else []
     text += [" & ".join(line) + end for line in lines]
-    text += [r"\bottomrule", rf"\end{{{environment}}}"]
+    text += [r"\bottomrule", rf"\end{{{environment}}}{end_of_fit}"]
     below = [f"{latex_mark(mark)} {latex_escaped(note)}" for mark, note in enumerate(notes, start=1)]
     below += [*map(latex_escaped, remarks), *same]
     text += [rf"\par\noindent{{\footnotesize {line}\par}}" for line in below]

@@ -158,7 +158,7 @@ def page_html(
         device_panels=devices_axis.device_panels([place.section for place in shown]),
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),
-        use_cases=sorted({(place.setup.cell.use_case, wording.use_case_title(place.setup.cell)) for place in places}),
+        use_cases=_use_cases(places),
         models=models,
         about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
         environments=environment_groups(records),
@@ -251,6 +251,14 @@ def _cards(places: Sequence[Place]) -> list[Card]:
     for place in places:
         groups[place.setup.device].append(place)
     return [Card(device=device, places=same) for device, same in sorted(groups.items())]
+
+
+def _use_cases(places: Sequence[Place]) -> list[tuple[int, str]]:
+    """Number and titles of each, for the filter."""
+    titles: dict[int, set[str]] = defaultdict(set)
+    for setup in (place.setup for place in places):
+        titles[setup.cell.use_case].add(wording.use_case_title(setup.cell, setup.device))
+    return [(number, " / ".join(sorted(found))) for number, found in sorted(titles.items())]
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

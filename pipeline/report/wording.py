@@ -365,12 +365,13 @@ TITLES = {"train": "Train", "per_sample_gradients": "Per-sample gradients"}
 """Of use cases whose file name does not read well by itself."""
 
 
-def use_case_title(cell: Cell, device: str = "") -> str:
+def use_case_title(cell: Cell, *devices: str) -> str:
     """`Train on one GPU`, for any use case, known here or not.
 
     Args:
-        device: what it ran on, as sections have it. Of a CPU it is `Train on one CPU`.
+        devices: what it ran on, as sections have them. Of a CPU it is `Train on one CPU`, of both `on one CPU or GPU`.
     """
     name = TITLES.get(cell.use_case_name, cell.use_case_name.replace("_", " ").capitalize())
-    kind = "CPU" if device.startswith("CPU: ") else "GPU"
-    return f"{name} on {f'one {kind}' if cell.devices == 1 else f'{cell.devices} {kind}s'}"
+    many = cell.devices > 1
+    kinds = sorted({("CPU" if device.startswith("CPU: ") else "GPU") + "s" * many for device in devices})
+    return f"{name} on {cell.devices if many else 'one'} {' or '.join(kinds)}"

@@ -112,7 +112,7 @@ def run_in_turn(folders: Sequence[JobFolder]) -> None:
             plan, folder = jobs[framework]
             if error is not None and error not in errors[framework]:
                 errors[framework].append(error)
-            if arm.turn == plan.protocol.replicates - 1:
+            if arm.share == plan.protocol.replicates - 1:
                 _end(folder, "; ".join(errors[framework]) or None)
 
 
@@ -149,7 +149,7 @@ def _run(
     folder: JobFolder, arm: Arm | None = None, pair: str | None = None, partner: JobFolder | None = None
 ) -> str | None:
     """Why the job, or the arm of it, failed, or None."""
-    place = folder.arm(arm.turn) if arm else folder.root
+    place = folder.arm(arm.share) if arm else folder.root
     _say(f"{folder.name}: starts{f', {arm.label}' if arm else ''}")
     arguments = run_arguments(folder, _results_of(folder), arm, pair, partner=partner)
     command = ["bash", str(folder.script), *arguments]

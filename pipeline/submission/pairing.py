@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from harness.experiments.model import ClusterConfig
 from harness.paths import arm_name
-from harness.plan import First, Framework, Pair, Pairing, Turn
+from harness.plan import First, Framework, Pair, Pairing, Share
 from harness.work.registration import first_replicates, first_variant
 
 Side = TypeVar("Side")
@@ -20,14 +20,14 @@ class Arm:
 
     position: int
     framework: Framework
-    turn: Turn
+    share: Share
     partner: Framework | None = None
     """Whose job the same run.py runs too: their processes take turns, block by block."""
 
     @property
     def name(self) -> str:
         """`screening`, `r0`, or `first-1`."""
-        return arm_name(self.turn)
+        return arm_name(self.share)
 
     @property
     def frameworks(self) -> tuple[Framework, ...]:
@@ -56,19 +56,19 @@ def _arms(
     replicates: int,
     interleaved: bool,
 ) -> tuple[Arm, ...]:
-    turns: list[tuple[Framework, Turn]] = [
+    shares: list[tuple[Framework, Share]] = [
         (framework, First(replicate)) for replicate in first_replicates for framework in _in_turn(frameworks, replicate)
     ]
-    turns += [(framework, "screening") for framework in screened]
-    turns += [
+    shares += [(framework, "screening") for framework in screened]
+    shares += [
         (framework, replicate)
         for replicate in range(replicates)
         for framework in (frameworks[:1] if interleaved else _in_turn(frameworks, replicate))
     ]
     partner = frameworks[-1] if interleaved else None
     return tuple(
-        Arm(position=position, framework=framework, turn=turn, partner=partner if isinstance(turn, int) else None)
-        for position, (framework, turn) in enumerate(turns)
+        Arm(position=position, framework=framework, share=share, partner=partner if isinstance(share, int) else None)
+        for position, (framework, share) in enumerate(shares)
     )
 
 

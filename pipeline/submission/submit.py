@@ -212,7 +212,7 @@ def run_arguments(
     return [
         *("--results", str(results.root.absolute())),
         *("--job-folder", str(folder.root.absolute())),
-        *(("--replicate", str(arm.turn), "--position", str(arm.position)) if arm else ()),
+        *(("--replicate", str(arm.share), "--position", str(arm.position)) if arm else ()),
         *(("--pair", pair) if pair else ()),
         *(("--interleaved", str(partner.root.absolute())) if partner else ()),
     ]
@@ -453,7 +453,7 @@ def _submit_pair(
     runs = {}
     for arm in arms_of(part):
         plan, folder = sides[arm.framework]
-        arm_folder = folder.arm(arm.turn)
+        arm_folder = folder.arm(arm.share)
         arm_folder.mkdir()
         partner = sides[arm.partner][1] if arm.partner else None
         arguments = run_arguments(folder, results, arm, partner=partner)

@@ -30,12 +30,16 @@ def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 RUN_FEW_TIMES = {
+    "test_fineweb",
     "test_gate_bites",
+    "test_ghost",
     "test_gpt",
     "test_graphs",
     "test_imagenet100",
     "test_inference",
+    "test_jax_layers",
     "test_jax_many_models",
+    "test_jax_pooling",
     "test_jax_training_check",
     "test_many_models",
     "test_optimizer",

@@ -128,7 +128,7 @@ def jobs(tmp_path: Path) -> Callable[[int], tuple[Job, Job]]:
 
     def of(replicate: int) -> tuple[Job, Job]:
         jax, torch = (
-            Job(plan=one, folder=folder, results=results, data=None, weights={}, turn=replicate, pairing={})
+            Job(plan=one, folder=folder, results=results, data=None, weights={}, share=replicate, pairing={})
             for one, folder in zip(plans, folders, strict=True)
         )
         return jax, torch

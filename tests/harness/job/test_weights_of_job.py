@@ -57,7 +57,7 @@ def test_the_record_says_which_weights_it_began_with(data_dir: Path, monkeypatch
         results=results,
         data=None,
         weights=weights,
-        turn=None,
+        share=None,
         pairing={},
     )
     monkeypatch.setattr(job, "_work", lambda *_: RanksReport(outcome="failed", reason="not measured here"))

@@ -925,7 +925,7 @@ def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_pat
 def test_an_unknown_use_case_appears_like_any_other() -> None:
     many = CELL.model_copy(update={"use_case": 6, "use_case_name": "many_models"})
     (section,) = sections(pair_of(cell=many))
-    assert use_case_title(section.setup.cell) == "Many models on one GPU"
+    assert use_case_title(section.setup.cell, section.setup.device) == "Many models on one GPU"
     assert section.rows[0].ratio is not None
     assert headline(section.setup).startswith("mnist, use case 6 (many_models)")
 

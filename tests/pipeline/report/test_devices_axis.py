@@ -33,7 +33,7 @@ def three_devices() -> list[Record]:
 
 def test_a_panel_has_every_device_the_slowest_first() -> None:
     (panel,) = device_panels(sections(three_devices(), passed))
-    assert (panel.place, panel.label) == ("mnist, Train on one GPU", "cnn-b100-fp32")
+    assert (panel.place, panel.label) == ("mnist, Train on one CPU or GPU", "cnn-b100-fp32")
     assert list(panel.devices) == ["CPU: Xeon", "NVIDIA A100", "NVIDIA H200"]
     lines = [cells(device, one.row) for device, one in panel.devices.items()]
     assert [line[:3] for line in lines] == [

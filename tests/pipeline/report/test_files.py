@@ -156,7 +156,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
         (tmp_path / f"{name}.tex").write_text(table)
     inputs = "\n".join(rf"\input{{{name}}}\clearpage" for name in tables)
     (tmp_path / "all.tex").write_text(
-        rf"\documentclass{{article}}\usepackage{{booktabs,longtable}}\begin{{document}}{inputs}\end{{document}}"
+        rf"\documentclass{{article}}\usepackage{{booktabs,graphicx,longtable}}\begin{{document}}{inputs}\end{{document}}"
     )
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=False)

@@ -261,8 +261,9 @@ def test_these_tables_compile(tmp_path: Path) -> None:
         (tmp_path / f"{name}.tex").write_text(table)
     inputs = "\n".join(rf"\input{{{name}}}\clearpage" for name in tables)
     (tmp_path / "all.tex").write_text(
-        rf"\documentclass{{article}}\usepackage{{booktabs,longtable}}\begin{{document}}{inputs}\end{{document}}"
+        rf"\documentclass{{article}}\usepackage{{booktabs,graphicx,longtable}}\begin{{document}}{inputs}\end{{document}}"
     )
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=False)
     assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout, "a table is wider than the page"

@@ -85,11 +85,11 @@ def test_arguments_of_the_job(tmp_path: Path) -> None:
         "--job-folder",
         f"{tmp_path}/results/jobs/any/torch_mnist_3-x",
     ]
-    arm = Arm(position=5, framework="torch", turn=2)
+    arm = Arm(position=5, framework="torch", share=2)
     of_arm = run_arguments(folder, results, arm)
     assert of_arm[-4:] == ["--replicate", "2", "--position", "5"]
     assert run_arguments(folder, results, arm, "run-1") == [*of_arm, "--pair", "run-1"]
-    screening = Arm(position=0, framework="torch", turn="screening")
+    screening = Arm(position=0, framework="torch", share="screening")
     assert run_arguments(folder, results, screening)[-4:] == ["--replicate", "screening", "--position", "0"]
 
 
