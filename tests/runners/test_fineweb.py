@@ -63,6 +63,7 @@ def test_sums_that_ghost_norms_clip_are_those_of_a_loop(framework: Framework, mo
     assert [check.error < TOLERANCE for check in program.check()] == [True] * 3
 
 
+@pytest.mark.nightly
 def test_evaluation_takes_as_many_samples_at_once_as_their_logits_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same means in batches of 3 as in one."""
     from harness.work.use_cases import train

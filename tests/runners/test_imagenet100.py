@@ -48,6 +48,8 @@ TOLERANCES = {("mobilenet_v3_small", "gradients"): 1e-6}
 (aten/src/ATen/native/cpu/Activation.cpp, hardsigmoid_backward_kernel)."""
 DEPTHWISE = tuple(model.name for model in BENCHMARK.models if model.has_depthwise)
 NAMES = tuple(model.name for model in BENCHMARK.models)
+BY_DAY = [pytest.param(name, marks=pytest.mark.nightly if name == "mobilenet_v3_small" else ()) for name in NAMES]
+"""MobileNet's kinds of layers are EfficientNet's, too."""
 
 DRAW = np.random.default_rng(20261122)
 IMAGES = DRAW.standard_normal((BATCH_SIZE, 64, 64, 3))
@@ -135,7 +137,7 @@ def multiply_adds(model: torch.nn.Module, image_size: int) -> int:
     return sum(counts)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BY_DAY)
 def test_outputs_of_full_models(name: str) -> None:
     make_jax, make_torch = (partial(module.make_model, name, SIZES) for module in (jax_models, torch_models))
     with jax.enable_x64(True):
@@ -307,10 +309,7 @@ def as_torch(images: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(images).permute(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "name",  # MobileNet's kinds of layers are EfficientNet's, too
-    [pytest.param(name, marks=[pytest.mark.nightly] if name == "mobilenet_v3_small" else []) for name in NAMES],
-)
+@pytest.mark.parametrize("name", BY_DAY)
 def test_reduced_models_are_torchvisions(name: str) -> None:
     found = errors(numbers_of_jax(name), numbers_of_torch(name))
     kinds = {"evaluated", "outputs", "gradients"}

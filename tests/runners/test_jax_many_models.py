@@ -41,7 +41,7 @@ def program(mode: str, model: str, precision: Precision, batches: str = "differe
         ("vmap", "convnet", "different"),
         ("vmap", "mlp", "same"),
         ("side_by_side", "convnet", "different"),
-        ("side_by_side", "convnet", "same"),
+        pytest.param("side_by_side", "convnet", "same", marks=pytest.mark.nightly),
     ],
 )
 def test_gradient_of_the_sum_is_each_models_own(mode: str, model: str, batches: str, precision: Precision) -> None:

@@ -144,7 +144,7 @@ def is_nightly(case: tuple[str, ...]) -> bool:
     _, mode, model, batches, _ = case
     if mode in ("side_by_side", "patches"):
         return model != "convnet" or batches == "same"
-    return mode in ("unrolled", "map") and model != "mlp"
+    return (mode in ("unrolled", "map") and model != "mlp") or (mode == "vmap" and model == "cnn")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,9 @@ def test_by_inductor_too() -> None:
     assert_equal_model_by_model(parity("torch", "batched_compiled", "mlp", precision="fp64"), alone("mlp"), TIGHT)
 
 
-@pytest.mark.parametrize("mode", TRACED)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=pytest.mark.nightly if "compiled_graph" in mode else ()) for mode in TRACED]
+)
 def test_every_mode_is_as_if_alone(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured, and traced for a compiler."""
     allow_captures(monkeypatch)

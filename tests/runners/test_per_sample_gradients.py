@@ -49,6 +49,11 @@ MODES = [
     and (framework == "torch" or mode.graph == "none")
 ]
 """For one device. Those of a GPU run as tests/made/captures.py has it; XLA takes no options for GPUs on a CPU."""
+BY_DAY = [
+    pytest.param(*case, marks=pytest.mark.nightly if "chunked_outer" in case[1] or "compiled_graph" in case[1] else ())
+    for case in MODES
+]
+"""By day chunks are those of other formulations, and what a graph would capture is compiled or captured, not both."""
 BATCH_MODES = [("jax", "batch"), *(("torch", f"batch_{way}") for way in ("eager", "eager_graph", "compiled_graph"))]
 
 
@@ -107,7 +112,7 @@ def expected(output: str, batch_size: int = BATCH_SIZE, benchmark: str = "mnist"
 
 
 @pytest.mark.usefixtures("every_mode")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize(("framework", "mode"), BY_DAY)
 def test_mode_is_the_loop(framework: Framework, mode: str) -> None:
     """Where torch.compile traces, one output stands for all."""
     declared = USE_CASE.mode(framework, mode)

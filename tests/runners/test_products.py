@@ -78,7 +78,15 @@ def test_work_by_hand() -> None:
     assert work_of(products, precision="fp16", with_gradients=False).least_bytes == 2 * (26 + 107)
 
 
-@pytest.mark.parametrize("model", ["resnet50", "vit_b_16", "mobilenet_v3_small", "efficientnet_b0"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "resnet50",
+        "vit_b_16",
+        pytest.param("mobilenet_v3_small", marks=pytest.mark.nightly),
+        "efficientnet_b0",
+    ],
+)
 def test_models_of_imagenet100(model: str) -> None:
     """Both sides, on small images; and at full size what the declaration says. No program is built."""
     import jax

@@ -74,7 +74,7 @@ def require_same(ours: Numbers, theirs: Numbers) -> None:
     [
         ("mnist", "cnn"),
         ("cifar10", "cnn"),
-        pytest.param("cifar10", "resnet18", marks=pytest.mark.nightly),  # its gate is in test_gate_bites.py
+        pytest.param("cifar10", "resnet18", marks=pytest.mark.nightly),
         ("text", "mlp"),
     ],
 )
@@ -148,7 +148,7 @@ def require_same_course(framework: Framework, mode: str) -> None:
     assert epochs[1].train_loss < epochs[0].train_loss
 
 
-@pytest.mark.parametrize("mode", ["jit", "scan"])
+@pytest.mark.parametrize("mode", ["jit", pytest.param("scan", marks=pytest.mark.nightly)])
 def test_whole_use_case_learns_the_same_on_both_sides(mode: str) -> None:
     """Same batches in the same order, both epochs from the initial weights: whatever was timed before left no trace."""
     require_same_course("jax", mode)

@@ -224,7 +224,13 @@ FIVE_STEPS = 5 * BATCH_SIZE * SAMPLE_BYTES
 
 
 @pytest.mark.parametrize(
-    ("framework", "mode"), [("jax", "jit"), ("jax", "scan"), ("torch", "eager"), ("torch", "eager_graph")]
+    ("framework", "mode"),
+    [
+        pytest.param("jax", "jit", marks=pytest.mark.nightly),
+        ("jax", "scan"),
+        ("torch", "eager"),
+        ("torch", "eager_graph"),
+    ],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures graphs as they are")
 def test_a_training_set_in_chunks_gives_the_same_losses(framework: Framework, mode: str) -> None:

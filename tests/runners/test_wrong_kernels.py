@@ -45,7 +45,10 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("framework", "use_case", "mode", "options"),
-    [pytest.param(*case, marks=pytest.mark.nightly if case[2] == "epoch_graph" else ()) for case in CASES],
+    [
+        pytest.param(*case, marks=pytest.mark.nightly if case[2] in ("epoch_graph", "unrolled") else ())
+        for case in CASES
+    ],
 )
 def test_a_missing_tap_is_caught(
     framework: Any, use_case: str, mode: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
