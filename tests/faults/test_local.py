@@ -15,8 +15,9 @@ from harness.paths import JobFolder
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
-from tests.made.faults import SmallDisk, overlaps, processes_of, run_of
+from tests.made.faults import SmallDisk, overlaps, run_of
 from tests.made.patience import patience, wait_until
+from tests.made.processes import processes_in
 from tests.made.project import BehavingProject, make_behaving_project
 
 GONE_S = 60.0
@@ -32,7 +33,7 @@ def wait_for_file(path: Path, project: BehavingProject) -> None:
 
 
 def wait_until_over(project: BehavingProject) -> None:
-    wait_until(lambda: not processes_of(project), "every process is gone", quiet_s=GONE_S)
+    wait_until(lambda: not processes_in(project.root), "every process is gone", quiet_s=GONE_S)
 
 
 @pytest.fixture
@@ -245,7 +246,9 @@ def test_the_disk_fills_up_under_the_queue(project: BehavingProject) -> None:
         wait_for_file(project.pid, project)
         disk.fill()
         project.gate.touch()
-        wait_until(lambda: not (set(processes_of(project)) - {queue_of(first[0])}), "the job is over", quiet_s=GONE_S)
+        wait_until(
+            lambda: not (set(processes_in(project.root)) - {queue_of(first[0])}), "the job is over", quiet_s=GONE_S
+        )
         assert is_local_queue(queue_of(first[0]), first[0])
         disk.free()
         assert follow(first, project.results) == 1

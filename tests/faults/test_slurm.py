@@ -17,10 +17,10 @@ from harness.paths import JobFolder
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import job_states
-from tests.harness.job.test_job import is_alive
 from tests.harness.job.test_several_ranks import read_pids
 from tests.made.faults import overlaps, programs
 from tests.made.patience import wait_until
+from tests.made.processes import is_alive
 from tests.made.project import BehavingProject
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_several_nodes import BatchJob

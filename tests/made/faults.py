@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 from harness.results.record import Record
+from tests.made.processes import processes_in, words_of
 from tests.made.project import BehavingProject
 
 
@@ -32,26 +33,10 @@ def overlaps(records: Sequence[Record]) -> list[tuple[str, str]]:
     ]
 
 
-def processes_of(project: BehavingProject) -> list[int]:
-    """Those that run in its folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            is_dead = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            if not is_dead and (process / "cwd").resolve() == project.root.resolve():
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
-
-
 def run_of(project: BehavingProject, folder_name: str) -> int:
     """The process of the job's run.py."""
-    [pid] = [
-        pid
-        for pid in processes_of(project)
-        if folder_name in (words := Path(f"/proc/{pid}/cmdline").read_text()) and "run.py" in words
-    ]
+    lines = {pid: "\0".join(words_of(pid)) for pid in processes_in(project.root)}
+    [pid] = [pid for pid, line in lines.items() if folder_name in line and "run.py" in line]
     return pid
 
 

@@ -34,7 +34,8 @@ from pipeline.gpu_check import (
     record_lines,
     write_config,
 )
-from tests.made.patience import patience
+from tests.made.patience import patience, wait_until
+from tests.made.processes import is_alive
 from tests.made.report_records import record
 
 CONFIG = REPOSITORY / "experiments.yaml"
@@ -387,12 +388,7 @@ def test_a_step_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path
     assert (ended.outcome, ended.words) == ("not finished", f"after 3 s; log: {tmp_path / 'log'}")
     assert (tmp_path / "cleaned").exists()
     pid = int((tmp_path / "pid").read_text())
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
-            break
-        time.sleep(0.05)
-    else:
-        pytest.fail("the sleeper is still there")
+    wait_until(lambda: not is_alive(pid), "the sleeper is gone")
 
 
 def test_whatever_runs_is_ended_at_the_end(tmp_path: Path) -> None:

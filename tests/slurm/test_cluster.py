@@ -11,6 +11,7 @@ import pytest
 from harness.paths import REPOSITORY
 from tests.made.guardian import pids_of
 from tests.made.patience import wait_until
+from tests.made.processes import words_of
 from tests.slurm.cluster import Cluster
 
 TEST = """\
@@ -57,7 +58,7 @@ def test_nothing_outlives_pytest(
         wait_until((tmp_path / "ready").exists, "both jobs run", log.read_text)
         pid_of_worker, path = (tmp_path / "ready").read_text().split()
         folder = Path(path).parent if workers and killed != "worker" else Path(path)
-        commands = [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids_of(folder)]
+        commands = [" ".join(words_of(pid)) for pid in pids_of(folder)]
         for name in set(RUNNING):
             assert sum(command.startswith(name) for command in commands) == RUNNING.count(name), f"{name} in {commands}"
         if killed == "everybody":

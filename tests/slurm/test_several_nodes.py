@@ -11,9 +11,9 @@ import pytest
 
 from harness.plan import JobPlan
 from pipeline.submission.slurm import RunScript, ScriptSlurm
-from tests.harness.job.test_job import is_alive
 from tests.harness.job.test_several_ranks import read_pids
 from tests.made.patience import slowdown, wait_until
+from tests.made.processes import is_alive, processes_in, words_of
 from tests.made.project import BehavingProject, make_behaving_project
 from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
 from tests.slurm.cluster import Cluster
@@ -131,28 +131,14 @@ def test_the_job_runs_in_few_processes(slurm: Cluster, repository: BehavingProje
     """The job, srun with its watchdog, and the ranks."""
     job = BatchJob(repository, repository.plan("all_gated", devices=2, nodes=1), slurm)
     ranks = {pid for pid, _ in read_pids(repository, 2)}
-    commands = {
-        pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in all_pids() if is_ours(pid, repository)
-    }
+    commands = {pid: words_of(pid) for pid in processes_in(repository.root)}
+    commands = {pid: words for pid, words in commands.items() if "run.py" in "\0".join(words)}
     programs = sorted(Path(command[0]).name for pid, command in commands.items() if pid not in ranks)
     programs.remove("sbatch")  # which waits, and has the command on its line
     repository.gate.touch()
     _, output = job.wait()
     assert programs == [Path(sys.executable).name, "srun", "srun"], output
     assert ranks <= commands.keys()
-
-
-def all_pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-
-
-def is_ours(pid: int, repository: BehavingProject) -> bool:
-    """Of the processes that have begun with run.py: their working folder is the repository's."""
-    try:
-        at_home = Path(f"/proc/{pid}/cwd").resolve() == repository.root.resolve()
-        return at_home and "run.py" in Path(f"/proc/{pid}/cmdline").read_text()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
 
 
 def test_a_cancelled_job_leaves_nothing_behind(slurm: Cluster, repository: BehavingProject) -> None:

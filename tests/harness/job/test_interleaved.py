@@ -28,8 +28,8 @@ from harness.results.record import Record, active_s, read_record, write_record
 from harness.results.statistics import log_ratio, took_turns
 from harness.work.declared import use_case
 from pipeline.calibrate import calibration_pair
-from tests.harness.job.test_job import is_alive
 from tests.made.patience import patience, slowdown, wait_until
+from tests.made.processes import is_alive
 from tests.made.project import QUICK, BehavingProject, make_behaving_project, without_slurm
 from tests.made.records import bare_record
 from tests.made.report_records import plan

@@ -21,17 +21,10 @@ from harness.plan_file import read_plan, write_plan
 from harness.results.kernel_names import class_of
 from harness.results.record import Record, read_record
 from tests.made.patience import patience, slowdown, wait_until
+from tests.made.processes import is_alive
 from tests.made.project import BehavingProject, make_behaving_project, without_slurm
 
 FRAMEWORKS = ("jax", "torch")
-
-
-def is_alive(pid: int) -> bool:
-    """A zombie, which only waits for somebody to read its exit status, is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def read_pid(repository: BehavingProject) -> int:

@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from harness.results.record import Record
-from tests.harness.job.test_job import is_alive
 from tests.made.patience import patience, slowdown, wait_until
+from tests.made.processes import is_alive
 from tests.made.project import BehavingProject, make_behaving_project
 
 

@@ -18,8 +18,8 @@ from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
 from pipeline.watching.status import progress
-from tests.harness.job.test_job import is_alive
 from tests.made.patience import wait_until
+from tests.made.processes import children_of, is_alive, words_of
 from tests.made.project import BehavingProject, FakeProject, make_behaving_project, make_project
 
 
@@ -249,11 +249,6 @@ def test_cancel_ends_a_pair(behaving: BehavingProject) -> None:
     assert behaving.arms() == [("jax", 0)]
 
 
-def children_of(pid: int) -> list[int]:
-    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for words in lists for child in words.split()]
-
-
 def test_the_queue_the_job_and_the_measurement_are_one_process_each(behaving: BehavingProject) -> None:
     """Besides them there are main.py and, where it is not disabled, W&B's process."""
     [folder, _] = behaving.submit_pairs(behaving.pair(jax=("gated",)), executor="local")
@@ -261,7 +256,7 @@ def test_the_queue_the_job_and_the_measurement_are_one_process_each(behaving: Be
         (behaving.root / "jax-pid").exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0
     )
     [job] = children_of(queue_of(folder))
-    assert "jax_runner/run.py" in Path(f"/proc/{job}/cmdline").read_text()
+    assert "jax_runner/run.py" in words_of(job)
     assert children_of(job) == [int((behaving.root / "jax-pid").read_text())]
 
 
