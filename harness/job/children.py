@@ -305,8 +305,6 @@ class _Process(ABC):
         for thread in (*self._readers, self._waiter):
             thread.start()
         self.say(task.model_dump_json())
-        if task.in_turns is None:
-            self._say_no_more()
 
     def say(self, line: str) -> None:
         """On its stdin. Where it has died, its exit status tells why."""
@@ -316,6 +314,7 @@ class _Process(ABC):
             self._process.stdin.flush()
 
     def _say_no_more(self) -> None:
+        """A task of a step ends then, and who waits for its turn."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -359,6 +358,8 @@ class _LocalRank(_Process):
         with log.open("w") as output, _job_signals_blocked():
             super().__init__(command, task, [rank], tell, stderr=output)
         self._begin(task)
+        if task.in_turns is None:
+            self._say_no_more()
 
     def end(self) -> bool:
         self._end_what_it_left()
@@ -392,7 +393,10 @@ class _Step(_Process):
         self._begin(task)
 
     def end(self) -> bool:
-        """By SIGTERM: srun then kills the ranks on every node. Where srun itself is killed, its own watchdog does."""
+        """The ranks end with their stdin. Those that cannot, srun has killed on every node when it gets SIGTERM; but
+        Slurm kills nothing for it in a job that is being cancelled, before KillWait is over. Where srun itself is
+        killed, its own watchdog does the same."""
+        self._say_no_more()
         self._process.terminate()
         self._waiter.join(STEP_END_TIMEOUT_S)
         if self._waiter.is_alive():
@@ -402,6 +406,7 @@ class _Step(_Process):
 
     def _end_what_it_left(self) -> None:
         """Slurm does, on every node; and srun's watchdog must live until then."""
+        self._say_no_more()
 
     def _read_words(self) -> None:
         assert self._process.stderr is not None

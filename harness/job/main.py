@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -113,6 +114,8 @@ def _run_rank(framework: Framework, place: str) -> int:
     except ValidationError:
         print("error: --rank is how a job starts its own processes: the task comes in on stdin", file=sys.stderr)
         return EXIT_USAGE
+    if place == "slurm":
+        end_with_stdin()
     try:
         world = task.world.of_slurm_task(os.environ) if place == "slurm" else task.world.of_local_rank(int(place))
     except ProjectError as error:
@@ -137,6 +140,22 @@ def _run_rank(framework: Framework, place: str) -> int:
         os.environ.update(cache_variables(caches, kept=task.caches_kept))
         turns = NO_TURNS if task.in_turns is None else Turns(channel, sys.stdin.buffer, task.in_turns)
         return run_child(framework, task.model_copy(update={"world": world}), channel, turns)
+
+
+def end_with_stdin() -> None:
+    """From now on this process is killed when nobody can write to its stdin any more: its job has gone, or has given it
+    up. What it starts has an empty stdin."""
+    stdin = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def wait() -> None:
+        while os.read(stdin, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def thread_variables(world: World, cpus: int) -> dict[str, str]:

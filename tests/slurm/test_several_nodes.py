@@ -3,8 +3,8 @@
 import os
 import shlex
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,9 @@ from tests.made.two_devices import copy_for_two_devices, require_all_good, run_m
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
-TIMEOUT_S = 400
-"""Of a whole job, on a machine that does other things too."""
+QUIET_S = 60.0
+"""Of a whole job."""
+UNFINISHED = ("PENDING", "RUNNING", "COMPLETING")
 
 BATCH_SCRIPT = """\
 #!/bin/bash
@@ -52,16 +53,26 @@ class BatchJob:
         self.log = repository.root / "output"
         options = [f"--nodes={nodes or cell.nodes}", f"--ntasks-per-node={tasks}", f"--gres=gpu:{tasks}"]
         command = shlex.join(repository.command(repository.job(plan)))
-        self._waiting = subprocess.Popen(
-            ["sbatch", "--wait", *options, "--cpus-per-task=1", f"--output={self.log}", "--wrap", f"exec {command}"],
-            cwd=repository.root,
-            env=slurm.environment(),
-            stdout=subprocess.DEVNULL,
-        )
+        options += ["--cpus-per-task=1", f"--chdir={repository.root}", f"--output={self.log}"]
+        self._slurm = slurm
+        self._id = slurm.run("sbatch", "--parsable", *options, "--wrap", f"exec {command}").strip()
 
     def wait(self) -> tuple[int, str]:
-        """Exit status and output."""
-        return self._waiting.wait(TIMEOUT_S), self.log.read_text()
+        """Exit status and output. (`sbatch --wait` looks every ten seconds.)"""
+        wait_until(self._is_over, "the job is over", self._output, quiet_s=QUIET_S)
+        status, _ = self._told()["ExitCode"].split(":")
+        return int(status), self._output()
+
+    def _output(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def _is_over(self) -> bool:
+        time.sleep(0.3)
+        return self._told()["JobState"] not in UNFINISHED
+
+    def _told(self) -> dict[str, str]:
+        words = self._slurm.run("scontrol", "--oneliner", "show", "job", self._id).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -134,7 +145,6 @@ def test_the_job_runs_in_few_processes(slurm: Cluster, repository: BehavingProje
     commands = {pid: words_of(pid) for pid in processes_in(repository.root)}
     commands = {pid: words for pid, words in commands.items() if "run.py" in "\0".join(words)}
     programs = sorted(Path(command[0]).name for pid, command in commands.items() if pid not in ranks)
-    programs.remove("sbatch")  # which waits, and has the command on its line
     repository.gate.touch()
     _, output = job.wait()
     assert programs == [Path(sys.executable).name, "srun", "srun"], output
@@ -145,9 +155,11 @@ def test_a_cancelled_job_leaves_nothing_behind(slurm: Cluster, repository: Behav
     job = BatchJob(repository, repository.plan("all_gated", devices=2, nodes=2), slurm)
     pids = [pid for pid, _ in read_pids(repository, 2)]
     slurm.run("scancel", "--me")
-    job.wait()
+    _, output = job.wait()
     wait_until(lambda: not any(is_alive(pid) for pid in pids), "all are gone")
     assert repository.by_mode() == {}
+    # In order, and not by the SIGKILL that comes after KillWait.
+    assert "stopped by a signal after 0 of 1" in output
 
 
 def test_a_preempted_job_of_two_ranks_goes_on_where_it_was(slurm: Cluster, repository: BehavingProject) -> None:

@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +16,10 @@ from harness.job.children import child_environment, memory_fraction
 from harness.job.main import cache_variables, thread_variables
 from harness.measure.channel import MARK, ChildTask
 from harness.measure.world import World
+from harness.paths import REPOSITORY
 from harness.plan import Framework
 from tests.made.faults import programs
+from tests.made.patience import patience
 from tests.made.project import FakeProject
 
 OLD, NEW = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
@@ -84,6 +90,32 @@ def test_ranks_of_one_machine_share_its_cpus(ranks: int, cpus: int, threads: str
     """Equal parts for both frameworks' threads; at least one."""
     variables = thread_variables(World(size=ranks), cpus)
     assert variables == ({} if threads is None else {"OMP_NUM_THREADS": threads, "NPROC": threads})
+
+
+# A task of a step.
+
+TASK = """\
+import subprocess, time
+from harness.job.main import end_with_stdin
+end_with_stdin()
+print(subprocess.run(["cat"], capture_output=True, timeout=60).stdout, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_task_lives_as_long_as_its_stdin() -> None:
+    """What comes on it later does not end it, and what it starts has an empty one."""
+    with subprocess.Popen(
+        [sys.executable, "-c", TASK], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as task:
+        assert task.stdin is not None and task.stdout is not None
+        assert task.stdout.readline() == b"b''\n"
+        task.stdin.write(b"more\n")
+        task.stdin.flush()
+        time.sleep(0.2)
+        assert task.poll() is None
+        task.stdin.close()
+        assert task.wait(patience(10)) == -signal.SIGKILL
 
 
 # A step that Slurm's controller does not start.
