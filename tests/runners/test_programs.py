@@ -5,6 +5,7 @@ A new use case, mode, benchmark or model is here as soon as it is declared.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -43,10 +44,15 @@ MISSING = ("needs an NVIDIA GPU", "is for nodes with several", "is for several d
 
 
 def declared_modes() -> Iterator[Any]:
+    """By day each formulation of a use case, and each way to run one; their products by night."""
     for name in use_case_names():
         for framework in FRAMEWORKS:
+            seen: set[Any] = set()
             for mode in use_case(name).modes[framework]:
-                yield pytest.param(framework, name, mode, id=f"{framework}-{name}-{mode.name}")
+                way = replace(mode, name="", formulation="", is_loop=False)
+                marks = pytest.mark.nightly if {mode.formulation, way} <= seen else ()
+                seen |= {mode.formulation, way}
+                yield pytest.param(framework, name, mode, marks=marks, id=f"{framework}-{name}-{mode.name}")
 
 
 @pytest.mark.parametrize(("framework", "name", "mode"), list(declared_modes()))
