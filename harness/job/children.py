@@ -406,7 +406,6 @@ class _Step(_Process):
 
     def _end_what_it_left(self) -> None:
         """Slurm does, on every node; and srun's watchdog must live until then."""
-        self._say_no_more()
 
     def _read_words(self) -> None:
         assert self._process.stderr is not None

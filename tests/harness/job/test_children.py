@@ -134,7 +134,14 @@ def test_a_step_waits_for_a_controller_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, calls: int
 ) -> None:
     """And is tried again, three times at most; any other refusal is an answer. The controller answers when it is asked
-    for the second time."""
+    for the second time. srun has ended by the time that it is told the task."""
+
+    def say_late(self: ChildTask) -> str:
+        time.sleep(0.3)
+        return dump(self)
+
+    dump = ChildTask.model_dump_json
+    monkeypatch.setattr(ChildTask, "model_dump_json", say_late)
     ping = 'echo ask >> $here/asked; [ $(wc -l < $here/asked) -lt 2 ] || echo "Slurmctld(primary) at x is UP"'
     programs(tmp_path, srun=SRUN.format(failures=failures), scontrol=ping)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
