@@ -58,7 +58,7 @@ def pids_of(folder: Path) -> set[int]:
     found: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+            state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
             is_ours = state != "Z" and _is_of(folder, process)
         except OSError:  # it has just ended, or is another user's
             continue
@@ -93,8 +93,12 @@ def _guard(guarded: int, folder: Path) -> None:
         signal.signal(number, signal.SIG_IGN)
     while os.getppid() == guarded:
         time.sleep(0.2)
-    end_all(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(100):
+        end_all(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.2)  # a killed process may still end what it began in the kernel, and leave a file more
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ def is_alive(pid: int) -> bool:
 def words_of(pid: int) -> list[str]:
     """Its command line; empty where it has ended, or is another user's."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []
 
@@ -33,7 +33,7 @@ def _all() -> list[int]:
 def _state_and_parent(pid: int) -> tuple[str, str]:
     """Empty where it has ended."""
     try:
-        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        state, parent = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
     except (FileNotFoundError, ProcessLookupError):
         return "", ""
     return state, parent
