@@ -431,7 +431,10 @@ FAULTS: dict[str, dict[str, Change]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, faults in FAULTS.items() for fault in faults])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [pytest.param(*one.values, fault, marks=one.marks) for one in BY_DAY for fault in FAULTS[one.values[0]]],
+)
 def test_planted_fault_is_caught(name: str, fault: str) -> None:
     found = errors(numbers_of_jax(name), numbers_of_torch(name, FAULTS[name][fault]))
     assert excess(name, found) > 100, found

@@ -65,7 +65,7 @@ def answers_in_float64(framework: Framework, data: str, model: str, batch_norm: 
         ("synthetic", "convnet", "folded", "on_host"),
         ("synthetic", "mlp", "folded", "on_device"),
         ("cifar10", "resnet18", "folded", "on_host"),
-        ("cifar10", "resnet18", "kept", "on_device"),
+        pytest.param("cifar10", "resnet18", "kept", "on_device", marks=pytest.mark.nightly),
     ],
 )
 def test_both_frameworks_give_the_same_outputs(data: str, model: str, batch_norm: str, inputs: str) -> None:

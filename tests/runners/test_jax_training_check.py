@@ -50,7 +50,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["jit", pytest.param("scan", marks=pytest.mark.nightly)])
 def test_another_optimizer_is_caught(mode: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.optax, "sgd", FAULTS[fault])
     with pytest.raises(CheckFailed, match=r"updates of 2 steps of .* against float64"):

@@ -140,8 +140,9 @@ def test_chunks_without_a_rest_and_a_rest_alone(framework: Framework, output: st
 @pytest.mark.parametrize(
     ("framework", "mode"),
     [
-        *[("jax", mode) for mode in ("vmap", "outer_product", "grouped")],
-        *[("torch", mode) for mode in ("vmap_eager", "outer_product_eager")],
+        ("jax", "vmap"),
+        *(pytest.param("jax", mode, marks=pytest.mark.nightly) for mode in ("outer_product", "grouped")),
+        *(("torch", mode) for mode in ("vmap_eager", "outer_product_eager")),
     ],
 )
 def test_cifar10_network_too(framework: Framework, mode: str) -> None:

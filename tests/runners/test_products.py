@@ -84,7 +84,7 @@ def test_work_by_hand() -> None:
         "resnet50",
         "vit_b_16",
         pytest.param("mobilenet_v3_small", marks=pytest.mark.nightly),
-        "efficientnet_b0",
+        pytest.param("efficientnet_b0", marks=pytest.mark.nightly),
     ],
 )
 def test_models_of_imagenet100(model: str) -> None:

@@ -72,7 +72,7 @@ def require_same(ours: Numbers, theirs: Numbers) -> None:
 @pytest.mark.parametrize(
     ("benchmark", "model"),
     [
-        ("mnist", "cnn"),
+        pytest.param("mnist", "cnn", marks=pytest.mark.nightly),
         ("cifar10", "cnn"),
         pytest.param("cifar10", "resnet18", marks=pytest.mark.nightly),
         ("text", "mlp"),

@@ -213,7 +213,9 @@ def test_batch_larger_than_the_data_is_told(repository: BehavingProject) -> None
 # The job's own end, and its going on.
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM, signal.SIGUSR2]
+)
 def test_signal_stops_the_job_and_the_next_start_goes_on(repository: BehavingProject, number: signal.Signals) -> None:
     folder = repository.job(repository.plan("well", "gated", "exits"))
     with repository.start(folder) as process:
