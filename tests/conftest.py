@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slurm")
 
 
+FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
+KEEP_FROZEN = pytest.MonkeyPatch()
+
+
 def pytest_collection_finish() -> None:
     """What is imported and collected by now stays to the end: Python's garbage collector need not look at it again and
-    again. A tracer of JAX or PyTorch makes so many objects that this is an eighth of their tests' time."""
+    again. A tracer of JAX or PyTorch makes so many objects that this is an eighth of their tests' time. A measurement
+    freezes and thaws, too (harness/measure/clock.py), which in this process would end it."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+    for name in ("freeze", "unfreeze"):
+        KEEP_FROZEN.setattr(gc, name, lambda: None)
+
+
+@pytest.fixture
+def measurements_freeze(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process of their own."""
+    monkeypatch.setattr(gc, "freeze", FREEZE)
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
+    UNFREEZE()
+    yield
+    FREEZE()
 
 
 def pytest_sessionfinish() -> None:
+    KEEP_FROZEN.undo()
     gc.unfreeze()
 
 

@@ -13,6 +13,7 @@ import torch
 from flax import nnx
 
 from harness.errors import CheckFailed, Refused
+from harness.measure.program import Session
 from harness.measure.protocol import Measuring
 from harness.measure.world import World
 from harness.plan import Framework
@@ -124,16 +125,20 @@ def test_optimizer_by_hand() -> None:
 # The whole use case
 
 
+def of_the_first(count: int, session: Session[Any]) -> Session[Any]:
+    """Samples to train on: JAX has no fast convolution in float64 on a CPU, and the check computes in it."""
+    train = {name: array[:count] for name, array in session.dataset.train.items()}
+    return replace(session, dataset=replace(session.dataset, train=train))
+
+
 @cache
 def whole_run(framework: Framework, mode: str = "") -> list[EpochPoint]:
-    """Of few and small batches: JAX has no fast convolution in float64 on a CPU."""
-    session = make_session(framework, "train", batch_size=32, execution_mode=mode, epochs=2, precision="fp64")
-    first, dataset = slice(None, 240), session.dataset
-    train = {name: array[first] for name, array in dataset.train.items()}
-    result = measure(replace(session, dataset=replace(dataset, train=train)))
+    """Of few and small batches."""
+    session = make_session(framework, "train", batch_size=16, execution_mode=mode, epochs=2, precision="fp64")
+    result = measure(of_the_first(120, session))
     assert result.recompiles == 0
     assert result.blocks is not None
-    assert result.blocks.steps_per_call == (7 if mode in ("scan", "epoch_graph") else 1)  # 240 // 32
+    assert result.blocks.steps_per_call == (7 if mode in ("scan", "epoch_graph") else 1)  # 120 // 16
     assert result.blocks_alone is None
     return result.epochs
 
@@ -224,7 +229,7 @@ def test_test_loss_that_is_not_finite_fails(framework: Framework, monkeypatch: p
     """One step per epoch: the loss of the initial weights is finite; only the evaluation sees what became of them."""
     monkeypatch.setattr(MODULES[framework].Training, "check", lambda _: [])
     monkeypatch.setattr(Measuring, "_require_finite", lambda *_: None)
-    session = make_session(framework, "train", batch_size=1536, learning_rate=1e30)
+    session = of_the_first(64, make_session(framework, "train", batch_size=64, learning_rate=1e30))
     with pytest.raises(CheckFailed, match=r"the test loss after epoch 1, step 1 of 1, is (nan|inf): training diverged"):
         measure(session)
 
@@ -250,10 +255,10 @@ def test_nothing_of_the_timed_part_is_left_for_the_control(
 
     monkeypatch.setattr(module, "build", watched)
     gc.collect()
-    result = measure(make_session(framework, "train", batch_size=256))
+    result = measure(of_the_first(480, make_session(framework, "train", batch_size=16)))
     assert result.blocks_alone is not None
     before, after = left_bytes
-    assert after - before < 10_000  # the images are 1.2 MB
+    assert after - before < 10_000  # the images are 0.4 MB
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

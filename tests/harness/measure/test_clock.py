@@ -403,6 +403,7 @@ def test_garbage_is_collected_between_blocks_every_second_and_never_within_the_e
     assert result.energy.busy_s == result.energy.window_s == 4.0
 
 
+@pytest.mark.usefixtures("measurements_freeze")
 def test_cyclic_objects_of_calls_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real collector and clock: what calls leave is gone at the end of the blocks, and frozen is nothing."""
 
