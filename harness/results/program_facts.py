@@ -1,8 +1,8 @@
-"""What one call of a timed step is made of, found out without a GPU: kernels, library calls, CUDA graphs, bytes. No times
-of a GPU, and none of this is a result.
+"""What one call of a timed step is made of, found out without a GPU: kernels, library calls, CUDA graphs, bytes. None
+of this is a time of a GPU, or a result.
 
-Each runner's `ahead.py` makes these, for one card (harness/work/cards.py) and one variant; tests and `main.py compile` read
-them.
+Each runner's `ahead.py` makes these, for one card (harness/work/cards.py) and one variant; tests and `main.py compile`
+read them.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""GPUs by the names of experiments.yaml: what a compiler, or a stand-in for the driver, must know of one that is not here.
+"""GPUs by the names of experiments.yaml: what a compiler, or a stand-in for the driver, must know of an absent one.
 
 Sizes are those that CUDA gives; rates and clocks are the makers' and only steer cost models. Nothing here is measured.
 """
