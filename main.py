@@ -40,6 +40,7 @@ COMMANDS = {
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "ceilings": "how fast this machine can be at most: matrix products and memory, by both frameworks",
     "cancel": "end this project's jobs, by their ids",
+    "compile": "what both make of a step on a card that is not here: kernels, CUDA graphs, memory; no GPU needed",
     "gpu-check": "try all that needs a GPU, in ten minutes at most: doctor, tests, a short pair of each kind",
     "wandb": "make a saved workspace in W&B: both frameworks side by side, grouped by variant",
     "calibrate": "how often the verdict is right: a framework against itself, alike and slowed down",
@@ -437,6 +438,72 @@ def ceilings_command(arguments: argparse.Namespace) -> int:
     return measure_ceilings(load_config(arguments.config), read_results(arguments))
 
 
+COMPILE_DESCRIPTION = f"""\
+{COMMANDS["compile"]}.
+
+Compiles the steps that the flags select, as the measurements would run them: JAX's by XLA for that card, PyTorch's on
+a stand-in for CUDA that computes nothing. A table says what each is made of, what does not fit into the card's memory,
+what cannot be built, and which modes are the same program. Without --full it takes the usual batch size, precision and
+options, and leaves out runs that differ little. What is found is kept, and a submission warns from it. Takes seconds
+for a small program and minutes for a large one.
+
+examples:
+  python main.py compile --gpu h100                             the headline, for an H100
+  python main.py compile --gpu h100 --gpu rtx2080ti --benchmark cifar10 --use_case 3
+  python main.py compile --gpu a100 --benchmark fineweb --use_case 1 --precision bf16 --batch_size 16
+
+exit status: 0, 1 where a program cannot be built
+"""
+
+
+def compile_parser() -> Parser:
+    from harness.work.cards import CARDS
+
+    parser = Parser("main.py compile", COMPILE_DESCRIPTION)
+    parser.add_argument(
+        "--gpu",
+        action="append",
+        type=name,
+        required=True,
+        metavar="NAME",
+        help=f"for this card, of {', '.join(CARDS)}; repeatable",
+    )
+    parser.add_argument(
+        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
+    )
+    parser.two_spellings(
+        "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
+    )
+    parser.add_argument(
+        "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
+    )
+    add_narrowing_flags(parser.two_spellings)
+    parser.add_argument("--preset", type=name, metavar="NAME", help="as `python main.py --preset`")
+    parser.add_argument("--full", action="store_true", help="every variant, not the usual ones")
+    parser.add_argument("--force", action="store_true", help="also what is known from an earlier call")
+    parser.two_spellings("--update-docs", action="store_true", help="write the table to docs/compiled.md, too")
+    add_config_flag(parser)
+    add_results_flag(parser)
+    parser.set_defaults(data="sample", quick=False)
+    return parser
+
+
+def compile_command(arguments: argparse.Namespace) -> int:
+    from harness.work.cards import card
+    from pipeline.compile import compile_programs
+
+    cards = [card(name) for name in dict.fromkeys(arguments.gpu)]
+    return compile_programs(
+        replace(selection_of(arguments), gpus=()),
+        arguments.config,
+        read_results(arguments),
+        cards=cards,
+        preset=arguments.preset,
+        anew=arguments.force,
+        update_docs=arguments.update_docs,
+    )
+
+
 def cancel_parser() -> Parser:
     parser = Parser("main.py cancel", COMMANDS["cancel"])
     add_results_flag(parser)
@@ -594,6 +661,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
     "ceilings": (ceilings_parser, ceilings_command),
+    "compile": (compile_parser, compile_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),
     "wandb": (wandb_parser, wandb_command),
     "calibrate": (calibrate_parser, calibrate_command),

@@ -59,6 +59,10 @@ class Results:
     def new_ceilings(self, framework: str) -> Path:
         return self.ceilings / f"{framework}-{timestamp()}.json"
 
+    def compiled(self, card: str) -> Path:
+        """What `main.py compile` found: a file for each program, replaced by the next time."""
+        return self.root / "compiled" / card
+
     @property
     def gpu_check(self) -> Path:
         """What `main.py gpu-check` has tried and how it went."""

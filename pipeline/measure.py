@@ -124,6 +124,7 @@ def print_preset(name: str, parts: list[Part], config: Config) -> None:
 
 def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Callable[[Results], object]) -> int:
     """Render and submit, or show what would be submitted; with --wait, follow the jobs and `conclude`."""
+    from pipeline.compile_words import foreseen
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.pairing import as_paired
     from pipeline.submission.render import write_scripts
@@ -134,6 +135,8 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
         pairs, refused = as_paired(pairs, pairing, config.cluster, is_on_cpu=is_on_cpu)
+        for line in foreseen(pairs, results):
+            print(line)
         for reason, cells in refused.items():
             print(f"Not interleaved but together: {', '.join(cells)}: {reason}")
         scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)

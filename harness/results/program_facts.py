@@ -6,9 +6,15 @@ read them.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
-from harness.plan import Framework, Frozen, Variant
+from pydantic import ValidationError
+
+from harness.errors import RecordError
+from harness.files import in_words, read_json
+from harness.plan import Framework, Frozen, Measurement, Variant
 from harness.results.record import KernelClass, Outcome
 
 
@@ -45,6 +51,8 @@ class ProgramFacts(Frozen):
     """A digest of what is executed: two variants with the same one are one program under two names."""
     notes: tuple[str, ...] = ()
     """What a reader should know beside the numbers, such as an operation that could not be told."""
+    made_by: dict[str, str] = {}
+    """Packages and their versions, and this project's commit where nothing had been edited."""
 
 
 def digest_of(executed: Iterable[str]) -> str:
@@ -54,3 +62,21 @@ def digest_of(executed: Iterable[str]) -> str:
         digest.update(operation.encode())
         digest.update(b"\n")
     return digest.hexdigest()[:12]
+
+
+def program_key(measurement: Measurement) -> str:
+    """Readable, a file name, and the same for all measurements that time the same program: whatever the card is called
+    in experiments.yaml, the protocol and the replicate."""
+    cell, content = measurement.cell, measurement.model_dump(mode="json", include={"variant", "settings", "sizes"})
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{measurement.framework}_{cell.benchmark}_{cell.use_case}-{measurement.variant.key}-{digest}"
+
+
+def read_program_facts(path: Path) -> ProgramFacts:
+    """Raises RecordError that names the file and what is wrong with it."""
+    try:
+        return ProgramFacts.model_validate_json(read_json(path))
+    except ValidationError as error:
+        raise RecordError(f"{path}: not what main.py compile leaves: {in_words(error)}") from error
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error

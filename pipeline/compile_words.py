@@ -1,0 +1,173 @@
+"""What `main.py compile` found: as tables for the terminal and for docs/compiled.md, and as warnings before a
+submission."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from harness.paths import REPOSITORY, Results
+from harness.plan import FRAMEWORKS, Pair
+from harness.results.program_facts import ProgramFacts, program_key, read_program_facts
+from harness.work.cards import CARDS, Card
+from pipeline.markdown import GeneratedPart, markdown_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DOCUMENT = REPOSITORY / "docs" / "compiled.md"
+PART = GeneratedPart(begin="<!-- compiled:begin -->", end="<!-- compiled:end -->")
+FULL = 0.9
+"""Of a card's memory, from where on a program is said not to fit: its bytes are a lower bound."""
+COLUMNS = ("", "kernels", "library calls", "layout copies", "CUDA graphs", "outside of them", "memory", "compiled in")
+MEANING = (
+    "No times: what one step is made of, by the frameworks' own compilers and the calls that they make to libraries. "
+    "Kernels: all that a step starts on the GPU. Library calls: those of them that cuDNN and cuBLAS do. Layout copies: "
+    "kernels that only move data, and MB that they write. Outside of them: what the host starts besides CUDA graphs. "
+    "Memory: of one step, at the least. JAX's loops count their rounds. A call to a library counts as one kernel, "
+    "however many it answers with."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The modes of one variant on one card."""
+
+    card: Card
+    title: str
+    facts: Sequence[ProgramFacts]
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """As COLUMNS."""
+        for one in self.facts:
+            yield self._row(one)
+
+    def _row(self, one: ProgramFacts) -> tuple[str, ...]:
+        name = f"{one.framework} {one.variant.execution_mode}"
+        if one.outcome != "ok":
+            return (f"{name}: {one.outcome.replace('_', ' ')}", *[""] * (len(COLUMNS) - 1))
+        library = ", ".join(f"{count} {kind}" for kind, count in sorted(one.library_calls.items()) if count)
+        layout = str(one.classes.get("layout", 0))
+        if one.layout_bytes:
+            layout += f" ({megabytes(one.layout_bytes)})"
+        memory = ""
+        if one.peak_bytes is not None:
+            memory = f"{megabytes(one.peak_bytes)}{'' if fits(one, self.card) else ': does not fit'}"
+        return (
+            name,
+            f"{one.kernels:,}",
+            library,
+            layout,
+            str(one.graphs),
+            f"{one.outside_of_graphs:,}",
+            memory,
+            f"{one.compile_s:.0f} s",
+        )
+
+    def remarks(self) -> Iterator[str]:
+        """What else is to be said of these programs, a sentence each."""
+        for one in self.facts:
+            if one.outcome != "ok":
+                yield f"{one.framework} {one.variant.execution_mode}: {one.reason}"
+            for note in one.notes:
+                yield f"{one.framework} {one.variant.execution_mode}: {note}"
+        for same in same_programs(self.facts):
+            names = [one.variant.execution_mode for one in same]
+            yield f"{same[0].framework}: {', '.join(names[1:])} is the same program as {names[0]}"
+
+
+def groups(facts: Iterable[ProgramFacts], cards: Sequence[Card]) -> list[Group]:
+    """By card, benchmark, use case and variant, in the order of `facts`; of each JAX's modes first."""
+    found: dict[tuple[str, str, int, str], list[ProgramFacts]] = {}
+    for one in facts:
+        found.setdefault((one.card, one.benchmark, one.use_case, one.variant.comparison_key), []).append(one)
+    order = [card.name for card in cards]
+    return [
+        Group(
+            card=CARDS[card],
+            title=f"{benchmark}, use case {number}: {key}",
+            facts=sorted(of_variant, key=lambda one: FRAMEWORKS.index(one.framework)),
+        )
+        for (card, benchmark, number, key), of_variant in sorted(
+            found.items(), key=lambda item: order.index(item[0][0])
+        )
+    ]
+
+
+def same_programs(facts: Iterable[ProgramFacts]) -> list[list[ProgramFacts]]:
+    """Those of one framework that are one program under several names."""
+    found: dict[tuple[str, str], list[ProgramFacts]] = {}
+    for one in facts:
+        if one.program is not None:
+            found.setdefault((one.framework, one.program), []).append(one)
+    return [same for same in found.values() if len(same) > 1]
+
+
+def foreseen(pairs: Iterable[Pair], results: Results) -> list[str]:
+    """What an earlier `main.py compile` lets one expect of these jobs: programs that do not fit or cannot be built, of
+    cells whose GPU is called as a card that is known here."""
+    lines = []
+    for pair in pairs:
+        card = CARDS.get(pair.cell.gpu)
+        if card is None or not results.compiled(card.name).is_dir():
+            continue
+        for plan in pair.jobs:
+            for measurement in islice(plan.replicates(), len(plan.variants)):
+                path = results.compiled(card.name) / f"{program_key(measurement)}.json"
+                one = read_program_facts(path) if path.exists() else None
+                if one is None or (fits(one, card) and one.outcome != "failed"):
+                    continue
+                what = f"needs at least {megabytes(one.peak_bytes)}" if one.peak_bytes else one.reason
+                lines.append(f"{plan.name}: {measurement.variant.key}: by `main.py compile`: {what}")
+    return lines
+
+
+def fits(one: ProgramFacts, card: Card) -> bool:
+    return one.outcome != "out_of_memory" and (one.peak_bytes or 0) <= FULL * card.memory_bytes
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"
+
+
+def print_facts(facts: Sequence[ProgramFacts], cards: Sequence[Card], console: "Console") -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    heading = None
+    for group in groups(facts, cards):
+        if heading != group.card.name:
+            heading = group.card.name
+            console.print(f"\n{heading}: {group.card.device_name}, {megabytes(group.card.memory_bytes)}", style="bold")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+        for column in (group.title, *COLUMNS[1:]):
+            table.add_column(Text(column), justify="left" if column in (group.title, "library calls") else "right")
+        for row in group.rows():
+            table.add_row(*map(Text, row))
+        console.print(table)
+        for remark in group.remarks():
+            console.print(f"  {remark}", markup=False)
+    console.print(f"\n{MEANING}", markup=False)
+    for line in conclusion(facts):
+        console.print(line, markup=False)
+
+
+def conclusion(facts: Sequence[ProgramFacts]) -> Iterator[str]:
+    """The answer, in as many lines as it has parts."""
+    broken = [one for one in facts if one.outcome == "failed"]
+    too_large = [one for one in facts if not fits(one, CARDS[one.card])]
+    refused = [one for one in facts if one.outcome == "refused"]
+    built = sum(one.outcome == "ok" for one in facts)
+    yield f"{built} of {len(facts)} programs are built; {len(refused)} are refused, {len(broken)} failed."
+    if too_large:
+        names = ", ".join(f"{one.card} {one.framework} {one.benchmark} {one.variant.key}" for one in too_large)
+        yield f"Do not fit: {names}"
+
+
+def in_markdown(facts: Sequence[ProgramFacts], cards: Sequence[Card]) -> str:
+    parts = [MEANING]
+    for group in groups(facts, cards):
+        parts += [f"**{group.card.name}, {group.title}**", markdown_table(COLUMNS, group.rows())]
+        parts += [f"- {remark}" for remark in group.remarks()]
+    return "\n\n".join(parts)
