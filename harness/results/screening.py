@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from harness.errors import RecordError
 from harness.paths import Results
-from harness.plan import JobPlan, Measurement, Variant
+from harness.plan import JobPlan, Measurement, Screening, Variant
 from harness.results.record import Record, Result, find_settled_record, read_record
 from harness.results.statistics import median, relative_interquartile_range, throughput_samples_per_s
 
@@ -27,6 +27,7 @@ CLEAR_STANDARD_ERRORS = 3.0
 """By which the replicates must contradict a screening. For 2 to 14 modes in 3 replicates, a mode that is no faster does
 so by chance in 2 to 5 % of comparisons."""
 CLEAR_REPLICATES = 3
+NONE_ALWAYS = Screening(always=(), many_steps=())
 
 
 class Screened(NamedTuple):
@@ -85,7 +86,35 @@ def going_on(plan: JobPlan, records: Mapping[str, Record]) -> tuple[Variant, ...
         kept |= {key for key in ok if key not in numbers}
         kept |= {one.key for one in variants if one.key in ok and one.execution_mode in plan.screening.always}
         kept |= {one.key for one in variants if one.key not in records}
+    kept -= doubles(plan, records).keys()
     return tuple(variant for variant in plan.variants if variant.key in kept)
+
+
+def doubles(plan: JobPlan, records: Mapping[str, Record]) -> dict[str, Variant]:
+    """Variants that are the program of another one under a second name, by key, and that other one: a mode that always
+    goes on, else the first of the plan. Measured beside each other, the faster of the two would be so by luck.
+
+    Args:
+        records: of the screening, by the key of the variant; their details may say which program it was.
+    """
+    found: dict[str, Variant] = {}
+    for variants in plan.contests():
+        first: dict[str, Variant] = {}
+        for one in sorted(variants, key=lambda one: one.execution_mode not in (plan.screening or NONE_ALWAYS).always):
+            program = program_of(records.get(one.key))
+            if program is None:
+                continue
+            if first.setdefault(program, one) != one:
+                found[one.key] = first[program]
+    return found
+
+
+def program_of(record: Record | None) -> str | None:
+    """A digest of what is executed (harness/results/program_facts.py), where the runner says it."""
+    if record is None or record.result is None or record.outcome != "ok":
+        return None
+    program = record.result.details.get("program")
+    return program if isinstance(program, str) else None
 
 
 def describe_choice(plan: JobPlan, records: Mapping[str, Record], kept: Collection[Variant]) -> Iterator[str]:
@@ -97,6 +126,8 @@ def describe_choice(plan: JobPlan, records: Mapping[str, Record], kept: Collecti
         names = [one.execution_mode for one in variants if one.key in kept_keys]
         words = ", ".join(names) or "none"
         yield f"{variants[0].comparison_key}: {len(names)} of {len(variants)} modes go on: {words}"
+    for key, other in doubles(plan, records).items():
+        yield f"{key}: the same program as {other.execution_mode}, which stands for both"
 
 
 def _is_ok(record: Record | None) -> bool:

@@ -153,6 +153,27 @@ def test_contests_of_other_work_are_apart_and_need_a_choice() -> None:
     assert len({one.id for one in everything}) == 19
 
 
+def test_of_one_program_under_several_names_the_headline_or_the_first_goes_on() -> None:
+    """Two digests are one program each; `alone` says none, and `other` failed, so that its digest says nothing."""
+    programs = {"taps": "p", "jit": "p", "a": "q", "b": "q", "alone": None, "other": "q"}
+    plan = plan_of(*map(variant, programs), screening=SCREENING)
+    records = {}
+    for one in plan.screenings():
+        mode = one.variant.execution_mode
+        record = result_of(one, "failed" if mode == "other" else 1000)
+        if record.result is not None and programs[mode] is not None:
+            details = {"program": programs[mode]}
+            record = record.model_copy(update={"result": record.result.model_copy(update={"details": details})})
+        records[one.variant.key] = record
+    going = going_on(plan, records)
+    assert [one.execution_mode for one in going] == ["jit", "a", "alone"]
+    assert list(describe_choice(plan, records, going)) == [
+        "cnn-b64-fp32: 3 of 6 modes go on: jit, a, alone",
+        "cnn-b64-fp32-taps: the same program as jit, which stands for both",
+        "cnn-b64-fp32-b: the same program as a, which stands for both",
+    ]
+
+
 def test_without_a_screening_all_go_on() -> None:
     plan = plan_of(variant("jit"), variant("taps"))
     assert list(plan.screenings()) == []
