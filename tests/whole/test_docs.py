@@ -48,6 +48,11 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def empty_parts(text: str) -> list[str]:
+    """Two markers with nothing between them: a generated part that nothing fills."""
+    return re.findall(r"<!--[^>]*-->\s*<!--[^>]*-->", text)
+
+
 def commands(text: str) -> Iterator[list[str]]:
     """The words behind each `main.py`, in code blocks and between backticks, without comments."""
     pieces = re.findall(r"`([^`]+)`", prose(text))
@@ -93,6 +98,16 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert linked.exists(), target
         if anchor:
             assert anchor in anchors(linked.read_text()), target
+
+
+@every_page
+def test_no_generated_part_is_empty(page: Path) -> None:
+    assert empty_parts(page.read_text()) == []
+
+
+def test_an_empty_generated_part_is_noticed() -> None:
+    text = "<!-- a -->\n| b |\n<!-- end of a -->\n\nWords.\n<!-- c:begin -->\n\n<!-- c:end -->\n"
+    assert empty_parts(text) == ["<!-- c:begin -->\n\n<!-- c:end -->"]
 
 
 @every_page
