@@ -164,7 +164,7 @@ def named_cause(why: Why) -> str:
     """The term that is named first, or why there is none."""
     if why.refusals:
         return "refused"
-    if why.nothing_to_explain:
+    if why.why_not_tried:
         return "nothing"
     return why.named[0].term
 

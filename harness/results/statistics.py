@@ -353,6 +353,10 @@ class RatioEstimate(NamedTuple):
         return self.replicates >= ENOUGH_REPLICATES and self.doubt is None
 
     @property
+    def excludes_1(self) -> bool:
+        return self.interval is not None and not self.interval.low <= 1 <= self.interval.high
+
+    @property
     def names_a_side(self) -> bool:
         return self.verdict in ("JAX faster", "PyTorch faster")
 

@@ -26,7 +26,7 @@ LAUNCHES = 0.8
 TOLD = 0.8
 """Of a difference, until no more is named."""
 WORTH_TELLING = 0.1
-"""Of the faster step: a smaller difference is not explained."""
+"""Of the faster step: a smaller difference that no interval confirms is not explained."""
 AGREES = 0.15
 """Of a prediction: how far the measured step may be off."""
 PER_STEP = 0.01

@@ -16,7 +16,7 @@ from harness.plan import FRAMEWORKS, Framework
 from harness.results.flags import OTHER_CPUS
 from harness.results.kernel_names import class_of, uses_tensor_cores
 from harness.results.record import Explanation, KernelTime, TracedWindow
-from harness.results.statistics import ENOUGH_REPLICATES, dispatch_time_s, step_time_s
+from harness.results.statistics import ENOUGH_REPLICATES, SAME_WITHIN, dispatch_time_s, step_time_s
 from harness.results.thresholds import (
     AGREES,
     DECIDES,
@@ -246,12 +246,23 @@ class Why:
         return self.terms[self.slow].step_s - self.terms[self.fast].step_s
 
     @property
-    def nothing_to_explain(self) -> bool:
-        """Both are the same, or enough replicates cannot tell them apart."""
+    def why_not_tried(self) -> str | None:
+        """None where the difference is to be explained: wherever the ratio's interval excludes 1."""
         ratio = self.row.ratio
-        enough = ratio is not None and ratio.replicates >= ENOUGH_REPLICATES
-        is_open = enough and ratio is not None and ratio.verdict in ("same", "undecided")
-        return is_open or self.difference_s < WORTH_TELLING * self.terms[self.fast].step_s
+        if ratio is not None and ratio.verdict == "same":
+            return f"both sides are the same within {SAME_WITHIN - 1:.0%}"
+        if ratio is not None and ratio.excludes_1:
+            return None
+        if ratio is not None and ratio.replicates >= ENOUGH_REPLICATES:
+            return "the ratio's interval includes 1, so which side is faster is open"
+        is_small = self.difference_s < WORTH_TELLING * self.terms[self.fast].step_s
+        return f"a difference below {WORTH_TELLING:.0%} that no interval confirms" if is_small else None
+
+    @property
+    def contradicts_the_ratio(self) -> bool:
+        """The explained processes have another order than the replicates."""
+        ratio = self.row.ratio
+        return ratio is not None and (self.terms["torch"].step_s - self.terms["jax"].step_s) * log(ratio.value) <= 0
 
     @cached_property
     def causes(self) -> list[Cause]:

@@ -29,7 +29,6 @@ TERM_WORDS: dict[Term, str] = {
 }
 OUTSIDE_OF_OPERATORS = "outside of the operators"
 DISAGREES = ", which disagrees: the explanation is to be doubted"
-NO_DIFFERENCE = "No difference to explain."
 ON_CPU = "On a CPU these are operators and no kernels, and nothing is said of launches."
 
 
@@ -38,11 +37,14 @@ def term_words(term: Term, *, on_device: bool) -> str:
 
 
 def why_sentence(why: Why) -> str:
-    """Doubts, difference, causes until most of it is told, and what speaks against it."""
+    """Doubts, difference, causes until most of it is told, and what speaks against it; or why none of it is told."""
     if why.refusals:
         return f"Not explained: {_of_sides(why.refusals)}."
-    if why.nothing_to_explain:
-        return NO_DIFFERENCE
+    if why.why_not_tried:
+        return f"Not explained: {why.why_not_tried}."
+    if why.contradicts_the_ratio:
+        steps = " and ".join(f"{NAMES[one]}'s step took {_ms(terms.step_s)} ms" for one, terms in why.terms.items())
+        return f"Not explained: in the processes that were traced the order was the other way round ({steps})."
     doubts = f"With doubt: {_of_sides(why.doubts)}. " if why.doubts else ""
     slow, fast = why.terms[why.slow], why.terms[why.fast]
     against = "".join(f"; against it, {_cause(why, cause)}" for cause in why.against)
