@@ -275,6 +275,8 @@ class Registration(Frozen):
     """Of all of it: the thresholds, the headline pair, and the exclusions."""
     exclusions: Digest
     """Of those in experiments.yaml alone, which a report does not read."""
+    rules_version: int = 1
+    """Of the rules by which verdicts are given; plans had none before the second."""
 
 
 class JobPlan(Frozen):

@@ -100,7 +100,7 @@ def _block_flags(blocks: Blocks, target_noise: float) -> dict[str, str]:
         flags["imprecise"] = f"the block time is known {known}; the goal was {target_noise:.1%}, and time ran out"
     spread = relative_interquartile_range(times_s)
     if spread > UNSTABLE_SPREAD:
-        flags["unstable"] = f"block times spread by {spread:.0%} (interquartile range over median): not to be relied on"
+        flags["unstable"] = f"block times spread by {spread:.0%} (interquartile range over median)"
     elif spread > NOISY_SPREAD:
         flags["noisy"] = f"block times spread by {spread:.0%} (interquartile range over median)"
     third = len(times_s) // 3

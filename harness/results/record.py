@@ -5,8 +5,8 @@ Raw samples only; every number is derived on reading (harness/results/quantities
 History of the schema:
     1  2026-11  before the first published record; not read any more
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
-                version: a measurement has a `stage`; without one it is a replicate; `registration`;
-                an explanation has `other_cpus`
+                version: a measurement has a `stage`; without one it is a replicate; `registration`, later
+                with a `rules_version`; an explanation has `other_cpus`
 """
 
 import base64

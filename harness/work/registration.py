@@ -35,6 +35,14 @@ def headline_of(use_case_name: str) -> dict[str, str]:
     return {str(framework): mode for framework, mode in use_case(use_case_name).headline.items()}
 
 
+RULES = {
+    1: "a ratio with an `unstable` side had no verdict, and was in no mean",
+    2: "flags of noise and drift warn, and take no verdict away",
+}
+"""What of the rules a checksum of constants does not see, by its version. Records of older versions are judged by the
+newest, and the report says so."""
+RULES_VERSION = max(RULES)
+
 FIRST_REPLICATES = 2
 """So many give an interval, and a steady drift cancels over two."""
 
@@ -59,7 +67,9 @@ def registration(use_case_name: str, exclusions: Iterable[Mapping[str, Any]]) ->
         exclusions: of experiments.yaml, those that concern the cell; in any order.
     """
     of_exclusions = _digest(sorted(json.dumps(one, sort_keys=True) for one in exclusions))
-    return Registration(checksum=checksum(use_case_name, of_exclusions), exclusions=of_exclusions)
+    return Registration(
+        checksum=checksum(use_case_name, of_exclusions), exclusions=of_exclusions, rules_version=RULES_VERSION
+    )
 
 
 @cache

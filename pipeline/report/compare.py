@@ -293,7 +293,7 @@ class Scaling:
     communication: float | None
     """Share of the step's time that goes when nothing is moved between the devices; below zero by noise alone."""
     unstable: frozenset[str] = frozenset()
-    """Which of these rest on blocks that are not to be relied on, on one device or on N."""
+    """Which of these rest on unstable blocks, on one device or on N."""
     conditions: tuple[Condition, ...] = ()
     """What was equal on one device, whose value is first, and on N."""
 
@@ -497,15 +497,14 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge, attainable: 
 
 def _why_exploratory(records: Sequence[Record]) -> str | None:
     """None where what was registered before each of them is the same, and today's."""
-    found = {record.registration for record in records}
+    found = {record.registration.checksum if record.registration else None for record in records}
     if None in found:
         count = sum(record.registration is None for record in records)
         return f"{count} of {len(records)} records do not say what was fixed before them"
     if len(found) > 1:
         return "thresholds, headline pair or exclusions were changed between its records"
-    (registered,) = found
-    use_case_name = records[0].measurement.cell.use_case_name
-    if registered is not None and not is_as_registered(registered, use_case_name):
+    registered = records[0].registration
+    if registered and not is_as_registered(registered, records[0].measurement.cell.use_case_name):
         return "thresholds or headline pair were changed since its records were made"
     return None
 
@@ -640,8 +639,8 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record], 
         # Today's rules over yesterday's samples; what only the job could see was recorded.
         protocol = record.measurement.protocol
         flags = (
-            quality_flags(record.result, record.environment, protocol.target_noise, protocol.latency_calls)
-            | record.flags
+            record.flags
+            | quality_flags(record.result, record.environment, protocol.target_noise, protocol.latency_calls)
             | flags
         )
     flags |= _flags_of_all(records)
@@ -722,11 +721,18 @@ def _evaluations(records: Mapping[int, Record], replicates: Sequence[int]) -> li
 
 
 def _with_doubts(jax: Mode, torch: Mode, estimate: RatioEstimate) -> RatioEstimate:
-    """Without a verdict where what was measured is not to be relied on."""
+    """Without a verdict where the number means nothing. What blocks did is in the spread of the replicates, so no flag
+    of noise or drift takes a verdict away."""
     if jax.records[0].measurement.variant.precision == "default":
-        estimate = doubted(estimate, NOT_FAIR)
-    unstable = [NAMES[mode.framework] for mode in (jax, torch) if "unstable" in mode.flags]
-    return doubted(estimate, f"{' and '.join(unstable)} unstable") if unstable else estimate
+        return doubted(estimate, NOT_FAIR)
+    copied = [NAMES[mode.framework] for mode in (jax, torch) if _has_copies(mode.records)]
+    return doubted(estimate, f"{' and '.join(copied)}: identical replicates") if copied else estimate
+
+
+def _has_copies(records: Sequence[Record]) -> bool:
+    """No two processes take the same times, so these are one record under two numbers."""
+    times_s = [tuple(one.result.blocks.block_times_s) for one in records if one.result and one.result.blocks]
+    return len(set(times_s)) < len(times_s)
 
 
 def _speeds_of_p50(records: Mapping[int, Record], replicates: Sequence[int]) -> list[float]:

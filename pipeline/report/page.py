@@ -155,6 +155,7 @@ def page_html(
         ceilings=ceiling_table(ceilings or {}),
         about_ceilings=[ABOUT_CEILINGS, *sources(ceilings or {})],
         by_chance=chance_sentence(compared),
+        older_rules=wording.rules_sentence(compared),
         device_panels=devices_axis.device_panels([place.section for place in shown]),
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),

@@ -16,6 +16,7 @@ from pipeline.report.wording import (
     bracket,
     fastest_modes,
     flag_names,
+    rules_sentence,
     times,
     unlike_names,
     use_case_title,
@@ -43,6 +44,7 @@ def published_part(compared: Sequence[Section], records: Sequence[Record], folde
         folder: where the PICTURES of both lie, from the README.
     """
     parts = [results_table(compared, records), sample_table(compared, records)]
+    parts.append(rules_sentence(full_sections(compared)))
     if specifications := pictures(compared):
         light, dark = (f"{folder}/{name}" for name in specifications)
         parts.append(

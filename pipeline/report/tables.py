@@ -48,6 +48,7 @@ from pipeline.report.wording import (
     milliseconds,
     modes_compared,
     registered_text,
+    rules_sentence,
     times,
     unequal,
     unlike_names,
@@ -340,7 +341,7 @@ def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -
         lines=[_latex_section(section, notes) for section in compared],
         notes=[f"The two sides: {text}." for text in notes],
         remarks=[
-            *filter(None, [chance_sentence(compared)]),
+            *filter(None, [chance_sentence(compared), rules_sentence(compared)]),
             *(
                 f"{sentence}."
                 for device, found in calibrated.items()

@@ -33,6 +33,7 @@ from pipeline.report.wording import (
     loops_text,
     no_ratio_lines,
     registered_text,
+    rules_sentence,
     scaling_lines,
     scaling_texts,
     times,
@@ -78,9 +79,9 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
         lines += [f"No number for {line}" for line in absent_lines(section.rows, on_terminal=True)]
         for line in lines:
             console.print(line, highlight=False, markup=False)
-    if sentence := chance_sentence(compared):
+    if sentences := [*filter(None, [chance_sentence(compared), rules_sentence(compared)])]:
         console.rule(style="dim")
-        console.print(sentence, highlight=False, markup=False)
+        console.print(" ".join(sentences), highlight=False, markup=False)
 
 
 def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> None:

@@ -8,6 +8,7 @@ from harness.plan import FRAMEWORKS, Cell, Framework
 from harness.results.quantities import absences, number
 from harness.results.record import Record
 from harness.results.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
+from harness.work.registration import RULES, RULES_VERSION
 from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Tally
 from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
 
@@ -44,7 +45,7 @@ def scaling_texts(found: Scaling) -> list[str]:
     ]
 
 
-UNSTABLE_SHARES = "A question mark: the blocks of one side were unstable, so the number is not to be relied on."
+UNSTABLE_SHARES = "A question mark: the blocks of one side were unstable."
 
 
 def bracket(interval: Interval | None) -> str:
@@ -125,6 +126,20 @@ def registered_text(section: Section) -> str:
     if section.why_exploratory is None:
         return "Registered before the first record: thresholds, headline pair and exclusions."
     return f"Exploratory: {section.why_exploratory}."
+
+
+def rules_sentence(compared: Iterable[Section]) -> str:
+    """Which rules are newer than the records that they judge. Empty where none are."""
+    records = [record for one in compared for row in one.rows for mode in row.modes for record in mode.records]
+    versions = [record.registration.rules_version for record in records if record.registration]
+    older = [version for version in versions if version < RULES_VERSION]
+    if not older:
+        return ""
+    then = "; ".join(f"by version {version} {RULES[version]}" for version in sorted(set(older)))
+    return (
+        f"{len(older)} of {len(records)} records were registered under older rules than those that judge them: {then}. "
+        f"Version {RULES_VERSION} judges: {RULES[RULES_VERSION]}."
+    )
 
 
 def mean_in_words(found: Tally) -> str:

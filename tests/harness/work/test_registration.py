@@ -56,6 +56,14 @@ def test_a_changed_threshold_is_found(monkeypatch: pytest.MonkeyPatch, owner: ob
     assert registration("train", [NO_BF16]).exclusions == before.exclusions
 
 
+def test_rules_have_a_version_that_older_plans_do_not_say() -> None:
+    """The constants of the first version are those of the second: their checksum tells nothing."""
+    now = registration("train", [])
+    assert now.rules_version == 2
+    before = Registration.model_validate_json(now.model_dump_json(exclude={"rules_version"}))
+    assert (before.rules_version, is_as_registered(before, "train")) == (1, True)
+
+
 def test_another_headline_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     before = registration("train", [])
     assert headline_of("train") == {"jax": "jit", "torch": "compiled"}

@@ -5,6 +5,7 @@ tests/pipeline/report/test_recompute.py compares it with what `main.py report --
 """
 
 import hashlib
+import itertools
 import json
 import math
 import sys
@@ -48,7 +49,7 @@ def recompute(folder: Path) -> list[Json]:
             | {"in_turns": {record["measurement"]["replicate"]: turns(record) for record in records}}
             | {"gated": {record["measurement"]["replicate"] for record in records if record.get("parity")}}
             | {"many_steps": first["result"]["blocks"]["steps_per_call"] > 1}
-            | {"worthless": any(map(is_worthless, records)), "unstable": any(map(is_unstable, records))}
+            | {"worthless": any(map(is_worthless, records)), "copied": has_copies(records)}
         )
     screening = screened(folder)
     for line in lines:
@@ -61,7 +62,7 @@ def recompute(folder: Path) -> list[Json]:
         of_family = [line for line in lines if (line["quick"] or line["data"] == "sample") == doubtful]
         fill_in_q([line for line in of_family if "p" in line and line["is_judged"]])
     for line in lines:
-        for name in ("throughputs", "in_turns", "gated", "many_steps", "worthless", "unstable", "is_judged"):
+        for name in ("throughputs", "in_turns", "gated", "many_steps", "worthless", "copied", "is_judged"):
             line.pop(name, None)
     return lines
 
@@ -138,10 +139,9 @@ def is_worthless(record: Json) -> bool:
     return bool(recompiled) or is_slow or len(names | set(gpu.get("names") or [])) > 1
 
 
-def is_unstable(record: Json) -> bool:
-    times_s = record["result"]["blocks"]["block_times_s"]
-    spread = (percentile(times_s, 0.75) - percentile(times_s, 0.25)) / median(times_s)
-    return spread > 0.25 or "unstable" in (record.get("flags") or {})
+def has_copies(records: list[Json]) -> bool:
+    times_s = [record["result"]["blocks"]["block_times_s"] for record in records]
+    return any(one == other for one, other in itertools.combinations(times_s, 2))
 
 
 def identity(record: Json) -> Json:
@@ -292,9 +292,9 @@ def compared(line: Json, lines: list[Json], screening: dict[str, dict[str, float
             for number in common
         ]
     )
-    if jax["unstable"] or torch["unstable"]:
+    if jax["copied"] or torch["copied"]:
         found |= {"verdict": "undecided", "replicates_needed": None}
-    is_judged = len(common) >= 3 and not (jax["unstable"] or torch["unstable"])
+    is_judged = len(common) >= 3 and not (jax["copied"] or torch["copied"])
     return {"fastest": fastest, "is_judged": is_judged} | found
 
 

@@ -13,11 +13,12 @@ from harness.plan import Cell, Framework, Registration
 from harness.results.record import Record
 from harness.work.registration import registration
 from pipeline.report.chance import by_chance, chance_sentence
-from pipeline.report.compare import Row, Section, sections, tally
+from pipeline.report.compare import Row, Section, one_device, sections, tally
 from pipeline.report.page import page_html
+from pipeline.report.readme import published_part
 from pipeline.report.tables import csv_text, overview_table, section_table
 from pipeline.report.terminal import print_sections
-from pipeline.report.wording import declared_lines, declared_mean, registered_text, which_pair
+from pipeline.report.wording import declared_lines, declared_mean, registered_text, rules_sentence, which_pair
 from tests.made.report_records import CELL, passed, plain, record, text
 
 QUIET = (-0.001, 0.0, 0.001)
@@ -214,6 +215,26 @@ def test_exploratory_and_why() -> None:
     assert why(mixed) == "thresholds, headline pair or exclusions were changed between its records"
     old = [*four_modes()[:9], *four_modes(registration=None)[9:]]
     assert why(old) == "3 of 12 records do not say what was fixed before them"
+
+
+def test_records_of_older_rules_are_told_once_in_each_report(tmp_path: Path) -> None:
+    older = REGISTERED.model_copy(update={"rules_version": 1})
+    mixed = [*four_modes(registration=older)[:9], *four_modes()[9:]]
+    compared = sections(mixed, passed)
+    assert compared[0].why_exploratory is None  # the constants are the same
+    sentence = (
+        "9 of 12 records were registered under older rules than those that judge them: by version 1 a ratio with an "
+        "`unstable` side had no verdict, and was in no mean. Version 2 judges: flags of noise and drift warn, and take "
+        "no verdict away."
+    )
+    assert rules_sentence(compared) == sentence
+    assert rules_sentence(sections(four_modes(), passed)) == ""
+    console = plain(1000)
+    print_sections(compared, console, one_device(compared))
+    page = page_html(compared, {}, mixed, [], tmp_path)
+    plainly = sentence.replace("`", "")
+    for written in (text(console), page, overview_table(compared, {}), published_part(compared, mixed)):
+        assert written.replace("`", "").replace(r"\_", "_").count(plainly) == 1
 
 
 def test_a_use_case_without_a_declared_pair_has_a_report() -> None:

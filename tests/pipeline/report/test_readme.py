@@ -132,7 +132,7 @@ def test_a_ratio_with_a_doubt_is_in_the_picture_as_it_is_in_the_table() -> None:
     [section] = sections(pair(data="sample"), passed)
     [row] = section.rows
     assert row.comparison is not None and row.comparison.estimate is not None
-    estimate = row.comparison.estimate._replace(verdict="undecided", doubt="JAX unstable")
+    estimate = row.comparison.estimate._replace(verdict="undecided", doubt="precision `default`")
     doubtful = replace(row, comparison=replace(row.comparison, estimate=estimate))
     [point] = pictures([replace(section, rows=(doubtful,))])["overview.svg"]["datasets"]["published"]
     assert (point["ratio"], point["verdict"]) == (1.5, "undecided")

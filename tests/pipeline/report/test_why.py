@@ -113,37 +113,33 @@ def test_causes_in_order_and_what_speaks_against_them() -> None:
     assert "against it, 0.3 ms less in convolutions and matrix products (10 kernels against 10)" in why_sentence(why)
 
 
-def steps_of(jax_ms: float, torch_ms: float) -> tuple[Any, Any]:
-    """Explanations of steps that are busy for all but 0.1 ms."""
-    return tuple(explanation({GEMM: (1, ms - 0.1)}, step_ms=ms) for ms in (jax_ms, torch_ms))  # type: ignore[return-value]
+def busy(step_ms: float) -> Any:
+    """A step in which nothing runs for 0.1 ms."""
+    return explanation({GEMM: (1, step_ms - 0.1)}, step_ms=step_ms)
 
 
-def measured(explanations: tuple[Any, Any], ratios: Sequence[float]) -> str:
-    """The sentence on replicates of these ratios: PyTorch's 50,000 samples/s times each."""
-    jax, torch = explanations
-    records = explained("torch", "eager", torch, replicates=len(ratios), throughput=50_000.0)
+def measured(jax_ms: float, torch_ms: float, ratios: Sequence[float]) -> str:
+    """The sentence on explained steps of these times, and replicates of these ratios, whatever the steps say."""
+    records = explained("torch", "eager", busy(torch_ms), replicates=len(ratios), throughput=50_000.0)
     for number, ratio in enumerate(ratios):
-        one = explained("jax", "jit", jax, replicates=number + 1, throughput=50_000.0 * ratio)
-        records.append(one[number])
+        of_ratio = explained("jax", "jit", busy(jax_ms), replicates=number + 1, throughput=50_000.0 * ratio)
+        records.append(of_ratio[number])
     return why_sentence(found(records))
 
 
 def test_what_is_not_tried_says_why_not() -> None:
-    """The logarithms of 0.5, 1 and 2 have the mean 0, of 1.001, 1.002 and 1.003 a reach of 4.3 * 0.001 / 1.7 = 0.25 %."""
-    assert measured(steps_of(2.1, 2.0), [0.5, 1.0, 2.0]) == (
+    """The logarithms of 0.5, 1 and 2 have the mean 0; 1.001, 1.002 and 1.003 a reach of 4.3 * 0.001 / 1.7 = 0.25 %."""
+    assert measured(2.1, 2.0, [0.5, 1.0, 2.0]) == (
         "Not explained: the ratio's interval includes 1, so which side is faster is open."
     )
-    assert measured(steps_of(2.0, 4.0), [1.001, 1.002, 1.003]) == "Not explained: both sides are the same within 1%."
-    assert measured(steps_of(2.0, 2.1), [1.05]) == (
-        "Not explained: a difference below 10% that no interval confirms."
-    )
+    assert measured(2.0, 4.0, [1.001, 1.002, 1.003]) == "Not explained: both sides are the same within 1%."
+    assert measured(2.0, 2.1, [1.05]) == ("Not explained: a difference below 10% that no interval confirms.")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "default"])
 def test_a_difference_whose_interval_excludes_1_is_always_explained(precision: str) -> None:
     """2.1 ms against 2 ms: 5 %, as in the three replicates. What has no verdict for its precision is different, too."""
-    jax, torch = steps_of(2.0, 2.1)
-    why = found(pair(jax, torch, precision=precision))
+    why = found(pair(busy(2.0), busy(2.1), precision=precision))
     assert why.row.ratio is not None and why.row.ratio.verdict == ("JAX faster" if precision == "fp32" else "undecided")
     assert why_sentence(why).startswith(
         "PyTorch's step takes 0.1 ms more (2.1 against 2 ms): 0.1 ms in convolutions and matrix products"
@@ -153,9 +149,9 @@ def test_a_difference_whose_interval_excludes_1_is_always_explained(precision: s
 @pytest.mark.parametrize("ratios", [[1.26, 1.27, 1.28], [1.27]])
 def test_an_explanation_never_contradicts_its_ratio(ratios: Sequence[float]) -> None:
     other_way_round = "Not explained: in the processes that were traced the order was the other way round "
-    assert measured(steps_of(4.0, 2.0), ratios) == f"{other_way_round}(JAX's step took 4 ms and PyTorch's step took 2 ms)."
-    assert measured(steps_of(2.0, 4.0), [1 / one for one in ratios]).startswith(other_way_round)
-    assert "PyTorch's step takes 2 ms more" in measured(steps_of(2.0, 4.0), ratios)
+    assert measured(4.0, 2.0, ratios) == f"{other_way_round}(JAX's step took 4 ms and PyTorch's step took 2 ms)."
+    assert measured(2.0, 4.0, [1 / one for one in ratios]).startswith(other_way_round)
+    assert "PyTorch's step takes 2 ms more" in measured(2.0, 4.0, ratios)
 
 
 def test_one_replicate_has_no_interval_and_a_sentence_all_the_same() -> None:
