@@ -11,7 +11,7 @@ from typing import NamedTuple
 from harness.plan import Framework
 from harness.results.quantities import BY_NAME, number
 from pipeline.report.compare import MANY_STEPS, NAMES, Row, RowKey, Section, Setup, row_labels
-from pipeline.report.wording import bracket, flag_names, times, use_case_title
+from pipeline.report.wording import WHOSE_SIDE, bracket, flag_names, times, use_case_title
 
 ENERGY = BY_NAME["energy_gross_joules_per_sample"]
 HEADS = (
@@ -24,7 +24,7 @@ HEADS = (
 )
 ABOUT = (
     "The same variant, settings and data on each device; each framework in the mode that is its fastest there. Samples "
-    "per second and ratio as in the sections. Energy is that of the GPU's board, gross; a CPU has none."
+    f"per second and ratio as in the sections. {WHOSE_SIDE} Energy is that of the GPU's board, gross; a CPU has none."
 )
 
 

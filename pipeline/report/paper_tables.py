@@ -32,7 +32,7 @@ from pipeline.report.compare import (
 from pipeline.report.declared import task_of
 from pipeline.report.latex import latex_escaped, latex_mark, latex_table, ratio_text
 from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, ModelFacts, published_sources
-from pipeline.report.wording import best_of, difference_mark, difference_notes, fastest_modes, flag_names
+from pipeline.report.wording import WHOSE_SIDE, best_of, difference_mark, difference_notes, fastest_modes, flag_names
 
 HEADS = {
     "step_time_p50_s": "p50, ms",
@@ -71,7 +71,7 @@ COUNTED = (
 )
 
 
-RATIOS = "Above 1, JAX is faster; geometric mean over paired replicates with its 95 % interval."
+RATIOS = f"{WHOSE_SIDE} Geometric mean over paired replicates with its 95 % interval."
 
 
 @dataclass(frozen=True)

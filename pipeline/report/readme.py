@@ -13,6 +13,7 @@ from pipeline.report.compare import NAMES, VERDICTS, Mode, Row, Section, tally
 from pipeline.report.drawing import svg_of
 from pipeline.report.figures import published_points
 from pipeline.report.wording import (
+    WHOSE_SIDE,
     bracket,
     fastest_modes,
     flag_names,
@@ -111,7 +112,7 @@ def sample_table(compared: Iterable[Section], records: Iterable[Record]) -> str:
         "quote.\n\n"
         f"{markdown_table(SAMPLE_HEAD, lines)}\n\n"
         "Throughput: median over replicates, each framework in its fastest mode (in brackets). Ratio: geometric mean "
-        f"over paired replicates, with its 95 % interval. {_made_of(on_sample, of_these)}"
+        f"over paired replicates, with its 95 % interval. {WHOSE_SIDE} {_made_of(on_sample, of_these)}"
     )
 
 
@@ -164,7 +165,7 @@ def _below(quotable: Sequence[Section], records: Iterable[Record]) -> str:
     kept = [record for record in records if record.measurement.data == "real" and not record.measurement.quick]
     return (
         "Throughput of JAX over that of PyTorch, each in its fastest mode: geometric mean over variants with its 95 % "
-        f"interval, and how many variants have which verdict. Above 1, JAX is faster. {_made_of(quotable, kept)}"
+        f"interval, and how many variants have which verdict. {WHOSE_SIDE} {_made_of(quotable, kept)}"
     )
 
 

@@ -35,6 +35,7 @@ from pipeline.report.phases import STATISTICS, PhaseTable, all_times, phase_tabl
 from pipeline.report.why import TERMS, terms_of, why_of
 from pipeline.report.why_words import tensor_cores_text, why_sentence
 from pipeline.report.wording import (
+    WHOSE_SIDE,
     best_of,
     bracket,
     declared_mean,
@@ -312,7 +313,8 @@ def latex_tables(
 def devices_table(panels: Iterable[DevicePanel]) -> str:
     """Device against device: a line for each variant and device."""
     return latex_table(
-        comments=[devices_axis.ABOUT],
+        comments=[],
+        remarks=[devices_axis.ABOUT],
         columns="llll" + "r" * (len(devices_axis.HEADS) - 1),
         head=["where", "variant", "flags", *devices_axis.HEADS],
         lines=[
@@ -341,6 +343,7 @@ def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -
         lines=[_latex_section(section, notes) for section in compared],
         notes=[f"The two sides: {text}." for text in notes],
         remarks=[
+            WHOSE_SIDE,
             *filter(None, [chance_sentence(compared), rules_sentence(compared)]),
             *(
                 f"{sentence}."
@@ -380,7 +383,7 @@ def section_table(section: Section) -> str:
         head=head,
         lines=lines,
         notes=[f"The two sides: {note}." for note in notes.values()],
-        remarks=[*filter(None, [doubts_sentence(section.setup), registered_text(section)])],
+        remarks=[WHOSE_SIDE, *filter(None, [doubts_sentence(section.setup)]), registered_text(section)],
         same=same,
     )
 

@@ -17,6 +17,7 @@ from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.why_words import why_lines
 from pipeline.report.wording import (
     UNSTABLE_SHARES,
+    WHOSE_SIDE,
     absent_lines,
     axis_name,
     best_of,
@@ -121,7 +122,8 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
     console.print(_pair_table(section.rows))
     console.print(
         "Samples per second: median over replicates, each framework in its fastest mode. Ratio: "
-        f"geometric mean over paired replicates, with its 95 % interval. {choice_note(section.rows)}".rstrip(),
+        f"geometric mean over paired replicates, with its 95 % interval. {WHOSE_SIDE} "
+        f"{choice_note(section.rows)}".rstrip(),
         style="dim",
         highlight=False,
     )

@@ -12,6 +12,8 @@ from harness.work.registration import RULES, RULES_VERSION
 from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Tally
 from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
 
+WHOSE_SIDE = "Above 1, JAX is faster; below 1, PyTorch."
+"""Of every ratio of the two, beside every table that has one."""
 EDGES = (1 / SAME_WITHIN, 1.0, SAME_WITHIN)
 """What a verdict turns on."""
 MOST_DECIMALS = 6

@@ -13,7 +13,7 @@ from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
 from harness.results.statistics import RatioEstimate
 from pipeline.report.compare import Judge, Row, Setup, sections
-from pipeline.report.wording import bracket, replicates, times
+from pipeline.report.wording import WHOSE_SIDE, bracket, replicates, times
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -96,7 +96,8 @@ class RatiosSoFar:
         from rich.table import Table
         from rich.text import Text
 
-        result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), caption=WHOSE_SIDE)
+        result.caption_justify = "left"
         for column in ("cell", "variant", "JAX / PyTorch", "so far", "modes"):
             result.add_column(column, no_wrap=True)
         for one in list(self._found.values())[-SHOWN:]:

@@ -1,19 +1,27 @@
 """Device against device, from made-up records."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 from harness.plan import Cell
 from harness.results.record import Energy, Record
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import sections
 from pipeline.report.devices_axis import HEADS, cells, device_panels
 from pipeline.report.figures import overview
+from pipeline.report.files import section_names
+from pipeline.report.page import page_html
+from pipeline.report.readme import results_table, sample_table
 from pipeline.report.tables import latex_tables
-from pipeline.report.terminal import print_devices
+from pipeline.report.terminal import print_devices, print_sections
+from pipeline.report.wording import WHOSE_SIDE
 from tests.made.report_records import A100, CPU, H200, passed, plain, record, text
 
 OF_CPU = Cell(gpu="cpu", benchmark="mnist", use_case=1, use_case_name="train")
 
 
-def three_devices() -> list[Record]:
+def three_devices(**changes: Any) -> list[Record]:
     """JAX over PyTorch is 2 on the H200, 0.5 on the A100 and 1.25 on the CPU."""
     found = []
     for replicate in range(3):
@@ -22,7 +30,7 @@ def three_devices() -> list[Record]:
             (A100, 1000, 2000, {}),
             (CPU, 50, 40, {"cell": OF_CPU}),
         ):
-            of_all = {"environment": environment, "replicate": replicate, **cell}
+            of_all = {"environment": environment, "replicate": replicate, **cell, **changes}
             found += [
                 record("jax", "jit", jax, **of_all),
                 record("torch", "eager", torch / 2, **of_all),
@@ -43,6 +51,28 @@ def test_a_panel_has_every_device_the_slowest_first() -> None:
     ]
     assert [line[3].partition(" ")[0] for line in lines] == ["1.25", "0.50", "2.00"]
     assert {len(line) for line in lines} == {len(HEADS)}
+
+
+def test_every_table_of_ratios_says_which_side_of_1_is_whose(tmp_path: Path) -> None:
+    """And its reader finds it beside that table: below it, or as its caption."""
+    found = [*three_devices(), *three_devices(data="sample")]
+    compared = sections(found, passed)
+    console = plain(300)
+    print_sections(compared[:1], console, {})
+    print_devices(compared, console)
+    assert " ".join(text(console).split()).count(WHOSE_SIDE) == 2
+    tables = latex_tables(compared, section_names(compared))
+    of_ratios = {name: table for name, table in tables.items() if "JAX / PyTorch" in table}
+    assert {"overview", "devices"} < of_ratios.keys() and len(of_ratios) > len(compared)
+    for name, table in of_ratios.items():
+        shown = re.sub("^%.*$", "", table, flags=re.MULTILINE)
+        assert shown.count(WHOSE_SIDE) == 1, name
+    page = page_html(compared, {}, found, [], tmp_path)
+    captions = re.findall("<caption>(.*?)</caption>.*?<thead>(.*?)</thead>", page, re.DOTALL)
+    of_page = [WHOSE_SIDE in caption for caption, head in captions if "JAX / PyTorch" in head]
+    assert len(of_page) == len(compared) + 2 and all(of_page)
+    results, on_sample = results_table(compared, found), sample_table(compared, found)
+    assert results.count(WHOSE_SIDE) == on_sample.count(WHOSE_SIDE) == 1
 
 
 def test_other_settings_or_one_device_make_no_panel() -> None:

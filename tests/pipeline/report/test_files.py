@@ -83,17 +83,17 @@ def test_text_is_escaped_for_latex(plain_text: str, escaped: str) -> None:
 
 def test_the_latex_row_of_a_pair() -> None:
     (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
-    *_, row, _, _, _, exploratory = section_table(section).splitlines()
+    *_, row, _, _, _, _, exploratory = section_table(section).splitlines()
     ratio = r"1.50 [1.50, 1.50]\textsuperscript{1}"
     jax, torch = "jit (best of 2) & 3,000", "compiled (best of 2) & 2,000"
     assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster & 0 & the same \\"
     assert exploratory.startswith(r"\par\noindent{\footnotesize Exploratory: ")
     overview = overview_table([section], {}).splitlines()
     assert (
-        overview[-5]
+        overview[-6]
         == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1.50 [1.50, 1.50] over 1 variant & 1 & 0 & 0 & 0 & 0 \\"
     )
-    assert overview[-2] == (
+    assert overview[-3] == (
         r"\par\noindent{\footnotesize \textsuperscript{1} The two sides: not recorded: GPU, driver, node, CPUs, "
         r"libraries, variables, code, pairing.\par}"
     )

@@ -8,6 +8,7 @@ import pytest
 from harness.paths import Results
 from harness.plan import Framework, JobPlan, Screening
 from harness.results.record import Record
+from pipeline.report.wording import WHOSE_SIDE
 from pipeline.watching.ratios import RatiosSoFar
 from tests.made.report_records import CELL, passed, plain, record, save, text
 from tests.made.report_records import plan as plan_of_modes
@@ -53,7 +54,7 @@ def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
     assert (third.modes, third.rests_on) == ("taps, eager", "1 replicate, no interval yet")
     console = plain(120)
     console.print(ratios.table())
-    assert "1.50" in text(console) and "2.00" not in text(console)
+    assert "1.50" in text(console) and "2.00" not in text(console) and WHOSE_SIDE in text(console)
 
 
 def test_other_records_of_the_folder_are_not_shown(results: Results) -> None:
