@@ -20,7 +20,7 @@ from harness.results.parity import Judgement
 from harness.results.predictions import agreement_in_words
 from harness.results.quantities import THROUGHPUT, summary_numbers
 from harness.results.record import SETTLED, Evaluation, Record
-from harness.results.screening import chosen_mode
+from harness.results.screening import chosen_mode, program_of
 from harness.results.statistics import (
     CONFIDENCE,
     ENOUGH_REPLICATES,
@@ -102,6 +102,13 @@ class Mode:
     flags: dict[str, str]
     attainable_operations_per_s: float | None = None
     """Of matrix products in its precision on its device (`main.py ceilings`); None where that was not measured."""
+    doubles: tuple[str, ...] = ()
+    """Other execution modes that were compiled to the same program, so that this one stands for all."""
+
+    @property
+    def name(self) -> str:
+        """`jit`, or `jit = jit_graph` for one program under two names."""
+        return " = ".join([self.execution_mode, *self.doubles])
 
     @property
     def why_worthless(self) -> str | None:
@@ -568,8 +575,19 @@ def _row(
     for record in records:
         measurement = record.measurement
         by_mode[measurement.framework, measurement.variant.execution_mode].append(record)
-    modes = [_mode(framework, mode, of_mode, attainable) for (framework, mode), of_mode in by_mode.items()]
+    doubles = _doubles({**{_mode_of(one): one for one in screened}, **{key: of[0] for key, of in by_mode.items()}})
+    modes = [
+        _mode(
+            *of,
+            of_mode,
+            attainable,
+            tuple(other for (framework, other), one in doubles.items() if (framework, one) == of),
+        )
+        for of, of_mode in by_mode.items()
+        if of not in doubles
+    ]
     modes.sort(key=_order_of_modes)
+    screened = [one for one in screened if _mode_of(one) not in doubles]
     screened_modes = tuple(sorted(map(_screened_mode, screened), key=_order_of_modes))
     chosen = [_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS]
     declared = [_declared(modes, framework) for framework in FRAMEWORKS]
@@ -585,6 +603,27 @@ def _row(
         screened=screened_modes,
         declared=comparison if declared == chosen else _comparison_of(declared, judge),
     )
+
+
+def _mode_of(record: Record) -> tuple[Framework, str]:
+    return record.measurement.framework, record.measurement.variant.execution_mode
+
+
+def _doubles(records: Mapping[tuple[Framework, str], Record]) -> dict[tuple[Framework, str], str]:
+    """Modes that are the program of another one under a second name, and that other one: the headline, else what has
+    replicates, else the first in the order of their names. The faster of equal modes would be so by luck."""
+    found: dict[tuple[Framework, str], str] = {}
+    first: dict[tuple[Framework, str], str] = {}
+    for (framework, mode), record in sorted(records.items(), key=lambda item: _standing(*item)):
+        program = program_of(record)
+        if program is not None and first.setdefault((framework, program), mode) != mode:
+            found[framework, mode] = first[framework, program]
+    return found
+
+
+def _standing(mode: tuple[Framework, str], record: Record) -> tuple[bool, bool, str]:
+    headline = headline_of(record.measurement.cell.use_case_name).get(mode[0])
+    return mode[1] != headline, record.measurement.is_screening, mode[1]
 
 
 def _order_of_modes(mode: Mode | ScreenedMode) -> tuple[int, float]:
@@ -625,7 +664,13 @@ def _comparison_of(pair: Sequence[Mode | None], judge: Judge) -> Comparison | No
     return _comparison(jax, torch, judge) if jax and torch else None
 
 
-def _mode(framework: Framework, execution_mode: str, records: Sequence[Record], attainable: Attainable | None) -> Mode:
+def _mode(
+    framework: Framework,
+    execution_mode: str,
+    records: Sequence[Record],
+    attainable: Attainable | None,
+    doubles: tuple[str, ...] = (),
+) -> Mode:
     records = sorted(records, key=lambda record: record.measurement.replicate)
     throughputs: dict[int, float] = {}
     values: dict[str, list[float]] = defaultdict(list)
@@ -657,6 +702,7 @@ def _mode(framework: Framework, execution_mode: str, records: Sequence[Record], 
         throughputs=throughputs,
         numbers={name: median(of_replicates) for name, of_replicates in values.items()},
         replicates_with={name: len(of_replicates) for name, of_replicates in values.items()},
+        doubles=doubles,
         flags=flags,
         attainable_operations_per_s=attainable.peak(records[0].measurement.variant.precision) if attainable else None,
     )

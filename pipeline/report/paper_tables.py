@@ -198,7 +198,7 @@ def _full(section: Section, names: Sequence[str], remark: str) -> str:
             "batch": str(side.variant.batch_size),
             "framework": NAMES[side.framework],
             "flags": ", ".join(sorted(mode.flags)) if mode else "",
-            "mode": f"{mode.execution_mode} ({side.best_of})" if mode else none,
+            "mode": f"{mode.name} ({side.best_of})" if mode else none,
         }
         for name in _there(names, section):
             line[_head(name, task)] = _number(mode, BY_NAME[name], task) if mode else none

@@ -132,7 +132,7 @@ def _variant_cells(section: Section, row: Row) -> list[str]:
 
 
 def _best_cell(mode: Mode | None) -> str:
-    return "none" if mode is None else f"{number(mode.throughput_samples_per_s)} ({mode.execution_mode})"
+    return "none" if mode is None else f"{number(mode.throughput_samples_per_s)} ({mode.name})"
 
 
 def results_table(compared: Sequence[Section], records: Iterable[Record]) -> str:

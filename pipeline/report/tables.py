@@ -415,7 +415,7 @@ def _latex_row(row: Row, notes: Iterable[str], metric: Metric) -> list[str]:
     for framework in FRAMEWORKS:
         mode = row.best(framework)
         numbers = mode.numbers if mode else {}
-        cells.append(f"{mode.execution_mode} ({best_of(row, framework)})" if mode else "none")
+        cells.append(f"{mode.name} ({best_of(row, framework)})" if mode else "none")
         cells += [quantity.text(numbers.get(quantity.name), metric) for quantity in shown_in("latex")]
     estimate = row.ratio
     declared = latex_escaped("the same" if row.best_is_declared else declared_text(row) if row.comparison else "")

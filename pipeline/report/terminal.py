@@ -155,7 +155,7 @@ def _best_cell(row: Row, framework: Framework) -> str:
     mode = row.best(framework)
     if mode is None:
         return "none"
-    return f"{number(mode.throughput_samples_per_s)}\n({mode.execution_mode})\n{best_of(row, framework)}"
+    return f"{number(mode.throughput_samples_per_s)}\n({mode.name})\n{best_of(row, framework)}"
 
 
 def _ratio_cell(row: Row, notes: Iterable[str]) -> str:
@@ -232,7 +232,7 @@ def _mode_table(section: Section) -> "Table":
         _add_row(table, _breakable(row.label), style="bold")
         for mode in row.modes:
             numbers = (quantity.text(mode.numbers.get(quantity.name), metric) for quantity in columns)
-            _add_row(table, f"  {NAMES[mode.framework]} {mode.execution_mode}", *numbers)
+            _add_row(table, f"  {NAMES[mode.framework]} {mode.name}", *numbers)
         for one in row.only_screened:
             throughput = f"({number(one.throughput_samples_per_s)})"
             cells = (throughput if quantity is THROUGHPUT else "" for quantity in columns)

@@ -4,6 +4,8 @@ is in a ratio, a median or the CSV."""
 import csv
 import io
 
+import pytest
+
 from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.compare import Section, sections
@@ -99,3 +101,38 @@ def test_while_nothing_has_a_replicate_the_report_says_what_was_screened() -> No
     console = plain(120)
     print_sections([section], console, {})
     assert "Screened so far, with no replicate yet: cnn-b100-fp32" in text(console)
+
+
+def of_program(one: Record, program: str) -> Record:
+    assert one.result is not None
+    return one.model_copy(update={"result": one.result.model_copy(update={"details": {"program": program}})})
+
+
+def test_one_program_under_two_names_is_one_mode() -> None:
+    """jit_graph would win by 3 %, which as the same program would be luck. jit_tuned is another one, taps says none."""
+    records = [
+        *(of_program(one, "p") for one in replicated("jax", "jit", 1000, 1001, 1002)),
+        *(of_program(one, "p") for one in replicated("jax", "jit_graph", 1030, 1031, 1032)),
+        *(of_program(one, "q") for one in replicated("jax", "jit_tuned", 990, 991, 992)),
+        *replicated("jax", "taps", 980, 981, 982),
+        *replicated("torch", "eager", 500, 500.5, 501),
+    ]
+    (row,) = section_of(records).rows
+    assert row.best("jax").name == "jit = jit_graph"
+    assert [mode.name for mode in row.modes] == ["jit = jit_graph", "jit_tuned", "taps", "eager"]
+    assert row.ratio is not None and row.ratio.value == pytest.approx(2.0)
+    console = plain(120)
+    print_sections([section_of(records)], console, {})
+    assert "jit = jit_graph" in text(console) and "1,03" not in text(console)
+
+
+def test_what_stands_for_a_screened_double_is_what_has_replicates() -> None:
+    records = [
+        of_program(screening("jax", "grouped", 950), "p"),
+        of_program(screening("jax", "vmap_graph", 900), "p"),
+        *(of_program(one, "p") for one in replicated("jax", "vmap_graph", 900, 901, 902)),
+        *replicated("torch", "eager", 700, 701, 702),
+    ]
+    (row,) = section_of(records).rows
+    assert [mode.name for mode in row.modes] == ["vmap_graph = grouped", "eager"]
+    assert row.only_screened == ()
