@@ -159,13 +159,15 @@ def _plans(
 
 
 def _exclusions(config: Config, benchmark: str, use_case: int, *, quick: bool) -> list[dict[str, Any]]:
-    """Of the cells, all of them: they decide what a mean is over. Of variants, those that concern this cell."""
-    of_variants = [
-        partial
-        for partial in config.excluded(benchmark, use_case, quick=quick)
-        if any(partial.concerns(framework, benchmark) for framework in FRAMEWORKS)
-    ]
-    return [partial.model_dump(mode="json") for partial in (*config.matrix.exclude, *of_variants)]
+    """What is excluded of this cell's variants, and nothing that is said of other benchmarks and their models. Which
+    cells are left out (`matrix.exclude`) concerns no cell that is measured."""
+    own = {model.name for model in declared_benchmark(benchmark).models}
+    found = []
+    for partial in config.excluded(benchmark, use_case, quick=quick):
+        models = None if partial.model is None else sorted(own.intersection(partial.model))
+        if models != [] and any(partial.concerns(framework, benchmark) for framework in FRAMEWORKS):
+            found.append(partial.model_dump(mode="json") | {"benchmark": None, "model": models})
+    return found
 
 
 def narrowed(

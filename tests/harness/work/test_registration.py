@@ -6,6 +6,7 @@ import pytest
 
 from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
+from harness.experiments.model import Config, PartialCell, PartialVariant
 from harness.paths import REPOSITORY
 from harness.plan import Registration
 from harness.results import flags, screening, statistics, thresholds
@@ -78,16 +79,45 @@ def test_a_use_case_that_is_gone_has_no_headline() -> None:
     assert is_as_registered(registration("of_long_ago", []), "of_long_ago")
 
 
-def test_every_plan_has_it_and_an_exclusion_of_its_own_changes_it() -> None:
+def of_plans(config: Config) -> dict[str, Registration | None]:
+    selection = Selection(benchmarks=("mnist", "text"), use_cases=(1, 6))
+    return {job.name: job.registration for pair in expand(config, selection) for job in pair.jobs}
+
+
+def with_line(config: Config, use_case: int, line: dict[str, object]) -> Config:
+    before = config.use_cases[use_case]
+    after = before.model_copy(update={"exclude": (*before.exclude, PartialVariant.model_validate(line))})
+    return config.model_copy(update={"use_cases": config.use_cases | {use_case: after}})
+
+
+def test_every_plan_has_it_and_only_a_line_that_concerns_its_cell_changes_it() -> None:
     config = load_config(REPOSITORY / "experiments.yaml")
-    selection = Selection(benchmarks=("mnist", "cifar10"), use_cases=(1, 3))
-
-    def of_plans(config: object) -> dict[str, Registration | None]:
-        return {job.name: job.registration for pair in expand(config, selection) for job in pair.jobs}
-
     before = of_plans(config)
     assert len(before) == 8 and None not in before.values()
-    without = config.model_copy(update={"matrix": config.matrix.model_copy(update={"exclude": ()})})
-    assert all(before[name] != after for name, after in of_plans(without).items())
     assert before["any/jax_mnist_1"] == before["any/torch_mnist_1"]
-    assert before["any/jax_mnist_1"] != before["any/jax_mnist_3"]
+    assert before["any/jax_mnist_1"] != before["any/jax_mnist_6"]
+
+    one_cell_less = PartialCell.model_validate({"benchmark": "molpcba", "use_case": 6})
+    matrix = config.matrix.model_copy(update={"exclude": (*config.matrix.exclude, one_cell_less)})
+    assert of_plans(config.model_copy(update={"matrix": matrix})) == before
+    for elsewhere in ({"benchmark": "molpcba", "precision": "tf32"}, {"model": "gcn", "execution_mode": "vmap"}):
+        assert of_plans(with_line(config, 6, elsewhere)) == before
+
+    def changed(line: dict[str, object]) -> set[str]:
+        after = of_plans(with_line(config, 6, line))
+        return {name for name in before if after[name] != before[name]}
+
+    of_text = {"any/jax_text_6", "any/torch_text_6"}
+    assert changed({"batch_size": 32, "execution_mode": "map"}) == {"any/jax_mnist_6", "any/torch_mnist_6"} | of_text
+    assert changed({"model": ("mlp", "gcn"), "execution_mode": "map"}) == of_text
+
+
+def test_a_benchmark_or_model_that_joins_a_line_changes_no_other_ones_registration() -> None:
+    config = load_config(REPOSITORY / "experiments.yaml")
+
+    def after(line: dict[str, object]) -> Registration | None:
+        return of_plans(with_line(config, 6, line))["any/jax_text_6"]
+
+    line = {"benchmark": "text", "model": "mlp", "precision": "tf32"}
+    assert after(line) == after({"benchmark": ("text", "molpcba"), "model": ("gcn", "mlp"), "precision": "tf32"})
+    assert after(line) != after(line | {"precision": "fp32"})

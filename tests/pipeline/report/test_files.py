@@ -323,10 +323,18 @@ def test_the_page_says_first_which_is_faster_by_how_much_on_which_gpu() -> None:
     assert "NVIDIA H200 not recorded JAX faster 1.50×" in first
     assert "1.50 [1.50, 1.50] not recorded: GPU, driver, node, CPUs, libraries, variables, code, pairing" in first
     assert "Geometric mean over 2 variants of 1 section" in first
+    assert "is not registered" not in first
     assert "A100" not in first[: first.index("One line for each")]  # quick: in no card
     quotable, _, doubtful = page.text.partition("Quick runs and sample data Not to be quoted.")
     assert quotable.count("mnist on NVIDIA H200") == 1
     assert "Quick run: not a result to quote." in doubtful and "Sample data: not a result to quote." in doubtful
+
+
+def test_a_mean_over_sections_says_that_nobody_has_registered_which() -> None:
+    other = CELL.model_copy(update={"benchmark": "cifar10"})
+    text = Page(html_of([*records(), *records(cell=other)])).text
+    mean = "Geometric mean over 4 variants of 2 sections [95 % interval]."
+    assert text.count(f"{mean} Which sections were measured is not registered.") == 1
 
 
 def test_the_page_needs_nothing_but_itself() -> None:
