@@ -17,7 +17,7 @@ from harness.measure.gpu import open_gpus
 from harness.plan import FRAMEWORKS, Framework, Precision
 from harness.printable import printable
 from harness.results.ceilings import Ceiling, CeilingsRecord, Kind, write_ceilings
-from harness.results.environment import code_digests, describe_environment
+from harness.results.environment import code_digests, describe_environment, loaded_code
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 Shape = tuple[int, int, int]
@@ -81,7 +81,7 @@ def measured(framework: Framework, say: Say) -> CeilingsRecord:
     device.set_up("fp32")
     elements = TRIAD_ELEMENTS if device.on_gpu else TRIAD_ELEMENTS_ON_CPU
     add("triad", "fp32", (elements,), runner.triad(device, elements))
-    of_process = {"framework": device.describe(), "gpu": gpu.describe(), "code": code_digests(framework)}
+    of_process = {"framework": device.describe(), "gpu": gpu.describe(), "code": loaded_code(code_digests(framework))}
     return CeilingsRecord(
         framework=framework,
         started_at=started_at,

@@ -15,7 +15,7 @@ from harness.job.ranks import RanksReport
 from harness.measure.channel import ChildTask, Event, ParityTask
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
-from harness.results.environment import code_digests
+from harness.results.environment import code_digests, is_code_on_disk
 from harness.results.parity import ParityMetadata, ParityNumbers, gate_measurement, key_of
 from harness.results.parity_file import read_parity, write_parity
 
@@ -89,7 +89,8 @@ class ParityRun:
             except RecordError:
                 continue
             made_by = metadata.environment
-            if metadata.outcome == "ok" and (made_by.get("job"), made_by.get("code")) == (self._job, code):
+            is_own = made_by.get("job") == self._job and is_code_on_disk(made_by.get("code"), code)
+            if metadata.outcome == "ok" and is_own:
                 return path
         return None
 

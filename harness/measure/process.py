@@ -6,7 +6,7 @@ A crash, an out-of-memory error or an autotuner's choice in here touches no othe
 
 import importlib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +19,12 @@ from harness.files import in_words
 from harness.measure.channel import Channel, ChildTask, ParityTask
 from harness.measure.clock import NO_TURNS
 from harness.measure.gpu import open_gpus
-from harness.measure.program import Build, D, Device, Session
+from harness.measure.program import Build, D, Device, Program, Session
 from harness.measure.protocol import Measuring
 from harness.measure.turns import NoTurns
 from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
-from harness.results.environment import code_digests, relevant_variables
+from harness.results.environment import code_digests, loaded_code, relevant_variables
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
 from harness.results.record import Outcome, Result
@@ -47,11 +47,16 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         device.set_up(measurement.variant.precision)
         if task.parity:
             device.try_no_algorithms()
-        environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables, "code": code}
-        channel.environment(environment)
+        environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables}
+
+        def tell_environment() -> None:
+            """Each time with the code that was loaded until then."""
+            channel.environment(environment | {"code": loaded_code(code)})
+
+        tell_environment()
         session = make_session(measurement, device, Path(task.data_dir), world)
         require_whole_batch(session)
-        build = builder(measurement)
+        build = _then(builder(measurement), tell_environment)
         if task.parity:
             leave_parity_numbers(session, build, task.parity, channel, code, Path(task.data_dir))
             channel.result(Result())
@@ -59,7 +64,9 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
             timeline = Path(task.timeline) if task.timeline else None
             measuring = Measuring(session, gpu=gpu, channel=channel, timeline=timeline, turns=turns)
             measure = measuring.cold_calls if task.cold_calls_only else measuring.everything
-            channel.result(measure(build, explained=task.explain))
+            result = measure(build, explained=task.explain)
+            tell_environment()
+            channel.result(result)
     except Exception as error:
         traceback.print_exc()
         outcome, reason = _explain(error, device)
@@ -96,6 +103,17 @@ def builder(measurement: Measurement) -> Build:
     return build
 
 
+def _then(build: Build, tell: Callable[[], None]) -> Build:
+    """`build`, and then `tell`: what is built is what is timed, whatever becomes of the process after that."""
+
+    def building(session: Session[Any], *, joined: bool = True) -> Program:
+        program = build(session, joined=joined)
+        tell()
+        return program
+
+    return building
+
+
 def gate_session(session: Session[D], measurement: Measurement, data_dir: Path = Path("data")) -> Session[D]:
     """For one of the parity gate's measurements: its data as its own model takes them, its weights as the gate draws
     them."""
@@ -115,7 +133,7 @@ def leave_parity_numbers(
 ) -> None:
     """One file and one event for each; what this machine refuses to do leaves a file that says so.
 
-    `code`: what made them (`harness.results.environment.code_digests`).
+    `code`: `harness.results.environment.code_digests` when this process began.
     """
     for number, task in enumerate(tasks):
         channel.progress("parity", number, len(tasks))
@@ -135,7 +153,7 @@ def leave_parity_numbers(
                 outcome=outcome,
                 reason=reason,
                 shapes=shapes,
-                environment=task.environment | {"framework": session.device.describe(), "code": code},
+                environment=task.environment | {"framework": session.device.describe(), "code": loaded_code(code)},
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             write_parity(ParityNumbers(metadata=metadata, kept=kept), Path(task.path))

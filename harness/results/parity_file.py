@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from harness.errors import RecordError
 from harness.files import in_words, way_out, write_atomically
 from harness.paths import Results
+from harness.results.environment import is_code_on_disk, is_same_code
 from harness.results.npz import read_npz
 from harness.results.parity import (
     PARITY_SCHEMA_VERSION,
@@ -81,8 +82,8 @@ class ParityFiles:
         return self._results.records(measurement.cell, measurement.framework) / Path(str(record.parity)).name
 
     def can_be_repaired(self, record: Record, code: Mapping[str, str]) -> bool:
-        """Whether its numbers cannot be read, and what `code` would compute is what the record needs."""
-        if record.parity is None or record.environment.get("code") != code:
+        """Whether its numbers cannot be read, and `code` (what lies on disk) would compute what the record needs."""
+        if record.parity is None or not is_code_on_disk(record.environment.get("code"), code):
             return False
         try:
             self.of(record)
@@ -99,10 +100,10 @@ class ParityFiles:
                 numbers = read_parity(path) if path != named else None
             except RecordError:
                 continue
-            if numbers is not None and numbers.metadata.outcome == "ok":
-                code = numbers.metadata.environment.get("code")
-                if code is not None and code == record.environment.get("code"):
-                    return numbers
+            if numbers is None or numbers.metadata.outcome != "ok":
+                continue
+            if is_same_code(numbers.metadata.environment.get("code"), record.environment.get("code")):
+                return numbers
         return None
 
 

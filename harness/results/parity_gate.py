@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import RecordError
 from harness.paths import Results
+from harness.results.environment import is_same_code
 from harness.results.parity import Judgement, ParityNumbers, judge
 from harness.results.record import Record
 
@@ -48,7 +49,7 @@ class ParityGate:
 def _is_of_same_code(record: Record, numbers: ParityNumbers) -> bool:
     """Where either does not say, as those from before do not, the job that both are of must do."""
     of_record, of_numbers = record.environment.get("code"), numbers.metadata.environment.get("code")
-    return None in (of_record, of_numbers) or of_record == of_numbers
+    return None in (of_record, of_numbers) or is_same_code(of_record, of_numbers)
 
 
 def _other_code(record: Record) -> str:

@@ -6,7 +6,8 @@ History of the schema:
     1  2026-11  before the first published record; not read any more
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
                 version: a measurement has a `stage`; without one it is a replicate; `registration`, later
-                with a `rules_version`; an explanation has `other_cpus`
+                with a `rules_version`; an explanation has `other_cpus`; `environment.code` has a digest of each
+                module that was imported, and before that `harness` and `runner`, of whole folders
 """
 
 import base64

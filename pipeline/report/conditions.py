@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.results.environment import common_code
 from harness.results.record import Record
 
 Environment = Mapping[str, Any]
@@ -40,6 +41,9 @@ MEANING_OF_UNSET = {"CUDA_MODULE_LOADING": "LAZY"}
 """PyTorch sets CUDA's own default (since 12.2)."""
 OF_ONE_RUN = re.compile(r"CUDA_VISIBLE_DEVICES|WANDB_MODE")
 """May differ among replicates of one framework, as the GPU that the scheduler gives does."""
+
+MOST_MODULES = 3
+"""Of those that differ; the others are counted."""
 
 State = Literal["equal", "differs", "not recorded"]
 
@@ -246,21 +250,31 @@ def _slurm_job(jax: Environment, torch: Environment) -> str | None:
     return _compare((ours or {}).get("job_id"), (theirs or {}).get("job_id"))
 
 
-def _code(*parts: str) -> Compare:
-    """By the contents of these parts of the project, whatever the commit. Records from before have the commit only."""
+def _code(one: Environment, other: Environment) -> str | None:
+    """By the contents of what both have loaded, whatever the commit. Records from before have the commit only, or the
+    contents of whole folders."""
 
     def commit_of(environment: Environment) -> str | None:
         git = environment.get("git") or {}
         commit = git.get("commit")
         return None if commit is None else f"{commit[:10]}{'' if git.get('clean') else ' with changes'}"
 
-    def compare(one: Environment, other: Environment) -> str | None:
-        if "code" not in one or "code" not in other:
-            return _compare(commit_of(one), commit_of(other))
-        pairs = {part: (one["code"].get(part), other["code"].get(part)) for part in parts}
-        return ", ".join(f"{part} {ours} / {theirs}" for part, (ours, theirs) in pairs.items() if ours != theirs)
+    common = common_code(one.get("code") or {}, other.get("code") or {})
+    if not common:
+        return _compare(commit_of(one), commit_of(other))
+    changed = [f"{name} {ours} / {theirs}" for name, (ours, theirs) in common.items() if ours != theirs]
+    more = [f"and {len(changed) - MOST_MODULES} more"] if len(changed) > MOST_MODULES else []
+    return ", ".join([*changed[:MOST_MODULES], *more])
 
-    return compare
+
+def _code_of_harness(jax: Environment, torch: Environment) -> str | None:
+    """Of that which both sides run. The runners are two."""
+
+    def of(environment: Environment) -> Environment:
+        code = environment.get("code") or {}
+        return {**environment, "code": {name: code[name] for name in code if name.split(".")[0] == "harness"}}
+
+    return _code(of(jax), of(torch))
 
 
 def _pairing(jax: Environment, torch: Environment) -> str | None:
@@ -311,7 +325,7 @@ CONDITIONS: dict[str, Compare] = {
     "libraries": _libraries,
     "variables": _variables,
     "Slurm job": _slurm_job,
-    "code": _code("harness"),
+    "code": _code_of_harness,
     "pairing": _pairing,
 }
 CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
@@ -320,7 +334,7 @@ CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
     "driver": _gpu("driver_version"),
     "libraries": _all_libraries,
     "variables": _all_variables,
-    "code": _code("harness", "runner"),
+    "code": _code,
 }
 
 

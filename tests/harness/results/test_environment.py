@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.paths import REPOSITORY
 from harness.results.environment import (
     _cpu_model,
     _memory_total_bytes,
@@ -19,6 +20,9 @@ from harness.results.environment import (
     describe_environment,
     describe_git,
     describe_slurm,
+    is_code_on_disk,
+    is_same_code,
+    loaded_code,
     package_versions,
     relevant_variables,
 )
@@ -44,24 +48,53 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_code_is_known_by_its_contents(tmp_path: Path) -> None:
-    for path in ("harness/measure/clock.py", "jax_runner/use_cases/train.py", "torch_runner/use_cases/train.py"):
+    for path in ("harness/measure/clock.py", "harness/work/__init__.py", "jax_runner/device.py", "torch_runner/run.py"):
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text("x = 1\n")
-    of_torch, of_jax = code_digests("torch", tmp_path), code_digests("jax", tmp_path)
-    assert of_torch == of_jax  # the same files, by the same names within each runner
-    # Worked out by hand: path, length and content of the only file.
-    by_hand = hashlib.sha256(b"clock.py\x006\x00x = 1\n").hexdigest()[:16]
-    assert of_torch["harness"] == by_hand
-
-    (tmp_path / "torch_runner" / "use_cases" / "train.py").write_text("x = 2\n")
     (tmp_path / "harness" / "measure" / "notes.txt").write_text("no code")
     (tmp_path / "harness" / "job.py").write_text("what no measurement runs\n")
-    assert code_digests("jax", tmp_path) == of_jax
-    changed = code_digests("torch", tmp_path)
-    assert changed["harness"] == of_torch["harness"]
-    assert changed["runner"] != of_torch["runner"]
-    (tmp_path / "harness" / "measure" / "clock.py").rename(tmp_path / "harness" / "measure" / "watch.py")
-    assert code_digests("torch", tmp_path)["harness"] != by_hand
+    by_hand = hashlib.sha256(b"x = 1\n").hexdigest()[:16]
+    of_both = {"harness.measure.clock": by_hand, "harness.work": by_hand}
+    assert code_digests("jax", tmp_path) == of_both | {"jax_runner.device": by_hand}
+    assert code_digests("torch", tmp_path) == of_both | {"torch_runner.run": by_hand}
+    (tmp_path / "harness" / "measure" / "clock.py").write_text("x = 2\n")
+    assert code_digests("jax", tmp_path)["harness.measure.clock"] != by_hand
+
+
+def test_a_record_has_the_code_that_its_process_has_imported() -> None:
+    here = code_digests("torch")
+    assert loaded_code({"harness.work.no_such": "a", "harness.results.environment": "b"}) == {
+        "harness.results.environment": "b"
+    }
+    code = "import sys, harness.work.schedule; from harness.results.environment import *; import json"
+    code += "; print(json.dumps(loaded_code(code_digests('torch'))))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    names = ("harness.work", "harness.work.schedule")
+    assert json.loads(done.stdout) == {name: here[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ({"a": "1", "b": "2"}, {"b": "2", "c": "3"}, True),
+        ({"a": "1", "b": "2"}, {"b": "4", "a": "1"}, False),
+        ({"harness": "1"}, {"harness.work": "1"}, False),  # an older record: nothing can be said
+        ({"harness": "1"}, {"harness": "1"}, True),
+        ({}, {}, False),
+        (None, {"a": "1"}, False),
+    ],
+)
+def test_code_is_the_same_where_all_is_that_both_have_imported(
+    one: dict[str, str] | None, other: dict[str, str], is_same: bool
+) -> None:
+    assert is_same_code(one, other) == is_same
+
+
+def test_code_is_on_disk_where_all_of_it_is() -> None:
+    disk = {"a": "1", "b": "2"}
+    assert is_code_on_disk({"a": "1"}, disk)
+    for other in ({"a": "2"}, {"a": "1", "gone": "3"}, {}, None):
+        assert not is_code_on_disk(other, disk)
 
 
 def head(repository: Path) -> str:

@@ -771,17 +771,31 @@ def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
 
 
 def test_code_is_compared_by_its_contents_where_both_say_them() -> None:
-    def of(harness: str, runner: str, commit: str) -> dict[str, Any]:
-        return {"code": {"harness": harness, "runner": runner}, "git": {"commit": commit * 40, "clean": True}}
+    def of(commit: str, **code: str) -> dict[str, Any]:
+        modules = {name.replace("_of_", "."): digest for name, digest in code.items()}
+        return {"code": modules, "git": {"commit": commit * 40, "clean": True}}
 
     def code(found: Sequence[Condition]) -> str:
         return next(one.detail or one.state for one in found if one.name == "code")
 
-    jax, torch = of("h1", "j1", "a"), of("h1", "t1", "b")  # the runners are two, and the commits differ in a document
+    # The runners are two, one has imported more, and the commits differ in a document.
+    jax = of("a", harness_of_clock="h1", harness_of_ghost="g1", jax_runner_of_train="j1")
+    torch = of("b", harness_of_clock="h1", torch_runner_of_train="t1")
     assert code(conditions([(jax, torch)])) == "equal"
-    assert code(conditions([(jax, of("h2", "t1", "a"))])) == "harness h1 / h2"
-    assert code(conditions_of_one_framework([(jax, of("h1", "j1", "b"))])) == "equal"
-    assert code(conditions_of_one_framework([(jax, of("h2", "j2", "a"))])) == "harness h1 / h2, runner j1 / j2"
+    assert code(conditions([(jax, of("a", harness_of_clock="h2"))])) == "harness.clock h1 / h2"
+    again = of("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x")
+    assert code(conditions_of_one_framework([(jax, again)])) == "equal"
+    other = of("a", harness_of_clock="h2", harness_of_ghost="g1", jax_runner_of_train="j2")
+    assert code(conditions_of_one_framework([(jax, other)])) == "harness.clock h1 / h2, jax_runner.train j1 / j2"
+
+    many = [of("a", **{f"harness_of_m{number}": digest for number in range(5)}) for digest in ("x", "y")]
+    assert code(conditions([(many[0], many[1])])) == "harness.m0 x / y, harness.m1 x / y, harness.m2 x / y, and 2 more"
+
+    # Older records have digests of whole folders; those from before that, their commit.
+    folders = of("a", harness="h1", runner="j1")
+    assert code(conditions([(folders, of("b", harness="h1", runner="t1"))])) == "equal"
+    assert code(conditions_of_one_framework([(folders, of("a", harness="h2", runner="j1"))])) == "harness h1 / h2"
+    assert code(conditions([(folders, torch)])) == "aaaaaaaaaa / bbbbbbbbbb"
     before = {"git": {"commit": "a" * 40, "clean": False}}
     assert code(conditions([(jax, before)])) == "aaaaaaaaaa / aaaaaaaaaa with changes"
 
