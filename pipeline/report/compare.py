@@ -353,7 +353,11 @@ def newest(records: Iterable[Record]) -> list[Record]:
     chosen: dict[tuple[str, str], Record] = {}
     for record in sorted(records, key=lambda record: (record.outcome in SETTLED, record.ended_at)):
         chosen[device_name(record), record.measurement_id] = record
-    settled = {record.measurement_id for record in chosen.values() if record.outcome in SETTLED}
+    settled = {
+        record.measurement_id
+        for (device, _), record in chosen.items()
+        if device != UNKNOWN_DEVICE and record.outcome in SETTLED
+    }
     return [
         record
         for (device, measurement_id), record in chosen.items()

@@ -403,6 +403,9 @@ def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measure
     assert newest([failed, measured]) == [measured]
     assert newest([measured, failed]) == [measured]
     assert newest([failed]) == [failed]
+    refused = failed.model_copy(update={"outcome": "refused"})  # such as a precision that its device does not have
+    assert newest([refused]) == [refused]
+    assert newest([measured, refused]) == [measured]
 
 
 @pytest.mark.parametrize(
