@@ -48,6 +48,7 @@ from pipeline.report.terminal import (
     print_calibrations,
     print_ceilings,
     print_devices,
+    print_left_out,
     print_sections,
 )
 from pipeline.report.traces import links, traces, write_traces
@@ -97,6 +98,7 @@ def print_summary(
     _print_refused(reading.refused, console)
     alone = one_device(sections(_one_device_records(results, plans, console), judge))
     compared = sections(reading.records, judge)
+    print_left_out(reading.records, console)
     print_sections(compared, console, alone)
     print_devices(compared, console)
     calibrations, refused = read_calibrations(_calibration_folders(results))
@@ -193,6 +195,7 @@ def _show_and_write(
             _of_shown(ceilings, compared),
         )
         write_tables(files, compared, alone, calibrated)
+        print_left_out(records, console)
         print_sections(compared, console, alone)
         print_devices(compared, console)
         _print_refused(refused, console)

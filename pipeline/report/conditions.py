@@ -86,6 +86,11 @@ def conditions_of_one_framework(pairs: Sequence[tuple[Environment, Environment]]
     return _conditions(CONDITIONS_OF_ONE_FRAMEWORK, pairs)
 
 
+def conditions_of_another_time(pairs: Sequence[tuple[Environment, Environment]]) -> tuple[Condition, ...]:
+    """The same, with the place: of a record and of that which stands in its place."""
+    return _conditions(PLACE | CONDITIONS_OF_ONE_FRAMEWORK, pairs)
+
+
 def uses_gpu(environment: Environment) -> bool:
     """By what the framework says; NVML may be missing. A JAX for the CPU beside a GPU uses the CPU."""
     platform = (environment.get("framework") or {}).get("platform")
@@ -158,6 +163,13 @@ def _node(jax: Environment, torch: Environment) -> str | None:
         return " ".join(nodes) if isinstance(nodes, list) else nodes
 
     return _compare(of(jax), of(torch))
+
+
+def _cluster(one: Environment, other: Environment) -> str | None:
+    """By Slurm's name for it; what was started by hand is `local`."""
+    return _compare(
+        *((each.get("slurm") or {}).get("cluster") or each.get("scheduler") for each in (one, other)),
+    )
 
 
 def _cpus(jax: Environment, torch: Environment) -> str | None:
@@ -328,6 +340,7 @@ CONDITIONS: dict[str, Compare] = {
     "code": _code_of_harness,
     "pairing": _pairing,
 }
+PLACE: dict[str, Compare] = {"cluster": _cluster, "node": _node}
 CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
     "data": _data,
     "CPU": _cpu_model,

@@ -27,6 +27,7 @@ from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Secti
 from pipeline.report.declared import task_of
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import Drawing, overview, section_drawing
+from pipeline.report.left_out import left_out_lines
 from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, models_of, published_sources
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
@@ -125,7 +126,7 @@ def page_html(
 ) -> str:
     """
     Args:
-        records: all that were read; for their environments.
+        records: all that were read; for their environments, and for what is left out of them.
         refused: sentences about files that could not be read.
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
@@ -164,6 +165,7 @@ def page_html(
         about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
         environments=environment_groups(records),
         records=len(records),
+        left_out=left_out_lines(records),
         refused=[printable(sentence) for sentence in refused],
         source=printable(str(source)),
         now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),

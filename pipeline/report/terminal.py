@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.quantities import THROUGHPUT, number, shown_in
+from harness.results.record import Record
 from pipeline.report import devices_axis
 from pipeline.report.calibrations import CalibratedDevices, for_terminal
 from pipeline.report.ceilings import DeviceCeilings, ceiling_lines
@@ -12,6 +13,7 @@ from pipeline.report.chance import chance_sentence
 from pipeline.report.compare import NAMES, OneDevice, Row, Section, headline, scaling
 from pipeline.report.declared import task_of
 from pipeline.report.devices_axis import device_panels
+from pipeline.report.left_out import left_out_lines
 from pipeline.report.models import model_lines, models_of
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.why_words import why_lines
@@ -83,6 +85,11 @@ def print_sections(compared: Sequence[Section], console: "Console", alone: OneDe
     if sentences := [*filter(None, [chance_sentence(compared), rules_sentence(compared)])]:
         console.rule(style="dim")
         console.print(" ".join(sentences), highlight=False, markup=False)
+
+
+def print_left_out(records: Iterable[Record], console: "Console") -> None:
+    for line in left_out_lines(records):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_calibrations(calibrated: CalibratedDevices, console: "Console") -> None:

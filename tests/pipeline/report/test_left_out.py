@@ -1,0 +1,117 @@
+"""Records of two labs in one folder: what the newest ones take the place of is counted and named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.paths import Results
+from harness.plan import Framework
+from harness.results.record import Record
+from pipeline.report.command import ReportOptions, print_summary, report_command
+from pipeline.report.left_out import left_out_lines
+from tests.made.report_records import CPU, passed, plain, plan, record, save, text
+
+HERE = CPU | {
+    "node": "n1",
+    "python": "3.12.1",
+    "packages": {"numpy": "2.3", "torch": "2.15.0", "jax": "0.11.1"},
+    "variables": {},
+    "git": {"commit": "a" * 40, "clean": True},
+}
+THERE = HERE | {"node": "n2", "packages": HERE["packages"] | {"torch": "2.99.0"}}
+SIDES: list[tuple[Framework, str]] = [("jax", "jit"), ("torch", "eager")]
+REPEATED = ", where nothing that is recorded of software and machine differs."
+
+
+def made(environment: dict[str, Any], minute: int, replicates: int = 3, **changes: Any) -> list[Record]:
+    """Of both frameworks."""
+    ended_at = f"2026-11-21T10:{minute:02}:00+00:00"
+    return [
+        record(framework, mode, replicate=number, environment=environment, ended_at=ended_at, **changes)
+        for framework, mode in SIDES
+        for number in range(replicates)
+    ]
+
+
+def test_another_lab_s_newer_records_are_counted_with_what_differs() -> None:
+    (line,) = left_out_lines([*made(THERE, 9), *made(HERE, 5)])
+    assert line == (
+        "6 records are left out: newer ones of the same measurements stand in their place. Not the same: "
+        "node (n1 / n2), libraries (torch 2.15.0 / 2.99.0); the older value is first. "
+        "To see the older ones, keep each in a results folder of its own."
+    )
+    one, *_ = left_out_lines([made(HERE, 5)[0], made(THERE, 9)[0]])
+    assert one.startswith(
+        "1 record is left out: a newer one of the same measurement stands in its place. Not the same: "
+    )
+
+
+def test_what_differs_for_some_of_them_only_says_of_how_many() -> None:
+    with_driver = {"gpu": {"name": "H200", "driver_version": "570.1"}, "framework": {"platform": "gpu"}}
+    here = HERE | with_driver | {"scheduler": "slurm", "slurm": {"cluster": "east"}}
+    newer = with_driver | {"gpu": {"name": "H200", "driver_version": "580.2"}}
+    there = [*made(here | {"node": "n2"}, 9, 1), *made(here | newer | {"slurm": {"cluster": "west"}}, 9, 2)[1::2]]
+    (line,) = left_out_lines([*made(here, 5), *there])
+    # Of both frameworks replicate 0 on another node, and replicate 1 on the same with another driver.
+    assert "4 records are left out" in line
+    assert "Not the same: " in line
+    for what in ("cluster (east / west; 2 of them)", "node (n1 / n2; 2 of them)", "driver (570.1 / 580.2; 2 of them)"):
+        assert what in line
+
+
+def test_a_measurement_that_was_repeated_is_counted_calmly() -> None:
+    (line,) = left_out_lines([*made(HERE, 5), *made(HERE, 9, 1)])
+    assert line == f"2 records are left out: newer ones of the same measurements stand in their place{REPEATED}"
+    thrice = [*made(HERE, 5, 1)[:1], *made(HERE, 7, 1)[:1], *made(THERE, 9, 1)[:1]]
+    different, *_ = left_out_lines(thrice)
+    assert different.startswith("2 records are left out")  # both, by the one that counts
+
+
+def test_long_lists_are_cut_and_the_framework_comes_first() -> None:
+    newer = HERE | {
+        "node": "n3",
+        "python": "3.13.0",
+        "packages": {"numpy": "2.4", "torch": "2.99.0", "jax": "0.12.0"},
+    }
+    found = [record("jax", "jit", environment=HERE), record("jax", "scan", environment=HERE | {"node": "n2"})]
+    found += [record("jax", mode, environment=newer, ended_at="2026-11-22T10:00:00+00:00") for mode in ("jit", "scan")]
+    (line,) = left_out_lines(found)
+    assert "Not the same: node (n1 / n3 and 1 other), libraries (" in line
+    assert "libraries (jax 0.11.1 / 0.12.0, torch 2.15.0 / 2.99.0, Python 3.12.1 / 3.13.0, 1 more);" in line
+
+
+def test_nothing_is_said_of_what_failed_of_copies_and_of_other_devices() -> None:
+    first = made(HERE, 5)
+    failed = made(THERE, 3, outcome="failed", reason="x", result=None)
+    other_cpu = made(HERE | {"cpu": {"model": "Ryzen"}}, 9)
+    assert left_out_lines([*first, *failed, *other_cpu, *made(HERE, 5)]) == []
+
+
+@pytest.fixture
+def two_labs(tmp_path: Path) -> Results:
+    results = Results(root=tmp_path)
+    for one in (*made(HERE, 5), *made(THERE, 9, 2)):
+        save(one, results)
+    return results
+
+
+def test_the_terminal_and_the_page_say_it_once(two_labs: Results) -> None:
+    console = plain()
+    assert report_command(two_labs, ReportOptions(figures=False), console, passed) == 0
+    begin = "4 records are left out: newer ones of the same measurements stand in their place. Not the same: node ("
+    assert text(console).count(begin) == text(console).count("left out: newer") == 1
+    page = (two_labs.report / "report.html").read_text()
+    assert page.count(begin) == page.count("left out: newer") == 1
+
+    waited_for = plain()
+    print_summary(two_labs, [plan("jax", "jit"), plan("torch", "eager")], waited_for, passed)
+    assert text(waited_for).count(begin) == 1
+
+
+def test_a_report_of_other_cells_does_not_say_it(two_labs: Results) -> None:
+    other = record("jax", "jit", cell=record("jax", "jit").measurement.cell.model_copy(update={"benchmark": "cifar10"}))
+    save(other, two_labs)
+    console = plain()
+    assert report_command(two_labs, ReportOptions(figures=False, benchmarks=("cifar10",)), console, passed) == 0
+    assert "left out" not in text(console)
