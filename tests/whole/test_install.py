@@ -103,3 +103,13 @@ def test_the_demo_installs_no_tools_of_tests() -> None:
     assert first_line("demo").endswith(" jax,torch")
     assert first_line("test").endswith(" jax,torch,dev")
     assert first_line("test", "EXTRAS=cuda13,torch,dev").endswith(" cuda13,torch,dev")
+
+
+@pytest.mark.parametrize(("fails", "called"), [("none", ["lint", "test"]), ("lint", ["lint"])])
+def test_what_must_pass_is_linted_first(tmp_path: Path, fails: str, called: list[str]) -> None:
+    for name, line in {"dpkg": "exit 0", "make": f'echo "$1"; [ "$1" != {fails} ]'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run([REPOSITORY / ".ci/run"], env=environment, capture_output=True, text=True)
+    assert (done.stdout.split(), done.returncode == 0) == (called, fails == "none")
