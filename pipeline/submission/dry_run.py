@@ -47,6 +47,10 @@ def print_dry_run(
     if any(one.measurements for one in estimates):
         lines.append(f"# {estimate_in_words(estimates, time_limit_minutes, has_limit=scheduler == 'slurm')}\n")
     lines += [f"# {cell}: {text}\n" for cell, text in advice(parts, results).items()]
+    if scheduler == "slurm":
+        from pipeline.submission.slurm import variables_in_words
+
+        lines += [f"# {words}\n"] if (words := variables_in_words()) else []
     if executor == "auto" and shutil.which("sbatch") is None:
         lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
     sys.stdout.write("".join(lines))

@@ -75,14 +75,34 @@ def sbatch_command(script: Path, *folders: Path, after: str | None = None) -> li
     ]
 
 
+def is_in_a_job() -> bool:
+    return "SLURM_JOB_ID" in os.environ
+
+
+def variables_of_sbatch() -> list[str]:
+    """Defaults of sbatch's options, such as SBATCH_ACCOUNT. Slurm lets them beat what a script's header says."""
+    return sorted(name for name in os.environ if name.startswith("SBATCH_"))
+
+
+def variables_in_words() -> str | None:
+    """What becomes of them; None where there are none."""
+    names = ", ".join(variables_of_sbatch())
+    if not names:
+        return None
+    if is_in_a_job():
+        return f"Kept from sbatch, as the job in which this runs may have set them: {names}"
+    return f"Options of sbatch from this shell, which beat experiments.yaml: {names}"
+
+
 def without_inherited_job() -> list[str]:
     """`env -u NAME ...`: a command that forgets the Slurm job that this process itself may run in.
 
     A leaked SLURM_CPU_BIND, for one, would pin every task of the new job to a few cores. SLURM_CONF names
-    the cluster.
+    the cluster. Outside of a job, what sbatch is told by SBATCH_ACCOUNT and the like is the user's own.
     """
-    prefixes = ("SLURM_", "SRUN_", "SBATCH_")
-    leaked = [name for name in os.environ if name.startswith(prefixes) and name != "SLURM_CONF"]
+    leaked = [name for name in os.environ if name.startswith(("SLURM_", "SRUN_")) and name != "SLURM_CONF"]
+    if is_in_a_job():
+        leaked += variables_of_sbatch()
     return ["env", *(word for name in sorted(leaked) for word in ("-u", name))]
 
 

@@ -139,6 +139,10 @@ def _submit(
         estimates, limit = estimates_of(needed, results, executor), config.cluster.time_limit_minutes
         print(estimate_in_words(estimates, limit, has_limit=executor == "slurm"))
     if executor == "slurm":
+        from pipeline.submission.slurm import variables_in_words
+
+        if needed and (words := variables_in_words()):
+            print(words)
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
         earlier = [submission.job_id for submission in submissions if submission.executor == "slurm"]

@@ -91,6 +91,17 @@ def test_a_job_does_not_inherit_the_job_that_it_is_submitted_from(
         assert "0x1" not in (record.environment["seen"]["SLURM_CPU_BIND"] or "")
 
 
+def test_a_shells_own_defaults_reach_sbatch(
+    project: FakeProject, slurm: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "high")
+    [folder] = project.submit(project.plan(), executor="slurm")
+    said = "Options of sbatch from this shell, which beat experiments.yaml: SBATCH_PARTITION"
+    assert said in capsys.readouterr().out.splitlines()
+    assert follow([folder], project.results) == 0
+    assert "Partition=high" in slurm.run("scontrol", "show", "job", job_id(folder)).split()
+
+
 def test_a_failed_measurement_fails_the_job(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
     [folder] = project.submit(project.plan(fail=True), executor="slurm")
     assert follow([folder], project.results) == 1

@@ -154,6 +154,16 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     assert "--use_case 3 --full --config" in (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
 
 
+def test_dry_run_says_what_sbatch_takes_from_the_shell(copy: Path, config: Path, tmp_path: Path) -> None:
+    flags = ["--config", config, "--results", tmp_path / "results", "--dry-run"]
+    said = {
+        executor: call(*flags, "--executor", executor, repository=copy, SBATCH_ACCOUNT="lab").stdout.splitlines()
+        for executor in ("auto", "slurm", "local")
+    }
+    line = "# Options of sbatch from this shell, which beat experiments.yaml: SBATCH_ACCOUNT"
+    assert [line in lines for lines in said.values()] == [True, True, False]
+
+
 def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> None:
     """From the flag, and from the file, which the flag overrides."""
     flags = ["--config", config, "--results", tmp_path / "results", "--dry-run"]

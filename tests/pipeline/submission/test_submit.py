@@ -1,6 +1,7 @@
 """What is handed to submitit and Slurm, and what submitit must keep for that to work."""
 
 import inspect
+import os
 import pickle
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from harness.paths import JobFolder, Results
 from harness.plan import Framework, MeasurementSettings, Pair, Screening
 from harness.results.record import write_record
 from pipeline.submission.pairing import Arm, arms_of, as_paired, is_interleaved
-from pipeline.submission.slurm import RunScript, sbatch_command, without_inherited_job
+from pipeline.submission.slurm import RunScript, sbatch_command, variables_in_words, without_inherited_job
 from pipeline.submission.submit import _lane, choose_executor, find_twin, is_measured, run_arguments, script_name, split
 from pipeline.watching.jobs import JobState
 from tests.made.project import FakeProject, make_project
@@ -67,13 +68,39 @@ def test_sbatch_command() -> None:
     assert sbatch_command(script, Path("/100%/j"))[1] == "--output=/100%%/j/%j_0_log.out"
 
 
-def test_the_slurm_job_around_main_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_CPU_BIND", "SRUN_CPUS_PER_TASK", "SBATCH_ACCOUNT", "SLURM_CONF", "MY_SLURM_X"):
+VARIABLES = ("SLURM_CPU_BIND", "SRUN_CPUS_PER_TASK", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CONF", "MY_SLURM_X")
+
+
+@pytest.mark.parametrize(
+    ("job", "left", "words"),
+    [
+        (
+            None,
+            ["MY_SLURM_X", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CONF"],
+            "Options of sbatch from this shell, which beat experiments.yaml: SBATCH_ACCOUNT, SBATCH_PARTITION",
+        ),
+        (
+            "77",
+            ["MY_SLURM_X", "SLURM_CONF"],
+            "Kept from sbatch, as the job in which this runs may have set them: SBATCH_ACCOUNT, SBATCH_PARTITION",
+        ),
+    ],
+)
+def test_the_slurm_job_around_main_is_forgotten_and_a_shells_defaults_are_not(
+    monkeypatch: pytest.MonkeyPatch, job: str | None, left: list[str], words: str
+) -> None:
+    prefixes = ("SLURM_", "SRUN_", "SBATCH_", "MY_")
+    for name in [name for name in os.environ if name.startswith(prefixes)]:
+        monkeypatch.delenv(name)
+    assert variables_in_words() is None
+    for name in VARIABLES:
         monkeypatch.setenv(name, "x")
-    prefixes = "('SLURM_', 'SRUN_', 'SBATCH_', 'MY_')"
-    script = f"import os; print(sorted(name for name in os.environ if name.startswith({prefixes})))"
+    if job is not None:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    script = f"import os; print(*sorted(name for name in os.environ if name.startswith({prefixes})))"
     command = [*without_inherited_job(), sys.executable, "-c", script]
-    assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == "['MY_SLURM_X', 'SLURM_CONF']"
+    assert subprocess.run(command, capture_output=True, text=True).stdout.split() == left
+    assert variables_in_words() == words
 
 
 def test_arguments_of_the_job(tmp_path: Path) -> None:
