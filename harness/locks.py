@@ -54,15 +54,20 @@ def take_for_life(path: Path) -> None:
 
 def holders(path: Path) -> str:
     """`process 4236`, or `another process` where the kernel does not tell, as in some containers."""
+    pids = holding_processes(path)
+    if not pids:
+        return "another process"
+    return f"process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
+
+
+def holding_processes(path: Path) -> list[int]:
+    """Those that hold the lock, as far as the kernel tells."""
     try:
         inode = str(path.stat().st_ino)
         locks = Path("/proc/locks").read_text()
     except OSError:
-        return "another process"
-    pids = sorted({int(match["pid"]) for match in _HELD.finditer(locks) if match["inode"] == inode} - {0})
-    if not pids:
-        return "another process"
-    return f"process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
+        return []
+    return sorted({int(match["pid"]) for match in _HELD.finditer(locks) if match["inode"] == inode} - {0})
 
 
 def _take(path: Path, *, shared: bool) -> int | None:

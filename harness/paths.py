@@ -175,6 +175,11 @@ class JobFolder:
         return self.root / "ended.json"
 
     @property
+    def waits_for(self) -> Path:
+        """What the local queue of the job waits for, in words; there only while it does."""
+        return self.root / "waits_for"
+
+    @property
     def cancelled(self) -> Path:
         """There from the moment that `main.py cancel` meant this job."""
         return self.root / "cancelled"

@@ -15,17 +15,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from harness.files import write_atomically
-from harness.locks import hold, machine_lock
-from harness.paths import JobFolder, Results, timestamp
+from harness.locks import hold, holding_processes, machine_lock
+from harness.paths import JobFolder, timestamp
 from harness.plan import JobPlan, Pair
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.submission.slurm import without_inherited_job
 from pipeline.submission.submit import run_arguments
-from pipeline.watching.jobs import Files, LocalEnd, read_files, words_of
+from pipeline.watching.jobs import Files, LocalEnd, read_files, results_of, results_of_local_queue, words_of
 
 SUBMISSION_TIMEOUT_S = 30.0
 """main.py writes submission.json within milliseconds of starting the queue, or it has died."""
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
     try:
         for folder in folders:
             _wait_for_submission(folder)
-        with _alone(_results_of(folders[0])):
+        with _alone(folders):
             for group in _groups(folders):
                 if len(group) > 1:
                     run_in_turn(group)
@@ -151,7 +152,7 @@ def _run(
     """Why the job, or the arm of it, failed, or None."""
     place = folder.arm(arm.share) if arm else folder.root
     _say(f"{folder.name}: starts{f', {arm.label}' if arm else ''}")
-    arguments = run_arguments(folder, _results_of(folder), arm, pair, partner=partner)
+    arguments = run_arguments(folder, results_of(folder), arm, pair, partner=partner)
     command = ["bash", str(folder.script), *arguments]
     log = place / f"{os.getpid()}_0_log.err"
     try:
@@ -193,28 +194,40 @@ def _stop(job: "subprocess.Popen[bytes]") -> None:
         job.wait()
 
 
-def _results_of(folder: JobFolder) -> Results:
-    """`results/jobs/<gpu>/<job>` belongs to `results`."""
-    return Results(root=folder.root.parents[2])
-
-
 @contextmanager
-def _alone(results: Results) -> Iterator[None]:
-    """Hold the lock of this results folder, which other machines may see, and that of this machine."""
-    said = set()
+def _alone(folders: Sequence[JobFolder]) -> Iterator[None]:
+    """Hold the lock of these jobs' results folder, which other machines may see, and that of this machine. Meanwhile
+    the jobs' folders say what they wait for."""
+    said = ""
 
-    def tell(who: str) -> None:
-        if who not in said:
-            _say(f"waits for {who}, an earlier queue")
-            said.add(who)
+    def tell(path: Path, who: str) -> None:
+        nonlocal said
+        words = f"{who}, {_queue_in_words(path)}"
+        if words != said:
+            _say(f"waits for {words}")
+            said = words
+            for folder in folders:
+                with suppress(OSError):  # a full disk costs the words only
+                    write_atomically(folder.waits_for, words, replace=True)
 
     with ExitStack() as stack:
-        for path in (results.local_queue_lock, machine_lock("queue")):
+        for path in (results_of(folders[0]).local_queue_lock, machine_lock("queue")):
             try:
-                stack.enter_context(hold(path, while_waiting=tell))
+                stack.enter_context(hold(path, while_waiting=partial(tell, path)))
             except OSError as error:
                 _say(f"no lock, so another queue would not wait for this one: {error}")
+        for folder in folders:
+            with suppress(OSError):
+                folder.waits_for.unlink(missing_ok=True)
         yield
+
+
+def _queue_in_words(lock: Path) -> str:
+    """Whoever holds it."""
+    for pid in holding_processes(lock):
+        if results := results_of_local_queue(pid):
+            return f"the local queue of {results.root}"
+    return "an earlier local queue"
 
 
 def _wait_for_submission(folder: JobFolder) -> None:

@@ -34,7 +34,7 @@ from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.pairing import Arm, arms_of
 from pipeline.watching import slurm_states
-from pipeline.watching.jobs import JobState, Submission, is_local_queue, job_states, slurm_arguments
+from pipeline.watching.jobs import LOCAL_QUEUE, JobState, Submission, is_local_queue, job_states, slurm_arguments
 from pipeline.watching.slurm_states import SlurmSilentError
 
 Executor = Literal["slurm", "local"]
@@ -504,7 +504,7 @@ def _submit_to_local_queue(parts: Sequence[Pair], scripts: dict[str, Path], resu
 
 def _start_queue(folders: Sequence[JobFolder], results: Results) -> "tuple[subprocess.Popen[bytes], list[str]]":
     """The process and its command. Raises OSError."""
-    command = [sys.executable, "-m", "pipeline.submission.local_queue", *(str(folder.root) for folder in folders)]
+    command = [sys.executable, "-m", LOCAL_QUEUE, *(str(folder.root) for folder in folders)]
     with results.local_queue_log.open("ab") as output:
         queue = subprocess.Popen(
             command,

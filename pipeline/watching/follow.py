@@ -90,7 +90,8 @@ def _follow_in_lines(reader: JobReader, folders: Sequence[JobFolder], ratios: Ra
 
 def _news(state: JobState) -> tuple[object, ...]:
     beat = state.heartbeat
-    return state.state, state.node, beat and (beat.measurements_done, beat.measurements_failed)
+    waits_for = state.reason if state.state == "queued" else None
+    return state.state, waits_for, state.node, beat and (beat.measurements_done, beat.measurements_failed)
 
 
 def line(state: JobState) -> str:

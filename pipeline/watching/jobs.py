@@ -132,6 +132,8 @@ class Files:
     heartbeat: Heartbeat | None
     partner: Heartbeat | None
     end: LocalEnd | None
+    waits_for: str | None
+    """What the local queue of the job waits for."""
     is_cancelled: bool
     problems: tuple[str, ...]
 
@@ -211,9 +213,17 @@ def read_files(folder: JobFolder) -> Files:
         heartbeat=beat,
         partner=_partner_heartbeat(submission),
         end=_read(folder.local_end, LocalEnd, problems),
+        waits_for=_waits_for(folder),
         is_cancelled=folder.cancelled.exists(),
         problems=tuple(problems),
     )
+
+
+def _waits_for(folder: JobFolder) -> str | None:
+    try:
+        return printable(folder.waits_for.read_bytes()[:TAIL_BYTES].decode(errors="replace"), keep="") or None
+    except OSError:
+        return None
 
 
 def _partner_heartbeat(submission: Submission | None) -> Heartbeat | None:
@@ -363,7 +373,8 @@ def _verdict_of_local_queue(files: Files, submission: Submission, now_s: float) 
     if submission.node != socket.gethostname():  # its processes cannot be seen from here
         return _verdict_by_hand(files, now_s) if beat else ("queued", f"in the queue of {submission.node}")
     if is_queue_alive:
-        return ("running", _staleness(beat, now_s)) if beat else ("queued", None)
+        waits = f"waits for {files.waits_for}" if files.waits_for else None
+        return ("running", _staleness(beat, now_s)) if beat else ("queued", waits)
     if beat and now_s - beat.updated_at_unix_s < LOST_AFTER_S:
         return "running", None
     return "lost", f"its queue (process {submission.job_id}) is gone{_or_full(files.folder)}"
@@ -479,10 +490,27 @@ def is_run_of(pid: int, folder: JobFolder) -> bool:
     return str(folder.root).encode() in _words_of_process(pid)
 
 
+LOCAL_QUEUE = "pipeline.submission.local_queue"
+"""The module that a local queue runs, with the folders of its jobs as arguments."""
+
+
 def is_local_queue(pid: int, folder: JobFolder) -> bool:
     """Whether the process is there and is the local queue of this job: its number may mean another by now."""
     words = _words_of_process(pid)
-    return b"pipeline.submission.local_queue" in words and str(folder.root).encode() in words
+    return LOCAL_QUEUE.encode() in words and str(folder.root).encode() in words
+
+
+def results_of_local_queue(pid: int) -> Results | None:
+    """Those that the process measures for; None where it is no local queue."""
+    words = _words_of_process(pid)
+    if LOCAL_QUEUE.encode() not in words:
+        return None
+    return results_of(JobFolder(root=Path(os.fsdecode(words[words.index(LOCAL_QUEUE.encode()) + 1]))))
+
+
+def results_of(folder: JobFolder) -> Results:
+    """`results/jobs/<gpu>/<job>` belongs to `results`."""
+    return Results(root=folder.root.parents[2])
 
 
 def _words_of_process(pid: int) -> list[bytes]:

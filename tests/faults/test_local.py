@@ -122,8 +122,15 @@ def test_two_queues_of_two_results_folders(project: BehavingProject, other: Beha
     wait_for_file(project.root / "jax-pid", project)
     second = other.submit_pairs(other.pair(replicates=1), executor="local")
     log = other.results.local_queue_log
-    wait_until(lambda: "an earlier queue" in log.read_text(), "it waits", log.read_text, quiet_s=GONE_S)
-    assert [state.state for state in job_states(other.results, second)] == ["queued", "queued"]
+    wait_until(lambda: all(folder.waits_for.exists() for folder in second), "it waits", log.read_text, quiet_s=GONE_S)
+    words = {(state.state, state.reason) for state in job_states(other.results, second)}
+    assert words in (
+        {("queued", f"waits for {who}")}
+        for who in (
+            f"process {queue_of(first[0])}, the local queue of {project.results.root}",
+            "another process, an earlier local queue",
+        )
+    )
     project.gate.touch()
     assert follow(first, project.results) == follow(second, other.results) == 0
     assert overlaps([*project.records(), *other.records()]) == []

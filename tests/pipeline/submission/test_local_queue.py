@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +17,10 @@ from harness.plan import Pair, Screening
 from harness.results.statistics import took_turns
 from pipeline.submission.submit import _start_queue, submit
 from pipeline.watching.cancel import cancel
+from pipeline.watching import follow as watching
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
-from pipeline.watching.status import progress
+from pipeline.watching.status import progress, show_status
 from tests.made.patience import wait_until
 from tests.made.processes import children_of, is_alive, words_of
 from tests.made.project import BehavingProject, FakeProject, make_behaving_project, make_project
@@ -258,6 +261,35 @@ def test_the_queue_the_job_and_the_measurement_are_one_process_each(behaving: Be
     [job] = children_of(queue_of(folder))
     assert "jax_runner/run.py" in words_of(job)
     assert children_of(job) == [int((behaving.root / "jax-pid").read_text())]
+
+
+def test_a_second_queue_says_what_it_waits_for(
+    behaving: BehavingProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In `status`, and in what --wait prints; until it has its turn."""
+    [first] = behaving.submit(behaving.plan("gated"), executor="local")
+    wait_until(behaving.pid.exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0)
+    [second] = behaving.submit(behaving.plan("well", framework="jax"), executor="local")
+    words = (
+        f"waits for process {queue_of(first)}, the local queue of {behaving.results.root}",
+        "waits for another process, an earlier local queue",  # where the kernel does not tell
+    )
+
+    def open_the_gate() -> None:
+        wait_until(second.waits_for.exists, "it waits", quiet_s=20.0)
+        show_status(behaving.results, watch=False)
+        time.sleep(10 * watching.LOOK_EVERY_S)
+        behaving.gate.touch()
+
+    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.05)
+    opener = threading.Thread(target=open_the_gate)
+    opener.start()
+    assert follow([second], behaving.results) == 0
+    opener.join()
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("any/mnist_1") and line.endswith(words)], said
+    assert [line for line in said if "any/jax_mnist_1: queued 0/1, " in line and line.endswith(words)], said
+    assert not second.waits_for.exists()
 
 
 def test_separate_jobs_run_one_after_the_other(behaving: BehavingProject) -> None:
