@@ -16,8 +16,8 @@ from harness.paths import JobFolder
 from harness.plan import Pair, Screening
 from harness.results.statistics import took_turns
 from pipeline.submission.submit import _start_queue, submit
-from pipeline.watching.cancel import cancel
 from pipeline.watching import follow as watching
+from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
 from pipeline.watching.status import progress, show_status

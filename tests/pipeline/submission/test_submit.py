@@ -86,7 +86,7 @@ VARIABLES = ("SLURM_CPU_BIND", "SRUN_CPUS_PER_TASK", "SBATCH_ACCOUNT", "SBATCH_P
         ),
     ],
 )
-def test_the_slurm_job_around_main_is_forgotten_and_a_shells_defaults_are_not(
+def test_the_slurm_job_around_main_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, job: str | None, left: list[str], words: str
 ) -> None:
     prefixes = ("SLURM_", "SRUN_", "SBATCH_", "MY_")
