@@ -26,7 +26,7 @@ $(VENV)/installed-%: pyproject.toml install.sh
 	@./install.sh $(PYTHON) $(VENV) $*
 	@touch $@ $(VENV)/installed-$(patsubst %$(comma)dev,%,$*)
 
-demo: env  ## a small run of both frameworks on this machine, with a live table and the comparison at its end
+demo: env  ## two short pairs of both frameworks on this machine: a live table, the comparison, the report's page
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
 
 # Tests start hundreds of Python processes. Each would compile our modules anew where the shell forbids to keep what is compiled.

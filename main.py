@@ -693,7 +693,9 @@ def add_job_flags(
         help=help_of_pairing,
     )
     parser.add_argument(
-        "--wait", action="store_true", help="follow the jobs until they are over; exit with status 1 if a cell failed"
+        "--wait",
+        action="store_true",
+        help="follow the jobs until they are over, and make the report's page; exit with status 1 if a cell failed",
     )
     parser.add_argument(
         "--force", action="store_true", help="measure everything again, also what already has a good record"

@@ -43,7 +43,7 @@ class Results:
 
     @property
     def report(self) -> Path:
-        """What `main.py report` writes. Made anew each time."""
+        """What `main.py report` and `--wait` write. Made anew each time."""
         return self.root / "report"
 
     @property

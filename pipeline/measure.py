@@ -123,7 +123,8 @@ def print_preset(name: str, parts: list[Part], config: Config) -> None:
 
 
 def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Callable[[Results], object]) -> int:
-    """Render and submit, or show what would be submitted; with --wait, follow the jobs and `conclude`."""
+    """Render and submit, or show what would be submitted; with --wait, follow the jobs, `conclude`, and make the
+    report's page."""
     from pipeline.compile_words import foreseen
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.pairing import as_paired
@@ -147,13 +148,17 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
             )
 
     from pipeline.submission.submit import choose_executor, submit
-    from pipeline.watching.follow import follow
+    from pipeline.watching.follow import INTERRUPTED, follow
 
     executor = choose_executor(flags.executor)
     folders = submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
     if flags.wait:
+        from pipeline.report.command import make_page
+
         status = follow(folders, results)
         conclude(results)
+        if status != INTERRUPTED and (page := make_page(results)):
+            print(f"\nThe report, a page for your browser:\n{page}")
         return status
     if folders:
         elsewhere = "" if results.root == DEFAULT_RESULTS else f" --results {shlex.quote(str(results.root))}"

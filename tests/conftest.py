@@ -24,6 +24,7 @@ SLOW = (
     "harness/job",
     "pipeline/submission/test_local_queue.py",
     "pipeline/test_calibrate.py",
+    "pipeline/test_measure.py",
     "runners",
     "slurm",
     "whole/test_adding.py",

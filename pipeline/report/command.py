@@ -114,6 +114,14 @@ def print_summary(
         console.print(f"Not measured, as the screening found other modes faster: {spared} of {len(measurements)}.")
 
 
+def make_page(results: Results) -> Path | None:
+    """The page of `main.py report`, and what belongs to it but the figures, without a word. None where there is no
+    record."""
+    if report_command(results, ReportOptions(figures=False), null_console()):
+        return None
+    return report_files(results.report).html
+
+
 def report_command(
     results: Results,
     options: ReportOptions,

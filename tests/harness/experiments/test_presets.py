@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigError
-from harness.experiments.expand import Selection
+from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.experiments.narrow import Narrowing
 from harness.experiments.presets import expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
+from harness.work.declared import use_case
 from pipeline.measure import must_be_brought
 from tests.made.config_text import MINIMAL, config_of
 
@@ -198,8 +199,30 @@ def test_full_is_everything_and_demo_is_short(own: Config) -> None:
     chosen, everything = left_out(own, pairs, quick=False)
     assert chosen == everything
     demo = [pair for part in expand_preset(own, "demo", Selection()) for pair in part.pairs]
-    assert sum(len(list(job.measurements())) for pair in demo for job in pair.jobs) == 5
+    assert sum(len(list(job.measurements())) for pair in demo for job in pair.jobs) == 4
     assert {(job.quick, job.data) for pair in demo for job in pair.jobs} == {(True, "sample")}
+
+
+def test_short_presets_compare_the_declared_pairs_and_nothing_else(own: Config) -> None:
+    """One mode of each framework, the declared one, and both compiled: no ratio of a compiler to none."""
+    names = [name for name in own.presets if name != "full"]
+    assert {"headline", "demo"} <= {*names}
+    for pair in (pair for name in names for part in expand_preset(own, name, Selection()) for pair in part.pairs):
+        declared = use_case(pair.cell.use_case_name)
+        modes = {job.framework: {variant.execution_mode for variant in job.variants} for job in pair.jobs}
+        assert modes == {framework: {declared.headline[framework]} for framework in FRAMEWORKS}, pair.cell.name
+        ways = {declared.mode(framework, mode).run_as for framework, of_it in modes.items() for mode in of_it}
+        assert ways == {"compiled"}, pair.cell.name
+
+
+def test_a_quick_run_has_the_declared_pairs(own: Config) -> None:
+    """`main.py --quick`: beside other modes, so that no section says that one of them is missing."""
+    for pair in expand(own, Selection(quick=True)):
+        declared = use_case(pair.cell.use_case_name).headline
+        for job in pair.jobs:
+            keys = {variant.comparison_key for variant in job.variants}
+            with_it = {one.comparison_key for one in job.variants if one.execution_mode == declared[job.framework]}
+            assert keys and with_it == keys, job.name
 
 
 def test_only_imagenet_must_be_brought(own: Config, tmp_path: Path) -> None:
