@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 REPOSITORY = Path(__file__).resolve().parent
+EXPERIMENTS = REPOSITORY / "experiments.yaml"
 if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put it there
     sys.path.insert(0, str(REPOSITORY))
 
@@ -77,14 +78,19 @@ Compares JAX with PyTorch in all records, with an interval for every ratio. Prin
 class Parser(argparse.ArgumentParser):
     """Answers a wrong flag or value with the nearest valid one."""
 
-    def __init__(self, prog: str, description: str) -> None:
+    def __init__(self, prog: str, description: str | Callable[[], str]) -> None:
+        """`description`: a function where it is read from files, for which only who asks for help has to wait."""
+        self._describe = description if callable(description) else lambda: description
         super().__init__(
             prog=prog,
-            description=description,
             usage=f"{prog} [flags]" if " " in prog else f"{prog} [command] [flags]",
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+
+    def format_help(self) -> str:
+        self.description = self._describe()
+        return super().format_help()
 
     def two_spellings(self, flag: str, **options: Any) -> None:
         """Adds `--use_case` and, without mention in the help, `--use-case`. A flag of one word has one."""
@@ -175,8 +181,14 @@ def _close_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
 
 
+def run_description() -> str:
+    from harness.experiments.overview import in_words
+
+    return f"{DESCRIPTION}\n{in_words(EXPERIMENTS)}"
+
+
 def run_parser() -> Parser:
-    parser = Parser("main.py", DESCRIPTION)
+    parser = Parser("main.py", run_description)
     parser.add_argument(
         "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
     )
@@ -184,7 +196,11 @@ def run_parser() -> Parser:
         "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
     )
     parser.two_spellings(
-        "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
+        "--use_case",
+        action="append",
+        type=use_case,
+        metavar="N",
+        help="only use case 1, 3, ..., or by name: train, ... on one GPU; repeatable",
     )
     parser.add_argument(
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
@@ -287,7 +303,11 @@ def report_parser() -> Parser:
         "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
     )
     parser.two_spellings(
-        "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
+        "--use_case",
+        action="append",
+        type=use_case,
+        metavar="N",
+        help="only use case 1, 3, ..., or by name: train, ... on any number of GPUs; repeatable",
     )
     add_results_flag(parser)
     parser.set_defaults(results=None)
@@ -592,7 +612,7 @@ def calibrate_parser() -> Parser:
         "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
     )
     parser.add_argument("--benchmark", nargs=1, type=name, default=["mnist"], metavar="NAME", help="default: mnist")
-    parser.two_spellings("--use_case", nargs=1, type=use_case_number, default=[1], metavar="N", help="default: 1")
+    parser.two_spellings("--use_case", nargs=1, type=use_case, default=[1], metavar="N", help="default: 1")
     parser.add_argument(
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
     )
@@ -707,7 +727,7 @@ def add_config_flag(parser: Parser) -> None:
         "--config",
         type=path,
         metavar="FILE",
-        default=REPOSITORY / "experiments.yaml",
+        default=EXPERIMENTS,
         help="the file that defines what to measure (default: experiments.yaml)",
     )
 
@@ -730,8 +750,11 @@ def whole_number(text: str, rule: str, *, least: int = 0, most: int = 10**9) -> 
     return int(text)
 
 
-def use_case_number(text: str) -> int:
-    return whole_number(text, "use cases are called by their number, such as 3")
+def use_case(text: str) -> int | str:
+    """A number or a name."""
+    if text.isascii() and text.isidentifier() and text == shortened(text):
+        return text
+    return whole_number(text, "use cases are called by their number or name, such as 3 or train")
 
 
 def image_count(text: str) -> int:
@@ -776,11 +799,12 @@ def read_results_that_exist(arguments: argparse.Namespace) -> "Results":
 def selection_of(arguments: argparse.Namespace) -> "Selection":
     from harness.experiments.expand import Selection
     from harness.experiments.narrow import narrowing_of
+    from harness.experiments.overview import numbers_of
 
     return Selection(
         gpus=tuple(arguments.gpu or ()),
         benchmarks=tuple(arguments.benchmark or ()),
-        use_cases=tuple(arguments.use_case or ()),
+        use_cases=numbers_of(tuple(arguments.use_case or ()), arguments.config),
         frameworks=tuple(arguments.framework or ()),
         data=arguments.data,
         quick=arguments.quick,

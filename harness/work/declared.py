@@ -207,6 +207,8 @@ class UseCase:
     """What is done with a benchmark."""
 
     name: str
+    about: str
+    """In six words; `main.py --help` reads them from the file, where they follow the name."""
     modes: Mapping[Framework, tuple[Mode, ...]]
     options: type[Frozen] = Nothing
     """Its own axes: each field is one, with the values that it may take."""

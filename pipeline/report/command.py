@@ -73,17 +73,18 @@ class ReportOptions:
     gpus: tuple[str, ...] = ()
     """Names of experiments.yaml, or parts of the names that the devices give themselves."""
     benchmarks: tuple[str, ...] = ()
-    use_cases: tuple[int, ...] = ()
+    use_cases: tuple[int | str, ...] = ()
+    """By number or name."""
     readme: Path | None = None
     """Whose table is to be renewed."""
 
     def takes(self, section: Section) -> bool:
         setup = section.setup
         names = (setup.cell.gpu.lower(), setup.device.lower())
-        return (
+        return bool(
             (not self.gpus or any(gpu.lower() == names[0] or gpu.lower() in names[1] for gpu in self.gpus))
             and (not self.benchmarks or setup.cell.benchmark in self.benchmarks)
-            and (not self.use_cases or setup.cell.use_case in self.use_cases)
+            and (not self.use_cases or {setup.cell.use_case, setup.cell.use_case_name} & {*self.use_cases})
         )
 
 

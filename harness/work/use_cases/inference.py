@@ -60,6 +60,7 @@ def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
 
 USE_CASE = UseCase(
     name="inference",
+    about="outputs of a batch: latency, throughput",
     options=Options,
     settings=Settings,
     goes_with=goes_with,

@@ -65,6 +65,7 @@ def goes_with(mode: Mode, _model: Model, options: Mapping[str, Any]) -> bool:
 
 USE_CASE = UseCase(
     name="many_models",
+    about="train many small models at once",
     goes_with=goes_with,
     options=Options,
     settings=Settings,

@@ -100,6 +100,7 @@ def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
 
 USE_CASE = UseCase(
     name="per_sample_gradients",
+    about="the gradient of each single sample",
     options=Options,
     settings=Settings,
     refuses=refuses,

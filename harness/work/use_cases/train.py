@@ -92,6 +92,7 @@ def parameter_passes(settings: Mapping[str, Any]) -> int:
 
 USE_CASE = UseCase(
     name="train",
+    about="train a model, epoch by epoch",
     settings=Settings,
     parameter_passes=parameter_passes,
     refuses=refuses,

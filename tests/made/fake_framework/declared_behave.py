@@ -36,4 +36,4 @@ NAMES = (
     *("parity_is_killed", "parity_raises", "parity_is_refused", "parity_sleeps"),
 )
 MODES = tuple(Mode(name=name, formulation=name, process_per_node=name == "stands_for_its_node") for name in NAMES)
-USE_CASE = UseCase(name="behave", settings=Settings, modes={"jax": MODES, "torch": MODES})
+USE_CASE = UseCase(name="behave", about="behave as told", settings=Settings, modes={"jax": MODES, "torch": MODES})

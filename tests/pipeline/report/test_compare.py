@@ -969,6 +969,8 @@ def test_an_unknown_use_case_appears_like_any_other() -> None:
         (ReportOptions(gpus=("A100", "cpu")), {"NVIDIA A100", "CPU: Xeon"}),
         (ReportOptions(benchmarks=("mnist",)), {"NVIDIA H200", "NVIDIA A100", "CPU: Xeon"}),
         (ReportOptions(use_cases=(3,)), set()),
+        (ReportOptions(use_cases=(3, "train")), {"NVIDIA H200", "NVIDIA A100", "CPU: Xeon"}),
+        (ReportOptions(use_cases=("inference",)), set()),
     ],
 )
 def test_filters(options: ReportOptions, shown: set[str]) -> None:
