@@ -492,7 +492,7 @@ def compile_parser() -> Parser:
         "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
     )
     parser.two_spellings(
-        "--use_case", action="append", type=use_case_number, metavar="N", help="only use case 1, 3, ...; repeatable"
+        "--use_case", action="append", type=use_case, metavar="N", help="only use case 1, 3, ...; repeatable"
     )
     parser.add_argument(
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"

@@ -90,7 +90,7 @@ def test_answers_at_once(words: list[str], packages: set[str]) -> None:
         (["status", "--wacth"], "main.py status: --wacth: there is no such flag; did you mean --watch?"),
         (
             ["sttus"],
-            "main.py: sttus: there is no such command; valid: status, report, data, doctor, ceilings, cancel, "
+            "main.py: sttus: there is no such command; valid: status, report, data, doctor, ceilings, cancel, compile, "
             "gpu-check, wandb, calibrate; did you mean status?",
         ),
         (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
