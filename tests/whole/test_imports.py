@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.plan_file": (*BOTTOM, "harness.plan", "harness.paths"),
     "harness.results": GROUND,
     "harness.work": (*GROUND, "harness.results"),
+    "harness.fake_gpu": WORK,
     # These two do not know each other.
     "harness.experiments": WORK,
     "harness.measure": WORK,
