@@ -18,7 +18,10 @@ from pathlib import Path
 
 from harness import locks
 from harness.errors import ProjectError
+from harness.paths import REPOSITORY
 
+FOLDER = "FAKE_GPU_FOLDER"
+"""Where the libraries and the compilers' caches are kept, instead of beside the code."""
 SOURCES = Path(__file__).parent
 CUDA = "libcuda.so.1"
 PYTORCH_LIBRARIES = ("libtorch_cuda.so", "libc10_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so")
@@ -49,6 +52,11 @@ LIBRARIES = (
         with_stubs=True,
     ),
 )
+
+
+def folder() -> Path:
+    """For whoever names no other."""
+    return Path(os.environ.get(FOLDER) or REPOSITORY / ".fake-gpu")
 
 
 def build(folder: Path) -> Path:
