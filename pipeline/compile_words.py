@@ -19,13 +19,13 @@ DOCUMENT = REPOSITORY / "docs" / "compiled.md"
 PART = GeneratedPart(begin="<!-- compiled:begin -->", end="<!-- compiled:end -->")
 FULL = 0.9
 """Of a card's memory, from where on a program is said not to fit: its bytes are a lower bound."""
-COLUMNS = ("", "kernels", "library calls", "layout copies", "CUDA graphs", "outside of them", "memory", "compiled in")
+COLUMNS = ("mode", "kernels", "library", "copies", "graphs", "outside", "memory", "built in")
 MEANING = (
     "No times: what one step is made of, by the frameworks' own compilers and the calls that they make to libraries. "
-    "Kernels: all that a step starts on the GPU. Library calls: those of them that cuDNN and cuBLAS do. Layout copies: "
-    "kernels that only move data, and MB that they write. Outside of them: what the host starts besides CUDA graphs. "
-    "Memory: of one step, at the least. JAX's loops count their rounds. A call to a library counts as one kernel, "
-    "however many it answers with."
+    "Kernels: all that a step starts on the GPU, JAX's loops round by round. Library: those of them that cuDNN and "
+    "cuBLAS do; a call counts as one, however many kernels it answers with. Copies: those that only move data, with the "
+    "MB that they write where that is known. Graphs: CUDA graphs that the host launches. Outside: what else the host "
+    "starts. Memory: of one step, at the least. Built in: on this machine's CPU."
 )
 
 
@@ -46,7 +46,6 @@ class Group:
         name = f"{one.framework} {one.variant.execution_mode}"
         if one.outcome != "ok":
             return (f"{name}: {one.outcome.replace('_', ' ')}", *[""] * (len(COLUMNS) - 1))
-        library = ", ".join(f"{count} {kind}" for kind, count in sorted(one.library_calls.items()) if count)
         layout = str(one.classes.get("layout", 0))
         if one.layout_bytes:
             layout += f" ({megabytes(one.layout_bytes)})"
@@ -56,7 +55,7 @@ class Group:
         return (
             name,
             f"{one.kernels:,}",
-            library,
+            f"{sum(one.library_calls.values()):,}",
             layout,
             str(one.graphs),
             f"{one.outside_of_graphs:,}",
@@ -140,9 +139,10 @@ def print_facts(facts: Sequence[ProgramFacts], cards: Sequence[Card], console: "
         if heading != group.card.name:
             heading = group.card.name
             console.print(f"\n{heading}: {group.card.device_name}, {megabytes(group.card.memory_bytes)}", style="bold")
+        console.print(f"\n{group.title}", style="bold", markup=False)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-        for column in (group.title, *COLUMNS[1:]):
-            table.add_column(Text(column), justify="left" if column in (group.title, "library calls") else "right")
+        for column in COLUMNS:
+            table.add_column(column, justify="left" if column == "mode" else "right", overflow="fold")
         for row in group.rows():
             table.add_row(*map(Text, row))
         console.print(table)
