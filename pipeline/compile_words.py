@@ -23,8 +23,8 @@ COLUMNS = ("mode", "kernels", "library", "copies", "graphs", "outside", "memory"
 MEANING = (
     "No times: what one step is made of, by the frameworks' own compilers and the calls that they make to libraries. "
     "Kernels: all that a step starts on the GPU, JAX's loops round by round. Library: those of them that cuDNN and "
-    "cuBLAS do; a call counts as one, however many kernels it answers with. Copies: those that only move data, with the "
-    "MB that they write where that is known. Graphs: CUDA graphs that the host launches. Outside: what else the host "
+    "cuBLAS do; a call counts as one, however many kernels it answers with. Copies: those that only move data, with "
+    "the MB that they write where known. Graphs: CUDA graphs that the host launches. Outside: what else the host "
     "starts. Memory: of one step, at the least. Built in: on this machine's CPU."
 )
 
