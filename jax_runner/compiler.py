@@ -40,6 +40,8 @@ class HasGpu(Protocol):
     @property
     def on_gpu(self) -> bool: ...
 
+    def for_target(self, step: Any) -> Any: ...
+
 
 def compiler_options(mode: Mode, device: HasGpu) -> Options:
     """What an execution mode tells XLA; nothing for a plain one.
@@ -92,7 +94,7 @@ def why_not_known(options: tuple[tuple[str, str | int | bool], ...]) -> str | No
 
 def jitted(function: Callable[..., Any], mode: Mode, device: HasGpu, **arguments: Any) -> Any:
     """`function` as the execution mode has it compiled; `arguments` are those of jax.jit. Raises Refused."""
-    return jax.jit(function, compiler_options=compiler_options(mode, device) or None, **arguments)
+    return device.for_target(jax.jit(function, compiler_options=compiler_options(mode, device) or None, **arguments))
 
 
 def details_of_compiler(mode: Mode, device: HasGpu) -> dict[str, Any]:

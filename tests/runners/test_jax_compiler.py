@@ -27,14 +27,12 @@ GRAPH = {
 TUNED = {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_cudnn_gemm_fusion_level": 2}
 
 
-class WithGpu:
-    on_gpu = True
-    tries_algorithms = True
+class WithGpu(Device):
+    on_gpu = True  # type: ignore[assignment]
 
 
-class OnCpu:
-    on_gpu = False
-    tries_algorithms = True
+class OnCpu(Device):
+    on_gpu = False  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,7 @@ def test_nothing_is_tried_in_the_parity_gate() -> None:
     device.tries_algorithms = False
     plain = Mode(name="jit", formulation="step")
     assert compiler_options(plain, device) == {"xla_gpu_autotune_level": 0}
-    device = OnCpu()  # type: ignore[assignment]
+    device = OnCpu()
     device.tries_algorithms = False
     assert compiler_options(plain, device) == {}
 
