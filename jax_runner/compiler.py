@@ -146,15 +146,7 @@ def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
         CheckFailed: there is none, and the mode is one of CUDA graphs.
     """
     with tempfile.TemporaryDirectory() as folder:
-        step.compile(
-            compiler_options={
-                "xla_dump_to": folder,
-                "xla_dump_hlo_module_re": "^jit_",  # the step itself, not what is tried on the way
-                # No emitter has this name. JAX's cache on disk ignores the other options, and would bring a program
-                # from there without a dump.
-                "xla_dump_emitter_re": Path(folder).name,
-            }
-        )
+        step.compile(compiler_options=dump_options(Path(folder)))
         dump = dumped_thunks(Path(folder))
     if dump is None:
         return {"command_buffers": None, "command_buffers_absent": "XLA does not tell: its dump has no thunks"}
@@ -163,6 +155,17 @@ def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
     if mode.graph == "step" and count == 0:
         raise CheckFailed(f"execution mode {mode.name}: XLA has put nothing of the step into CUDA graphs")
     return {"command_buffers": count, "outside_of_command_buffers": dict(outside)}
+
+
+def dump_options(folder: Path) -> dict[str, str | bool]:
+    """XLA's own texts of what it makes are left in the folder."""
+    return {
+        "xla_dump_to": str(folder),
+        "xla_dump_hlo_module_re": "^jit_",  # the step itself, not what is tried on the way
+        # No emitter has this name. JAX's cache on disk ignores the other options, and would bring a program from there
+        # without a dump.
+        "xla_dump_emitter_re": folder.name,
+    }
 
 
 def dumped_thunks(folder: Path) -> str | None:

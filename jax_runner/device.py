@@ -258,8 +258,11 @@ def insist_on_fp32() -> None:
 
 def uses_cuda() -> bool:
     """Whether JAX has its plugin for CUDA and may use it."""
-    plugins = [plugin.name for plugin in entry_points(group="jax_plugins")]
-    return any("cuda" in name for name in plugins) and names_cuda(jax.config.jax_platforms)  # type: ignore[attr-defined]
+    return has_cuda_plugin() and names_cuda(jax.config.jax_platforms)  # type: ignore[attr-defined]
+
+
+def has_cuda_plugin() -> bool:
+    return any("cuda" in plugin.name for plugin in entry_points(group="jax_plugins"))
 
 
 def names_cuda(platforms: str | None) -> bool:

@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.measure": WORK,
     "harness.job": (*WORK, "harness.experiments", "harness.measure"),
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
+    "jax_runner.ahead": ("jax_runner", *WORK, "harness.measure.process"),
     "jax_runner.run": ("harness.job",),
     "torch_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
     "torch_runner.run": ("harness.job",),
@@ -221,6 +222,7 @@ FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several
 """How a framework compiles, lets a layer be watched, computes N models at once and meets other devices is what is
 compared here."""
 OF_ONE_SIDE = {
+    "jax_runner/executable.py": "XLA tells what it has made in texts of its own",
     "jax_runner/layers.py": "torchvision's models bring theirs",
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }
