@@ -14,6 +14,7 @@ from math import prod
 
 from harness.results.kernel_names import class_of
 from harness.results.record import KernelClass
+from jax_runner.compiler import COPIES, NO_WORK
 from jax_runner.trace import classes_of
 
 # HLO
@@ -178,7 +179,11 @@ class Thunk:
 
     @property
     def is_copy(self) -> bool:
-        return self.kind.startswith(_COPIES)
+        return re.match(COPIES, self.kind) is not None
+
+    @property
+    def is_graph(self) -> bool:
+        return self.kind == "kCommandBuffer"
 
 
 _THUNK = re.compile(
@@ -186,9 +191,6 @@ _THUNK = re.compile(
     r"(?P<name>[\w.-]*) *(?P<launch>grid: .*)?"
 )
 _PART = re.compile(r"(?P<indent> *)(?P<label>condition|body|\w*branch\w*):\s*$")
-_COPIES = ("kCopy", "kMem", "kDeviceToDevice", "kHostToDevice", "kDeviceToHost", "kReplicaId", "kPartitionId")
-_HOLD_OTHERS = ("kSequential", "kAsyncStart", "kDynamicSlice", "kConditional")
-_WAITS = re.compile(r"k\w*Done$|kWait|kEvent")
 _OF_THUNK = re.compile(r'profile_annotation: "(?P<instruction>[^"]*)"\s+thunk_id: (?P<number>\d+)')
 
 
@@ -213,7 +215,7 @@ def thunks_of(text: str, metadata: str = "") -> list[Thunk]:
             thunk = Thunk(kind=found["kind"], number=number)
             if found["launch"]:
                 thunk.kernel, thunk.launch = found["name"], found["launch"].strip()
-            if thunk.kind != "kCommandBuffer":
+            if not thunk.is_graph:
                 thunk.instruction = instructions.get(number, "")
             stack[-1][1].parts.setdefault(stack[-1][2], []).append(thunk)
             stack.append((indent, thunk, ""))
@@ -249,13 +251,12 @@ class Executable:
                 parts = thunk.parts
                 yield from self._started(parts.get("condition", []), times * (rounds + 1), in_graph=in_graph)
                 yield from self._started(parts.get("body", []), times * rounds, in_graph=in_graph)
-            elif thunk.kind == "kCommandBuffer" or thunk.kind.startswith(_HOLD_OTHERS):
-                is_graph = thunk.kind == "kCommandBuffer"
-                if is_graph and not in_graph:
+            elif thunk.is_graph or thunk.parts:
+                if thunk.is_graph and not in_graph:
                     yield Started(thunk=thunk, times=times, in_graph=False)
                 for inner in thunk.parts.values():
-                    yield from self._started(inner, times, in_graph=in_graph or is_graph)
-            elif not _WAITS.match(thunk.kind):
+                    yield from self._started(inner, times, in_graph=in_graph or thunk.is_graph)
+            elif thunk.is_copy or not NO_WORK.match(thunk.kind):
                 yield Started(thunk=thunk, times=times, in_graph=in_graph)
 
     def all_thunks(self) -> Iterator[Thunk]:
@@ -273,15 +274,15 @@ class Executable:
     @cached_property
     def kernels(self) -> list[Started]:
         """Library calls among them."""
-        return [one for one in self.started if one.thunk.kind != "kCommandBuffer" and not one.thunk.is_copy]
+        return [one for one in self.started if not one.thunk.is_graph and not one.thunk.is_copy]
 
     @property
     def graphs(self) -> int:
-        return sum(one.times for one in self.started if one.thunk.kind == "kCommandBuffer")
+        return sum(one.times for one in self.started if one.thunk.is_graph)
 
     @property
     def outside_of_graphs(self) -> int:
-        return sum(one.times for one in self.started if not one.in_graph and one.thunk.kind != "kCommandBuffer")
+        return sum(one.times for one in self.started if not one.in_graph and not one.thunk.is_graph)
 
     @cached_property
     def _classes(self) -> dict[str, KernelClass]:
