@@ -194,7 +194,7 @@ def facts_of(measurement: Measurement, device: AbsentGpu, *, lower_only: bool = 
     found: dict[str, Any] = {"outcome": "ok"}
     try:
         step = lowered(measurement, device)
-        found |= {"notes": (LOWERED_ONLY,)} if lower_only else facts_of_step(step)
+        found |= {"notes": (LOWERED_ONLY,)} if lower_only else described(compiled(step))
     except Exception as error:
         traceback.print_exc()
         found["outcome"], found["reason"] = explain(error, device)
@@ -209,8 +209,8 @@ def facts_of(measurement: Measurement, device: AbsentGpu, *, lower_only: bool = 
     )
 
 
-def facts_of_step(step: jax.stages.Lowered) -> dict[str, Any]:
-    made = compiled(step)
+def described(made: Compiled) -> dict[str, Any]:
+    """Fields of ProgramFacts."""
     executable = made.executable
     notes = [f"the kernel {name} is of no known class" for name in executable.unknown_kernels]
     if executable.unknown_loops:

@@ -298,7 +298,8 @@ class Executable:
     @property
     def unknown_kernels(self) -> list[str]:
         """Names of those whose class nobody knows."""
-        return sorted({one.thunk.kernel for one in self.kernels if self.class_of(one.thunk) == "other"})
+        unknown = [one for one in self.kernels if self.class_of(one.thunk) == "other"]
+        return sorted({one.thunk.kernel or one.thunk.instruction or one.thunk.kind for one in unknown})
 
     def instruction(self, started: Started) -> Instruction | None:
         return self.module.by_name.get(started.thunk.instruction)

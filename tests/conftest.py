@@ -21,6 +21,7 @@ FAULTS = HERE / "faults"
 QUICK_FAULTS = FAULTS / "test_quick.py"
 SLOW = (
     "faults",
+    "gpu_compile",
     "harness/job",
     "pipeline/submission/test_local_queue.py",
     "pipeline/test_calibrate.py",
