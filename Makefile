@@ -13,7 +13,8 @@ WITH_TESTS := $(patsubst %$(comma)dev,%,$(EXTRAS)),dev
 RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check lint bench
+.PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check gpu-compile gpu-compile-nightly
+.PHONY: lint bench
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 22
@@ -30,7 +31,7 @@ demo: env  ## two short pairs of both frameworks on this machine: a live table, 
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
 
 # Tests start hundreds of Python processes. Each would compile our modules anew where the shell forbids to keep what is compiled.
-test test-fast test-nightly test-faults: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-nightly test-faults gpu-compile gpu-compile-nightly: export PYTHONDONTWRITEBYTECODE :=
 
 test: env-dev  ## run the tests
 	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not faults and not nightly"
@@ -51,6 +52,20 @@ test-faults: env-dev  ## what a hostile cluster and a clumsy user could do: kill
 
 gpu-check: env-dev  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send
 	$(RUN) main.py gpu-check
+
+# JAX with its CUDA plugin, in an environment of its own: the plugin compiles for GPUs, and none is needed.
+GPU_PYTHON ?= $(shell tests/gpu_compile/find_python.sh)
+GPU_COMPILE := .venv-gpu-compile
+
+gpu-compile: $(GPU_COMPILE)/installed  ## without a GPU: compile steps of JAX for five cards, and hold rules over what XLA makes
+	$(GPU_COMPILE)/bin/python -m pytest tests/gpu_compile -m "not nightly"
+
+gpu-compile-nightly: $(GPU_COMPILE)/installed  ## the same for each formulation on two cards; build each declared variant
+	$(GPU_COMPILE)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/gpu_compile -m nightly
+
+$(GPU_COMPILE)/installed: pyproject.toml install.sh
+	@./install.sh "$(GPU_PYTHON)" $(GPU_COMPILE) cuda13,gpu-compile
+	@touch $@
 
 lint: env-dev  ## style, format and types
 	$(RUN) -m ruff check .

@@ -28,6 +28,8 @@ if wants jax && wants torch && [ "$(uname -sm)" = "Linux x86_64" ]; then
 fi
 if [ "$for_cpu" = yes ]; then
     echo "Downloads JAX and PyTorch for the CPU, some hundred MB, into $venv. (With a GPU: make env EXTRAS=cuda13,torch)"
+elif wants cuda13 && ! wants torch; then
+    echo "Downloads about 2.7 GB into $venv, which take 4.7 there: JAX with its plugin for CUDA 13, and CUDA's libraries."
 elif wants torch; then
     echo "Downloads about 3.2 GB into $venv, 2.4 of it CUDA's libraries, which PyTorch's wheel on PyPI brings."
 fi

@@ -39,6 +39,7 @@ class Problem(Protocol):
     graphdef: Any
     params: Params
     task: Task
+    on_gpu: bool
 
     def batch(self, rows: np.ndarray) -> tuple[jax.Array, jax.Array]: ...
 

@@ -4,7 +4,7 @@ import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +39,8 @@ class HasGpu(Protocol):
 
     @property
     def on_gpu(self) -> bool: ...
+
+    def for_target(self, step: Any) -> Any: ...
 
 
 def compiler_options(mode: Mode, device: HasGpu) -> Options:
@@ -92,7 +94,7 @@ def why_not_known(options: tuple[tuple[str, str | int | bool], ...]) -> str | No
 
 def jitted(function: Callable[..., Any], mode: Mode, device: HasGpu, **arguments: Any) -> Any:
     """`function` as the execution mode has it compiled; `arguments` are those of jax.jit. Raises Refused."""
-    return jax.jit(function, compiler_options=compiler_options(mode, device) or None, **arguments)
+    return device.for_target(jax.jit(function, compiler_options=compiler_options(mode, device) or None, **arguments))
 
 
 def details_of_compiler(mode: Mode, device: HasGpu) -> dict[str, Any]:
@@ -132,6 +134,11 @@ def step_peak_bytes(step: jax.stages.Compiled) -> int | None:
 
 A_THUNK = re.compile(r"(?P<indent> *)(?:\d+: +)?(?P<kind>k[A-Z]\w*)\b")
 """A line of the dump: one thing that the host starts, and its kind. What is inside another is indented below it."""
+COPIES = r"k(Copy|Mem|DeviceToDevice|HostToDevice|DeviceToHost|ReplicaId|PartitionId)"
+"""Kinds that copy, or fill with one value."""
+NO_WORK = re.compile(rf"{COPIES}|k(Sequential|AsyncStart|DynamicSlice|\w*Done$|Wait|Event)")
+"""Kinds that a mode of CUDA graphs may leave outside: copies, and what only holds others or waits for them. A loop is
+none of these: the host would start its rounds."""
 
 
 def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
@@ -141,26 +148,48 @@ def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
     XLA dumps nothing of the sort, the number is None with the reason.
 
     Raises:
-        CheckFailed: there is none, and the mode is one of CUDA graphs.
+        CheckFailed: the mode is one of CUDA graphs, and there is none, or something is left outside that is no copy.
     """
     with tempfile.TemporaryDirectory() as folder:
-        step.compile(
-            compiler_options={
-                "xla_dump_to": folder,
-                "xla_dump_hlo_module_re": "^jit_",  # the step itself, not what is tried on the way
-                # No emitter has this name. JAX's cache on disk ignores the other options, and would bring a program
-                # from there without a dump.
-                "xla_dump_emitter_re": Path(folder).name,
-            }
-        )
+        step.compile(compiler_options=dump_options(Path(folder)))
         dump = dumped_thunks(Path(folder))
     if dump is None:
         return {"command_buffers": None, "command_buffers_absent": "XLA does not tell: its dump has no thunks"}
     outside = outside_of_graphs(dump.splitlines())
     count = outside.pop("kCommandBuffer", 0)
-    if mode.graph == "step" and count == 0:
-        raise CheckFailed(f"execution mode {mode.name}: XLA has put nothing of the step into CUDA graphs")
+    if mode.graph == "step" and (reason := why_not_one_graph(count, outside)):
+        raise CheckFailed(f"execution mode {mode.name}: {reason}")
     return {"command_buffers": count, "outside_of_command_buffers": dict(outside)}
+
+
+def why_not_one_graph(graphs: int, outside: Mapping[str, int]) -> str | None:
+    """Why a step is not what a mode of CUDA graphs is called after; None where it is.
+
+    Args:
+        graphs: how many there are.
+        outside: how many thunks of each kind are in none.
+    """
+    if graphs == 0:
+        return "XLA has put nothing of the step into CUDA graphs"
+    left = ", ".join(f"{count} {kind}" for kind, count in outside.items() if not NO_WORK.match(kind))
+    if not left:
+        return None
+    return (
+        f"XLA has left work outside of the step's {graphs} CUDA graphs ({left}), so the mode's name would be a lie. "
+        f"This is jaxlib {jaxlib.version.__version__}; 0.10.2, the last for Python 3.11, leaves every convolution "
+        f"outside, and 0.12.0 none: use Python 3.12 or later"
+    )
+
+
+def dump_options(folder: Path) -> dict[str, str | bool]:
+    """XLA's own texts of what it makes are left in the folder."""
+    return {
+        "xla_dump_to": str(folder),
+        "xla_dump_hlo_module_re": "^jit_",  # the step itself, not what is tried on the way
+        # No emitter has this name. JAX's cache on disk ignores the other options, and would bring a program from there
+        # without a dump.
+        "xla_dump_emitter_re": folder.name,
+    }
 
 
 def dumped_thunks(folder: Path) -> str | None:

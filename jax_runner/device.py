@@ -59,6 +59,20 @@ class Device:
     def on_gpu(self) -> bool:
         return self.device.platform == "gpu"
 
+    @property
+    def capability(self) -> float:
+        """NVIDIA's compute capability, of a GPU."""
+        return float(self.device.compute_capability)
+
+    @property
+    def kind(self) -> str:
+        return self.device.device_kind
+
+    def for_target(self, step: Any) -> Any:
+        """A jitted step, as it lowers for the device that programs are made for: this one. An absent GPU has its own
+        (ahead.py)."""
+        return step
+
     def join(self, world: World) -> None:
         """One program over all devices of all processes from here on. Between processes a CPU's collectives are gloo's.
 
@@ -122,17 +136,19 @@ class Device:
             # Or JAX would open every GPU of a workstation. Relative to CUDA_VISIBLE_DEVICES.
             jax.config.update("jax_cuda_visible_devices", "0")
         self._require_its_gpu()
+        self._choose(precision)
+        if self.on_gpu:
+            start_libraries(precision)
+
+    def _choose(self, precision: str) -> None:
+        """For all that is traced from now on. Raises Refused."""
         needed = NEEDED_CAPABILITY.get(precision)
         if needed and not self.on_gpu:
             raise Refused(f"precision {precision} needs an NVIDIA GPU; JAX sees none here and it is not run as fp32")
-        if needed and float(self.device.compute_capability) < needed:
-            raise Refused(
-                f"precision {precision} needs compute capability {needed}, which {self.device.device_kind} lacks"
-            )
+        if needed and self.capability < needed:
+            raise Refused(f"precision {precision} needs compute capability {needed}, which {self.kind} lacks")
         jax.config.update("jax_enable_x64", precision == "fp64")
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(precision, "highest"))
-        if self.on_gpu:
-            start_libraries(precision)
 
     def _require_its_gpu(self) -> None:
         """Raises ProjectError where a GPU is shown and JAX sees none. Not Refused, which would settle the measurement:
@@ -157,7 +173,7 @@ class Device:
             "name": "jax",
             "version": jax.__version__,
             "platform": self.device.platform,
-            "device": self.device.device_kind,
+            "device": self.kind,
             "matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
         }
         if self.on_gpu:
@@ -242,8 +258,11 @@ def insist_on_fp32() -> None:
 
 def uses_cuda() -> bool:
     """Whether JAX has its plugin for CUDA and may use it."""
-    plugins = [plugin.name for plugin in entry_points(group="jax_plugins")]
-    return any("cuda" in name for name in plugins) and names_cuda(jax.config.jax_platforms)  # type: ignore[attr-defined]
+    return has_cuda_plugin() and names_cuda(jax.config.jax_platforms)  # type: ignore[attr-defined]
+
+
+def has_cuda_plugin() -> bool:
+    return any("cuda" in plugin.name for plugin in entry_points(group="jax_plugins"))
 
 
 def names_cuda(platforms: str | None) -> bool:

@@ -56,16 +56,18 @@ def ghost(problem: Problem, output: str, settings: Settings) -> Function:
         Refused: the model has a layer, or a use of one, whose norms are not known here.
     """
     require_known_layers(problem.model)
-    capture = capture_layers(problem, "ghost")
+    capture, on_gpu = capture_layers(problem, "ghost"), problem.on_gpu
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Arrays:
         layers = capture(params, inputs, targets)
         samples = {path: by_sample(layer) for path, layer in layers.items()}
         flat = flatten_dict(params)
         biases = {path: in_float32(bias_gradients(samples[path[:-1]])) for path in flat if path[-1] == "bias"}
-        squares = [squared_norms(layer, form_of(layer)) for layer in samples.values()]
+        squares = [squared_norms(layer, form_of(layer), on_gpu=on_gpu) for layer in samples.values()]
         squares += [jnp.sum(bias**2, axis=1) for bias in biases.values()]
-        squares += [2 * product_of_shared(*uses) for path in samples if len(uses := uses_of(samples, path)) == 2]
+        squares += [
+            2 * product_of_shared(*uses, on_gpu=on_gpu) for path in samples if len(uses := uses_of(samples, path)) == 2
+        ]
         # Rounding can make a Gram form of a sample without a gradient a little less than zero.
         norms = jnp.sqrt(jnp.maximum(sum(squares), 0))
         if output == "norms":
@@ -167,11 +169,11 @@ def form_of(layer: Captured) -> Form:
 # Norms
 
 
-def squared_norms(layer: Captured, form: Form) -> jax.Array:
+def squared_norms(layer: Captured, form: Form, *, on_gpu: bool) -> jax.Array:
     """[batch], of the weight's gradients, in float32 at least."""
     module = layer.module
     layer_input, gradient = layer.layer_input, layer.output_gradient
-    if jax.default_backend() == "cpu":
+    if not on_gpu:
         # Without this, jaxlib 0.10.2 gave wrong numbers in float32 for gram_of_pixels, in the last layer of CIFAR-10's
         # network with a batch of 64 (8 samples were right).
         layer_input, gradient = jax.lax.optimization_barrier((layer_input, gradient))
@@ -193,23 +195,24 @@ def squared_norms(layer: Captured, form: Form) -> jax.Array:
     def of_one(sample: tuple[jax.Array, jax.Array]) -> jax.Array:
         return of_sample(module, *sample)
 
-    return in_slices(of_one, (layer_input, gradient), numbers_of_sample(layer, form) * gradient.dtype.itemsize)
+    bytes_of_sample = numbers_of_sample(layer, form) * gradient.dtype.itemsize
+    return in_slices(of_one, (layer_input, gradient), bytes_of_sample, on_gpu=on_gpu)
 
 
-def in_slices(of_one: Callable[[Any], jax.Array], arrays: Any, bytes_of_sample: int) -> jax.Array:
+def in_slices(of_one: Callable[[Any], jax.Array], arrays: Any, bytes_of_sample: int, *, on_gpu: bool) -> jax.Array:
     """[batch], from some samples at a time.
 
     Args:
         of_one: from the arrays of one sample, a scalar.
     """
-    limit = SLICE_BYTES["cpu" if jax.default_backend() == "cpu" else "gpu"]
+    limit = SLICE_BYTES["gpu" if on_gpu else "cpu"]
     size = max(1, limit // bytes_of_sample)
     if size >= len(jax.tree.leaves(arrays)[0]):
         return jax.vmap(of_one)(arrays)
     return jax.lax.map(of_one, arrays, batch_size=size)
 
 
-def product_of_shared(embedding: Captured, head: Captured) -> jax.Array:
+def product_of_shared(embedding: Captured, head: Captured, *, on_gpu: bool) -> jax.Array:
     """[batch]: the inner product of the two gradients of a table that is an embedding and the output's weight
     (harness/work/ghost.py)."""
 
@@ -219,7 +222,7 @@ def product_of_shared(embedding: Captured, head: Captured) -> jax.Array:
         return jnp.sum(pairs * of_logits[:, tokens].T)
 
     arrays = (embedding.layer_input, embedding.output_gradient, head.layer_input, head.output_gradient)
-    return in_slices(of_one, arrays, arrays[0].shape[1] ** 2 * arrays[1].dtype.itemsize)
+    return in_slices(of_one, arrays, arrays[0].shape[1] ** 2 * arrays[1].dtype.itemsize, on_gpu=on_gpu)
 
 
 def numbers_of_sample(layer: Captured, form: Form) -> int:

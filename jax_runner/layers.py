@@ -6,6 +6,7 @@ the choice is part of the model's graphdef.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -141,13 +142,13 @@ class Layers:
         return nnx.Param(jnp.zeros(shape, self.dtypes["param_dtype"]))
 
 
-def write_as(model: nnx.Module, formulation: str) -> None:
+def write_as(model: nnx.Module, formulation: str, *, on_gpu: bool) -> None:
     """Write the model's layers down as a mode's formulation has them; most formulations are not about layers. Raises
     Refused."""
-    changes = {
+    changes: dict[str, Callable[[nnx.Module], None]] = {
         "taps": use_taps,
         "patches": use_patches,
-        "cudnn_attention": use_cudnn_attention,
+        "cudnn_attention": partial(use_cudnn_attention, on_gpu=on_gpu),
         "sorted_sums": use_sorted_sums,
     }
     change = changes.get(formulation)
@@ -264,13 +265,13 @@ def cudnn_attention(
     return jax.nn.dot_product_attention(queries, keys, values, is_causal=is_causal, implementation="cudnn")
 
 
-def use_cudnn_attention(model: nnx.Module) -> None:
+def use_cudnn_attention(model: nnx.Module, *, on_gpu: bool) -> None:
     """Every attention of the model is cuDNN's, from now on.
 
     Raises:
         Refused: there is no GPU, or the model does not compute in half precision, which is all that this kernel does.
     """
-    if jax.default_backend() != "gpu":
+    if not on_gpu:
         raise Refused("cuDNN's attention needs an NVIDIA GPU; JAX sees none here")
     modules: Any = [module for _, module in nnx.iter_modules(model)]
     for module in modules:

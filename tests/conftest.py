@@ -22,6 +22,7 @@ QUICK_FAULTS = FAULTS / "test_quick.py"
 SLOW = (
     "fake_gpu",
     "faults",
+    "gpu_compile",
     "harness/job",
     "pipeline/submission/test_local_queue.py",
     "pipeline/test_calibrate.py",

@@ -104,7 +104,7 @@ class Inference(OneProgram, Infers):
         session = self.session
         model = make_model(session, dtypes)
         self.parameter_count = parameter_count(model)
-        write_as(model, session.mode.formulation)
+        write_as(model, session.mode.formulation, on_gpu=session.device.on_gpu)
         weight_of, batch_norm = self.weight_of, session.model.batch_norm
         if batch_norm and self.options.batch_norm == "folded":
             weight_of = folded(weight_of, without_batch_norm(model), batch_norm.epsilon)

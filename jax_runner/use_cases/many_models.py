@@ -351,7 +351,7 @@ class Problem:
         given = [] if benchmark.drawn else given_batches(session.dataset, self.lead)
         self.task = make_task(session, self.dtype, given)
         self.model = make_model(session, dtypes)
-        write_as(self.model, formulation)
+        write_as(self.model, formulation, on_gpu=session.device.on_gpu)
         self.graphdef = nnx.graphdef(self.model)
         self.drawn = benchmark.drawn
         if self.drawn:

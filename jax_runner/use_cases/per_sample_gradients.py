@@ -198,6 +198,7 @@ class Problem:
         self.shared = session.dataset.shared
         given = given_batches(self.train, measurement.variant.batch_size, session.world.device_count)
         self.task = make_task(session, dtypes["param_dtype"], given)
+        self.on_gpu = session.device.on_gpu
         self.model = make_model(session, dtypes)
         load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
         self.graphdef, self.params = nnx.graphdef(self.model), arrays_of(self.model)

@@ -435,7 +435,7 @@ class Problem:
         self.label_smoothing = Settings.model_validate(session.measurement.settings).label_smoothing
         self.task = make_task(session, self.dtype, given)
         self.model = make_model(session, dtypes)
-        write_as(self.model, formulation)
+        write_as(self.model, formulation, on_gpu=session.device.on_gpu)
         self.graphdefs = {
             training: nnx.graphdef(nnx.view(self.model, use_running_average=not training, raise_if_not_found=False))
             for training in (True, False)

@@ -108,19 +108,16 @@ def small_vit(dtypes: dict[str, Any]) -> nnx.Module:
     return without_values(lambda: VisionTransformer(dtypes, 32, 4, 2, 16, 2, 32), dtypes["param_dtype"])
 
 
-def test_cudnn_attention_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+def test_cudnn_attention_is_refused_where_it_cannot_run() -> None:
     with pytest.raises(Refused, match="needs an NVIDIA GPU"):
-        use_cudnn_attention(small_vit(model_dtypes("bf16")))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        use_cudnn_attention(small_vit(model_dtypes("bf16")), on_gpu=False)
     with pytest.raises(Refused, match="for bf16 and fp16, and this model computes in float32"):
-        use_cudnn_attention(small_vit(model_dtypes("fp32")))
+        use_cudnn_attention(small_vit(model_dtypes("fp32")), on_gpu=True)
 
 
-def test_choice_of_cudnn_attention_stays_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+def test_choice_of_cudnn_attention_stays_with_the_model() -> None:
     model = small_vit(model_dtypes("bf16"))
-    use_cudnn_attention(model)
+    use_cudnn_attention(model, on_gpu=True)
     load_initial_weights(model, 1)
     copied = nnx.merge(*nnx.split(model))
     assert [layer.self_attention.attend for layer in copied.encoder.layers.values()] == [cudnn_attention] * 2

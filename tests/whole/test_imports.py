@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.measure": WORK,
     "harness.job": (*WORK, "harness.experiments", "harness.measure"),
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
+    "jax_runner.ahead": ("jax_runner", *WORK, "harness.measure.process"),
     "jax_runner.run": ("harness.job",),
     "torch_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
     "torch_runner.ahead": (
@@ -225,12 +226,14 @@ FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several
 """How a framework compiles, lets a layer be watched, computes N models at once and meets other devices is what is
 compared here."""
 OF_ONE_SIDE = {
+    "jax_runner/executable.py": "XLA tells what it has made in texts of its own",
     "jax_runner/layers.py": "torchvision's models bring theirs",
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }
 """Files without a counterpart, and why."""
 WITHOUT_COUNTERPART = {
     "jax_runner/device.py: FLOAT64": "PyTorch's float64 is a type; JAX has to be told to keep it",
+    "jax_runner/device.py: has_cuda_plugin": "PyTorch's CUDA is in its wheel",
     "jax_runner/device.py: model_dtypes": "Flax's layers take two types, PyTorch's modules one: model_dtype",
     "torch_runner/device.py: model_dtype": "see model_dtypes",
     "torch_runner/device.py: compute_dtype": "see model_dtypes",
@@ -239,6 +242,7 @@ WITHOUT_COUNTERPART = {
     "torch_runner/optimizer.py: clip_gradients": "optax clips as a part of the optimizer",
     "torch_runner/optimizer.py: reset_optimizer": "JAX makes a new state; a CUDA graph keeps PyTorch's in its place",
     "torch_runner/task.py: to_device": "JAX takes numpy's arrays",
+    "jax_runner/trace.py: classes_of": "XLA's programs say what is in a kernel; Inductor's kernels are named after it",
     "jax_runner/weights.py: Params": "PyTorch's parameters are the module's own, in the neutral layout",
     "jax_runner/weights.py: Path": "see Params",
     "jax_runner/weights.py: arrays_of": "see Params",

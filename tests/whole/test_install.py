@@ -113,3 +113,60 @@ def test_what_must_pass_is_linted_first(tmp_path: Path, fails: str, called: list
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run([REPOSITORY / ".ci/run"], env=environment, capture_output=True, text=True)
     assert (done.stdout.split(), done.returncode == 0) == (called, fails == "none")
+
+
+# The environment of `make gpu-compile`
+
+
+def find_python(folder: Path, on_path: dict[str, bool], of_pyenv: dict[str, bool]) -> tuple[int, str, str]:
+    """Exit status, and what is printed and said; with Pythons by name, and whether they start."""
+    for path, starts in {
+        **{folder / "bin" / f"python{version}": starts for version, starts in on_path.items()},
+        **{folder / "pyenv/versions" / version / "bin/python": starts for version, starts in of_pyenv.items()},
+    }.items():
+        Machine._tool(path, f"exit {0 if starts else 127}")
+    done = subprocess.run(
+        ["/bin/bash", REPOSITORY / "tests/gpu_compile/find_python.sh"],
+        env={"PATH": f"{folder}/bin", "PYENV_ROOT": f"{folder}/pyenv", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.strip().removeprefix(f"{folder}/"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("on_path", "of_pyenv", "found"),
+    [
+        ({"3.12": True, "3.13": True}, {}, "bin/python3.13"),
+        # Of pyenv's commands on PATH, only those of its current version start.
+        ({"3.13": False, "3.12": False}, {"3.12.1": True}, "pyenv/versions/3.12.1/bin/python"),
+        ({"3.14": False, "3.12": True}, {"3.13.0": True}, "pyenv/versions/3.13.0/bin/python"),
+        ({"3.13": True}, {"3.13.0": True}, "bin/python3.13"),
+    ],
+)
+def test_the_newest_python_that_starts_is_found(
+    on_path: dict[str, bool], of_pyenv: dict[str, bool], found: str, tmp_path: Path
+) -> None:
+    assert find_python(tmp_path, on_path, of_pyenv) == (0, found, "")
+
+
+def test_what_python_3_11_gets_is_said(tmp_path: Path) -> None:
+    status, found, said = find_python(tmp_path, {"3.11": True, "3.12": False}, {"3.10.13": True})
+    assert (status, found) == (0, "bin/python3.11")
+    assert "JAX ends with 0.10.2" in said and "GPU_PYTHON=" in said
+
+
+def test_without_a_python_there_is_a_way_out(tmp_path: Path) -> None:
+    status, found, said = find_python(tmp_path, {"3.12": False}, {})
+    assert (status, found) == (1, "") and "GPU_PYTHON=" in said
+
+
+def test_compiling_for_gpus_has_an_environment_of_its_own(tmp_path: Path) -> None:
+    """Of one resolve: JAX and its plugin must be of one version."""
+    command = ["make", "--dry-run", "--always-make", "gpu-compile", "GPU_PYTHON=/opt/python3.12"]
+    lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert './install.sh "/opt/python3.12" .venv-gpu-compile cuda13,gpu-compile' in lines
+    _, said, calls = Machine(tmp_path).install("cuda13,gpu-compile")
+    assert calls == [f"{PIP} --editable .[cuda13,gpu-compile]"]
+    assert "about 2.7 GB" in said

@@ -1,0 +1,63 @@
+"""A process that compiles programs for a card and holds the rules over them: `python -m tests.gpu_compile.examine`.
+
+On stdin stands a request as jax_runner/ahead.py takes it; with no measurements, the planted programs are examined. On
+stdout a line of JSON follows for each program, an Examined.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jaxlib.version
+
+from harness.measure.process import explain
+from harness.plan import Measurement
+from harness.work.cards import card
+from harness.work.declared import use_case
+from jax_runner.ahead import AbsentGpu, Request, compiled, described, lowered, stdout_to_ourselves
+from tests.gpu_compile.planted import examined_planted
+from tests.gpu_compile.programs import Examined, name_of
+from tests.gpu_compile.rules import Subject, broken
+from tests.gpu_compile.scatter import examined_scatter
+
+
+def examined(measurement: Measurement, device: AbsentGpu) -> Examined:
+    variant, cell = measurement.variant, measurement.cell
+    mode = use_case(cell.use_case_name).mode("jax", variant.execution_mode)
+    tell = partial(Examined, name=name_of(measurement), jaxlib=jaxlib.version.__version__)
+    try:
+        made = compiled(lowered(measurement, device))
+    except Exception as error:
+        traceback.print_exc()
+        outcome, reason = explain(error, device)
+        return tell(outcome=outcome, reason=reason)
+    subject = Subject(
+        made=made,
+        card=device.card,
+        precision=variant.precision,
+        is_one_graph=mode.graph == "step",
+        keeps_state=cell.use_case_name == "train",
+    )
+    return tell(outcome="ok", kernels=described(made)["kernels"], broken=broken(subject), compile_s=made.compile_s)
+
+
+def main() -> None:
+    jax.config.update("jax_platforms", "cpu")
+    with stdout_to_ourselves() as write:
+        tell: Callable[[Examined], None] = lambda found: write(found.model_dump_json())  # noqa: E731
+        request = Request.model_validate_json(sys.stdin.read())
+        device = AbsentGpu(card(request.card))
+        if not request.measurements:
+            for found in examined_planted(device):
+                tell(found)
+            return
+        tell(examined_scatter(device))
+        for measurement in request.measurements:
+            tell(examined(measurement, device))
+            device.forget_programs()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Which programs are compiled ahead, and the processes that do it. pytest's own process imports no JAX here."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+
+from harness.experiments.expand import Selection, expand
+from harness.experiments.load import load_config
+from harness.paths import REPOSITORY
+from harness.plan import NEEDED_CAPABILITY, Frozen, JobPlan, Measurement, Precision, Variant
+from harness.results.record import Outcome
+from harness.work.cards import Card
+from harness.work.declared import Mode, use_case
+
+CARDS = ("rtx2080ti", "a100", "rtx3080", "h100", "b200")
+"""Of each compute capability that harness/work/cards.py knows."""
+SCATTER_ADD = "a float32 scatter-add"
+COMPARE_AND_SWAP = "a float32 scatter-add of compare-and-swap"
+NOT_ONE_GRAPH = "a mode of CUDA graphs that is not one graph"
+KNOWN_TO_BREAK = {"0.10.2": (NOT_ONE_GRAPH, COMPARE_AND_SWAP)}
+"""Rules, by the version of jaxlib. There they are told and fail nothing: docs/known-issues.md has what is done."""
+
+MOVED = 0.05
+"""Of a number of kernels: by how much another release of XLA may differ before it is told."""
+Counts = Mapping[str, Mapping[str, int]]
+"""Of kernels, by card and program."""
+
+
+class Asked(Frozen):
+    """A program of experiments.yaml."""
+
+    benchmark: str
+    use_case: int
+    model: str
+    batch_size: int
+    precision: Precision
+    mode: str
+    option: tuple[str, str | int] | None = None
+    """Where it is not the first of experiments.yaml."""
+    cards: tuple[str, ...] = CARDS
+
+    @property
+    def name(self) -> str:
+        option = "" if self.option is None else f"-{self.option[0]}={self.option[1]}"
+        return f"{self.benchmark}_{self.use_case}-{self.model}-b{self.batch_size}-{self.precision}-{self.mode}{option}"
+
+    def can_run_on(self, card: Card) -> bool:
+        return card.name in self.cards and NEEDED_CAPABILITY.get(self.precision, 0) <= card.sm / 10
+
+    def measurement(self) -> Measurement:
+        for plan in plans((self.benchmark,), (self.use_case,)):
+            for variant in plan.variants:
+                found = (variant.model, variant.batch_size, variant.precision, variant.execution_mode)
+                if found == (self.model, self.batch_size, self.precision, self.mode) and (
+                    self.option is None or variant.options[self.option[0]] == self.option[1]
+                ):
+                    return measurement_of(plan, variant)
+        raise LookupError(f"experiments.yaml has no {self.name}")
+
+
+BY_DAY = (
+    Asked(benchmark="mnist", use_case=1, model="cnn", batch_size=256, precision="fp32", mode="jit_graph"),
+    Asked(benchmark="mnist", use_case=1, model="cnn", batch_size=256, precision="bf16", mode="scan_graph"),
+    Asked(
+        benchmark="cifar10",
+        use_case=3,
+        model="cnn",
+        batch_size=64,
+        precision="fp32",
+        mode="grouped_graph",
+        option=("output", "clipped_sum"),
+    ),
+    Asked(
+        benchmark="cifar10",
+        use_case=6,
+        model="cnn",
+        batch_size=32,
+        precision="fp32",
+        mode="grad_of_vmap_graph",
+        option=("models", 8),
+    ),
+    Asked(benchmark="molpcba", use_case=1, model="gcn", batch_size=256, precision="fp32", mode="sorted_graph"),
+    Asked(benchmark="enwik8", use_case=5, model="gpt_nano", batch_size=32, precision="bf16", mode="cudnn_graph"),
+    Asked(benchmark="cifar10", use_case=5, model="resnet18", batch_size=32, precision="tf32", mode="jit_graph"),
+    # Attention written out, with its backward pass.
+    Asked(
+        benchmark="enwik8", use_case=1, model="gpt_nano", batch_size=64, precision="bf16", mode="jit", cards=("h100",)
+    ),
+)
+"""Convolutions, products, attention, sums over graphs, a scan, stacked models; training, per-sample gradients and
+inference; each precision. Together they take two minutes on two quiet cores."""
+
+
+@cache
+def plans(benchmarks: tuple[str, ...] = (), use_cases: tuple[int, ...] = (1, 3, 5, 6)) -> list[JobPlan]:
+    """JAX's, on one device, with every declared variant."""
+    selection = Selection(
+        gpus=("any",), benchmarks=benchmarks, use_cases=use_cases, frameworks=("jax",), data="sample", full=True
+    )
+    pairs = expand(load_config(REPOSITORY / "experiments.yaml"), selection)
+    return [plan for pair in pairs for plan in pair.jobs]
+
+
+def measurement_of(plan: JobPlan, variant: Variant) -> Measurement:
+    return next(iter(plan.replicates([variant])))
+
+
+def cell_of(plan: JobPlan) -> str:
+    return plan.cell.short_name
+
+
+def mode_of(plan: JobPlan, variant: Variant) -> Mode:
+    return use_case(plan.cell.use_case_name).mode("jax", variant.execution_mode)
+
+
+def each_formulation(plan: JobPlan, card: Card) -> Iterator[Measurement]:
+    """Of each model, in bf16 and fp32, plain and as CUDA graphs: the first of its variants."""
+    seen = set()
+    for variant in plan.variants:
+        mode = mode_of(plan, variant)
+        kind = (variant.model, variant.precision, mode.formulation, mode.graph)
+        if (
+            (mode.run_as, mode.layout, mode.overlaps) == ("compiled", "own", False)
+            and variant.precision in ("bf16", "fp32")
+            and NEEDED_CAPABILITY.get(variant.precision, 0) <= card.sm / 10
+            and kind not in seen
+        ):
+            seen.add(kind)
+            yield measurement_of(plan, variant)
+
+
+def each_variant(plan: JobPlan) -> Iterator[Measurement]:
+    """All that is declared, at the smallest batch size: another changes nothing of whether it can be built."""
+    smallest = min(variant.batch_size for variant in plan.variants)
+    for variant in plan.variants:
+        if variant.batch_size == smallest:
+            yield measurement_of(plan, variant)
+
+
+def moved(before: Counts, after: Counts) -> list[str]:
+    """In words: each number of kernels that is more than MOVED from what it was."""
+    return [
+        f"{name} on {card_name}: {old} to {count}"
+        for card_name, counts in after.items()
+        for name, count in counts.items()
+        if (old := before.get(card_name, {}).get(name)) and abs(count - old) > MOVED * old
+    ]
+
+
+# The processes
+
+
+class Examined(Frozen):
+    """What came of a program."""
+
+    name: str
+    jaxlib: str
+    outcome: Outcome
+    reason: str | None = None
+    kernels: int = 0
+    broken: dict[str, str] = {}
+    """By rule: what breaks it."""
+    compile_s: float = 0.0
+
+
+def name_of(measurement: Measurement) -> str:
+    cell = measurement.cell
+    return f"{cell.benchmark}_{cell.use_case}-{measurement.variant.key}"
+
+
+def ask(module: str, card: str, measurements: Iterable[Measurement], **more: bool) -> list[str]:
+    """A process of its own with this request; its lines. Raises AssertionError where it fails."""
+    request = {"card": card, "measurements": [one.model_dump(mode="json") for one in measurements], **more}
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        input=json.dumps(request),
+        cwd=REPOSITORY,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def examine(card: str, measurements: Sequence[Measurement] = ()) -> list[Examined]:
+    """The planted programs, where there are no measurements."""
+    lines = ask("tests.gpu_compile.examine", card, measurements)
+    return [Examined.model_validate_json(line) for line in lines]

@@ -1,0 +1,26 @@
+"""The same rules over each formulation of each model, on two cards."""
+
+import pytest
+
+from harness.plan import JobPlan
+from harness.work.cards import card
+from tests.gpu_compile.programs import cell_of, each_formulation, examine, plans
+from tests.gpu_compile.test_programs import require_rules
+
+TOO_LARGE = "more memory than the card has"
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("default::UserWarning")]
+
+
+@pytest.mark.parametrize("name", ["h100", "rtx2080ti"])
+@pytest.mark.parametrize("plan", plans(), ids=cell_of)
+def test_no_rule_is_broken_by_any_formulation(plan: JobPlan, name: str) -> None:
+    """What an RTX 2080 Ti has no memory for is no fault of the program."""
+    wrong = {}
+    for found in examine(name, list(each_formulation(plan, card(name)))):
+        left = {rule: words for rule, words in found.broken.items() if rule != TOO_LARGE or name != "rtx2080ti"}
+        try:
+            if found.outcome != "refused":
+                require_rules(found.model_copy(update={"broken": left}))
+        except AssertionError:
+            wrong[found.name] = found.reason or left
+    assert wrong == {}

@@ -1,0 +1,85 @@
+"""Rules over what XLA makes of a handful of steps, on each compute capability; and that each rule can fail."""
+
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.work.cards import card
+from tests.gpu_compile.programs import (
+    BY_DAY,
+    CARDS,
+    COMPARE_AND_SWAP,
+    KNOWN_TO_BREAK,
+    SCATTER_ADD,
+    Asked,
+    Examined,
+    examine,
+    moved,
+    name_of,
+)
+
+ByDay = Callable[[str], list[Examined]]
+COUNTS = Path(__file__).parent / "counts.json"
+"""Of kernels, by the version of jaxlib, card and program. UPDATE_GOLDEN=1 writes those of the version that is there."""
+
+pytestmark = pytest.mark.filterwarnings("default::UserWarning")
+
+
+def found_of(answers: list[Examined], name: str) -> Examined:
+    (found,) = [one for one in answers if one.name == name]
+    return found
+
+
+def require_rules(found: Examined) -> None:
+    """Raises AssertionError with what breaks them. What this jaxlib is known for is a warning."""
+    known = KNOWN_TO_BREAK.get(found.jaxlib, ())
+    for rule in set(found.broken) & set(known):
+        warnings.warn(f"{found.name}: {rule}, as jaxlib {found.jaxlib} is known for", stacklevel=2)
+    assert (found.outcome, found.reason) == ("ok", None)
+    assert {rule: words for rule, words in found.broken.items() if rule not in known} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [(name, asked) for name in CARDS for asked in BY_DAY if asked.can_run_on(card(name))],
+    ids=lambda value: value.name if isinstance(value, Asked) else value,
+)
+def test_no_rule_is_broken(name: str, asked: Asked, by_day: ByDay) -> None:
+    require_rules(found_of(by_day(name), name_of(asked.measurement())))
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_float32_scatter_add_is_an_atomic_addition(name: str, by_day: ByDay) -> None:
+    require_rules(found_of(by_day(name), SCATTER_ADD))
+
+
+def test_each_rule_fires_alone() -> None:
+    """On an RTX 2080 Ti, over a planted program that breaks it and no other."""
+    from tests.gpu_compile.rules import RULES
+
+    found = examine("rtx2080ti")
+    assert [(one.name, list(one.broken)) for one in found] == [
+        (one.name, [one.name] if one.name else []) for one in found
+    ]
+    assert {one.name for one in found} == {*RULES, COMPARE_AND_SWAP, ""}
+
+
+def test_numbers_of_kernels_have_not_moved(by_day: ByDay) -> None:
+    """A warning where one has, against the same jaxlib or else the last one that is known."""
+    found = {name: {one.name: one.kernels for one in by_day(name) if one.name != SCATTER_ADD} for name in CARDS}
+    (version,) = {one.jaxlib for name in CARDS for one in by_day(name)}
+    known = json.loads(COUNTS.read_text())
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        COUNTS.write_text(json.dumps(known | {version: found}, indent=1) + "\n")
+        return
+    before = known.get(version) or known[max(known, key=release)]
+    if words := moved(before, found):
+        warnings.warn(f"numbers of kernels, jaxlib {version}: {'; '.join(words)}", stacklevel=1)
+
+
+def release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

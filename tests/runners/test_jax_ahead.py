@@ -1,0 +1,213 @@
+"""jax_runner/ahead.py without JAX's CUDA plugin: the absent card, requests and answers. tests/gpu_compile/ compiles."""
+
+import json
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from harness.errors import ConfigError, Refused
+from harness.results.program_facts import ProgramFacts
+from harness.work.cards import CARDS, card
+from jax_runner import ahead
+from jax_runner.ahead import AbsentGpu, answer, facts_of, target_config
+from jax_runner.device import Device
+from tests.gpu_compile.programs import moved
+from tests.made.sessions import make_session
+
+H100 = """\
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  thread_dim_limit_x: 1024
+  thread_dim_limit_y: 1024
+  thread_dim_limit_z: 64
+  memory_bandwidth: 3352000000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 84942979072
+  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 minor: 0 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 0 }
+runtime_version { major: 13 minor: 0 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+
+class OnThisCpu(AbsentGpu):
+    """A card whose programs are lowered for the CPU: without the plugin JAX knows no other device."""
+
+    @cached_property
+    def target(self) -> jax.Device:
+        return self.device
+
+
+@pytest.fixture(autouse=True)
+def single_precision_afterwards() -> Iterator[None]:
+    yield
+    Device().set_up("fp32")
+
+
+def measurement(**given: Any) -> Any:
+    device = OnThisCpu(card("h100"))
+    return make_session("jax", "train", device=device, **given).measurement
+
+
+def test_what_xla_is_told_of_a_card() -> None:
+    assert target_config(card("h100")) == H100
+
+
+def test_every_card_is_told() -> None:
+    """Each with its own capability."""
+    told = {name: target_config(one) for name, one in CARDS.items()}
+    assert "cuda_compute_capability { major: 7 minor: 5 }" in told["rtx2080ti"]
+    assert "cuda_compute_capability { major: 10 minor: 0 }" in told["b200"]
+    assert "clock_rate_ghz: 1.545\n" in told["rtx2080ti"] and "core_count: 68\n" in told["rtx2080ti"]
+    assert len(set(told.values())) == len(CARDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "refused"),
+    [
+        ("rtx2080ti", "bf16", True),
+        ("rtx2080ti", "tf32", True),
+        ("rtx2080ti", "fp16", False),
+        ("rtx3080", "bf16", False),
+        ("b200", "tf32", False),
+    ],
+)
+def test_precisions_go_by_the_card(name: str, precision: str, refused: bool) -> None:
+    device = AbsentGpu(card(name))
+    if refused:
+        with pytest.raises(Refused, match=f"{precision} needs compute capability 8.0, which .* RTX 2080 Ti lacks"):
+            device.set_up(precision)
+    else:
+        device.set_up(precision)
+
+
+def test_an_absent_gpu_is_one_whose_arrays_are_on_the_cpu() -> None:
+    device = AbsentGpu(card("h100"))
+    assert device.on_gpu and device.device.platform == "cpu"
+    assert jax.device_put(np.ones(2), device.device).devices() == {jax.local_devices(backend="cpu")[0]}
+
+
+def test_a_step_is_lowered_for_the_shapes_of_its_arguments() -> None:
+    """Types stay weak, or another program would be lowered. What is donated stays so."""
+    device = OnThisCpu(card("h100"))
+    seen = []
+
+    def step(state: dict[str, jax.Array], rate: jax.Array) -> dict[str, jax.Array]:
+        seen.append((state["weight"].shape, state["weight"].dtype, rate.weak_type))  # type: ignore[attr-defined]
+        return {"weight": state["weight"] * rate}
+
+    lowered = device.for_target(jax.jit(step, donate_argnums=0)).lower(
+        {"weight": np.ones((2, 3), jnp.bfloat16)}, jnp.asarray(2.0)
+    )
+    assert seen == [((2, 3), jnp.bfloat16, True)]
+    assert [one.donated for one in jax.tree.leaves(lowered.args_info)] == [True, False]
+
+
+def test_modes_of_a_gpu_are_built_and_lowered() -> None:
+    """By the functions that a job uses; nothing is compiled or run."""
+    facts = facts_of(measurement(execution_mode="jit_graph"), OnThisCpu(card("h100")), lower_only=True)
+    assert (facts.outcome, facts.reason, facts.program) == ("ok", None, None)
+    assert (facts.card, facts.benchmark, facts.use_case, facts.notes) == (
+        "h100",
+        "mnist",
+        1,
+        ("built and lowered, not compiled",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "outcome", "reason"),
+    [
+        ({"precision": "fp32", "execution_mode": "jit_overlap"}, "h100", "refused", "is for several devices"),
+        ({"batch_size": 100_000}, "h100", "failed", "batch size 100000 is larger than the training set"),
+        ({"model": "other"}, "h100", "failed", "other"),
+    ],
+)
+def test_what_cannot_be_built_is_told_as_a_record_would(
+    given: dict[str, Any], name: str, outcome: str, reason: str
+) -> None:
+    device = OnThisCpu(card(name))
+    one = measurement()
+    variant = one.variant.model_copy(update=given)
+    facts = facts_of(one.model_copy(update={"variant": variant}), device)
+    assert facts.outcome == outcome and reason in str(facts.reason)
+
+
+def test_several_gpus_are_refused() -> None:
+    one = measurement()
+    two = one.model_copy(update={"cell": one.cell.model_copy(update={"devices": 2})})
+    facts = facts_of(two, OnThisCpu(card("h100")))
+    assert (facts.outcome, facts.reason) == (
+        "refused",
+        "mnist_1 takes several GPUs, and programs are compiled ahead for one",
+    )
+
+
+def test_a_request_has_a_line_for_each_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "AbsentGpu", OnThisCpu)
+    asked = [measurement(), measurement(execution_mode="jit_graph")]
+    told: list[ProgramFacts] = []
+    request = {"card": "a100", "measurements": [one.model_dump(mode="json") for one in asked], "lower_only": True}
+    answer(json.dumps(request), told.append)
+    assert [(one.card, one.variant) for one in told] == [("a100", one.variant) for one in asked]
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ("{", "stdin has to be one JSON object"),
+        ('{"card": "h100"}', "measurements: Field required"),
+        ('{"card": "h10", "measurements": []}', "'h10' is no card that is known here.*did you mean h100"),
+    ],
+)
+def test_a_request_that_is_none_is_told_in_words(request_: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        answer(request_, lambda _: None)
+
+
+def test_without_the_plugin_there_is_a_way_out(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ahead, "has_cuda_plugin", lambda: False)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    assert ahead.main() == 2
+    said = capfd.readouterr()
+    assert said.out == "" and "make gpu-compile" in said.err
+
+
+def test_only_answers_are_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    """Whoever writes to the descriptor, as XLA's C++ does, writes to stderr meanwhile."""
+    with ahead.stdout_to_ourselves() as tell:
+        os.write(1, b"noise\n")
+        tell('{"an": "answer"}')
+    os.write(1, b"afterwards\n")
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ('{"an": "answer"}\nafterwards\n', "noise\n")
+
+
+def test_a_number_of_kernels_may_move_by_a_twentieth() -> None:
+    """tests/gpu_compile warns of more. 100 to 105 is a twentieth; a new program and a new card have moved nowhere."""
+    before = {"h100": {"same": 100, "more": 100, "fewer": 100}, "a100": {"gone": 3}}
+    after = {"h100": {"same": 105, "more": 106, "fewer": 94, "new": 7}, "b200": {"new": 1}}
+    assert moved(before, after) == ["more on h100: 100 to 106", "fewer on h100: 100 to 94"]
