@@ -11,7 +11,8 @@ Every formulation keeps its inputs in the layout that it computes in, so that a 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -143,6 +144,19 @@ class StreamedModels(SeparateModels):
         for stream in self.streams:
             main.wait_stream(stream)
         return losses
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Around a compiled backward pass: by itself autograd joins the streams. Inductor (seen in 2.14) computes
+        gradients in them without a join, and leaves work in them behind the joins of the forward pass."""
+        main = torch.cuda.current_stream()
+        for stream in self.streams:
+            main.wait_stream(stream)
+        for stream in self.streams:
+            stream.wait_stream(main)
+        yield
+        for stream in self.streams:
+            main.wait_stream(stream)
 
 
 class StackedModels:
