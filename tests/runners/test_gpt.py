@@ -13,6 +13,7 @@ import torch
 from flax import nnx
 from jax import numpy as jnp
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.errors import Refused
 from harness.measure.process import gate_session
@@ -219,7 +220,7 @@ def test_the_kernel_is_in_the_record_or_refused(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Refused, match="cuDNN's attention needs an NVIDIA GPU"):
         build(session_of("jax", "train", execution_mode="cudnn"))
     vmapped_mode = session_of("torch", "per_sample_gradients", execution_mode="vmap_eager")
-    assert build(vmapped_mode).details["attention"] == "math"
+    assert build(vmapped_mode).details["attention"] == "written out"
 
 
 def test_a_named_kernel_is_the_one_that_runs() -> None:
@@ -230,6 +231,36 @@ def test_a_named_kernel_is_the_one_that_runs() -> None:
             output = F.scaled_dot_product_attention(queries, queries, queries, is_causal=True)
         graph[formulation] = type(output.grad_fn).__name__
     assert "Flash" in graph["flash_attention"] and "Flash" not in graph["plain_attention"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_attention_written_out_is_pytorchs(dtype: torch.dtype) -> None:
+    """In half precision its products are, too, and its softmax is in float32, as JAX's. The arithmetic of
+    `SDPBackend.MATH` is float32 there."""
+    drawn = torch.from_numpy(np.random.default_rng(1).standard_normal((3, 2, 2, 8, 16)))
+    given = [part.to(dtype).requires_grad_() for part in drawn]
+    exact = [part.detach().double().requires_grad_() for part in given]
+    seen: list[tuple[str, torch.dtype]] = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+            name = operator.__name__.partition(".")[0]
+            if name in ("bmm", "_softmax"):
+                seen.append((name, arguments[0].dtype))
+            return operator(*arguments, **(options or {}))
+
+    with Seen():
+        found = torch_gpt.attention(*given)
+    wide = torch.promote_types(dtype, torch.float32)
+    assert seen == [("bmm", dtype), ("_softmax", wide), ("bmm", dtype)]
+    expected = F.scaled_dot_product_attention(*exact, is_causal=True)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    pairs = [(found, expected), *((own.grad, theirs.grad) for own, theirs in zip(given, exact, strict=True))]
+    for own, theirs in pairs:
+        assert relative_error({"": own.detach().double().numpy()}, {"": theirs.detach().numpy()}) < (
+            1e-14 if dtype == torch.float64 else 2e-2
+        )
 
 
 def test_kernels_are_modes_of_models_with_attention() -> None:

@@ -1,7 +1,6 @@
 """The models of each benchmark, a file for each: `make_model(name, sizes)`; weights are overwritten later."""
 
 import importlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -34,17 +33,24 @@ def make_model(session: Session[Any], dtype: torch.dtype) -> nn.Module:
     return model.to(dtype)
 
 
-def for_vmap(function: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
-    """`function`, which vmaps this model. Attention is then written out: of a fused kernel vmap makes one call for each
-    sample or model, in a loop."""
-    if not any(isinstance(layer, ATTENTION) for layer in model.modules()):
-        return function
+def write_attention_out(model: nn.Module) -> None:
+    """From now on, of all the model's layers: products and a softmax in place of a fused kernel, of which vmap makes
+    one call for each sample or model, in a loop.
 
-    def with_plain_attention(*arguments: Any) -> Any:
-        with sdpa_kernel(SDPBackend.MATH):
-            return function(*arguments)
+    SDPBackend.MATH would not do: in half precision its products are in float32, and under autocast its gradient by
+    torch.func fails (docs/known-issues.md).
+    """
+    modules: Any = model.modules()
+    for layer in modules:
+        if isinstance(layer, ATTENTION):
+            layer.written_out = True
+        if isinstance(layer, nn.MultiheadAttention):
+            layer.register_forward_pre_hook(asked_for_weights, with_kwargs=True)
 
-    return with_plain_attention
+
+def asked_for_weights(_layer: nn.Module, arguments: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The softmax, which PyTorch's layer returns where it has written attention out (torch/nn/functional.py)."""
+    return arguments, options | {"need_weights": True, "average_attn_weights": False}
 
 
 def with_attention(formulation: str) -> AbstractContextManager[Any]:
@@ -66,6 +72,8 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
     layers = [layer for layer in model.modules() if isinstance(layer, ATTENTION)]
     if not layers:
         return {}
+    if getattr(layers[0], "written_out", False):
+        return {"attention": "written out"}
     layer, causal = layers[0], isinstance(layers[0], CausalSelfAttention)
     heads = layer.heads if isinstance(layer, CausalSelfAttention) else layer.num_heads
     width = layer.c_proj.in_features if isinstance(layer, CausalSelfAttention) else layer.embed_dim
