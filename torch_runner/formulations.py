@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 from harness.errors import Refused
 from harness.work.declared import Mode
 from torch_runner.compiler import in_mode
-from torch_runner.models import write_attention_out
+from torch_runner.models import for_vmap
 from torch_runner.task import Inputs, Task, samples_of
 
 Batches = Any
@@ -263,7 +263,7 @@ class VmappedModels:
         parameters, _ = stack_module_state([make_model() for _ in range(count)])
         self.parameters = {name: nn.Parameter(value.detach().to(device)) for name, value in parameters.items()}
         self.model = make_model().to("meta")
-        write_attention_out(self.model)
+        for_vmap(self.model)
 
     def outputs(self, inputs: Tensor) -> Tensor:
         in_dims = (0, None if self.shared else 0)

@@ -37,8 +37,8 @@ from jax_runner.models import without_values
 from jax_runner.weights import arrays_of, load_weights, neutral_name, parameter_count, to_neutral, to_neutral_layout
 from tests.made.sessions import build, make_session
 from torch_runner import weights as torch_weights
+from torch_runner.models import for_vmap
 from torch_runner.models import imagenet100 as torch_models
-from torch_runner.models import write_attention_out
 from torch_runner.use_cases.many_models import gradient_of
 
 Numbers = dict[str, np.ndarray]
@@ -490,7 +490,7 @@ def test_vmapped_gradients_of_attention_in_half_precision() -> None:
             outputs, _ = functional_call(layer, own, (tokens, tokens, tokens), {"need_weights": False})
         return outputs.float().square().sum()
 
-    write_attention_out(layer)
+    for_vmap(layer)
     found = vmap(grad(loss), in_dims=(None, 0))(parameters, samples)
     for index, tokens in enumerate(samples[:, None].double()):
         exact.zero_grad()

@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.errors import Refused
 from harness.measure.program import Session
+from torch_runner.graphs import use_scatter_sums
 from torch_runner.models.gpt import CausalSelfAttention
 
 ATTENTION = (nn.MultiheadAttention, CausalSelfAttention)
@@ -33,12 +34,12 @@ def make_model(session: Session[Any], dtype: torch.dtype) -> nn.Module:
     return model.to(dtype)
 
 
-def write_attention_out(model: nn.Module) -> None:
-    """From now on, of all the model's layers: products and a softmax in place of a fused kernel, of which vmap makes
-    one call for each sample or model, in a loop.
+def for_vmap(model: nn.Module) -> None:
+    """From now on its layers are those that vmap makes one call of. Of others it makes one for each sample or model, in
+    a loop: of a fused kernel of attention, and of a sum over rows by `index_add`.
 
-    SDPBackend.MATH would not do: in half precision its products are in float32, and under autocast its gradient by
-    torch.func fails (docs/known-issues.md).
+    Attention is then products and a softmax. SDPBackend.MATH would not do: in half precision its products are in
+    float32, and under autocast its gradient by torch.func fails (docs/known-issues.md).
     """
     modules: Any = model.modules()
     for layer in modules:
@@ -46,6 +47,7 @@ def write_attention_out(model: nn.Module) -> None:
             layer.written_out = True
         if isinstance(layer, nn.MultiheadAttention):
             layer.register_forward_pre_hook(asked_for_weights, with_kwargs=True)
+    use_scatter_sums(model)
 
 
 def asked_for_weights(_layer: nn.Module, arguments: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -89,7 +91,7 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
 
 
 def aggregation_of(model: nn.Module) -> dict[str, str]:
-    """For the record: what sums over sorted rows, such as a node's edges; empty where the model has no such sums. Over
-    rows that are not sorted it is `index_add`."""
-    layers = [module.sorted_sums for module in model.modules() if hasattr(module, "sorted_sums")]
-    return {"aggregation": "segment_reduce" if layers[0] else "index_add"} if layers else {}
+    """For the record: what sums over sorted rows, such as a node's edges; empty where the model has no such sums."""
+    modules: Any = model.modules()
+    layers = [module.sums for module in modules if hasattr(module, "sums")]
+    return {"aggregation": layers[0].of_sorted} if layers else {}

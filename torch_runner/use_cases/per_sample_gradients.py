@@ -50,7 +50,7 @@ from torch_runner.captured import SCALES, by_sample, capture_layers, patches_of,
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.ghost import choices, ghost
-from torch_runner.models import aggregation_of, attention_of, make_model, write_attention_out
+from torch_runner.models import aggregation_of, attention_of, for_vmap, make_model
 from torch_runner.models.gpt import Positions
 from torch_runner.models.molpcba import CodeTable, Root
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
@@ -237,7 +237,7 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
     elif mode.formulation == "loop":
         per_sample = loop_over_samples(problem)
     else:
-        write_attention_out(problem.model)
+        for_vmap(problem.model)
         vmapped = vmap(grad(problem.sample_loss), in_dims=(None, 0, 0))
         per_sample = lambda inputs, targets: vmapped(problem.params, inputs, targets)  # noqa: E731
 
