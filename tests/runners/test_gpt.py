@@ -34,8 +34,8 @@ from tests.made.captures import only_trace
 from tests.made.sessions import build, make_session
 from tests.made.small_gpt import use_small_gpt
 from torch_runner import ghost as torch_ghost
+from torch_runner.models import attention_of, with_attention
 from torch_runner.models import gpt as torch_gpt
-from torch_runner.models import with_attention
 from torch_runner.task import NextToken
 from torch_runner.use_cases.per_sample_gradients import outer_product
 from torch_runner.weights import load_weights as load_torch_weights
@@ -221,6 +221,26 @@ def test_the_kernel_is_in_the_record_or_refused(monkeypatch: pytest.MonkeyPatch)
         build(session_of("jax", "train", execution_mode="cudnn"))
     vmapped_mode = session_of("torch", "per_sample_gradients", execution_mode="vmap_eager")
     assert build(vmapped_mode).details["attention"] == "written out"
+
+
+@pytest.mark.parametrize(
+    ("formulation", "error", "told"),
+    [
+        ("cudnn_attention", RuntimeError("cuDNN Frontend error: no plan"), Refused),
+        ("step", RuntimeError("cuDNN Frontend error: no plan"), RuntimeError),
+        ("flash_attention", torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),
+        ("step", torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),
+    ],
+)
+def test_only_a_kernel_that_a_mode_names_is_refused(
+    formulation: str, error: RuntimeError, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal settles a measurement. What fails where PyTorch chooses is a failure, and a full GPU is a full GPU."""
+    monkeypatch.setattr(F, "scaled_dot_product_attention", mock.Mock(side_effect=error))
+    model = torch_gpt.Gpt(enwik8.SIZES["gpt_nano"])
+    with pytest.raises(told) as found:
+        attention_of(model, formulation, torch.float32, torch.device("cpu"))
+    assert type(found.value) is told
 
 
 def test_a_named_kernel_is_the_one_that_runs() -> None:

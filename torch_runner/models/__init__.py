@@ -85,6 +85,8 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
             F.scaled_dot_product_attention(queries, queries, queries, is_causal=causal).sum().backward()
             chosen = torch._fused_sdp_choice(queries, queries, queries, is_causal=causal)
     except RuntimeError as error:
+        if formulation not in KERNELS or isinstance(error, torch.OutOfMemoryError):
+            raise
         words = str(error).strip().splitlines()[0]
         raise Refused(f"{formulation} of {str(dtype).removeprefix('torch.')} on {device.type}: {words}") from error
     return {"attention": SDPBackend(chosen).name.lower()}
