@@ -18,6 +18,7 @@ from jax import numpy as jnp
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import models as torchvision_models
 from torchvision.models.efficientnet import MBConvConfig
 from torchvision.models.mobilenetv3 import InvertedResidualConfig
@@ -443,6 +444,25 @@ def test_planted_fault_is_caught(name: str, fault: str) -> None:
     assert excess(name, found) > 100, found
     if fault.startswith(("momentum", "biased")):  # nothing else shows it
         assert max(error for kind, error in found.items() if kind != "statistics") < 1e-6
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "vit_b_16"])
+def test_nothing_is_copied_in_a_forward_pass(name: str) -> None:
+    """Autograd copies what an activation overwrites and its gradient needs."""
+
+    class Copies(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+            self.count += operator in (torch.ops.aten.clone.default, torch.ops.aten.copy_.default)
+            return operator(*arguments, **(options or {}))
+
+    with FakeTensorMode():
+        model = torch_models.make_model(name, SIZES)
+        images = torch.empty(2, 3, SIZES.image_size, SIZES.image_size)
+        with Copies() as copies:
+            model(images)
+    assert copies.count == 0
 
 
 # Half precision
