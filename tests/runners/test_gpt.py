@@ -205,6 +205,30 @@ def test_both_frameworks_have_one_recipe_in_bf16() -> None:
     assert relative_error(found["jax"], found["torch"]) < 1.5 * max(of_torch, of_jax)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_layer_norm_of_inference_is_one_kernel_that_rounds_once(dtype: torch.dtype) -> None:
+    """Computed in float32 of weights that are stored in half precision, so half a last digit from float64."""
+    drawn = np.random.default_rng(3)
+    layer = torch_gpt.LayerNorm(64).to(dtype)
+    layer.weight.data.copy_(torch.from_numpy(drawn.uniform(0.5, 2, 64)))
+    inputs = torch.from_numpy(drawn.standard_normal((16, 64))).to(dtype)
+    operators: list[str] = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+            operators.append(operator.__name__)
+            return operator(*arguments, **(options or {}))
+
+    with torch.no_grad(), Seen():
+        found = layer(inputs)
+    assert operators == ["native_layer_norm.default"]
+    x = inputs.double()
+    centred = x - x.mean(-1, keepdim=True)
+    exact = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.weight.double()
+    half_a_digit = exact.abs() * torch.finfo(dtype).eps / 2
+    assert bool(((found.double() - exact).abs() <= 1.01 * half_a_digit + 1e-6).all())
+
+
 # Attention's kernels
 
 

@@ -45,6 +45,9 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Where the weight is in half precision too, as in inference, PyTorch's kernel does that without a copy."""
+        if inputs.dtype == self.weight.dtype:
+            return F.layer_norm(inputs, self.weight.shape, self.weight, eps=EPSILON)
         wide = torch.promote_types(inputs.dtype, torch.float32)
         return F.layer_norm(inputs.to(wide), self.weight.shape, self.weight.to(wide), eps=EPSILON).to(inputs.dtype)
 
