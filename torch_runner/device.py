@@ -95,6 +95,10 @@ class Device:
         and no trial of cuDNN's algorithms. In all of them attention is computed as in training, also where there is
         nothing to train: its other path takes part in no compilation.
 
+        Attention's fused kernel for float32 knows neither fp32 nor tf32: in both it makes each product of three TF32
+        ones (`OpMultiplyAddFastF32` by DefaultGemmType, aten/src/ATen/native/transformers/cuda/mem_eff_attention/
+        gemm_kernel_utils.h), nearly as exact as float32. Written out (`plain_attention`) it is as asked for.
+
         Source: docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32 (TF32) on Ampere (and later) devices".
 
         Raises:

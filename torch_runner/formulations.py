@@ -11,7 +11,8 @@ Every formulation keeps its inputs in the layout that it computes in, so that a 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -144,6 +145,19 @@ class StreamedModels(SeparateModels):
             main.wait_stream(stream)
         return losses
 
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Around a compiled backward pass: by itself autograd joins the streams. Inductor (seen in 2.14) computes
+        gradients in them without a join, and leaves work in them behind the joins of the forward pass."""
+        main = torch.cuda.current_stream()
+        for stream in self.streams:
+            main.wait_stream(stream)
+        for stream in self.streams:
+            stream.wait_stream(main)
+        yield
+        for stream in self.streams:
+            main.wait_stream(stream)
+
 
 class StackedModels:
     """One module whose layers hold the weights of all models, as [models, ...].
@@ -249,11 +263,11 @@ class VmappedModels:
         parameters, _ = stack_module_state([make_model() for _ in range(count)])
         self.parameters = {name: nn.Parameter(value.detach().to(device)) for name, value in parameters.items()}
         self.model = make_model().to("meta")
+        for_vmap(self.model)
 
     def outputs(self, inputs: Tensor) -> Tensor:
         in_dims = (0, None if self.shared else 0)
-        vmapped = vmap(lambda own, x: functional_call(self.model, own, (x,)), in_dims)
-        return for_vmap(vmapped, self.model)(self.parameters, inputs)
+        return vmap(lambda own, x: functional_call(self.model, own, (x,)), in_dims)(self.parameters, inputs)
 
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return mean_losses(self.task, self.outputs(inputs), targets, self.shared)

@@ -3,7 +3,8 @@ with the same index.
 
 Rows are added up by `index_add`, on a GPU with atomic additions. Where the indices are sorted, as those of receivers
 and of graphs are, `segment_reduce` can do it without them (`use_sorted_sums`): in the sum, and in the gradient of a
-gather, which is one. Those of senders are not sorted.
+gather, which is one. Those of senders are not sorted. Below vmap it is `scatter_add` (`use_scatter_sums`): of an
+`index_add` whose indices differ from sample to sample, torch.func makes a loop over the samples.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,15 @@ from harness.work.graphs import Capacity, Room
 
 Kind = Literal["nodes", "edges", "graphs"]
 """Of which a layer sees rows."""
+How = Literal["index_add", "scatter_add", "segment_reduce"]
+"""Rows are added up; `segment_reduce` is for sorted ones."""
+
+
+class Sums(NamedTuple):
+    """How a layer adds up rows."""
+
+    of_sorted: How = "index_add"
+    of_others: How = "index_add"
 
 
 class GraphBatch(NamedTuple):
@@ -88,21 +98,29 @@ def rows_of(start: Tensor, count: Tensor, capacity: int) -> tuple[Tensor, Tensor
     return graph, row, is_real, end
 
 
-def taken(values: Tensor, index: Tensor, is_sorted: bool = False) -> Tensor:
-    """`values[index]`, whose gradient is added up by `index_add` (that of the other sorts on a GPU), or as sorted rows
-    are."""
-    if not is_sorted:
+def taken(values: Tensor, index: Tensor, how: How = "index_add") -> Tensor:
+    """`values[index]`, of values [rows, width]. Its gradient is added up as `how` says; that of `[]` sorts on a GPU."""
+    if how == "index_add":
         return values.index_select(0, index)
+    if how == "scatter_add":
+        return values.gather(0, as_wide_as(values, index))
     found: Tensor = TakenInOrder.apply(values, index)
     return found
 
 
-def summed(values: Tensor, index: Tensor, count: int, is_sorted: bool = False) -> Tensor:
+def summed(values: Tensor, index: Tensor, count: int, how: How = "index_add") -> Tensor:
     """Rows of values [rows, width] with the same index are added up: [count, width]."""
-    if not is_sorted:
+    if how == "index_add":
         return values.new_zeros(count, values.shape[1]).index_add(0, index, values)
+    if how == "scatter_add":
+        return values.new_zeros(count, values.shape[1]).scatter_add(0, as_wide_as(values, index), values)
     found: Tensor = SummedInOrder.apply(values, index, count)
     return found
+
+
+def as_wide_as(values: Tensor, index: Tensor) -> Tensor:
+    """An index of rows, [rows], as one of numbers, [rows, width]; nothing is copied."""
+    return index[:, None].expand(-1, values.shape[1])
 
 
 class TakenInOrder(torch.autograd.Function):
@@ -143,10 +161,19 @@ def sums_of_segments(values: Tensor, index: Tensor, count: int) -> Tensor:
 
 def use_sorted_sums(model: nn.Module) -> None:
     """From now on, of all the model's layers that sum over rows."""
+    _use(model, Sums(of_sorted="segment_reduce"))
+
+
+def use_scatter_sums(model: nn.Module) -> None:
+    """The same, for vmap."""
+    _use(model, Sums(of_sorted="scatter_add", of_others="scatter_add"))
+
+
+def _use(model: nn.Module, sums: Sums) -> None:
     modules: Any = model.modules()
     for module in modules:
-        if hasattr(module, "sorted_sums"):
-            module.sorted_sums = True
+        if hasattr(module, "sums"):
+            module.sums = sums
 
 
 # Graph by graph

@@ -16,6 +16,7 @@ LOCAL_BUFFERS = (
     else {"broadcast_buffers": False}
 )
 """As PyTorch calls it from 2.13 on, and before."""
+NEVER = 2**31 - 1
 
 
 def with_averaged_gradients(module: nn.Module, *, split: bool) -> nn.Module:
@@ -29,13 +30,17 @@ def with_averaged_gradients(module: nn.Module, *, split: bool) -> nn.Module:
             computing the next. Without cuts the graph is one, and all are sent at its end.
     """
     torch._dynamo.config.optimize_ddp = split
-    return DistributedDataParallel(
+    averaged = DistributedDataParallel(
         module,
         gradient_as_bucket_view=True,
         static_graph=True,
         init_sync=False,
         **LOCAL_BUFFERS,  # type: ignore[arg-type]
     )
+    # Or every hundredth step would make the host wait for the device, for statistics of its own that nobody reads. Of
+    # the first ten steps they are taken in any case (torch/csrc/distributed/c10d/reducer.cpp).
+    averaged._set_ddp_runtime_logging_sample_rate(NEVER)
+    return averaged
 
 
 def average_gradients(module: nn.Module) -> None:

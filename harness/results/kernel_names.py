@@ -19,6 +19,7 @@ _COPY_FUNCTOR = re.compile(r"(direct|float16|bfloat16|float8|conj|neg)_?copy_ker
 _COMMUNICATION = re.compile(
     r"^nccl|rccl|nvshmem|all_?reduce|all-reduce|all_?gather|all-gather|reduce_?scatter|reduce-scatter|all_?to_?all"
     r"|all-to-all|sendrecv|send_recv|collective-?_?permute|collective-broadcast|cross_device_reduce|multimem_|^gloo|^c10d"
+    r"|^lsa_|kernel_barrier|^barrier_kernel|exchangesplit"
 )
 _LAYOUT = re.compile(
     r"^memcpy|^memset|nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|nchwto|nhwcto|ndhwc|transpose|permute|catarray|_copy_?(kernel)?$"
@@ -26,12 +27,15 @@ _LAYOUT = re.compile(
     r"|^(loop_|input_)?(copy|slice|pad|concatenate|bitcast|reverse|dynamic_update_slice|dynamic-update-slice)(_fusion)?(_?\d+)*$"
     r"|^(dynamic-slice|dynamic-update-slice|slice|pad|concatenate|reverse|reshape|bitcast|copy-start|copy-done)$"
     r"|convert_?layout|reformat|repack|flip_kernel|roll_cuda|triu_tril|^batch_transpose|shuffleintensor|swapdimension"
+    r"|vol2col|vol2im|chunk_cat|int4_layout"
 )
+_AROUND_ATTENTION = re.compile(r"flash_bwd_(convert|dot_do_o)|flash_fwd_splitkv_combine")
+"""Sums and conversions before and after its products."""
 _PRODUCT = re.compile(
     r"gemm|gemv|gemmk1|conv(?!ert|ersion)|dgrad|wgrad|fprop|wino|fft|splitkreduce|xmma|nvjet|cutlass|^dot|_dot|dot_kernel"
     r"|reduce_1block_kernel|flash|fmha|attention|_mha_|^mha|sdpa|matmul|(^|_)[b]?mm(_|$)|baddbmm|addmm|implicit_convolve"
     r"|cudnn_infer|cudnn_train|scudnn|hcudnn|i8816|cublas|cask|computeoffsets|computeboffsets|kern_precompute|wgmma|bmm_"
-    r"|generatewinograd|flip_filter|complex_gemm|magma_|trsm|syrk|herk|tensorop|cijk_"
+    r"|generatewinograd|flip_filter|complex_gemm|magma_|trsm|syrk|(^|_)[cz]?herk|tensorop|cijk_"
 )
 _TRAFFIC = re.compile(
     r"elementwise|reduce|reduction|softmax|norm|(^|_)bn_|pool|index|gather|scatter|embedding|sort|scan|radix|fill|dropout"
@@ -41,6 +45,10 @@ _TRAFFIC = re.compile(
     r"|unique|nonzero|histogram|cast|convert|broadcast|map|call_function|one_hot|grid_sample|upsample|interpolate"
     r"|masked|batch_norm|layer_norm|mse|nll|not_equal|logical|rsqrt|negate|sign|floor|remainder|devicereduce|deviceselect"
     r"|partition|kernelagent|compute_grad_weight|krn_partial|partials|segment"
+    r"|gammabeta|rowwisemoments|compactinit|adjacent_?difference|digitcounts|kthcounts|withinkcounts|reflection_pad"
+    r"|replication_pad|elemwise|gru_cell|lstm_cell|glu_backward|[cp]dist_|adaptive_?average|fusedparams|internalgradients"
+    r"|^apply_kernel|^static_kernel|^transform_(vals|kernel)|kernel_agent|coalescevalues|cross_kernel|compute_mode|randperm"
+    r"|tri[lu]_indices|update_scale|flag_kernel|assert_async|checkfornan"
 )
 
 _ATEN_PRODUCTS = re.compile(
@@ -63,6 +71,7 @@ _TRITON_WORDS_OF_LAYOUT = frozenset(
 _TENSOR_CORES = re.compile(
     r"tensorop|s16816|s1688|s884|i16816|h884|h1688|h16816|bf16_s|_hmma|hmma|imma|wgmma|gmma|nvjet|tensor16x8x|sm90_xmma"
     r"|sm80_xmma_\w*(tf32|f16|bf16)|tensor\d+x\d+x\d+|d884|z884|flash_(fwd|bwd)|xmma_\w*_(tf32|bf16|f16)|utcmma|tcgen05"
+    r"|fmha_cutlass[fb]_(\w+_sm[89]\d|b?f16_\w+_sm7\d)|sdpa_sm80|m16n8k16"
 )
 _NO_TENSOR_CORES = re.compile(
     r"simt|sgemm|dgemm|gemv|scudnn|implicit_convolve_sgemm|explicit_convolve_sgemm|_ffma|grouped_direct|fft2d"
@@ -99,6 +108,7 @@ def class_of(name: str, content: KernelClass | None = None) -> KernelClass:
 _BY_NAME: tuple[tuple[KernelClass, re.Pattern[str]], ...] = (
     ("communication", _COMMUNICATION),
     ("layout", _LAYOUT),
+    ("traffic", _AROUND_ATTENTION),
     ("product", _PRODUCT),
     ("traffic", _TRAFFIC),
 )

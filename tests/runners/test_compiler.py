@@ -112,8 +112,8 @@ assert "torch._inductor.compile_fx" in sys.modules
 # What the modes are
 
 
-def options_of(**about: Any) -> dict[str, Any]:
-    return compiler.compile_options(Mode(name="a mode", formulation="step", **about))["options"]
+def options_of(formulation: str = "step", **about: Any) -> dict[str, Any]:
+    return compiler.compile_options(Mode(name="a mode", formulation=formulation, **about))["options"]
 
 
 def test_options_of_the_modes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +122,17 @@ def test_options_of_the_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options_of() == options_of(graph="step") == {}
     assert options_of(run_as="max_autotune") == options_of(run_as="max_autotune", graph="step") == autotuned
     assert options_of(graph="parts") == {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
+
+
+def test_vmapped_convolutions_keep_their_layout_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN takes channels_last in any case."""
+    formulations = ("vmap", "chunked", "batched", "outer_product")
+    assert [options_of(name) for name in formulations] == [{}, {}, {}, {}]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(compiler, "_start_compiler", lambda: None)
+    kept = {"layout_optimization": False}
+    assert [options_of(name) for name in formulations] == [kept, kept, {}, {}]
+    assert set(kept) <= set(torch._inductor.list_options())
 
 
 @pytest.mark.parametrize(("release", "excluded"), [("2.11.0+cu130", True), ("2.12.1", True), ("2.13.0", False)])

@@ -13,6 +13,7 @@ import torch
 from flax import nnx
 from jax import numpy as jnp
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.errors import Refused
 from harness.measure.process import gate_session
@@ -33,8 +34,8 @@ from tests.made.captures import only_trace
 from tests.made.sessions import build, make_session
 from tests.made.small_gpt import use_small_gpt
 from torch_runner import ghost as torch_ghost
+from torch_runner.models import attention_of, with_attention
 from torch_runner.models import gpt as torch_gpt
-from torch_runner.models import with_attention
 from torch_runner.task import NextToken
 from torch_runner.use_cases.per_sample_gradients import outer_product
 from torch_runner.weights import load_weights as load_torch_weights
@@ -204,6 +205,30 @@ def test_both_frameworks_have_one_recipe_in_bf16() -> None:
     assert relative_error(found["jax"], found["torch"]) < 1.5 * max(of_torch, of_jax)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_layer_norm_of_inference_is_one_kernel_that_rounds_once(dtype: torch.dtype) -> None:
+    """Computed in float32 of weights that are stored in half precision, so half a last digit from float64."""
+    drawn = np.random.default_rng(3)
+    layer = torch_gpt.LayerNorm(64).to(dtype)
+    layer.weight.data.copy_(torch.from_numpy(drawn.uniform(0.5, 2, 64)))
+    inputs = torch.from_numpy(drawn.standard_normal((16, 64))).to(dtype)
+    operators: list[str] = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+            operators.append(operator.__name__)
+            return operator(*arguments, **(options or {}))
+
+    with torch.no_grad(), Seen():
+        found = layer(inputs)
+    assert operators == ["native_layer_norm.default"]
+    x = inputs.double()
+    centred = x - x.mean(-1, keepdim=True)
+    exact = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.weight.double()
+    half_a_digit = exact.abs() * torch.finfo(dtype).eps / 2
+    assert bool(((found.double() - exact).abs() <= 1.01 * half_a_digit + 1e-6).all())
+
+
 # Attention's kernels
 
 
@@ -219,7 +244,27 @@ def test_the_kernel_is_in_the_record_or_refused(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Refused, match="cuDNN's attention needs an NVIDIA GPU"):
         build(session_of("jax", "train", execution_mode="cudnn"))
     vmapped_mode = session_of("torch", "per_sample_gradients", execution_mode="vmap_eager")
-    assert build(vmapped_mode).details["attention"] == "math"
+    assert build(vmapped_mode).details["attention"] == "written out"
+
+
+@pytest.mark.parametrize(
+    ("formulation", "error", "told"),
+    [
+        ("cudnn_attention", RuntimeError("cuDNN Frontend error: no plan"), Refused),
+        ("step", RuntimeError("cuDNN Frontend error: no plan"), RuntimeError),
+        ("flash_attention", torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),
+        ("step", torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),
+    ],
+)
+def test_only_a_kernel_that_a_mode_names_is_refused(
+    formulation: str, error: RuntimeError, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal settles a measurement. What fails where PyTorch chooses is a failure, and a full GPU is a full GPU."""
+    monkeypatch.setattr(F, "scaled_dot_product_attention", mock.Mock(side_effect=error))
+    model = torch_gpt.Gpt(enwik8.SIZES["gpt_nano"])
+    with pytest.raises(told) as found:
+        attention_of(model, formulation, torch.float32, torch.device("cpu"))
+    assert type(found.value) is told
 
 
 def test_a_named_kernel_is_the_one_that_runs() -> None:
@@ -230,6 +275,36 @@ def test_a_named_kernel_is_the_one_that_runs() -> None:
             output = F.scaled_dot_product_attention(queries, queries, queries, is_causal=True)
         graph[formulation] = type(output.grad_fn).__name__
     assert "Flash" in graph["flash_attention"] and "Flash" not in graph["plain_attention"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_attention_written_out_is_pytorchs(dtype: torch.dtype) -> None:
+    """In half precision its products are, too, and its softmax is in float32, as JAX's. The arithmetic of
+    `SDPBackend.MATH` is float32 there."""
+    drawn = torch.from_numpy(np.random.default_rng(1).standard_normal((3, 2, 2, 8, 16)))
+    given = [part.to(dtype).requires_grad_() for part in drawn]
+    exact = [part.detach().double().requires_grad_() for part in given]
+    seen: list[tuple[str, torch.dtype]] = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+            name = operator.__name__.partition(".")[0]
+            if name in ("bmm", "_softmax"):
+                seen.append((name, arguments[0].dtype))
+            return operator(*arguments, **(options or {}))
+
+    with Seen():
+        found = torch_gpt.attention(*given)
+    wide = torch.promote_types(dtype, torch.float32)
+    assert seen == [("bmm", dtype), ("_softmax", wide), ("bmm", dtype)]
+    expected = F.scaled_dot_product_attention(*exact, is_causal=True)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    pairs = [(found, expected), *((own.grad, theirs.grad) for own, theirs in zip(given, exact, strict=True))]
+    for own, theirs in pairs:
+        assert relative_error({"": own.detach().double().numpy()}, {"": theirs.detach().numpy()}) < (
+            1e-14 if dtype == torch.float64 else 2e-2
+        )
 
 
 def test_kernels_are_modes_of_models_with_attention() -> None:

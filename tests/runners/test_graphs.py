@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.plan import Framework
 from harness.results.parity import ParityMetadata, ParityNumbers, compare, condense, gate_measurement, judge, key_of
@@ -248,19 +249,22 @@ def test_sums_over_sorted_rows_are_in_the_record() -> None:
     }
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_sorted_sums_by_hand(framework: Framework) -> None:
-    """The second of four rows has none, and the last neither; the gradient of a gather is the same sum."""
+@pytest.mark.parametrize(
+    ("framework", "how"),
+    [("jax", True), ("jax", False), ("torch", "segment_reduce"), ("torch", "scatter_add"), ("torch", "index_add")],
+)
+def test_sums_by_hand(framework: Framework, how: Any) -> None:
+    """Of sorted rows. The second of four has none, and the last neither; the gradient of a gather is the same sum."""
     place = torch.tensor if framework == "torch" else jax.numpy.asarray
     own = torch_graphs if framework == "torch" else jax_graphs
     values, index = place(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])), place(np.array([0, 0, 2]))
-    assert np.asarray(own.summed(values, index, 4, True)).tolist() == [[4, 6], [0, 0], [5, 6], [0, 0]]
+    assert np.asarray(own.summed(values, index, 4, how)).tolist() == [[4, 6], [0, 0], [5, 6], [0, 0]]
     if framework == "torch":
         table = torch.zeros(4, 2, dtype=torch.float64, requires_grad=True)
-        own.taken(table, index, True).backward(values)
+        own.taken(table, index, how).backward(values)
         gradient = table.grad
     else:
-        _, pull_back = jax.vjp(lambda table: own.taken(table, index, True), jax.numpy.zeros((4, 2), values.dtype))
+        _, pull_back = jax.vjp(lambda table: own.taken(table, index, how), jax.numpy.zeros((4, 2), values.dtype))
         (gradient,) = pull_back(values)
     assert np.asarray(gradient).tolist() == [[4, 6], [0, 0], [5, 6], [0, 0]]
 
@@ -354,20 +358,51 @@ def test_a_wrong_edge_is_seen(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @cache
-def output_of(framework: Framework, use_case: str, mode: str, **options: Any) -> Numbers:
-    session = session_of(framework, use_case, "gcn", batch_size=6, execution_mode=mode, options=options)
+def output_of(framework: Framework, use_case: str, mode: str, model: str = "gcn", **options: Any) -> Numbers:
+    session = session_of(framework, use_case, model, batch_size=6, execution_mode=mode, options=options)
     return dict(build(session).parity())
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "vmap_eager"), ("torch", "loop")])
-def test_per_graph_gradients(framework: Framework, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("framework", "mode", "model"),
+    [
+        ("jax", "vmap", "gcn"),
+        ("torch", "vmap_eager", "gcn"),
+        ("torch", "vmap_eager", "graphnet"),
+        ("torch", "loop", "gcn"),
+    ],
+)
+def test_per_graph_gradients(framework: Framework, mode: str, model: str) -> None:
     """Each graph in a batch of its own; their mean is the gradient of the packed batch."""
-    full = output_of(framework, "per_sample_gradients", mode, output="full")
-    of_batch = output_of("torch", "per_sample_gradients", "batch_eager", output="batch_gradient")
+    full = output_of(framework, "per_sample_gradients", mode, model, output="full")
+    of_batch = output_of("torch", "per_sample_gradients", "batch_eager", model, output="batch_gradient")
     for name, value in of_batch.items():
         if name.startswith("gradients/"):
             mean = full[f"per_sample_{name}"].mean(0)
             assert relative_error({name: mean}, {name: value}) < TOLERANCE
+
+
+@pytest.mark.parametrize(("use_case", "model"), [("per_sample_gradients", "graphnet"), ("many_models", "gcn")])
+def test_vmap_starts_as_many_operations_whatever_it_maps_over(use_case: str, model: str) -> None:
+    """Samples, or models: `index_add` would be a loop over them."""
+
+    class Counted(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+            self.count += 1
+            return operator(*arguments, **(options or {}))
+
+    counts = []
+    for mapped in (2, 4):
+        own = {"batch_size": mapped} if use_case == "per_sample_gradients" else {"options": {"models": mapped}}
+        program: Any = build(session_of("torch", use_case, model, execution_mode="vmap_eager", **own))
+        program.step()
+        with Counted() as counted:
+            program.step()
+        counts.append(counted.count)
+        assert program.details.get("aggregation", "scatter_add") == "scatter_add"
+    assert counts[0] == counts[1] > 100
 
 
 def problem_of(framework: Framework, model: str) -> Any:

@@ -16,7 +16,9 @@ import torch
 from flax import nnx
 from jax import numpy as jnp
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import models as torchvision_models
 from torchvision.models.efficientnet import MBConvConfig
 from torchvision.models.mobilenetv3 import InvertedResidualConfig
@@ -36,7 +38,9 @@ from jax_runner.models import without_values
 from jax_runner.weights import arrays_of, load_weights, neutral_name, parameter_count, to_neutral, to_neutral_layout
 from tests.made.sessions import build, make_session
 from torch_runner import weights as torch_weights
+from torch_runner.models import for_vmap
 from torch_runner.models import imagenet100 as torch_models
+from torch_runner.use_cases.many_models import gradient_of
 
 Numbers = dict[str, np.ndarray]
 
@@ -442,6 +446,25 @@ def test_planted_fault_is_caught(name: str, fault: str) -> None:
         assert max(error for kind, error in found.items() if kind != "statistics") < 1e-6
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "vit_b_16"])
+def test_nothing_is_copied_in_a_forward_pass(name: str) -> None:
+    """Autograd copies what an activation overwrites and its gradient needs."""
+
+    class Copies(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+            self.count += operator in (torch.ops.aten.clone.default, torch.ops.aten.copy_.default)
+            return operator(*arguments, **(options or {}))
+
+    with FakeTensorMode():
+        model = torch_models.make_model(name, SIZES)
+        images = torch.empty(2, 3, SIZES.image_size, SIZES.image_size)
+        with Copies() as copies:
+            model(images)
+    assert copies.count == 0
+
+
 # Half precision
 
 
@@ -470,6 +493,31 @@ def test_residuals_are_in_half_precision_on_both_sides() -> None:
     error_of_jax, error_of_torch = relative(found, exact), relative(theirs, exact)
     assert 1e-3 < error_of_jax < 2 * error_of_torch < 5e-2
     assert error_of_torch < 2 * error_of_jax
+
+
+def test_vmapped_gradients_of_attention_in_half_precision() -> None:
+    """Under autocast, where those by `SDPBackend.MATH` fail, on a CPU as on a GPU; against plain autograd in float64.
+    Of one layer, as CPUs and GPUs have different rules of autocast for others."""
+    layer = torch.nn.MultiheadAttention(32, 2, batch_first=True)
+    torch_weights.load_weights(layer, random_weight)
+    exact = deepcopy(layer).double()
+    parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
+    samples = torch.from_numpy(np.random.default_rng(2).standard_normal((3, 5, 32))).float()
+
+    def loss(own: dict[str, torch.Tensor], sample: torch.Tensor) -> torch.Tensor:
+        tokens = sample[None]
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs, _ = functional_call(layer, own, (tokens, tokens, tokens), {"need_weights": False})
+        return outputs.float().square().sum()
+
+    for_vmap(layer)
+    found = vmap(grad(loss), in_dims=(None, 0))(parameters, samples)
+    for index, tokens in enumerate(samples[:, None].double()):
+        exact.zero_grad()
+        exact(tokens, tokens, tokens, need_weights=False)[0].square().sum().backward()
+        ours = torch.cat([gradient[index].flatten() for gradient in found.values()]).double()
+        theirs = torch.cat([gradient_of(parameter).flatten() for parameter in exact.parameters()])
+        assert 1e-3 < relative(ours.numpy(), theirs.numpy()) < 3e-2
 
 
 # Other use cases

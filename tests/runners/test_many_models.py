@@ -24,6 +24,7 @@ from harness.work.weights import initial_weight
 from jax_runner.use_cases import many_models as jax_use_case
 from tests.made.captures import allow_captures, only_trace
 from tests.made.sessions import PROTOCOL, build, make_session, measure
+from torch_runner.formulations import StreamedModels
 from torch_runner.use_cases import many_models as torch_use_case
 from torch_runner.weights import load_initial_weights
 
@@ -245,6 +246,38 @@ def test_what_trains_only_does_not_go_with_it() -> None:
     vmap = USE_CASE.mode("jax", "vmap")
     assert not USE_CASE.goes_with(vmap, model, options | {"learning_rates": "separate"})
     assert USE_CASE.goes_with(vmap, model, {"learning_rates": "separate"})
+
+
+# Streams, without a GPU: stand-ins that write down who waits for whom.
+
+
+class Stream:
+    def __init__(self, name: str, events: list[str]) -> None:
+        self.name, self.events = name, events
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.events.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.mark.parametrize("run_as", ["eager", "compiled"])
+def test_a_compiled_backward_pass_waits_for_its_streams_and_they_for_what_came_before(
+    run_as: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor's code for it has no joins. Autograd's own has: there nothing is added."""
+    events: list[str] = []
+    names = iter(("a", "b"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: Stream(next(names), events))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("main", events))
+    program: Any = build(session("torch", f"loop_{run_as}", "linear", rates="one", models=2))
+    problem = program.problem
+    program.formulation = StreamedModels(problem.make_model, problem.task, 2, problem.shared, problem.device)
+    weight = torch.ones((), requires_grad=True)
+    weight.register_hook(lambda _gradient: events.append("gradient"))
+    program.losses = [2 * weight, 3 * weight]
+    program.backward()
+    assert weight.grad == 5
+    joins, forks = ["main waits for a", "main waits for b"], ["a waits for main", "b waits for main"]
+    assert events == (["gradient"] if run_as == "eager" else [*joins, *forks, "gradient", *joins])
 
 
 # The run

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import distributed
 
 from harness.errors import Refused
 from harness.measure.world import World
@@ -28,6 +30,7 @@ from tests.made.sessions import build, make_session
 from tests.made.shallow import LAYERS_OF_BATCH_NORM
 from tests.runners import one_rank
 from tests.runners.one_rank import Numbers
+from torch_runner.several_devices import with_averaged_gradients
 
 FRAMEWORKS = ["jax", "torch"]
 PLAIN_MODE = {"jax": "vmap", "torch": "vmap_eager"}
@@ -312,6 +315,18 @@ def test_check_finds_a_wrong_kernel(found: Found, framework: str) -> None:
 def test_gradients_averaged_by_one_vector(found: Found) -> None:
     """PyTorch, without DistributedDataParallel: what a CUDA graph takes."""
     require_same(found("torch", "train-flat")[0], alone("torch", "train"))
+
+
+def test_no_step_waits_for_statistics() -> None:
+    """PyTorch would take them in the first ten steps and in the hundredth, and then says in which it last has."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        averaged: Any = with_averaged_gradients(torch.nn.Linear(1, 1), split=False)
+        for _ in range(101):
+            averaged(torch.ones(1, 1)).sum().backward()
+        assert averaged._get_ddp_logging_data()["iteration"] == 10
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_training_moves_only_gradients(found: Found) -> None:

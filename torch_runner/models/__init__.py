@@ -1,7 +1,6 @@
 """The models of each benchmark, a file for each: `make_model(name, sizes)`; weights are overwritten later."""
 
 import importlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.errors import Refused
 from harness.measure.program import Session
+from torch_runner.graphs import use_scatter_sums
 from torch_runner.models.gpt import CausalSelfAttention
 
 ATTENTION = (nn.MultiheadAttention, CausalSelfAttention)
@@ -34,17 +34,25 @@ def make_model(session: Session[Any], dtype: torch.dtype) -> nn.Module:
     return model.to(dtype)
 
 
-def for_vmap(function: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
-    """`function`, which vmaps this model. Attention is then written out: of a fused kernel vmap makes one call for each
-    sample or model, in a loop."""
-    if not any(isinstance(layer, ATTENTION) for layer in model.modules()):
-        return function
+def for_vmap(model: nn.Module) -> None:
+    """From now on its layers are those that vmap makes one call of. Of others it makes one for each sample or model, in
+    a loop: of a fused kernel of attention, and of a sum over rows by `index_add`.
 
-    def with_plain_attention(*arguments: Any) -> Any:
-        with sdpa_kernel(SDPBackend.MATH):
-            return function(*arguments)
+    Attention is then products and a softmax. SDPBackend.MATH would not do: in half precision its products are in
+    float32, and under autocast its gradient by torch.func fails (docs/known-issues.md).
+    """
+    modules: Any = model.modules()
+    for layer in modules:
+        if isinstance(layer, ATTENTION):
+            layer.written_out = True
+        if isinstance(layer, nn.MultiheadAttention):
+            layer.register_forward_pre_hook(asked_for_weights, with_kwargs=True)
+    use_scatter_sums(model)
 
-    return with_plain_attention
+
+def asked_for_weights(_layer: nn.Module, arguments: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The softmax, which PyTorch's layer returns where it has written attention out (torch/nn/functional.py)."""
+    return arguments, options | {"need_weights": True, "average_attn_weights": False}
 
 
 def with_attention(formulation: str) -> AbstractContextManager[Any]:
@@ -66,6 +74,8 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
     layers = [layer for layer in model.modules() if isinstance(layer, ATTENTION)]
     if not layers:
         return {}
+    if getattr(layers[0], "written_out", False):
+        return {"attention": "written out"}
     layer, causal = layers[0], isinstance(layers[0], CausalSelfAttention)
     heads = layer.heads if isinstance(layer, CausalSelfAttention) else layer.num_heads
     width = layer.c_proj.in_features if isinstance(layer, CausalSelfAttention) else layer.embed_dim
@@ -75,13 +85,15 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
             F.scaled_dot_product_attention(queries, queries, queries, is_causal=causal).sum().backward()
             chosen = torch._fused_sdp_choice(queries, queries, queries, is_causal=causal)
     except RuntimeError as error:
+        if formulation not in KERNELS or isinstance(error, torch.OutOfMemoryError):
+            raise
         words = str(error).strip().splitlines()[0]
         raise Refused(f"{formulation} of {str(dtype).removeprefix('torch.')} on {device.type}: {words}") from error
     return {"attention": SDPBackend(chosen).name.lower()}
 
 
 def aggregation_of(model: nn.Module) -> dict[str, str]:
-    """For the record: what sums over sorted rows, such as a node's edges; empty where the model has no such sums. Over
-    rows that are not sorted it is `index_add`."""
-    layers = [module.sorted_sums for module in model.modules() if hasattr(module, "sorted_sums")]
-    return {"aggregation": "segment_reduce" if layers[0] else "index_add"} if layers else {}
+    """For the record: what sums over sorted rows, such as a node's edges; empty where the model has no such sums."""
+    modules: Any = model.modules()
+    layers = [module.sums for module in modules if hasattr(module, "sums")]
+    return {"aggregation": layers[0].of_sorted} if layers else {}

@@ -12,6 +12,8 @@ the loss. Rows of the embedding are looked up in float32, so that their gradient
 Each product with a weight is a layer of its own, which captured.py can see.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -43,6 +45,9 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Where the weight is in half precision too, as in inference, PyTorch's kernel does that without a copy."""
+        if inputs.dtype == self.weight.dtype:
+            return F.layer_norm(inputs, self.weight.shape, self.weight, eps=EPSILON)
         wide = torch.promote_types(inputs.dtype, torch.float32)
         return F.layer_norm(inputs.to(wide), self.weight.shape, self.weight.to(wide), eps=EPSILON).to(inputs.dtype)
 
@@ -81,15 +86,29 @@ class CausalSelfAttention(nn.Module):
         self.heads = heads
         self.c_attn = Linear(width, 3 * width)
         self.c_proj = Linear(width, width)
+        self.written_out = False
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[batch, positions, width] to the same."""
         queries, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.c_attn(inputs).chunk(3, -1)
         )
-        attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        if self.written_out:
+            attended = attention(queries, keys, values)
+        else:
+            attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         outputs: Tensor = self.c_proj(attended.transpose(1, 2).flatten(2))
         return outputs
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """softmax(Q K^T / sqrt(features)) V, written out; no query sees a key behind its own place. [..., positions,
+    features] each. The softmax is in float32 at least, as jax_runner/layers.py has it."""
+    scores = queries @ keys.transpose(-1, -2)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / math.sqrt(queries.shape[-1])
+    is_later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    weights = scores.masked_fill(is_later, -math.inf).softmax(-1)
+    return weights.to(values.dtype) @ values
 
 
 class Mlp(nn.Module):

@@ -41,4 +41,9 @@ MODELS: dict[str, Callable[[Sizes], nn.Module]] = {
 
 
 def make_model(name: str, sizes: Sizes) -> nn.Module:
-    return MODELS[name](sizes)
+    """No activation overwrites an input that its own gradient needs: autograd would copy the input first."""
+    model = MODELS[name](sizes)
+    for module in model.modules():
+        if isinstance(module, (nn.SiLU, nn.Hardswish)):
+            module.inplace = False
+    return model

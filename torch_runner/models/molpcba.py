@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.work.benchmarks.molpcba import ATOM_CODES, BOND_CODES, EPSILON, TASKS, Sizes
-from torch_runner.graphs import GraphBatch, Kind, summed, taken
+from torch_runner.graphs import GraphBatch, Kind, Sums, summed, taken
 from torch_runner.task import in_full_precision
 
 
@@ -31,18 +31,18 @@ class Gcn(nn.Module):
         self.atom = CodeTable("nodes", sum(ATOM_CODES), width)
         self.layers = nn.ModuleList(GcnLayer(width) for _ in range(sizes.layers))
         self.output = GraphLinear("graphs", width, TASKS)
-        self.sorted_sums = False
+        self.sums = Sums()
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Logits [graphs, TASKS], from the mean over a graph's nodes."""
-        nodes, is_sorted = self.atom(batch.atoms), self.sorted_sums
+        nodes, sums = self.atom(batch.atoms), self.sums
         # A node is a neighbour of itself.
-        degrees = 1 + summed(nodes.new_ones(len(batch.receivers), 1), batch.receivers, len(nodes), is_sorted)
+        degrees = 1 + summed(nodes.new_ones(len(batch.receivers), 1), batch.receivers, len(nodes), sums.of_sorted)
         for layer in self.layers:
             nodes = layer(nodes, degrees, batch)
         graphs = len(batch.node_count)
-        sums = summed(nodes, batch.graph_of_node, graphs + 1, is_sorted)[:graphs]
-        return dense(self.output, sums / batch.node_count[:, None])
+        of_graphs = summed(nodes, batch.graph_of_node, graphs + 1, sums.of_sorted)[:graphs]
+        return dense(self.output, of_graphs / batch.node_count[:, None])
 
 
 class GcnLayer(nn.Module):
@@ -52,16 +52,17 @@ class GcnLayer(nn.Module):
         self.root = Root("nodes", width)
         self.bond = CodeTable("edges", sum(BOND_CODES), width)
         self.norm = GraphNorm("nodes", width)
-        self.sorted_sums = False
+        self.sums = Sums()
 
     def forward(self, nodes: Tensor, degrees: Tensor, batch: GraphBatch) -> Tensor:
         """Nodes [nodes, width] to the same; `degrees` is [nodes, 1]."""
-        projected, is_sorted = dense(self.linear, nodes), self.sorted_sums
+        projected, sums = dense(self.linear, nodes), self.sums
         scale = degrees.rsqrt()
-        messages = F.relu(taken(projected, batch.senders) + self.bond(batch.bonds))
-        messages = messages * (taken(scale, batch.senders) * taken(scale, batch.receivers, is_sorted))
+        messages = F.relu(taken(projected, batch.senders, sums.of_others) + self.bond(batch.bonds))
+        scales = (taken(scale, batch.senders, sums.of_others), taken(scale, batch.receivers, sums.of_sorted))
+        messages = messages * (scales[0] * scales[1])
         own = F.relu(self.root(projected)) / degrees
-        received = summed(messages, batch.receivers, len(nodes), is_sorted)
+        received = summed(messages, batch.receivers, len(nodes), sums.of_sorted)
         return nodes + F.relu(self.norm(received + own))
 
 
@@ -97,18 +98,18 @@ class GraphNetStep(nn.Module):
         self.edge = Mlp("edges", 3 * width + of_graph, width)
         self.node = Mlp("nodes", 3 * width + of_graph, width)
         self.graph = Mlp("graphs", 2 * width + of_graph, width)
-        self.sorted_sums = False
+        self.sums = Sums()
 
     def forward(self, nodes: Tensor, edges: Tensor, graphs: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Each [count, width]; the edges first, and then the nodes and the graphs that they belong to."""
-        is_sorted = self.sorted_sums
-        ends = (taken(nodes, batch.senders), taken(nodes, batch.receivers, is_sorted))
-        edges = self.edge(torch.cat([edges, *ends, taken(graphs, batch.graph_of_edge, is_sorted)], 1))
-        sent = summed(edges, batch.senders, len(nodes))
-        received = summed(edges, batch.receivers, len(nodes), is_sorted)
-        nodes = self.node(torch.cat([nodes, sent, received, taken(graphs, batch.graph_of_node, is_sorted)], 1))
-        of_nodes = summed(nodes, batch.graph_of_node, len(graphs), is_sorted)
-        of_edges = summed(edges, batch.graph_of_edge, len(graphs), is_sorted)
+        sums = self.sums
+        ends = (taken(nodes, batch.senders, sums.of_others), taken(nodes, batch.receivers, sums.of_sorted))
+        edges = self.edge(torch.cat([edges, *ends, taken(graphs, batch.graph_of_edge, sums.of_sorted)], 1))
+        sent = summed(edges, batch.senders, len(nodes), sums.of_others)
+        received = summed(edges, batch.receivers, len(nodes), sums.of_sorted)
+        nodes = self.node(torch.cat([nodes, sent, received, taken(graphs, batch.graph_of_node, sums.of_sorted)], 1))
+        of_nodes = summed(nodes, batch.graph_of_node, len(graphs), sums.of_sorted)
+        of_edges = summed(edges, batch.graph_of_edge, len(graphs), sums.of_sorted)
         return nodes, edges, self.graph(torch.cat([of_nodes, of_edges, graphs], 1))
 
 

@@ -19,6 +19,7 @@ separate rates have one of their own, compiled where the model is.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,14 @@ from harness.work.use_cases.many_models import (
 )
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
-from torch_runner.formulations import Formulation, Sgd, StackedSgd, make_formulation, make_optimizer
+from torch_runner.formulations import (
+    Formulation,
+    Sgd,
+    StackedSgd,
+    StreamedModels,
+    make_formulation,
+    make_optimizer,
+)
 from torch_runner.models import make_model
 from torch_runner.task import Inputs, in_float64, make_task, samples_of, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
@@ -232,10 +240,16 @@ class ManyModels(Program):
 
     def backward(self) -> None:
         """Of all models at once: no model's weights are in another one's loss."""
-        if isinstance(self.losses, Tensor):
-            self.losses.backward(self.ones)
-        else:
-            torch.autograd.backward(self.losses)
+        with self.joined_streams():
+            if isinstance(self.losses, Tensor):
+                self.losses.backward(self.ones)
+            else:
+                torch.autograd.backward(self.losses)
+
+    def joined_streams(self) -> AbstractContextManager[None]:
+        """Where Inductor has left that out."""
+        formulation, run_as = self.formulation, self.session.mode.run_as
+        return formulation.joined() if isinstance(formulation, StreamedModels) and run_as != "eager" else nullcontext()
 
     def optimize(self) -> None:
         self.optimizer.step()

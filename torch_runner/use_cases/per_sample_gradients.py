@@ -90,11 +90,9 @@ class PerSampleGradients(Program):
         self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
         self.details = describe(session.mode) | ({} if session.is_alone else session.world.describe())
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
-        # Of a fused kernel vmap would make one call for each sample.
-        kernel = "plain_attention" if session.mode.formulation in ("vmap", "chunked") else session.mode.formulation
-        dtype = compute_dtype(measurement.variant.precision)
-        self.details |= attention_of(self.problem.model, kernel, dtype, self.problem.device)
         local = make_function(self.problem, session.mode, self.output, self.settings)
+        dtype = compute_dtype(measurement.variant.precision)
+        self.details |= attention_of(self.problem.model, session.mode.formulation, dtype, self.problem.device)
         compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
         self.units = self.problem.task.units
@@ -239,7 +237,8 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
     elif mode.formulation == "loop":
         per_sample = loop_over_samples(problem)
     else:
-        vmapped = for_vmap(vmap(grad(problem.sample_loss), in_dims=(None, 0, 0)), problem.model)
+        for_vmap(problem.model)
+        vmapped = vmap(grad(problem.sample_loss), in_dims=(None, 0, 0))
         per_sample = lambda inputs, targets: vmapped(problem.params, inputs, targets)  # noqa: E731
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:
