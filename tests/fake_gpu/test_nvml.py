@@ -1,0 +1,162 @@
+"""harness/measure/gpu.py on the fake NVML, by the real pynvml: each question in a process of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.fake_gpu.nvml import build_nvml, card_variable
+from harness.measure.gpu import READINGS
+from harness.paths import REPOSITORY
+from harness.work.cards import card
+
+Ask = Callable[..., Any]
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the fake NVML needs g++")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fake_nvml")
+    build_nvml(folder)
+    return folder
+
+
+@pytest.fixture
+def ask(built: Path) -> Ask:
+    def in_a_process(lines: str, name: str = "a100", **variables: str) -> Any:
+        """What the last of them gives, by JSON. `name`: of the card."""
+        *first, last = lines.split("; ")
+        program = ["import json, time", "from harness.measure.gpu import *", *first, f"print(json.dumps({last}))"]
+        given = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "FAKE_"))}
+        done = subprocess.run(
+            [sys.executable, "-c", "\n".join(program)],
+            cwd=REPOSITORY,
+            env=given | {"LD_LIBRARY_PATH": str(built), "FAKE_CUDA_CARD": card_variable(card(name))} | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return in_a_process
+
+
+def test_an_a100_has_every_reading(ask: Ask) -> None:
+    described, state = ask("[open_gpu().describe(), open_gpu().state()]")
+    assert described == {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "uuid": "GPU-fa4ec0da-0000-4000-8000-000000000000",
+        "index": 0,
+        "mig": False,
+        "driver_version": "580.00.fake",
+        "cuda_driver_version": "13.0",
+        "compute_capability": "8.0",
+        "memory_total_bytes": 85_100_068_864,
+        "power_limit_watts": 400.0,
+        "max_sm_clock_mhz": 1410,
+        "max_memory_clock_mhz": 1200,
+        "ecc": True,
+        "compute_mode": "default",
+        "warnings": [],
+        "absent": {},
+    }
+    assert state == {
+        "sm_clock_mhz": 1410,
+        "memory_clock_mhz": 1200,
+        "temperature_c": 50,
+        "power_watts": 200.0,
+        "throttle_reasons": [],
+        "other_processes": 0,
+    }
+    assert set(state) == {reading.name for reading in READINGS}
+
+
+def test_energy_is_half_the_limit_times_the_time(ask: Ask) -> None:
+    """An A100's 400 W halved. The counter ticks every 0.1 s, so a window of 1 s is one tick longer or shorter."""
+    joules, seconds, at_once = ask(
+        "gpu = open_gpu(); start, before = time.monotonic(), gpu.energy_joules(); time.sleep(1); "
+        "after, end = gpu.energy_joules(), time.monotonic(); "
+        "[after - before, end - start, [gpu.energy_joules() for _ in range(50)]]"
+    )
+    assert joules == pytest.approx(200 * seconds, abs=21)
+    assert joules / 20 == pytest.approx(round(joules / 20), abs=1e-3)
+    assert len(set(at_once)) < 25
+
+
+def test_a_consumer_card_refuses_what_it_lacks(ask: Ask) -> None:
+    absent = ask("open_gpu().describe()['absent']", "rtx3080", FAKE_NVML="no_energy")
+    assert absent == {"mig": "Not Supported", "ecc": "Not Supported", "energy_joules": "Not Supported"}
+
+
+def test_a_slice_has_the_readings_of_its_board_but_no_energy(ask: Ask) -> None:
+    slice_uuid = "MIG-fa4ec0da-0000-5000-8000-000000000100"
+    described, state, counters = ask(
+        "[open_gpu().describe(), open_gpu().state(), open_gpu().held_back_counters()]",
+        FAKE_CUDA_MIG="1",
+        CUDA_VISIBLE_DEVICES=slice_uuid,
+    )
+    assert (described["uuid"], described["mig"], described["index"]) == (slice_uuid, True, 0)
+    assert described["memory_total_bytes"] == 42_550_034_432  # half of the board's
+    assert described["absent"] == {"energy_joules": "MIG: the counter is that of the whole board, with all its slices"}
+    assert state["sm_clock_mhz"] == 1410
+    assert counters != [{}]
+
+
+def test_a_slice_itself_refuses_what_only_its_board_has(ask: Ask) -> None:
+    """So that a reading which forgets to ask the board is absent here, too."""
+    found = ask(
+        "gpu = open_gpu(); gpu.board = gpu._handle; gpu._is_sliced = False; [gpu.energy_joules(), gpu.state(), "
+        "gpu.held_back_counters(), gpu.describe()['absent']['energy_joules']]",
+        FAKE_CUDA_MIG="1",
+        CUDA_VISIBLE_DEVICES="MIG-fa4ec0da-0000-5000-8000-000000000000",
+    )
+    assert found == [None, {"other_processes": 0}, [{}], "Not Supported"]
+
+
+def test_a_board_with_slices_gives_no_energy(ask: Ask) -> None:
+    described = ask("open_gpu().describe()", FAKE_CUDA_MIG="1")
+    assert (described["mig"], "whole board" in described["absent"]["energy_joules"]) == (True, True)
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_several_devices_are_told_apart_by_their_uuids(ask: Ask, devices: int) -> None:
+    last = f"GPU-fa4ec0da-0000-4000-8000-00000000000{devices - 1}"
+    several = {"FAKE_CUDA_DEVICES": str(devices)}
+    assert ask("visible_gpu_count()", **several) == devices
+    uuids = ask(f"open_gpus(0, {devices}).describe()['uuids']", **several)
+    assert (len(set(uuids)), uuids[-1]) == (devices, last)
+    by_uuid = ask("[open_gpu().describe()['index'], open_gpu().state()]", **several, CUDA_VISIBLE_DEVICES=last)
+    assert by_uuid[0] == devices - 1
+    assert by_uuid[1]["temperature_c"] == 50 + devices - 1
+    assert ask("open_gpu().absent", **several, CUDA_VISIBLE_DEVICES=str(devices)).startswith("NVML has no GPU")
+
+
+def test_power_of_several_devices_is_that_of_all(ask: Ask) -> None:
+    assert ask("open_gpus(0, 8).state()['power_watts']", FAKE_CUDA_DEVICES="8") == 8 * 200.0
+
+
+def test_a_stranger_is_counted(ask: Ask) -> None:
+    assert ask("open_gpu().state()['other_processes']", FAKE_NVML="stranger") == 1
+
+
+def test_clocks_held_back_are_half_of_the_window(ask: Ask) -> None:
+    seconds, window_s = ask(
+        "gpu = open_gpu(); start, before = time.monotonic(), gpu.held_back_counters(); time.sleep(0.5); "
+        "after, window_s = gpu.held_back_counters(), time.monotonic() - start; "
+        "[held_back_s(before, after, window_s), window_s]",
+        FAKE_NVML="held_back",
+    )
+    assert seconds.pop("sw_power_cap") == pytest.approx(window_s / 2, rel=0.1)
+    assert set(seconds.values()) == {0.0}
+
+
+def test_a_card_that_is_not_named_is_no_driver(ask: Ask) -> None:
+    assert ask("open_gpu().absent", FAKE_CUDA_CARD="") == "NVML does not start: Driver Not Loaded"
