@@ -65,6 +65,11 @@ class Results:
         return self.root / "gpu_check"
 
     @property
+    def fake_gpu(self) -> Path:
+        """There in a folder that tests fill on a fake GPU (harness/results/fake_gpu.py)."""
+        return self.root / "fake_gpu"
+
+    @property
     def local_queue_lock(self) -> Path:
         return self.root / "local_queue.lock"
 

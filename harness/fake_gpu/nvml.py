@@ -12,8 +12,8 @@ LIBRARY = "libnvidia-ml.so.1"
 
 def build_nvml(folder: Path) -> None:
     """Into `folder`, from where LD_LIBRARY_PATH brings it to pynvml, PyTorch and NCCL. Needs g++."""
-    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", str(folder / LIBRARY)]
-    subprocess.run([*command, str(SOURCE)], check=True)
+    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared", f"-Wl,-soname,{LIBRARY}"]
+    subprocess.run([*command, "-o", str(folder / LIBRARY), str(SOURCE)], check=True)
 
 
 def card_variable(card: Card) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.paths import REPOSITORY
+from harness.results import fake_gpu
 
 PACKAGES = frozenset(
     {
@@ -30,7 +31,7 @@ PACKAGE_PREFIXES = ("nvidia-", "jax-cuda", "pytorch-triton")
 VARIABLES = re.compile(
     r"XLA_\w+|JAX_\w+|TORCH\w*|PYTORCH_\w+|CUDA_\w+|CUDNN_\w+|CUBLAS_\w+|NVIDIA_\w+|NCCL_\w+|TRITON_\w+"
     r"|OMP_\w+|MKL_\w+|NPROC|OPENBLAS_\w+|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
-    r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
+    r"|FAKE_(CUDA_\w+|NVML)|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
 )
 CACHE_FOLDERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -87,7 +88,14 @@ def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
         "packages": package_versions(),
         "git": describe_git(repository),
         "variables": relevant_variables(),
+        **describe_fakes(),
     }
+
+
+def describe_fakes() -> dict[str, Any]:
+    """Nothing where the GPU is a real one, or there is none."""
+    found = fake_gpu.found_fakes()
+    return {fake_gpu.KEY: {"found": found, "left_out": fake_gpu.LEFT_OUT}} if found else {}
 
 
 def load_average() -> list[float]:
@@ -146,16 +154,19 @@ MEASURED_CODE = ("harness/measure", "harness/work")
 
 def code_digests(framework: str, repository: Path = REPOSITORY) -> dict[str, str]:
     """Of what a measurement's process runs of this project, as it lies on disk now: `harness` and the framework's
-    `runner`. A commit says less: somebody may edit while a job waits, and not every folder is a repository."""
+    `runner`; with a fake GPU that, too. A commit says less: somebody may edit while a job waits, and not every folder
+    is a repository."""
     folders = {"harness": MEASURED_CODE, "runner": (f"{framework}_runner",)}
+    if fake_gpu.found_fakes():
+        folders[fake_gpu.KEY] = ("harness/fake_gpu",)
     return {name: _digest(repository, of_name) for name, of_name in folders.items()}
 
 
 def _digest(repository: Path, folders: Sequence[str]) -> str:
-    """Sixteen hex digits of the Python files: their paths in their folders, and contents."""
+    """Sixteen hex digits of the Python and C++ files: their paths in their folders, and contents."""
     digest = hashlib.sha256()
     for folder in folders:
-        for path in sorted((repository / folder).rglob("*.py")):
+        for path in sorted(p for p in (repository / folder).rglob("*") if p.suffix in (".py", ".cpp")):
             content = path.read_bytes()
             digest.update(f"{path.relative_to(repository / folder)}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:16]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
 from harness.printable import printable
+from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.kernel_names import class_of
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.record import Record
@@ -163,6 +164,7 @@ def page_html(
         about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
         environments=environment_groups(records),
         records=len(records),
+        about_fakes=HEADLINE if any(is_of_a_fake(record.environment) for record in records) else "",
         refused=[printable(sentence) for sentence in refused],
         source=printable(str(source)),
         now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),

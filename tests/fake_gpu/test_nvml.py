@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,25 +10,16 @@ from typing import Any
 
 import pytest
 
-from harness.fake_gpu.nvml import build_nvml, card_variable
+from harness.fake_gpu.nvml import card_variable
 from harness.measure.gpu import READINGS
 from harness.paths import REPOSITORY
 from harness.work.cards import card
 
 Ask = Callable[..., Any]
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the fake NVML needs g++")
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fake_nvml")
-    build_nvml(folder)
-    return folder
-
 
 @pytest.fixture
-def ask(built: Path) -> Ask:
+def ask(fake_nvml: Path) -> Ask:
     def in_a_process(lines: str, name: str = "a100", **variables: str) -> Any:
         """What the last of them gives, by JSON. `name`: of the card."""
         *first, last = lines.split("; ")
@@ -38,7 +28,7 @@ def ask(built: Path) -> Ask:
         done = subprocess.run(
             [sys.executable, "-c", "\n".join(program)],
             cwd=REPOSITORY,
-            env=given | {"LD_LIBRARY_PATH": str(built), "FAKE_CUDA_CARD": card_variable(card(name))} | variables,
+            env=given | {"LD_LIBRARY_PATH": str(fake_nvml), "FAKE_CUDA_CARD": card_variable(card(name))} | variables,
             capture_output=True,
             text=True,
             timeout=60,
@@ -53,7 +43,7 @@ def test_an_a100_has_every_reading(ask: Ask) -> None:
     described, state = ask("[open_gpu().describe(), open_gpu().state()]")
     assert described == {
         "name": "NVIDIA A100-SXM4-80GB",
-        "uuid": "GPU-fa4ec0da-0000-4000-8000-000000000000",
+        "uuid": "GPU-face0000-0000-0000-0000-000000000001",
         "index": 0,
         "mig": False,
         "driver_version": "580.00.fake",
@@ -97,7 +87,7 @@ def test_a_consumer_card_refuses_what_it_lacks(ask: Ask) -> None:
 
 
 def test_a_slice_has_the_readings_of_its_board_but_no_energy(ask: Ask) -> None:
-    slice_uuid = "MIG-fa4ec0da-0000-5000-8000-000000000100"
+    slice_uuid = "MIG-face0000-0000-0000-0000-000000000201"
     described, state, counters = ask(
         "[open_gpu().describe(), open_gpu().state(), open_gpu().held_back_counters()]",
         FAKE_CUDA_MIG="1",
@@ -116,7 +106,7 @@ def test_a_slice_itself_refuses_what_only_its_board_has(ask: Ask) -> None:
         "gpu = open_gpu(); gpu.board = gpu._handle; gpu._is_sliced = False; [gpu.energy_joules(), gpu.state(), "
         "gpu.held_back_counters(), gpu.describe()['absent']['energy_joules']]",
         FAKE_CUDA_MIG="1",
-        CUDA_VISIBLE_DEVICES="MIG-fa4ec0da-0000-5000-8000-000000000000",
+        CUDA_VISIBLE_DEVICES="MIG-face0000-0000-0000-0000-000000000101",
     )
     assert found == [None, {"other_processes": 0}, [{}], "Not Supported"]
 
@@ -128,7 +118,7 @@ def test_a_board_with_slices_gives_no_energy(ask: Ask) -> None:
 
 @pytest.mark.parametrize("devices", [2, 8])
 def test_several_devices_are_told_apart_by_their_uuids(ask: Ask, devices: int) -> None:
-    last = f"GPU-fa4ec0da-0000-4000-8000-00000000000{devices - 1}"
+    last = f"GPU-face0000-0000-0000-0000-00000000000{devices}"
     several = {"FAKE_CUDA_DEVICES": str(devices)}
     assert ask("visible_gpu_count()", **several) == devices
     uuids = ask(f"open_gpus(0, {devices}).describe()['uuids']", **several)

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # These two do not know each other.
     "harness.experiments": WORK,
     "harness.measure": WORK,
+    "harness.fake_gpu": WORK,
     "harness.job": (*WORK, "harness.experiments", "harness.measure"),
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
     "jax_runner.run": ("harness.job",),
@@ -221,6 +222,7 @@ FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several
 """How a framework compiles, lets a layer be watched, computes N models at once and meets other devices is what is
 compared here."""
 OF_ONE_SIDE = {
+    "torch_runner/fake_gpu.py": "JAX runs on no fake GPU",
     "jax_runner/layers.py": "torchvision's models bring theirs",
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }
