@@ -20,6 +20,7 @@ SLURM = HERE / "slurm"
 FAULTS = HERE / "faults"
 QUICK_FAULTS = FAULTS / "test_quick.py"
 SLOW = (
+    "fake_gpu",
     "faults",
     "harness/job",
     "pipeline/submission/test_local_queue.py",

@@ -1,8 +1,7 @@
 // A libnvidia-ml.so.1 without a GPU: what pynvml, PyTorch and NCCL ask of it, for the devices of the fake CUDA.
 //
 // Environment:
-//   FAKE_CUDA_CARD     the card's numbers as `name=value;...` (harness/fake_gpu/build.py). Without it no driver is there.
-//   FAKE_CUDA_DEVICES  how many of them; 1 without it.
+//   FAKE_CUDA_CARD     the card, FAKE_CUDA_DEVICES how many of it (card.h). Without the first no driver is there.
 //   FAKE_CUDA_MIG=1    each is cut into two slices.
 //   FAKE_NVML          what is out of the ordinary, by words with commas between them: `no_energy` is a card without an
 //                      energy counter, `exclusive` a compute mode that takes one process at a time, `stranger` another
@@ -18,412 +17,383 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
+
+#include "card.h"
+
+using namespace fake;
 
 #define NVML(name, ...) extern "C" __attribute__((visibility("default"))) Status name(__VA_ARGS__)
 
 enum Status {
-    SUCCESS = 0,
-    INVALID_ARGUMENT = 2,
-    NOT_SUPPORTED = 3,
-    NOT_FOUND = 6,
-    INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9,
+  SUCCESS = 0,
+  INVALID_ARGUMENT = 2,
+  NOT_SUPPORTED = 3,
+  NOT_FOUND = 6,
+  INSUFFICIENT_SIZE = 7,
+  DRIVER_NOT_LOADED = 9,
 };
 
-constexpr int MOST_DEVICES = 16, SLICES = 2;
+constexpr int SLICES = 2;
 constexpr uint64_t RESERVED_BYTES = 600'000'000;  // of the driver, before anybody has a context
 constexpr uint64_t STRANGER_BYTES = 1'000'000'000;
 constexpr double TICK_S = 0.1;                    // of the energy counter
 
 struct Device {
-    int board;
-    int slice;  // -1 is the board itself
+  int board;
+  int slice;  // -1 is the board itself
 };
 
 struct Memory {
-    unsigned long long total, free, used;
+  unsigned long long total, free, used;
 };
 
 struct MemoryV2 {
-    unsigned version;
-    unsigned long long total, reserved, free, used;
+  unsigned version;
+  unsigned long long total, reserved, free, used;
 };
 
 struct ProcessV1 {
-    unsigned pid;
-    unsigned long long used;
+  unsigned pid;
+  unsigned long long used;
 };
 
 struct Process {  // nvmlProcessInfo_v2_t, and _v3
-    unsigned pid;
-    unsigned long long used;
-    unsigned gpu_instance, compute_instance;
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
 };
 
 struct FieldValue {
-    unsigned field, scope;
-    int64_t timestamp, latency;
-    int type;
-    int status;
-    union {
-        double number;
-        unsigned long long count;
-    } value;
+  unsigned field, scope;
+  int64_t timestamp, latency;
+  int type;
+  int status;
+  union {
+    double number;
+    unsigned long long count;
+  } value;
 };
 
 struct Temperature {
-    unsigned version;
-    int sensor;
-    int celsius;
+  unsigned version;
+  int sensor;
+  int celsius;
 };
 
 struct Utilization {
-    unsigned gpu, memory;
+  unsigned gpu, memory;
 };
 
 struct PciInfo {
-    char bus_legacy[16];
-    unsigned domain, bus, device, pci_device, pci_subsystem;
-    char bus_id[32];
+  char bus_legacy[16];
+  unsigned domain, bus, device, pci_device, pci_subsystem;
+  char bus_id[32];
 };
 
-static std::string of_card(const std::string& wanted) {
-    const char* given = getenv("FAKE_CUDA_CARD");
-    std::string card = ";" + std::string(given ? given : "") + ";";
-    size_t start = card.find(";" + wanted + "=");
-    if (start == std::string::npos) return "";
-    start += wanted.size() + 2;
-    return card.substr(start, card.find(';', start) - start);
-}
-
-static double number_of_card(const std::string& wanted) { return atof(of_card(wanted).c_str()); }
-
-static int device_count() {
-    const char* given = getenv("FAKE_CUDA_DEVICES");
-    return given ? std::min(atoi(given), MOST_DEVICES) : 1;
-}
-
 static bool is_sliced() {
-    const char* given = getenv("FAKE_CUDA_MIG");
-    return given && strcmp(given, "1") == 0;
+  const char* given = getenv("FAKE_CUDA_MIG");
+  return given && strcmp(given, "1") == 0;
 }
 
 static bool is_so(const char* word) {
-    const char* given = getenv("FAKE_NVML");
-    return given && ("," + std::string(given) + ",").find("," + std::string(word) + ",") != std::string::npos;
+  const char* given = getenv("FAKE_NVML");
+  return given && ("," + std::string(given) + ",").find("," + std::string(word) + ",") != std::string::npos;
 }
 
-static bool has_mig() {  // GA100 and the data centers' generations since
-    int major = number_of_card("major"), minor = number_of_card("minor");
-    return minor == 0 && major >= 8;
-}
+// GA100 and the data centers' generations since.
+static bool has_mig() { return card().minor == 0 && card().major >= 8; }
 
-static bool is_consumer() { return of_card("device_name").find("GeForce") != std::string::npos; }
+static bool is_consumer() { return card().device_name.find("GeForce") != std::string::npos; }
 
 static double now_s() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec + now.tv_nsec * 1e-9;
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-static double power_watts() { return number_of_card("power_limit_watts") / 2; }
+static double power_watts() { return card().power_limit_watts / 2; }
 
 static Status copy(const std::string& text, char* to, unsigned size) {
-    if (text.size() >= size) return INSUFFICIENT_SIZE;
-    strcpy(to, text.c_str());
-    return SUCCESS;
+  if (text.size() >= size) return INSUFFICIENT_SIZE;
+  strcpy(to, text.c_str());
+  return SUCCESS;
 }
 
 static Device* device_of(int board, int slice) {
-    static Device all[MOST_DEVICES][1 + SLICES];
-    Device* found = &all[board][1 + slice];
-    *found = {board, slice};
-    return found;
+  static auto* all = new std::map<std::pair<int, int>, Device>;
+  return &all->insert({{board, slice}, {board, slice}}).first->second;
 }
 
 static std::string uuid_of(const Device& device) {
-    char text[64];
-    if (device.slice < 0)
-        snprintf(text, sizeof text, "GPU-face0000-0000-0000-0000-0000000000%02x", device.board + 1);
-    else
-        snprintf(text, sizeof text, "MIG-face0000-0000-0000-0000-00000000%02x%02x", device.slice + 1, device.board + 1);
-    return text;
-}
-
-static std::string bus_id_of(int board) {
-    char text[32];
-    snprintf(text, sizeof text, "00000000:%02X:00.0", board + 1);
-    return text;
+  if (device.slice < 0) return uuid_text(device.board);
+  char text[64];
+  snprintf(text, sizeof text, "MIG-face0000-0000-0000-0000-00000000%02x%02x", device.slice + 1, device.board + 1);
+  return text;
 }
 
 // Of this process, by the fake CUDA in it; none where it has none, or no context.
 static uint64_t own_bytes(int board) {
-    auto used = (uint64_t(*)(int))dlsym(RTLD_DEFAULT, "fake_cuda_used_bytes");
-    return used ? used(board) : 0;
+  auto used = (uint64_t(*)(int))dlsym(RTLD_DEFAULT, "fake_cuda_used_bytes");
+  return used ? used(board) : 0;
 }
 
 static uint64_t total_bytes(const Device& device) {
-    uint64_t total = number_of_card("memory_bytes");
-    return device.slice < 0 ? total : total / SLICES;
+  uint64_t total = card().memory_bytes;
+  return device.slice < 0 ? total : total / SLICES;
 }
 
 static uint64_t used_bytes(const Device& device) {
-    return RESERVED_BYTES + own_bytes(device.board) + (is_so("stranger") ? STRANGER_BYTES : 0);
-}
-
-// The mark of a fake: whoever makes a record looks for it in its process.
-extern "C" __attribute__((visibility("default"))) const char* fake_cuda_card() {
-    const char* card = getenv("FAKE_CUDA_CARD");
-    return card ? card : "";
+  return RESERVED_BYTES + own_bytes(device.board) + (is_so("stranger") ? STRANGER_BYTES : 0);
 }
 
 // ---- the driver
 
-NVML(nvmlInitWithFlags, unsigned) { return of_card("device_name").empty() ? DRIVER_NOT_LOADED : SUCCESS; }
+NVML(nvmlInitWithFlags, unsigned) { return getenv("FAKE_CUDA_CARD") ? SUCCESS : DRIVER_NOT_LOADED; }
 NVML(nvmlInit_v2) { return nvmlInitWithFlags(0); }
 NVML(nvmlInit) { return nvmlInitWithFlags(0); }
 NVML(nvmlShutdown) { return SUCCESS; }
 
 extern "C" __attribute__((visibility("default"))) const char* nvmlErrorString(int status) {
-    switch (status) {  // in the words of NVML
-        case SUCCESS: return "Success";
-        case INVALID_ARGUMENT: return "Invalid Argument";
-        case NOT_SUPPORTED: return "Not Supported";
-        case NOT_FOUND: return "Not Found";
-        case INSUFFICIENT_SIZE: return "Insufficient Size";
-        case DRIVER_NOT_LOADED: return "Driver Not Loaded";
-        default: return "Unknown Error";
-    }
+  switch (status) {  // in the words of NVML
+    case SUCCESS: return "Success";
+    case INVALID_ARGUMENT: return "Invalid Argument";
+    case NOT_SUPPORTED: return "Not Supported";
+    case NOT_FOUND: return "Not Found";
+    case INSUFFICIENT_SIZE: return "Insufficient Size";
+    case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    default: return "Unknown Error";
+  }
 }
 
 NVML(nvmlSystemGetDriverVersion, char* text, unsigned size) { return copy("580.00.fake", text, size); }
 
 NVML(nvmlSystemGetCudaDriverVersion_v2, int* version) {
-    *version = 13000;
-    return SUCCESS;
+  *version = 13000;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetCount_v2, unsigned* count) {
-    *count = device_count();
-    return SUCCESS;
+  *count = machine_device_count();
+  return SUCCESS;
 }
 NVML(nvmlDeviceGetCount, unsigned* count) { return nvmlDeviceGetCount_v2(count); }
 
 // ---- which device
 
 NVML(nvmlDeviceGetHandleByIndex_v2, unsigned index, Device** found) {
-    if ((int)index >= device_count()) return INVALID_ARGUMENT;
-    *found = device_of(index, -1);
-    return SUCCESS;
+  if ((int)index >= machine_device_count()) return INVALID_ARGUMENT;
+  *found = device_of(index, -1);
+  return SUCCESS;
 }
 NVML(nvmlDeviceGetHandleByIndex, unsigned index, Device** found) { return nvmlDeviceGetHandleByIndex_v2(index, found); }
 
 NVML(nvmlDeviceGetHandleByUUID, const char* uuid, Device** found) {
-    for (int board = 0; board < device_count(); board++)
-        for (int slice = -1; slice < (is_sliced() ? SLICES : 0); slice++) {
-            *found = device_of(board, slice);
-            if (uuid_of(**found) == uuid) return SUCCESS;
-        }
-    return NOT_FOUND;
+  for (int board = 0; board < machine_device_count(); board++)
+    for (int slice = -1; slice < (is_sliced() ? SLICES : 0); slice++) {
+      *found = device_of(board, slice);
+      if (uuid_of(**found) == uuid) return SUCCESS;
+    }
+  return NOT_FOUND;
 }
 
 // The bus in a PCI id of any spelling: `0000:01:00.0`, `00000000:01:00.0`.
 NVML(nvmlDeviceGetHandleByPciBusId_v2, const char* bus_id, Device** found) {
-    unsigned domain, bus;
-    if (sscanf(bus_id, "%x:%x", &domain, &bus) != 2) return INVALID_ARGUMENT;
-    if (domain != 0 || bus < 1 || (int)bus > device_count()) return NOT_FOUND;
-    *found = device_of(bus - 1, -1);
-    return SUCCESS;
+  unsigned domain, bus;
+  if (sscanf(bus_id, "%x:%x", &domain, &bus) != 2) return INVALID_ARGUMENT;
+  if (domain != 0 || bus < 1 || (int)bus > machine_device_count()) return NOT_FOUND;
+  *found = device_of(bus - 1, -1);
+  return SUCCESS;
 }
 NVML(nvmlDeviceGetHandleByPciBusId, const char* id, Device** found) { return nvmlDeviceGetHandleByPciBusId_v2(id, found); }
 
 NVML(nvmlDeviceGetIndex, Device* device, unsigned* index) {
-    *index = device->slice < 0 ? device->board : device->slice;
-    return SUCCESS;
+  *index = device->slice < 0 ? device->board : device->slice;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetUUID, Device* device, char* text, unsigned size) { return copy(uuid_of(*device), text, size); }
 
 NVML(nvmlDeviceGetName, Device* device, char* text, unsigned size) {
-    std::string name = of_card("device_name");
-    if (device->slice >= 0) name += " MIG 3g." + std::to_string((total_bytes(*device) >> 30) + 1) + "gb";
-    return copy(name, text, size);
+  std::string name = card().device_name;
+  if (device->slice >= 0) name += " MIG 3g." + std::to_string((total_bytes(*device) >> 30) + 1) + "gb";
+  return copy(name, text, size);
 }
 
 NVML(nvmlDeviceGetPciInfo_v3, Device* device, PciInfo* info) {
-    *info = {};
-    info->bus = device->board + 1;
-    strcpy(info->bus_id, bus_id_of(device->board).c_str());
-    strcpy(info->bus_legacy, info->bus_id + 4);
-    return SUCCESS;
+  *info = {};
+  info->bus = device->board + 1;
+  strcpy(info->bus_legacy, pci_bus_id(device->board).c_str());
+  snprintf(info->bus_id, sizeof info->bus_id, "0000%s", info->bus_legacy);  // its domain has eight digits
+  return SUCCESS;
 }
 
 // ---- slices
 
 NVML(nvmlDeviceGetMigMode, Device* device, unsigned* current, unsigned* pending) {
-    if (device->slice >= 0) return INVALID_ARGUMENT;
-    if (!has_mig()) return NOT_SUPPORTED;
-    *current = *pending = is_sliced();
-    return SUCCESS;
+  if (device->slice >= 0) return INVALID_ARGUMENT;
+  if (!has_mig()) return NOT_SUPPORTED;
+  *current = *pending = is_sliced();
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceIsMigDeviceHandle, Device* device, unsigned* is_slice) {
-    *is_slice = device->slice >= 0;
-    return SUCCESS;
+  *is_slice = device->slice >= 0;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, Device* slice, Device** board) {
-    if (slice->slice < 0) return INVALID_ARGUMENT;
-    *board = device_of(slice->board, -1);
-    return SUCCESS;
+  if (slice->slice < 0) return INVALID_ARGUMENT;
+  *board = device_of(slice->board, -1);
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetMaxMigDeviceCount, Device* device, unsigned* count) {
-    if (device->slice >= 0) return INVALID_ARGUMENT;
-    *count = has_mig() ? 7 : 0;
-    return SUCCESS;
+  if (device->slice >= 0) return INVALID_ARGUMENT;
+  *count = has_mig() ? 7 : 0;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetMigDeviceHandleByIndex, Device* board, unsigned index, Device** found) {
-    if (board->slice >= 0) return INVALID_ARGUMENT;
-    if (!has_mig()) return NOT_SUPPORTED;
-    if (!is_sliced() || index >= SLICES) return NOT_FOUND;
-    *found = device_of(board->board, index);
-    return SUCCESS;
+  if (board->slice >= 0) return INVALID_ARGUMENT;
+  if (!has_mig()) return NOT_SUPPORTED;
+  if (!is_sliced() || index >= SLICES) return NOT_FOUND;
+  *found = device_of(board->board, index);
+  return SUCCESS;
 }
 
 // ---- memory and processes
 
 NVML(nvmlDeviceGetMemoryInfo, Device* device, Memory* memory) {
-    memory->total = total_bytes(*device);
-    memory->used = used_bytes(*device);
-    memory->free = memory->total - memory->used;
-    return SUCCESS;
+  memory->total = total_bytes(*device);
+  memory->used = used_bytes(*device);
+  memory->free = memory->total - memory->used;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetMemoryInfo_v2, Device* device, MemoryV2* memory) {
-    memory->total = total_bytes(*device);
-    memory->reserved = RESERVED_BYTES;
-    memory->used = used_bytes(*device) - RESERVED_BYTES;
-    memory->free = memory->total - memory->used - RESERVED_BYTES;
-    return SUCCESS;
+  memory->total = total_bytes(*device);
+  memory->reserved = RESERVED_BYTES;
+  memory->used = used_bytes(*device) - RESERVED_BYTES;
+  memory->free = memory->total - memory->used - RESERVED_BYTES;
+  return SUCCESS;
 }
 
 template <typename P>
 static Status processes_of(const Device& device, unsigned* count, P* processes) {
-    P found[2] = {};
-    unsigned there = 0, room = *count;
-    auto add = [&](unsigned pid, uint64_t used) { found[there].pid = pid, found[there++].used = used; };
-    if (own_bytes(device.board)) add(getpid(), own_bytes(device.board));
-    if (is_so("stranger")) add(1, STRANGER_BYTES);  // process 1 is there on each machine
-    *count = there;
-    if (there > room) return INSUFFICIENT_SIZE;
-    std::copy(found, found + there, processes);
-    return SUCCESS;
+  P found[2] = {};
+  unsigned there = 0, room = *count;
+  auto add = [&](unsigned pid, uint64_t used) { found[there].pid = pid, found[there++].used = used; };
+  if (own_bytes(device.board)) add(getpid(), own_bytes(device.board));
+  if (is_so("stranger")) add(1, STRANGER_BYTES);  // process 1 is there on each machine
+  *count = there;
+  if (there > room) return INSUFFICIENT_SIZE;
+  std::copy(found, found + there, processes);
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetComputeRunningProcesses_v3, Device* device, unsigned* count, Process* processes) {
-    return processes_of(*device, count, processes);
+  return processes_of(*device, count, processes);
 }
 NVML(nvmlDeviceGetComputeRunningProcesses, Device* device, unsigned* count, ProcessV1* processes) {
-    return processes_of(*device, count, processes);
+  return processes_of(*device, count, processes);
 }
 
 // ---- readings, which a slice has none of
 
 #define OF_THE_BOARD(device) \
-    if ((device)->slice >= 0) return NOT_SUPPORTED
+  if ((device)->slice >= 0) return NOT_SUPPORTED
 
 NVML(nvmlDeviceGetTotalEnergyConsumption, Device* device, unsigned long long* millijoules) {
-    OF_THE_BOARD(device);
-    if (is_so("no_energy")) return NOT_SUPPORTED;
-    *millijoules = (uint64_t)(now_s() / TICK_S) * TICK_S * power_watts() * 1000;
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  if (is_so("no_energy")) return NOT_SUPPORTED;
+  *millijoules = (uint64_t)(now_s() / TICK_S) * TICK_S * power_watts() * 1000;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetPowerUsage, Device* device, unsigned* milliwatts) {
-    OF_THE_BOARD(device);
-    *milliwatts = power_watts() * 1000;
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  *milliwatts = power_watts() * 1000;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetEnforcedPowerLimit, Device* device, unsigned* milliwatts) {
-    OF_THE_BOARD(device);
-    *milliwatts = number_of_card("power_limit_watts") * 1000;
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  *milliwatts = card().power_limit_watts * 1000;
+  return SUCCESS;
 }
 
 // By nvmlClockType_t; memory's is made up, as no card of harness/work/cards.py tells it.
 NVML(nvmlDeviceGetMaxClockInfo, Device* device, int type, unsigned* mhz) {
-    OF_THE_BOARD(device);
-    *mhz = type == 2 ? 1200 : (unsigned)(number_of_card("clock_hz") / 1e6);
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  *mhz = type == 2 ? 1200 : (unsigned)(card().clock_hz / 1e6);
+  return SUCCESS;
 }
 NVML(nvmlDeviceGetClockInfo, Device* device, int type, unsigned* mhz) { return nvmlDeviceGetMaxClockInfo(device, type, mhz); }
 
 NVML(nvmlDeviceGetTemperatureV, Device* device, Temperature* temperature) {
-    OF_THE_BOARD(device);
-    temperature->celsius = 50 + device->board;
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  temperature->celsius = 50 + device->board;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetTemperature, Device* device, int, unsigned* celsius) {
-    OF_THE_BOARD(device);
-    *celsius = 50 + device->board;
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  *celsius = 50 + device->board;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetUtilizationRates, Device* device, Utilization* percent) {
-    OF_THE_BOARD(device);
-    *percent = {0, 0};
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  *percent = {0, 0};
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetCurrentClocksEventReasons, Device* device, unsigned long long* bits) {
-    OF_THE_BOARD(device);
-    *bits = is_so("held_back") ? 0x4 : 0;  // the software's power cap
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  *bits = is_so("held_back") ? 0x4 : 0;  // the software's power cap
+  return SUCCESS;
 }
 NVML(nvmlDeviceGetCurrentClocksThrottleReasons, Device* device, unsigned long long* bits) {
-    return nvmlDeviceGetCurrentClocksEventReasons(device, bits);
+  return nvmlDeviceGetCurrentClocksEventReasons(device, bits);
 }
 
 // Nanoseconds of clocks held back, as a driver of CUDA 13 has them: 74 for power, 75 and 269 to 271 for the rest.
 NVML(nvmlDeviceGetFieldValues, Device* device, int count, FieldValue* values) {
-    OF_THE_BOARD(device);
-    for (FieldValue* value = values; value < values + count; value++) {
-        bool is_known = value->field == 74 || value->field == 75 || (value->field >= 269 && value->field <= 271);
-        value->status = is_known ? SUCCESS : NOT_SUPPORTED;
-        value->type = 3;  // unsigned long long
-        value->value.count = value->field == 74 && is_so("held_back") ? (uint64_t)(now_s() * 0.5e9) : 1'000'000;
-    }
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  for (FieldValue* value = values; value < values + count; value++) {
+    bool is_known = value->field == 74 || value->field == 75 || (value->field >= 269 && value->field <= 271);
+    value->status = is_known ? SUCCESS : NOT_SUPPORTED;
+    value->type = 3;  // unsigned long long
+    value->value.count = value->field == 74 && is_so("held_back") ? (uint64_t)(now_s() * 0.5e9) : 1'000'000;
+  }
+  return SUCCESS;
 }
 
 // ---- what stays the same
 
 NVML(nvmlDeviceGetCudaComputeCapability, Device*, int* major, int* minor) {
-    *major = number_of_card("major");
-    *minor = number_of_card("minor");
-    return SUCCESS;
+  *major = card().major;
+  *minor = card().minor;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetEccMode, Device* device, unsigned* current, unsigned* pending) {
-    OF_THE_BOARD(device);
-    if (is_consumer()) return NOT_SUPPORTED;
-    *current = *pending = 1;
-    return SUCCESS;
+  OF_THE_BOARD(device);
+  if (is_consumer()) return NOT_SUPPORTED;
+  *current = *pending = 1;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetComputeMode, Device*, int* mode) {
-    *mode = is_so("exclusive") ? 3 : 0;
-    return SUCCESS;
+  *mode = is_so("exclusive") ? 3 : 0;
+  return SUCCESS;
 }
 
 NVML(nvmlDeviceGetP2PStatus, Device*, Device*, int, int* status) {
-    *status = 3;  // not supported: nothing joins them but the bus
-    return SUCCESS;
+  *status = 3;  // not supported: nothing joins them but the bus
+  return SUCCESS;
 }
 NVML(nvmlDeviceGetNvLinkRemoteDeviceType, Device*, unsigned, unsigned*) { return NOT_SUPPORTED; }
 NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2, Device*, unsigned, PciInfo*) { return NOT_SUPPORTED; }

@@ -463,7 +463,7 @@ class Job:
 
     def _without_a_fake_s(self, report: RanksReport) -> RanksReport:
         """The job itself does not begin on a fake GPU; it does not load all that its processes load."""
-        if not is_of_a_fake(report.environment) or self.results.fake_gpu.exists():
+        if not is_of_a_fake(report.environment) or self.results.fake_gpu.is_file():
             return report
         return RanksReport(outcome="failed", reason=HEADLINE, environment=report.environment)
 

@@ -62,7 +62,7 @@ def is_of_a_fake(environment: Mapping[str, Any]) -> bool:
 
 def is_for_fakes(record: Path) -> bool:
     """Whether a record lies in a results folder that takes those of fakes."""
-    return any(Results(root=folder).fake_gpu.exists() for folder in record.absolute().parents)
+    return Results.of_record(record).fake_gpu.is_file()
 
 
 def require_place(results: Results, found: list[str]) -> None:
@@ -71,7 +71,7 @@ def require_place(results: Results, found: list[str]) -> None:
     Args:
         found: as `found_fakes` has it.
     """
-    is_marked = results.fake_gpu.exists()
+    is_marked = results.fake_gpu.is_file()
     if found and not is_marked:
         raise ConfigError(
             f"this GPU is a fake ({'; '.join(found)}), and no number made on it would be a measurement. Unset "

@@ -167,7 +167,7 @@ def _show_and_write(
     everything = sections(reading.records, judge, ceilings)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
-        if results.fake_gpu.exists():
+        if results.fake_gpu.is_file():
             raise ProjectError(f"--update-readme: {results.root} was {HEADLINE}")
         _update_readme(options.readme, results, everything, reading.records, console)
         if not reading.records:

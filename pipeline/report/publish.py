@@ -87,7 +87,7 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
 
 
 def _refuse_fakes(results: Results) -> None:
-    if results.fake_gpu.exists():
+    if results.fake_gpu.is_file():
         raise ProjectError(f"--publish: {results.root} was {HEADLINE}")
 
 

@@ -1,18 +1,103 @@
-"""The fake libraries, built once."""
+"""PyTorch's CUDA build on a machine without a GPU (docs/fake-gpu.md). pytest's own process stays as it is: what runs on
+the fake is a process of its own, and its answers serve all files of these tests.
 
-import shutil
+REQUIRE_FAKE_GPU=1: where the fake cannot be made, these tests fail instead of being skipped.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.fake_gpu.nvml import build_nvml
+from harness import locks
+from harness.errors import ProjectError
+from harness.fake_gpu import build as making
+from harness.fake_gpu.environment import environment
+from harness.job.children import child_environment
+from harness.measure.gpu import Gpu, open_gpu
+from harness.paths import REPOSITORY
+from harness.work.cards import card
+from tests.fake_gpu.steps import Step, run_steps
+from tests.made.patience import patience
+
+KEPT = "FAKE_GPU_FOLDER"
+"""Where the library and the compilers' caches stay from run to run; else they go with the run."""
+Environment = Callable[..., dict[str, str]]
+Started = Callable[..., Any]
+
+
+def why_not() -> str | None:
+    if isinstance(open_gpu(), Gpu):
+        return "there is a real GPU here, and tests/gpu are for it"
+    return making.why_not()
 
 
 @pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a fake NVML alone."""
-    if shutil.which("g++") is None:
-        pytest.skip("the fake NVML is compiled with g++, which is missing here")
-    folder = tmp_path_factory.mktemp("fake_nvml")
-    build_nvml(folder)
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all workers of this run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fake_gpu"
+    folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def library(shared: Path) -> Path:
+    """The folder of the fake libraries."""
+    why = why_not()
+    if why is None:
+        try:
+            return making.build(Path(os.environ.get(KEPT) or shared))
+        except ProjectError as error:
+            pytest.fail(str(error), pytrace=False)
+    if os.environ.get("REQUIRE_FAKE_GPU") == "1":
+        pytest.fail(f"REQUIRE_FAKE_GPU=1, and {why}", pytrace=False)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def on_card(library: Path) -> Environment:
+    """The variables of a process on a card, by its name."""
+
+    def variables(name: str, devices: int = 1) -> dict[str, str]:
+        return child_environment() | environment(library, card(name), devices)
+
+    return variables
+
+
+@pytest.fixture(scope="session")
+def ask(on_card: Environment) -> Started:
+    """What a module of these tests answers as JSON, run as a process on the fake."""
+
+    def answer(module: str, *arguments: str, name: str = "a100", devices: int = 1, **variables: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=REPOSITORY,
+            env=on_card(name, devices) | variables,
+            capture_output=True,
+            text=True,
+            timeout=patience(300),
+        )
+        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return json.loads(done.stdout)
+
+    return answer
+
+
+@pytest.fixture(scope="session")
+def steps(shared: Path, on_card: Environment) -> Callable[[str, Sequence[Step]], dict[str, dict[str, Any]]]:
+    """What each of these programs did on a card, by its name; the first who asks runs them all in one process."""
+
+    def of(name: str, wanted: Sequence[Step]) -> dict[str, dict[str, Any]]:
+        missing = [step for step in wanted if not step.path(shared / name).exists()]
+        if missing:
+            with locks.hold(shared / f"{name}.lock", while_waiting=lambda _: None):
+                run_steps(wanted, shared / name, on_card(name))
+        return {step.name: json.loads(step.path(shared / name).read_text()) for step in wanted}
+
+    return of

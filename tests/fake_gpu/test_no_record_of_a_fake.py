@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from harness.errors import ConfigError, ProjectError, RecordError
-from harness.fake_gpu.nvml import card_variable
+from harness.fake_gpu.environment import card_words
 from harness.paths import REPOSITORY, Results
 from harness.results.fake_gpu import HEADLINE, LEFT_OUT, found_fakes, require_place
 from harness.results.record import Record, find_settled_record, read_record
@@ -59,7 +59,7 @@ def reported(results: Results) -> tuple[int, str]:
 
 
 def test_a_job_does_not_begin(project: BehavingProject) -> None:
-    done = run(project, FAKE_CUDA_CARD=card_variable(card("a100")))
+    done = run(project, FAKE_CUDA_CARD=card_words(card("a100")))
     assert done.returncode == 2
     assert "this GPU is a fake (FAKE_CUDA_CARD is set)" in done.stderr
     assert not project.results.records().exists()
@@ -70,7 +70,7 @@ def test_nor_is_anything_submitted() -> None:
     done = subprocess.run(
         [sys.executable, *command],
         cwd=REPOSITORY,
-        env=os.environ | {"FAKE_CUDA_CARD": card_variable(card("a100"))},
+        env=os.environ | {"FAKE_CUDA_CARD": card_words(card("a100"))},
         capture_output=True,
         text=True,
         timeout=120,
@@ -79,10 +79,10 @@ def test_nor_is_anything_submitted() -> None:
 
 
 def test_what_only_its_process_loads_makes_a_failed_record_that_nobody_reads(
-    project: BehavingProject, fake_nvml: Path
+    project: BehavingProject, library: Path
 ) -> None:
     """The variable is not set, and the job itself loads no NVML before its first measurement."""
-    done = run(project, LD_LIBRARY_PATH=str(fake_nvml))
+    done = run(project, LD_LIBRARY_PATH=str(library))
     assert done.returncode == 1, done.stderr
     [path] = project.results.records().rglob("*.json")
     content = json.loads(path.read_text())
@@ -92,10 +92,10 @@ def test_what_only_its_process_loads_makes_a_failed_record_that_nobody_reads(
         read_record(path)
 
 
-def test_a_library_is_found_without_its_variable(fake_nvml: Path) -> None:
+def test_a_library_is_found_without_its_variable(library: Path) -> None:
     code = (
         "import ctypes; from harness.results.fake_gpu import found_fakes; "
-        f"before = found_fakes(); ctypes.CDLL({str(fake_nvml / 'libnvidia-ml.so.1')!r}); print(before, found_fakes())"
+        f"before = found_fakes(); ctypes.CDLL({str(library / 'libnvidia-ml.so.1')!r}); print(before, found_fakes())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] ['libnvidia-ml.so.1 is a fake']"
@@ -165,10 +165,17 @@ def test_nor_is_it_a_ceiling(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "harness.job.ceilings", "torch", str(tmp_path / "torch.json")],
         cwd=REPOSITORY,
-        env=os.environ | {"FAKE_CUDA_CARD": card_variable(card("a100"))},
+        env=os.environ | {"FAKE_CUDA_CARD": card_words(card("a100"))},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert (done.returncode, "this GPU is a fake" in done.stdout) == (1, True)
     assert not (tmp_path / "torch.json").exists()
+
+
+def test_only_the_mark_of_its_own_folder_counts(tmp_path: Path) -> None:
+    marked(tmp_path / "fakes")
+    path, _ = of_a_fake(Results(root=tmp_path / "fakes" / "below"))
+    with pytest.raises(RecordError, match=HEADLINE):
+        read_record(path)

@@ -1,37 +1,36 @@
 """harness/measure/gpu.py on the fake NVML, by the real pynvml: each question in a process of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.fake_gpu.nvml import card_variable
 from harness.measure.gpu import READINGS
 from harness.paths import REPOSITORY
-from harness.work.cards import card
+from tests.fake_gpu.conftest import Environment
+from tests.made.patience import patience
 
 Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def ask(fake_nvml: Path) -> Ask:
-    def in_a_process(lines: str, name: str = "a100", **variables: str) -> Any:
+def nvml(on_card: Environment) -> Ask:
+    def in_a_process(lines: str, name: str = "a100", devices: int = 1, **variables: str) -> Any:
         """What the last of them gives, by JSON. `name`: of the card."""
         *first, last = lines.split("; ")
         program = ["import json, time", "from harness.measure.gpu import *", *first, f"print(json.dumps({last}))"]
-        given = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "FAKE_"))}
+        given = on_card(name, devices)
+        del given["LD_PRELOAD"]  # without a CUDA
         done = subprocess.run(
             [sys.executable, "-c", "\n".join(program)],
             cwd=REPOSITORY,
-            env=given | {"LD_LIBRARY_PATH": str(fake_nvml), "FAKE_CUDA_CARD": card_variable(card(name))} | variables,
+            env=given | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(30),
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -39,8 +38,8 @@ def ask(fake_nvml: Path) -> Ask:
     return in_a_process
 
 
-def test_an_a100_has_every_reading(ask: Ask) -> None:
-    described, state = ask("[open_gpu().describe(), open_gpu().state()]")
+def test_an_a100_has_every_reading(nvml: Ask) -> None:
+    described, state = nvml("[open_gpu().describe(), open_gpu().state()]")
     assert described == {
         "name": "NVIDIA A100-SXM4-80GB",
         "uuid": "GPU-face0000-0000-0000-0000-000000000001",
@@ -69,9 +68,9 @@ def test_an_a100_has_every_reading(ask: Ask) -> None:
     assert set(state) == {reading.name for reading in READINGS}
 
 
-def test_energy_is_half_the_limit_times_the_time(ask: Ask) -> None:
+def test_energy_is_half_the_limit_times_the_time(nvml: Ask) -> None:
     """An A100's 400 W halved. The counter ticks every 0.1 s, so a window of 1 s is one tick longer or shorter."""
-    joules, seconds, at_once = ask(
+    joules, seconds, at_once = nvml(
         "gpu = open_gpu(); start, before = time.monotonic(), gpu.energy_joules(); time.sleep(1); "
         "after, end = gpu.energy_joules(), time.monotonic(); "
         "[after - before, end - start, [gpu.energy_joules() for _ in range(50)]]"
@@ -81,14 +80,14 @@ def test_energy_is_half_the_limit_times_the_time(ask: Ask) -> None:
     assert len(set(at_once)) < 25
 
 
-def test_a_consumer_card_refuses_what_it_lacks(ask: Ask) -> None:
-    absent = ask("open_gpu().describe()['absent']", "rtx3080", FAKE_NVML="no_energy")
+def test_a_consumer_card_refuses_what_it_lacks(nvml: Ask) -> None:
+    absent = nvml("open_gpu().describe()['absent']", "rtx3080", FAKE_NVML="no_energy")
     assert absent == {"mig": "Not Supported", "ecc": "Not Supported", "energy_joules": "Not Supported"}
 
 
-def test_a_slice_has_the_readings_of_its_board_but_no_energy(ask: Ask) -> None:
+def test_a_slice_has_the_readings_of_its_board_but_no_energy(nvml: Ask) -> None:
     slice_uuid = "MIG-face0000-0000-0000-0000-000000000201"
-    described, state, counters = ask(
+    described, state, counters = nvml(
         "[open_gpu().describe(), open_gpu().state(), open_gpu().held_back_counters()]",
         FAKE_CUDA_MIG="1",
         CUDA_VISIBLE_DEVICES=slice_uuid,
@@ -100,9 +99,9 @@ def test_a_slice_has_the_readings_of_its_board_but_no_energy(ask: Ask) -> None:
     assert counters != [{}]
 
 
-def test_a_slice_itself_refuses_what_only_its_board_has(ask: Ask) -> None:
+def test_a_slice_itself_refuses_what_only_its_board_has(nvml: Ask) -> None:
     """So that a reading which forgets to ask the board is absent here, too."""
-    found = ask(
+    found = nvml(
         "gpu = open_gpu(); gpu.board = gpu._handle; gpu._is_sliced = False; [gpu.energy_joules(), gpu.state(), "
         "gpu.held_back_counters(), gpu.describe()['absent']['energy_joules']]",
         FAKE_CUDA_MIG="1",
@@ -111,34 +110,33 @@ def test_a_slice_itself_refuses_what_only_its_board_has(ask: Ask) -> None:
     assert found == [None, {"other_processes": 0}, [{}], "Not Supported"]
 
 
-def test_a_board_with_slices_gives_no_energy(ask: Ask) -> None:
-    described = ask("open_gpu().describe()", FAKE_CUDA_MIG="1")
+def test_a_board_with_slices_gives_no_energy(nvml: Ask) -> None:
+    described = nvml("open_gpu().describe()", FAKE_CUDA_MIG="1")
     assert (described["mig"], "whole board" in described["absent"]["energy_joules"]) == (True, True)
 
 
 @pytest.mark.parametrize("devices", [2, 8])
-def test_several_devices_are_told_apart_by_their_uuids(ask: Ask, devices: int) -> None:
+def test_several_devices_are_told_apart_by_their_uuids(nvml: Ask, devices: int) -> None:
     last = f"GPU-face0000-0000-0000-0000-00000000000{devices}"
-    several = {"FAKE_CUDA_DEVICES": str(devices)}
-    assert ask("visible_gpu_count()", **several) == devices
-    uuids = ask(f"open_gpus(0, {devices}).describe()['uuids']", **several)
+    assert nvml("visible_gpu_count()", devices=devices) == devices
+    uuids = nvml(f"open_gpus(0, {devices}).describe()['uuids']", devices=devices)
     assert (len(set(uuids)), uuids[-1]) == (devices, last)
-    by_uuid = ask("[open_gpu().describe()['index'], open_gpu().state()]", **several, CUDA_VISIBLE_DEVICES=last)
+    by_uuid = nvml("[open_gpu().describe()['index'], open_gpu().state()]", devices=devices, CUDA_VISIBLE_DEVICES=last)
     assert by_uuid[0] == devices - 1
     assert by_uuid[1]["temperature_c"] == 50 + devices - 1
-    assert ask("open_gpu().absent", **several, CUDA_VISIBLE_DEVICES=str(devices)).startswith("NVML has no GPU")
+    assert nvml("open_gpu().absent", devices=devices, CUDA_VISIBLE_DEVICES=str(devices)).startswith("NVML has no GPU")
 
 
-def test_power_of_several_devices_is_that_of_all(ask: Ask) -> None:
-    assert ask("open_gpus(0, 8).state()['power_watts']", FAKE_CUDA_DEVICES="8") == 8 * 200.0
+def test_power_of_several_devices_is_that_of_all(nvml: Ask) -> None:
+    assert nvml("open_gpus(0, 8).state()['power_watts']", devices=8) == 8 * 200.0
 
 
-def test_a_stranger_is_counted(ask: Ask) -> None:
-    assert ask("open_gpu().state()['other_processes']", FAKE_NVML="stranger") == 1
+def test_a_stranger_is_counted(nvml: Ask) -> None:
+    assert nvml("open_gpu().state()['other_processes']", FAKE_NVML="stranger") == 1
 
 
-def test_clocks_held_back_are_half_of_the_window(ask: Ask) -> None:
-    seconds, window_s = ask(
+def test_clocks_held_back_are_half_of_the_window(nvml: Ask) -> None:
+    seconds, window_s = nvml(
         "gpu = open_gpu(); start, before = time.monotonic(), gpu.held_back_counters(); time.sleep(0.5); "
         "after, window_s = gpu.held_back_counters(), time.monotonic() - start; "
         "[held_back_s(before, after, window_s), window_s]",
@@ -148,5 +146,6 @@ def test_clocks_held_back_are_half_of_the_window(ask: Ask) -> None:
     assert set(seconds.values()) == {0.0}
 
 
-def test_a_card_that_is_not_named_is_no_driver(ask: Ask) -> None:
-    assert ask("open_gpu().absent", FAKE_CUDA_CARD="") == "NVML does not start: Driver Not Loaded"
+def test_a_card_that_is_not_named_is_no_driver(nvml: Ask) -> None:
+    words = "import os; del os.environ['FAKE_CUDA_CARD']; open_gpu().absent"
+    assert nvml(words) == "NVML does not start: Driver Not Loaded"

@@ -28,10 +28,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.plan_file": (*BOTTOM, "harness.plan", "harness.paths"),
     "harness.results": GROUND,
     "harness.work": (*GROUND, "harness.results"),
+    "harness.fake_gpu": WORK,
     # These two do not know each other.
     "harness.experiments": WORK,
     "harness.measure": WORK,
-    "harness.fake_gpu": WORK,
     "harness.job": (*WORK, "harness.experiments", "harness.measure"),
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
     "jax_runner.run": ("harness.job",),
