@@ -54,6 +54,14 @@ void give_back(void* pointer) {
   blocks().erase(at);
 }
 
+// Of virtual memory: what a card has of it is apart from where it is seen.
+struct Physical {
+  size_t bytes;
+  int device;
+};
+
+Physical* physical_of(CUmemGenericAllocationHandle handle) { return reinterpret_cast<Physical*>(handle); }
+
 const char* word_for(Memory memory) {
   switch (memory) {
     case Memory::device:
@@ -194,4 +202,60 @@ EXPORTED cudaError_t cudaMemset(void* to, int value, size_t bytes) { return fill
 
 EXPORTED cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return fill(to, value, bytes, stream);
+}
+
+// ---- virtual memory, of which PyTorch makes segments that grow (PYTORCH_ALLOC_CONF=expandable_segments:True)
+
+EXPORTED CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  *bytes = 2 << 20;
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  void* pointer = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  *address = reinterpret_cast<CUdeviceptr>(pointer);
+  return pointer == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  munmap(reinterpret_cast<void*>(address), bytes);
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                              unsigned long long) {
+  Guard guard(state());
+  int device = properties->location.id;
+  size_t& used = used_bytes()[device];
+  bool fits = used + bytes <= card().memory_bytes;
+  record("malloc", fits ? "cuMemCreate" : "cuMemCreate, out of memory", bytes_words(bytes));
+  if (!fits) return CUDA_ERROR_OUT_OF_MEMORY;
+  used += bytes;
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(new Physical{bytes, device});
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  Guard guard(state());
+  record("free", "cuMemRelease");
+  used_bytes()[physical_of(handle)->device] -= physical_of(handle)->bytes;
+  delete physical_of(handle);
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle handle,
+                           unsigned long long) {
+  Guard guard(state());
+  blocks()[reinterpret_cast<const char*>(address)] = {bytes, Memory::device, physical_of(handle)->device};
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
+
+EXPORTED CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  Guard guard(state());
+  auto start = reinterpret_cast<const char*>(address);
+  blocks().erase(blocks().lower_bound(start), blocks().lower_bound(start + bytes));
+  madvise(reinterpret_cast<void*>(address), bytes, MADV_DONTNEED);
+  return CUDA_SUCCESS;
 }
