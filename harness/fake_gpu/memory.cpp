@@ -37,7 +37,7 @@ void* take(size_t bytes, Memory memory) {
   Guard guard(state());
   size_t at_least_one = bytes ? bytes : 1;
   size_t& used = used_bytes()[current_device()];
-  if (memory == Memory::device && used + at_least_one > card().memory_bytes) return nullptr;
+  if (memory == Memory::device && used + at_least_one > memory_bytes_of(shown_slice())) return nullptr;
   void* pointer = mmap(nullptr, at_least_one, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pointer == MAP_FAILED) return nullptr;
   blocks()[static_cast<const char*>(pointer)] = {at_least_one, memory, current_device()};
@@ -154,7 +154,7 @@ EXPORTED cudaError_t cudaFreeHost(void* pointer) {
 
 EXPORTED cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   Guard guard(state());
-  *total = card().memory_bytes;
+  *total = memory_bytes_of(shown_slice());
   *free = *total - used_bytes()[current_device()];
   return cudaSuccess;
 }
@@ -227,7 +227,7 @@ EXPORTED CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes
   Guard guard(state());
   int device = properties->location.id;
   size_t& used = used_bytes()[device];
-  bool fits = used + bytes <= card().memory_bytes;
+  bool fits = used + bytes <= memory_bytes_of(shown_slice());
   record("malloc", fits ? "cuMemCreate" : "cuMemCreate, out of memory", bytes_words(bytes));
   if (!fits) return CUDA_ERROR_OUT_OF_MEMORY;
   used += bytes;

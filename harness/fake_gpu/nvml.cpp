@@ -35,7 +35,6 @@ enum Status {
   DRIVER_NOT_LOADED = 9,
 };
 
-constexpr int SLICES = 2;
 constexpr uint64_t RESERVED_BYTES = 600'000'000;  // of the driver, before anybody has a context
 constexpr uint64_t STRANGER_BYTES = 1'000'000'000;
 constexpr double TICK_S = 0.1;                    // of the energy counter
@@ -92,11 +91,6 @@ struct PciInfo {
   char bus_id[32];
 };
 
-static bool is_sliced() {
-  const char* given = getenv("FAKE_CUDA_MIG");
-  return given && strcmp(given, "1") == 0;
-}
-
 static bool is_so(const char* word) {
   const char* given = getenv("FAKE_NVML");
   return given && ("," + std::string(given) + ",").find("," + std::string(word) + ",") != std::string::npos;
@@ -126,22 +120,10 @@ static Device* device_of(int board, int slice) {
   return &all->insert({{board, slice}, {board, slice}}).first->second;
 }
 
-static std::string uuid_of(const Device& device) {
-  if (device.slice < 0) return uuid_text(device.board);
-  char text[64];
-  snprintf(text, sizeof text, "MIG-face0000-0000-0000-0000-00000000%02x%02x", device.slice + 1, device.board + 1);
-  return text;
-}
-
 // Of this process, by the fake CUDA in it; none where it has none, or no context.
 static uint64_t own_bytes(int board) {
   auto used = (uint64_t(*)(int))dlsym(RTLD_DEFAULT, "fake_cuda_used_bytes");
   return used ? used(board) : 0;
-}
-
-static uint64_t total_bytes(const Device& device) {
-  uint64_t total = card().memory_bytes;
-  return device.slice < 0 ? total : total / SLICES;
 }
 
 static uint64_t used_bytes(const Device& device) {
@@ -193,7 +175,7 @@ NVML(nvmlDeviceGetHandleByUUID, const char* uuid, Device** found) {
   for (int board = 0; board < machine_device_count(); board++)
     for (int slice = -1; slice < (is_sliced() ? SLICES : 0); slice++) {
       *found = device_of(board, slice);
-      if (uuid_of(**found) == uuid) return SUCCESS;
+      if (uuid_text(board, slice) == uuid) return SUCCESS;
     }
   return NOT_FOUND;
 }
@@ -213,13 +195,9 @@ NVML(nvmlDeviceGetIndex, Device* device, unsigned* index) {
   return SUCCESS;
 }
 
-NVML(nvmlDeviceGetUUID, Device* device, char* text, unsigned size) { return copy(uuid_of(*device), text, size); }
+NVML(nvmlDeviceGetUUID, Device* device, char* text, unsigned size) { return copy(uuid_text(device->board, device->slice), text, size); }
 
-NVML(nvmlDeviceGetName, Device* device, char* text, unsigned size) {
-  std::string name = card().device_name;
-  if (device->slice >= 0) name += " MIG 3g." + std::to_string((total_bytes(*device) >> 30) + 1) + "gb";
-  return copy(name, text, size);
-}
+NVML(nvmlDeviceGetName, Device* device, char* text, unsigned size) { return copy(name_of(device->slice), text, size); }
 
 NVML(nvmlDeviceGetPciInfo_v3, Device* device, PciInfo* info) {
   *info = {};
@@ -266,14 +244,14 @@ NVML(nvmlDeviceGetMigDeviceHandleByIndex, Device* board, unsigned index, Device*
 // ---- memory and processes
 
 NVML(nvmlDeviceGetMemoryInfo, Device* device, Memory* memory) {
-  memory->total = total_bytes(*device);
+  memory->total = memory_bytes_of(device->slice);
   memory->used = used_bytes(*device);
   memory->free = memory->total - memory->used;
   return SUCCESS;
 }
 
 NVML(nvmlDeviceGetMemoryInfo_v2, Device* device, MemoryV2* memory) {
-  memory->total = total_bytes(*device);
+  memory->total = memory_bytes_of(device->slice);
   memory->reserved = RESERVED_BYTES;
   memory->used = used_bytes(*device) - RESERVED_BYTES;
   memory->free = memory->total - memory->used - RESERVED_BYTES;

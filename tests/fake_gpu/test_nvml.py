@@ -18,12 +18,15 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def nvml(on_card: Environment) -> Ask:
-    def in_a_process(lines: str, name: str = "a100", devices: int = 1, **variables: str) -> Any:
+    def in_a_process(
+        lines: str, name: str = "a100", devices: int = 1, with_cuda: bool = False, **variables: str
+    ) -> Any:
         """What the last of them gives, by JSON. `name`: of the card."""
         *first, last = lines.split("; ")
         program = ["import json, time", "from harness.measure.gpu import *", *first, f"print(json.dumps({last}))"]
         given = on_card(name, devices)
-        del given["LD_PRELOAD"]  # without a CUDA
+        if not with_cuda:
+            del given["LD_PRELOAD"]
         done = subprocess.run(
             [sys.executable, "-c", "\n".join(program)],
             cwd=REPOSITORY,
@@ -149,3 +152,31 @@ def test_clocks_held_back_are_half_of_the_window(nvml: Ask) -> None:
 def test_a_card_that_is_not_named_is_no_driver(nvml: Ask) -> None:
     words = "import os; del os.environ['FAKE_CUDA_CARD']; open_gpu().absent"
     assert nvml(words) == "NVML does not start: Driver Not Loaded"
+
+
+# ---- the same device by PyTorch
+
+SAME_GPU = (
+    "import torch; from torch_runner.device import Device; device, gpu = Device(), open_gpu(); "
+    "kept = torch.ones(1, device='cuda'); "
+    "[device.describe(), gpu.describe(), gpu.process_bytes(), gpu.device_used_bytes(), torch.cuda.memory_reserved()]"
+)
+
+
+def test_its_uuid_picks_the_same_gpu_in_cuda(nvml: Ask) -> None:
+    """And NVML charges the process with what PyTorch has taken there."""
+    second = "GPU-face0000-0000-0000-0000-000000000002"
+    of_torch, of_nvml, charged, used, reserved = nvml(SAME_GPU, devices=8, with_cuda=True, CUDA_VISIBLE_DEVICES=second)
+    assert (of_torch["device_uuid"], of_nvml["uuid"]) == (second, second)
+    assert (of_torch["device_count"], of_nvml["index"]) == (1, 1)
+    assert charged == used == reserved == 2 * 2**20  # the allocator's smallest segment
+
+
+def test_a_slice_is_the_same_in_cuda(nvml: Ask) -> None:
+    slice_uuid = "MIG-face0000-0000-0000-0000-000000000202"
+    of_torch, of_nvml, charged, _, reserved = nvml(
+        SAME_GPU, devices=2, with_cuda=True, FAKE_CUDA_MIG="1", CUDA_VISIBLE_DEVICES=slice_uuid
+    )
+    assert of_nvml["uuid"] == slice_uuid
+    assert (of_torch["device_count"], of_torch["device"]) == (1, "NVIDIA A100-SXM4-80GB MIG 3g.40gb")
+    assert charged == reserved == 2 * 2**20
