@@ -70,7 +70,10 @@ answer(
     "torch": COMMON_PROBE
     + """
 import torch
-count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+count = 0
+if torch.cuda.is_available():
+    torch.cuda.init()  # before it PyTorch counts the boards that NVML has, and of several with slices CUDA shows one
+    count = torch.cuda.device_count()
 gpus = [torch.cuda.get_device_name(i) for i in range(count)]
 cuda = torch.version.cuda
 compilers = [shlex.split(os.environ["CC"])[0]] if os.environ.get("CC") else ["gcc", "clang"]
