@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import DataError
+from harness.errors import ConfigError, DataError
 from harness.experiments.model import Config
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import CPU, FRAMEWORKS, Framework
+from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.suggest import valid_names
 from pipeline.finding import Finding, Verdict
@@ -181,6 +182,7 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         *judge_compiler(answers["torch"], compiles),
         *(_examine_compute(config, answers) if compute else ()),
         judge_nvml(gpu.describe()),
+        *examine_fakes(results),
         *examine_tracer(),
         *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
@@ -364,6 +366,15 @@ def judge_nvml(description: Mapping[str, Any]) -> Finding:
     if refused:
         return Finding(name="nvml", verdict="warning", found=f"{found}; refused: {refused}")
     return Finding(name="nvml", verdict="ok", found=found)
+
+
+def examine_fakes(results: Results) -> list[Finding]:
+    """Nothing where jobs may begin."""
+    try:
+        require_place(results, found_fakes())
+    except ConfigError as error:
+        return [Finding(name="fake GPU", verdict="problem", found=str(error))]
+    return []
 
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
