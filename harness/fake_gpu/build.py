@@ -18,7 +18,10 @@ from pathlib import Path
 
 from harness import locks
 from harness.errors import ProjectError
+from harness.paths import REPOSITORY
 
+FOLDER = "FAKE_GPU_FOLDER"
+"""Where the libraries and the compilers' caches are kept, instead of beside the code."""
 SOURCES = Path(__file__).parent
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
@@ -51,6 +54,11 @@ LIBRARIES = (
     ),
     Library(name=NVML, sources=("card.cpp", "nvml.cpp")),
 )
+
+
+def folder() -> Path:
+    """For whoever names no other."""
+    return Path(os.environ.get(FOLDER) or REPOSITORY / ".fake-gpu")
 
 
 def build(folder: Path) -> Path:

@@ -103,6 +103,7 @@ const std::map<cudnnBackendAttributeName_t, int64_t>& found_out() {
   static const auto* numbers = new std::map<cudnnBackendAttributeName_t, int64_t>{
       {CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, 1},
       {CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0},
+      {CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, 0},
       {CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, 0},
       {CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 0},
   };
@@ -201,6 +202,10 @@ std::string operands_words(const Descriptor* operation) {
   return words;
 }
 
+// Newer than the oldest headers that this is compiled with.
+constexpr int ATTENTION = 41;           // CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR
+constexpr int ATTENTION_GRADIENT = 43;  // CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR
+
 std::string operation_name(const Descriptor* operation) {
   auto at = convolutions().find(operation->type);
   if (at != convolutions().end()) return at->second.name;
@@ -211,9 +216,26 @@ std::string operation_name(const Descriptor* operation) {
       return "pointwise";
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
       return "reduction";
+    case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+      return "reshape";
     default:
+      if (operation->type == ATTENTION) return "attention";
+      if (operation->type == ATTENTION_GRADIENT) return "attention_gradient";
       return "operation" + std::to_string(operation->type);
   }
+}
+
+// Attention is one operation, or the graph of its parts: two products with a softmax between them, and in its gradient
+// five of them.
+std::string graph_name(const std::vector<Descriptor*>& operations) {
+  std::string words;
+  int products = 0;
+  for (const Descriptor* operation : operations) {
+    words += (words.empty() ? "" : "+") + operation_name(operation);
+    products += operation->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR;
+  }
+  if (products == 2) return "attention";
+  return products == 5 ? "attention_gradient" : words;
 }
 
 const Descriptor* graph_of(const Descriptor* plan) {
@@ -221,8 +243,6 @@ const Descriptor* graph_of(const Descriptor* plan) {
   const Descriptor* engine = configuration ? configuration->child(CUDNN_ATTR_ENGINECFG_ENGINE) : nullptr;
   return engine ? engine->child(CUDNN_ATTR_ENGINE_OPERATION_GRAPH) : nullptr;
 }
-
-bool is_convolution(const Descriptor* operation) { return convolutions().count(operation->type) > 0; }
 
 }  // namespace
 }  // namespace fake
@@ -323,20 +343,21 @@ EXPORTED cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDes
                                            cudnnBackendDescriptor_t operands) {
   Guard guard(state());
   const Descriptor* graph = graph_of(descriptor_of(plan));
-  std::string what, details;
+  if (!graph) return CUDNN_STATUS_BAD_PARAM;
+  auto operations = graph->all<Descriptor*>(CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  std::string details;
   bool has_convolution = false;
-  for (const Descriptor* operation :
-       graph ? graph->all<Descriptor*>(CUDNN_ATTR_OPERATIONGRAPH_OPS) : std::vector<Descriptor*>()) {
-    what += (what.empty() ? "" : "+") + operation_name(operation);
+  for (const Descriptor* operation : operations) {
     auto names = convolutions().find(operation->type);
-    has_convolution |= is_convolution(operation);
-    details += (details.empty() ? "" : " ") + (names == convolutions().end() ? operands_words(operation)
-                                                                            : convolution_words(operation, names->second));
+    bool is_convolution = names != convolutions().end();
+    has_convolution |= is_convolution;
+    details += details.empty() ? "" : " ";
+    details += is_convolution ? convolution_words(operation, names->second) : operands_words(operation);
   }
   if (has_convolution)  // elsewhere a number may be given by its address on the host
     for (void* pointer : descriptor_of(operands)->all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS))
       require_on_device("cudnnBackendExecute", pointer);
-  return started(submit(dnn_of(handle)->stream, "cudnn", what.empty() ? "an unknown graph" : what, details));
+  return started(submit(dnn_of(handle)->stream, "cudnn", graph_name(operations), details));
 }
 
 // A graph of CUDA made by cuDNN itself: PyTorch then executes the plan in a capture.

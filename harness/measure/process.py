@@ -67,7 +67,7 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
             channel.result(measure(build, explained=task.explain))
     except Exception as error:
         traceback.print_exc()
-        outcome, reason = _explain(error, device)
+        outcome, reason = explain(error, device)
         channel.error(outcome, reason)
         return 0
     if world.size > 1:
@@ -178,7 +178,8 @@ def require_whole_batch(session: Session[Any]) -> None:
         )
 
 
-def _explain(error: Exception, device: Device) -> tuple[Outcome, str]:
+def explain(error: Exception, device: Device) -> tuple[Outcome, str]:
+    """How a measurement, or the making of a program, has ended, and why."""
     text = str(error).strip() or "no message"
     if isinstance(error, Refused):
         return "refused", text

@@ -1,6 +1,7 @@
 """PyTorch's CUDA build on a machine without a GPU (docs/fake-gpu.md). pytest's own process stays as it is: what runs on
 the fake is a process of its own, and its answers serve all files of these tests.
 
+FAKE_GPU_FOLDER=...: the library and the compilers' caches stay there; else they go with the run.
 REQUIRE_FAKE_GPU=1: where the fake cannot be made, these tests fail instead of being skipped.
 """
 
@@ -22,13 +23,12 @@ from harness.job.children import child_environment
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY
 from harness.work.cards import card
-from tests.fake_gpu.steps import Step, run_steps
+from tests.fake_gpu.steps import BY_DAY, Step, run_steps
 from tests.made.patience import patience
 
-KEPT = "FAKE_GPU_FOLDER"
-"""Where the library and the compilers' caches stay from run to run; else they go with the run."""
 Environment = Callable[..., dict[str, str]]
 Started = Callable[..., Any]
+Found = Callable[..., dict[str, dict[str, Any]]]
 
 
 def why_not() -> str | None:
@@ -52,7 +52,7 @@ def library(shared: Path) -> Path:
     why = why_not()
     if why is None:
         try:
-            return making.build(Path(os.environ.get(KEPT) or shared))
+            return making.build(Path(os.environ.get(making.FOLDER) or shared))
         except ProjectError as error:
             pytest.fail(str(error), pytrace=False)
     if os.environ.get("REQUIRE_FAKE_GPU") == "1":
@@ -90,14 +90,18 @@ def ask(on_card: Environment) -> Started:
 
 
 @pytest.fixture(scope="session")
-def steps(shared: Path, on_card: Environment) -> Callable[[str, Sequence[Step]], dict[str, dict[str, Any]]]:
-    """What each of these programs did on a card, by its name; the first who asks runs them all in one process."""
+def found(shared: Path, on_card: Environment) -> Found:
+    """What each program of a list did on a card, by its name; the first who asks runs them all, in one process."""
 
-    def of(name: str, wanted: Sequence[Step]) -> dict[str, dict[str, Any]]:
-        missing = [step for step in wanted if not step.path(shared / name).exists()]
-        if missing:
-            with locks.hold(shared / f"{name}.lock", while_waiting=lambda _: None):
-                run_steps(wanted, shared / name, on_card(name))
+    def of(wanted: Sequence[Step], name: str = "a100") -> dict[str, dict[str, Any]]:
+        with locks.hold(shared / f"{name}.lock", while_waiting=lambda _: None):
+            run_steps(wanted, shared / name, on_card(name))
         return {step.name: json.loads(step.path(shared / name).read_text()) for step in wanted}
 
     return of
+
+
+@pytest.fixture(scope="session")
+def by_day(found: Found) -> dict[str, dict[str, Any]]:
+    """Of an A100."""
+    return found(BY_DAY)

@@ -20,9 +20,6 @@ from harness.plan import Precision
 from tests.gpu.cases import BATCH_SIZE, Case, all_cases, left_out, models_of, options_of
 from tests.gpu.group import Answer, run_group
 
-Calls_ = list[list[str]]
-"""Of each call its kind, what, and details."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -36,13 +33,13 @@ class Step:
     batch_size: int = BATCH_SIZE
     options: str = "{}"
     """As JSON."""
-    sizes: str | None = None
-    """As JSON, for the sizes of the small benchmarks."""
+    settings: str = "{}"
+    """As JSON."""
 
     @property
     def name(self) -> str:
         models = "+".join("-".join(one) for one in self.models)
-        parts = (self.use_case, models, self.mode, self.precision, str(self.batch_size), self.options, self.sizes or "")
+        parts = (self.use_case, models, self.mode, self.precision, str(self.batch_size), self.options, self.settings)
         return "/".join(parts)
 
     def path(self, folder: Path) -> Path:
@@ -66,6 +63,43 @@ def cases(*, run_as: str) -> list[Case]:
         for case in all_cases()
         if case.framework == "torch" and case.declared.run_as == run_as and left_out(case) is None
     ]
+
+
+def one(use_case: str, model: str, mode: str, precision: Precision, **further: Any) -> Step:
+    """`model`: its benchmark and its name, `mnist/cnn`."""
+    benchmark, _, name = model.partition("/")
+    return Step(use_case=use_case, models=((benchmark, name),), mode=mode, precision=precision, **further)
+
+
+EAGER_CASES = cases(run_as="eager")
+MODELS_BY_DAY = ("imagenet100/mobilenet_v3_small", "imagenet100/vit_b_16", "molpcba/gcn")
+"""The cases take the first model that they can, so these are tried in training besides."""
+FURTHER = [one("train", model, "eager", precision) for model in MODELS_BY_DAY for precision in ("fp32", "tf32", "bf16")]
+SCHEDULED = one("train", "mnist/cnn", "eager_graph", "bf16", settings=json.dumps({"schedule": "cosine"}))
+"""Its learning rate lies on the device."""
+ADAMW = one("train", "mnist/cnn", "eager", "fp32", settings=json.dumps({"optimizer": "adamw", "schedule": "cosine"}))
+ON_HOST = [
+    one("inference", "mnist/cnn", mode, "fp16", options=json.dumps({"inputs": "on_host", "batch_norm": "folded"}))
+    for mode in ("eager", "eager_graph")
+]
+NORMS = json.dumps({"output": "norms"})
+GROWING = {
+    f"{use_case} {model}": tuple(
+        one(use_case, model, "vmap_eager", "fp32", batch_size=size, options=options) for size in (8, 16)
+    )
+    for use_case, options in (("per_sample_gradients", NORMS), ("many_models", json.dumps({"models": 3})))
+    for model in ("mnist/cnn", "molpcba/gcn")
+}
+"""What is vmapped, of two batch sizes."""
+BY_DAY = [
+    *map(step_of, EAGER_CASES),
+    *FURTHER,
+    SCHEDULED,
+    ADAMW,
+    *ON_HOST,
+    *(step for pair in GROWING.values() for step in pair),
+]
+"""All of one process, for all files of these tests."""
 
 
 # ---- the process
@@ -121,8 +155,8 @@ def _facts_of(step: Step, data: str, model: str, device: Any) -> dict[str, Any]:
         precision=step.precision,
         execution_mode=step.mode,
         options=json.loads(step.options),
-        sizes=json.loads(step.sizes) if step.sizes else None,
         device=device,
+        **json.loads(step.settings),
     )
     calls.reset()
     program = build(session)

@@ -36,6 +36,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
     "jax_runner.run": ("harness.job",),
     "torch_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
+    "torch_runner.ahead": (
+        *("torch_runner", *WORK, "harness.fake_gpu", "harness.measure.process", "harness.measure.clock.COLD_CALLS"),
+    ),
     "torch_runner.run": ("harness.job",),
     # It never loads the machinery of a node.
     "pipeline": (*WORK, "harness.experiments", "harness.job.progress", "harness.measure.gpu"),

@@ -1,0 +1,126 @@
+"""What precision, layout and number of kernels the eager modes really have, from the calls of cuBLAS, cuDNN and the
+names of kernels. None of it is computed, so numbers are not what is tested here."""
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from harness.fake_gpu.calls import (
+    ON_DEVICE,
+    Call,
+    arithmetic_of,
+    convolution_tensors,
+    is_convolution,
+    is_product,
+    of_kind,
+)
+from tests.fake_gpu.steps import ADAMW, EAGER_CASES, FURTHER, GROWING, SCHEDULED, Step, step_of
+from tests.gpu.cases import Case
+
+PRODUCTS = {
+    "fp32": "f32 x f32 -> f32",
+    "tf32": "tf32 x tf32 -> f32",
+    "bf16": "bf16 x bf16 -> f32",
+    "fp16": "f16 x f16 -> f32",
+}
+CONVOLUTIONS = PRODUCTS | {"tf32": "f32 x f32 -> f32"}
+"""Whether cuDNN takes TF32 for operands of float32 is not in its call."""
+NCHW = {
+    # Of one model or sample among many vmap makes a group, and grouped convolutions are slow in channels_last.
+    *(("per_sample_gradients", name) for name in ("vmap", "chunked", "loop")),
+    *(("many_models", name) for name in ("vmap", "batched")),
+}
+"""Use cases and formulations; all others are channels_last."""
+IDS = {"ids": lambda value: getattr(value, "name", None)}
+CASES = [case for case in EAGER_CASES if not case.mode.startswith("flat_")]
+
+
+def executed(found: dict[str, Any]) -> list[Call]:
+    assert found["outcome"] == "ok", found
+    return [Call(*call) for call in found["executed"]]
+
+
+def steps() -> list[Step]:
+    return [*map(step_of, CASES), *FURTHER]
+
+
+@pytest.mark.parametrize("step", steps(), **IDS)
+def test_products_have_the_precision_of_their_name(step: Step, by_day: dict[str, Any]) -> None:
+    calls = executed(by_day[step.name])
+    assert {arithmetic_of(call) for call in calls if is_product(call)} <= {PRODUCTS[step.precision]}
+    assert {arithmetic_of(call) for call in calls if is_convolution(call)} <= {CONVOLUTIONS[step.precision]}
+    assert any(is_product(call) or is_convolution(call) for call in calls)
+
+
+def layout_of(case: Case) -> str:
+    if case.declared.layout != "own":
+        return case.declared.layout
+    return "nchw" if (case.use_case, case.declared.formulation) in NCHW else "nhwc"
+
+
+@pytest.mark.parametrize("case", CASES, **IDS)
+def test_convolutions_have_the_layout_that_is_documented(case: Case, by_day: dict[str, Any]) -> None:
+    calls = [call for call in executed(by_day[step_of(case).name]) if is_convolution(call)]
+    layouts = {tensor.layout for call in calls for tensor in convolution_tensors(call).values()}
+    assert layouts <= {layout_of(case), "either"}
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return [call.what for call in of_kind(executed(found), "kernel")]
+
+
+def optimizer_kernels(found: dict[str, Any]) -> dict[str, int]:
+    functors = [re.search(r"multi_tensor_apply_kernel<.*?(\w+Functor)<", name) for name in names(found)]
+    return dict(Counter(match[1] for match in functors if match))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("mode", ["eager", "eager_graph"])
+def test_sgd_is_one_fused_kernel(mode: str, precision: str, by_day: dict[str, Any]) -> None:
+    (case,) = [case for case in CASES if (case.use_case, case.mode, case.precision) == ("train", mode, precision)]
+    assert optimizer_kernels(by_day[step_of(case).name]) == {"FusedSgdMathFunctor": 1}
+
+
+def test_so_it_is_with_a_rate_on_the_device(by_day: dict[str, Any]) -> None:
+    assert optimizer_kernels(by_day[SCHEDULED.name]) == {"FusedSgdMathFunctor": 1}
+
+
+def test_adamw_is_a_fused_kernel_for_each_of_its_two_groups(by_day: dict[str, Any]) -> None:
+    """Weights decay and biases do not; each group also counts its steps."""
+    found = optimizer_kernels(by_day[ADAMW.name])
+    assert found == {"FusedAdamMathFunctor": 2, "BinaryOpScalarFunctor": 2}
+
+
+@pytest.mark.parametrize("pair", GROWING.values(), ids=GROWING)
+def test_what_is_vmapped_takes_no_more_kernels_for_a_larger_batch(
+    pair: tuple[Step, Step], by_day: dict[str, Any]
+) -> None:
+    """A rule of batching that is a loop over samples would double them."""
+    smaller, larger = (len(of_kind(executed(by_day[step.name]), *ON_DEVICE)) for step in pair)
+    assert smaller == larger
+
+
+def test_training_has_three_convolutions_a_layer(by_day: dict[str, Any]) -> None:
+    """Of mnist's two layers: forward, and the gradients of weight and input, of which the images need none."""
+    calls = executed(by_day[one_of("train", "eager", "fp32")])
+    assert Counter(call.what for call in calls if is_convolution(call)) == {
+        "convolution": 2,
+        "convolution_weight_gradient": 2,
+        "convolution_input_gradient": 1,
+    }
+
+
+def one_of(use_case: str, mode: str, precision: str) -> str:
+    return next(
+        step_of(case).name
+        for case in CASES
+        if (case.use_case, case.mode, case.precision) == (use_case, mode, precision)
+    )
+
+
+def test_streams_are_as_many_as_models(by_day: dict[str, Any]) -> None:
+    """And the main one: three models' work beside each other."""
+    calls = executed(by_day[one_of("many_models", "streams_eager", "fp32")])
+    assert len({call.fields["stream"] for call in calls}) == 1 + 3
