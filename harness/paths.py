@@ -69,6 +69,11 @@ class Results:
         return self.root / "gpu_check"
 
     @property
+    def fake_gpu(self) -> Path:
+        """A file, there in a folder that tests fill on a fake GPU (harness/results/fake_gpu.py)."""
+        return self.root / "made_on_a_fake_gpu"
+
+    @property
     def local_queue_lock(self) -> Path:
         return self.root / "local_queue.lock"
 
@@ -90,6 +95,12 @@ class Results:
         """A name that no other measurement, attempt or node uses."""
         name = f"{measurement.key}-{measurement.id}-{timestamp()}.json"
         return self.records(measurement.cell, measurement.framework) / name
+
+    @classmethod
+    def of_record(cls, path: Path) -> "Results":
+        """In which a record lies."""
+        folders = path.absolute().parents
+        return cls(root=next((one.parent for one in folders if one.name in ("records", "calibration")), folders[0]))
 
     def record_files(self, measurement: Measurement) -> list[Path]:
         """The records of this measurement, of all attempts, oldest first."""

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import DataError
+from harness.errors import ConfigError, DataError
 from harness.experiments.model import Config
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import CPU, FRAMEWORKS, Framework
+from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.suggest import valid_names
 from pipeline.finding import Finding, Verdict
@@ -70,7 +71,10 @@ answer(
     "torch": COMMON_PROBE
     + """
 import torch
-count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+count = 0
+if torch.cuda.is_available():
+    torch.cuda.init()  # before it PyTorch counts the boards that NVML has, and of several with slices CUDA shows one
+    count = torch.cuda.device_count()
 gpus = [torch.cuda.get_device_name(i) for i in range(count)]
 cuda = torch.version.cuda
 compilers = [shlex.split(os.environ["CC"])[0]] if os.environ.get("CC") else ["gcc", "clang"]
@@ -178,6 +182,7 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         *judge_compiler(answers["torch"], compiles),
         *(_examine_compute(config, answers) if compute else ()),
         judge_nvml(gpu.describe()),
+        *examine_fakes(results),
         *examine_tracer(),
         *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
@@ -361,6 +366,15 @@ def judge_nvml(description: Mapping[str, Any]) -> Finding:
     if refused:
         return Finding(name="nvml", verdict="warning", found=f"{found}; refused: {refused}")
     return Finding(name="nvml", verdict="ok", found=found)
+
+
+def examine_fakes(results: Results) -> list[Finding]:
+    """Nothing where jobs may begin."""
+    try:
+        require_place(results, found_fakes())
+    except ConfigError as error:
+        return [Finding(name="fake GPU", verdict="problem", found=str(error))]
+    return []
 
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")

@@ -14,6 +14,7 @@ from harness.experiments.model import Config, PresetPart
 from harness.experiments.presets import Part, expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
+from harness.results.fake_gpu import found_fakes, require_place
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from pipeline.collector import without_collector
@@ -132,6 +133,7 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
 
     results = flags.results
     require_writable(results)
+    require_place(results, found_fakes())
     pairing = flags.pairing or config.pairing
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)

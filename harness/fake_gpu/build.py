@@ -24,6 +24,7 @@ FOLDER = "FAKE_GPU_FOLDER"
 """Where the libraries and the compilers' caches are kept, instead of beside the code."""
 SOURCES = Path(__file__).parent
 CUDA = "libcuda.so.1"
+NVML = "libnvidia-ml.so.1"
 PYTORCH_LIBRARIES = ("libtorch_cuda.so", "libc10_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so")
 HEADERS = ("nvidia/cu13/include", "triton/backends/nvidia/include", "nvidia/cudnn/include", "nvidia/nccl/include")
 """Where the packages lie. Triton's come second: they hold those of the compiler nvcc, which PyTorch's lack."""
@@ -51,6 +52,7 @@ LIBRARIES = (
         ),
         with_stubs=True,
     ),
+    Library(name=NVML, sources=("card.cpp", "nvml.cpp")),
 )
 
 

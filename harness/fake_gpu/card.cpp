@@ -62,9 +62,22 @@ int place_of(const std::string& word) {
   return end != word.c_str() && place >= 0 && place < machine_device_count() ? int(place) : -1;
 }
 
+// Of slices CUDA shows one: that which is named, else the first of the first card.
+std::pair<int, int> read_shown_slice() {
+  const char* given = getenv("CUDA_VISIBLE_DEVICES");
+  for (int place = 0; place < machine_device_count(); place++)
+    for (int slice = 0; slice < SLICES; slice++)
+      if (!given || uuid_text(place, slice) == given || place_of(given) == place) return {place, slice};
+  return {-1, -1};
+}
+
 std::vector<int> read_visible_devices() {
   std::vector<int> places;
   const char* given = getenv("CUDA_VISIBLE_DEVICES");
+  if (is_sliced()) {
+    int place = read_shown_slice().first;
+    return place < 0 ? places : std::vector<int>{place};
+  }
   if (!given) {
     for (int place = 0; place < machine_device_count(); place++) places.push_back(place);
     return places;
@@ -95,17 +108,35 @@ const std::vector<int>& visible_devices() {
   return *places;
 }
 
-std::array<unsigned char, 16> uuid_of(int place) {
+bool is_sliced() {
+  const char* given = getenv("FAKE_CUDA_MIG");
+  return given && !strcmp(given, "1");
+}
+
+int shown_slice() {
+  static const int slice = is_sliced() ? read_shown_slice().second : -1;
+  return slice;
+}
+
+std::string name_of(int slice) {
+  if (slice < 0) return card().device_name;
+  return card().device_name + " MIG 3g." + std::to_string((memory_bytes_of(slice) >> 30) + 1) + "gb";
+}
+
+size_t memory_bytes_of(int slice) { return slice < 0 ? card().memory_bytes : card().memory_bytes / SLICES; }
+
+std::array<unsigned char, 16> uuid_of(int place, int slice) {
   std::array<unsigned char, 16> bytes{};
   bytes[0] = 0xfa;
   bytes[1] = 0xce;
+  bytes[14] = static_cast<unsigned char>(slice + 1);
   bytes[15] = static_cast<unsigned char>(place + 1);
   return bytes;
 }
 
-std::string uuid_text(int place) {
-  std::string text = "GPU-";
-  auto bytes = uuid_of(place);
+std::string uuid_text(int place, int slice) {
+  std::string text = slice < 0 ? "GPU-" : "MIG-";
+  auto bytes = uuid_of(place, slice);
   for (size_t i = 0; i < bytes.size(); i++) {
     if (i == 4 || i == 6 || i == 8 || i == 10) text += "-";
     char two[3];

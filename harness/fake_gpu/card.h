@@ -29,9 +29,17 @@ const Card& card();
 int machine_device_count();
 const std::vector<int>& visible_devices();
 
+// FAKE_CUDA_MIG=1: each card is cut into two slices, of which CUDA shows one; -1 where nothing is cut.
+constexpr int SLICES = 2;
+bool is_sliced();
+int shown_slice();
+// Of a card or of a slice of it.
+std::string name_of(int slice);
+size_t memory_bytes_of(int slice);
+
 // Of a device by its place in the machine.
-std::array<unsigned char, 16> uuid_of(int place);
-std::string uuid_text(int place);
+std::array<unsigned char, 16> uuid_of(int place, int slice = -1);
+std::string uuid_text(int place, int slice = -1);
 std::string pci_bus_id(int place);
 
 }  // namespace fake

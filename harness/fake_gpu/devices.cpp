@@ -109,10 +109,10 @@ EXPORTED cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int dev
   if (device < 0 || device >= device_count()) return fail(cudaErrorInvalidDevice);
   auto value = [&](cudaDeviceAttr attribute) { return attribute_of(attribute, device); };
   *properties = {};
-  snprintf(properties->name, sizeof properties->name, "%s", card().device_name.c_str());
-  auto uuid = uuid_of(visible_devices()[device]);
+  snprintf(properties->name, sizeof properties->name, "%s", name_of(shown_slice()).c_str());
+  auto uuid = uuid_of(visible_devices()[device], shown_slice());
   memcpy(properties->uuid.bytes, uuid.data(), uuid.size());
-  properties->totalGlobalMem = card().memory_bytes;
+  properties->totalGlobalMem = memory_bytes_of(shown_slice());
   properties->major = card().major;
   properties->minor = card().minor;
   properties->multiProcessorCount = card().multiprocessors;
@@ -233,18 +233,18 @@ EXPORTED CUresult cuDeviceGet(CUdevice* device, int place) {
 }
 
 EXPORTED CUresult cuDeviceGetName(char* text, int length, CUdevice) {
-  snprintf(text, length, "%s", card().device_name.c_str());
+  snprintf(text, length, "%s", name_of(shown_slice()).c_str());
   return CUDA_SUCCESS;
 }
 
 EXPORTED CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
-  auto bytes = uuid_of(visible_devices()[device]);
+  auto bytes = uuid_of(visible_devices()[device], shown_slice());
   memcpy(uuid->bytes, bytes.data(), bytes.size());
   return CUDA_SUCCESS;
 }
 
 EXPORTED CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
-  *bytes = card().memory_bytes;
+  *bytes = memory_bytes_of(shown_slice());
   return CUDA_SUCCESS;
 }
 

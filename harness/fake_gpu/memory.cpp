@@ -37,7 +37,7 @@ void* take(size_t bytes, Memory memory) {
   Guard guard(state());
   size_t at_least_one = bytes ? bytes : 1;
   size_t& used = used_bytes()[current_device()];
-  if (memory == Memory::device && used + at_least_one > card().memory_bytes) return nullptr;
+  if (memory == Memory::device && used + at_least_one > memory_bytes_of(shown_slice())) return nullptr;
   void* pointer = mmap(nullptr, at_least_one, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pointer == MAP_FAILED) return nullptr;
   blocks()[static_cast<const char*>(pointer)] = {at_least_one, memory, current_device()};
@@ -53,6 +53,14 @@ void give_back(void* pointer) {
   munmap(pointer, at->second.bytes);
   blocks().erase(at);
 }
+
+// Of virtual memory: what a card has of it is apart from where it is seen.
+struct Physical {
+  size_t bytes;
+  int device;
+};
+
+Physical* physical_of(CUmemGenericAllocationHandle handle) { return reinterpret_cast<Physical*>(handle); }
 
 const char* word_for(Memory memory) {
   switch (memory) {
@@ -146,9 +154,18 @@ EXPORTED cudaError_t cudaFreeHost(void* pointer) {
 
 EXPORTED cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   Guard guard(state());
-  *total = card().memory_bytes;
+  *total = memory_bytes_of(shown_slice());
   *free = *total - used_bytes()[current_device()];
   return cudaSuccess;
+}
+
+// For the fake NVML. `place`: in the machine.
+EXPORTED unsigned long long fake_cuda_used_bytes(int place) {
+  Guard guard(state());
+  unsigned long long used = 0;
+  for (auto [device, bytes] : used_bytes())
+    if (visible_devices()[device] == place) used += bytes;
+  return used;
 }
 
 EXPORTED cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
@@ -185,4 +202,60 @@ EXPORTED cudaError_t cudaMemset(void* to, int value, size_t bytes) { return fill
 
 EXPORTED cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return fill(to, value, bytes, stream);
+}
+
+// ---- virtual memory, of which PyTorch makes segments that grow (PYTORCH_ALLOC_CONF=expandable_segments:True)
+
+EXPORTED CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  *bytes = 2 << 20;
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  void* pointer = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  *address = reinterpret_cast<CUdeviceptr>(pointer);
+  return pointer == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  munmap(reinterpret_cast<void*>(address), bytes);
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                              unsigned long long) {
+  Guard guard(state());
+  int device = properties->location.id;
+  size_t& used = used_bytes()[device];
+  bool fits = used + bytes <= memory_bytes_of(shown_slice());
+  record("malloc", fits ? "cuMemCreate" : "cuMemCreate, out of memory", bytes_words(bytes));
+  if (!fits) return CUDA_ERROR_OUT_OF_MEMORY;
+  used += bytes;
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(new Physical{bytes, device});
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  Guard guard(state());
+  record("free", "cuMemRelease");
+  used_bytes()[physical_of(handle)->device] -= physical_of(handle)->bytes;
+  delete physical_of(handle);
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle handle,
+                           unsigned long long) {
+  Guard guard(state());
+  blocks()[reinterpret_cast<const char*>(address)] = {bytes, Memory::device, physical_of(handle)->device};
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
+
+EXPORTED CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  Guard guard(state());
+  auto start = reinterpret_cast<const char*>(address);
+  blocks().erase(blocks().lower_bound(start), blocks().lower_bound(start + bytes));
+  madvise(reinterpret_cast<void*>(address), bytes, MADV_DONTNEED);
+  return CUDA_SUCCESS;
 }

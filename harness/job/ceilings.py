@@ -18,6 +18,7 @@ from harness.plan import FRAMEWORKS, Framework, Precision
 from harness.printable import printable
 from harness.results.ceilings import Ceiling, CeilingsRecord, Kind, write_ceilings
 from harness.results.environment import code_digests, describe_environment, loaded_code
+from harness.results.fake_gpu import found_fakes
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 Shape = tuple[int, int, int]
@@ -50,6 +51,8 @@ def measured(framework: Framework, say: Say) -> CeilingsRecord:
     started_at = _now()
     gpu = open_gpus(0, 1)
     device: Any = importlib.import_module(f"{framework}_runner.device").Device()
+    if fakes := found_fakes():
+        raise ProjectError(f"this GPU is a fake ({'; '.join(fakes)})")
     runner: Any = importlib.import_module(f"{framework}_runner.ceilings")
     found: list[Ceiling] = []
     refused: dict[str, str] = {}

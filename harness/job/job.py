@@ -31,6 +31,7 @@ from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
 from harness.plan import PARTNERS, First, JobPlan, Measurement, Share
 from harness.results.environment import code_digests, describe_environment, load_average
+from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
 from harness.results.parity_file import ParityFiles
 from harness.results.parity_gate import ParityGate
@@ -136,6 +137,11 @@ class Job:
             for other in self.screenings:
                 self._count(other)
             self._choose()
+
+    @property
+    def _is_on_fake(self) -> bool:
+        """A GPU that computes nothing: a test of this project itself."""
+        return is_of_a_fake(self.environment)
 
     def _takes(self, share: Share) -> bool:
         return self.share in (None, share)
@@ -267,7 +273,7 @@ class Job:
         self.teller.say(f"{self.plan.name}: {self._what_is_to_do()}, records in {self.results.records(self.plan.cell)}")
         remove_leftovers()
         before = self.progress.model_copy()
-        self.tracker = open_tracker(self.plan.wandb, self.results)
+        self.tracker = NullTracker() if self._is_on_fake else open_tracker(self.plan.wandb, self.results)
         self.progress.current = "its turn"
         self.teller.beat()
         return before
@@ -324,6 +330,8 @@ class Job:
     def _compute_parity(self, measurements: Iterable[Measurement]) -> None:
         """For what will be measured, and for records whose numbers cannot be read any more. A program that fails here
         has no ratio later, and is measured all the same."""
+        if self._is_on_fake:
+            return
         self.progress.current = "parity gate"
         files, code = ParityFiles(self.results), code_digests(self.plan.framework)
 
@@ -418,6 +426,7 @@ class Job:
     ) -> Record:
         """The warm start, and the record. `pairing`: what it has beside the job's own."""
         measurement, timing = attempt.measurement, attempt.measurement.timing
+        report = self._without_a_fake_s(report)
         result = report.result
         if not attempt.is_followed:
             self.tracker.begin(measurement, self.environment)
@@ -451,6 +460,12 @@ class Job:
         self.tracker.end(record, summary | ratio_so_far(record, self.results, self.gate))
         self._tell_of_tracker()
         return record
+
+    def _without_a_fake_s(self, report: RanksReport) -> RanksReport:
+        """The job itself does not begin on a fake GPU; it does not load all that its processes load."""
+        if not is_of_a_fake(report.environment) or self.results.fake_gpu.is_file():
+            return report
+        return RanksReport(outcome="failed", reason=HEADLINE, environment=report.environment)
 
     def _side(self, attempt: _Attempt) -> Side:
         def pass_over(_event: Event) -> None:

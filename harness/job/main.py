@@ -38,6 +38,7 @@ from harness.plan import FRAMEWORKS, First, Framework, JobPlan, Share
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
 from harness.results.environment import CACHE_FOLDERS, describe_slurm
+from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.record import WeightsIdentity
 from harness.work import datasets
 from harness.work.declared import benchmark
@@ -69,6 +70,7 @@ def pass_on(stopped: Stopped) -> None:
 
 def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
     try:
+        require_place(Results(root=parsed.results.resolve()), found_fakes())
         plan, folder, results = _plan_of(framework, parsed)
         source = benchmark(plan.cell.benchmark).data
         identity = datasets.verify(source, plan.data, Path(plan.data_dir))  # once, not in every process

@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from harness.errors import RecordError
+from harness.errors import ProjectError, RecordError
 from harness.measure import clock
 from harness.measure.company import Company
 from harness.measure.program import Program, Session
@@ -41,6 +41,9 @@ def explain(
     Args:
         blocks: of this very process, where there are any; else some are timed first.
         timeline: where the events of the longer window are left.
+
+    Raises:
+        ProjectError: the tracer has seen nothing.
     """
     step, wait, protocol = program.step, session.device.wait, session.measurement.protocol
     trace: Any = importlib.import_module(f"{session.measurement.framework}_runner.trace")
@@ -64,6 +67,8 @@ def explain(
         _window(*one, steps=count * program.steps_per_call)
         for one, count in zip(traced, (calls, 2 * calls), strict=True)
     ]
+    if not any(window.kernels for window in windows):
+        raise ProjectError(f"{trace.tracer()} saw nothing run: on a GPU another client of CUPTI, as nsys, shuts it out")
     others = company.cpus()
     on_device = session.device.describe().get("platform") in ("gpu", "cuda")
     left, left_absent = _leave(timeline, *traced[-1], tracer=trace.tracer(), on_device=on_device, window=windows[-1])

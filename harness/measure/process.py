@@ -5,6 +5,7 @@ A crash, an out-of-memory error or an autotuner's choice in here touches no othe
 """
 
 import importlib
+import importlib.util
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +25,8 @@ from harness.measure.protocol import Measuring
 from harness.measure.turns import NoTurns
 from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
-from harness.results.environment import code_digests, loaded_code, relevant_variables
+from harness.results.environment import code_digests, describe_fakes, loaded_code, relevant_variables
+from harness.results.fake_gpu import KEY
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
 from harness.results.record import Outcome, Result
@@ -48,6 +50,7 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         if task.parity:
             device.try_no_algorithms()
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables}
+        environment |= describe_fakes()
 
         def tell_environment() -> None:
             """Each time with the code that was loaded until then."""
@@ -56,7 +59,10 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         tell_environment()
         session = make_session(measurement, device, Path(task.data_dir), world)
         require_whole_batch(session)
-        build = _then(builder(measurement), tell_environment)
+        build = builder(measurement)
+        if KEY in environment:
+            build = without_numbers(build, framework, device)
+        build = _then(build, tell_environment)
         if task.parity:
             leave_parity_numbers(session, build, task.parity, channel, code, Path(task.data_dir))
             channel.result(Result())
@@ -75,6 +81,18 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
     if world.size > 1:
         _leave(device)
     return 0
+
+
+def without_numbers(build: Build, framework: Framework, device: Device) -> Build:
+    """For a fake GPU, which computes none.
+
+    Raises:
+        Refused: the framework does not run on a fake.
+    """
+    if importlib.util.find_spec(f"{framework}_runner.fake_gpu") is None:
+        raise Refused(f"{framework} does not run on a fake GPU")
+    found: Build = importlib.import_module(f"{framework}_runner.fake_gpu").without_numbers(build, device)
+    return found
 
 
 def make_session(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.paths import REPOSITORY
+from harness.results import fake_gpu
 
 PACKAGES = frozenset(
     {
@@ -30,7 +31,7 @@ PACKAGE_PREFIXES = ("nvidia-", "jax-cuda", "pytorch-triton")
 VARIABLES = re.compile(
     r"XLA_\w+|JAX_\w+|TORCH\w*|PYTORCH_\w+|CUDA_\w+|CUDNN_\w+|CUBLAS_\w+|NVIDIA_\w+|NCCL_\w+|TRITON_\w+"
     r"|OMP_\w+|MKL_\w+|NPROC|OPENBLAS_\w+|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
-    r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
+    r"|FAKE_(CUDA_\w+|NVML)|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
 )
 CACHE_FOLDERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -87,7 +88,14 @@ def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
         "packages": package_versions(),
         "git": describe_git(repository),
         "variables": relevant_variables(),
+        **describe_fakes(),
     }
+
+
+def describe_fakes() -> dict[str, Any]:
+    """Nothing where the GPU is a real one, or there is none."""
+    found = fake_gpu.found_fakes()
+    return {fake_gpu.KEY: {"found": found, "left_out": fake_gpu.LEFT_OUT}} if found else {}
 
 
 def load_average() -> list[float]:
@@ -147,9 +155,13 @@ only because one command line starts both."""
 
 def code_digests(framework: str, repository: Path = REPOSITORY) -> dict[str, str]:
     """Of each module that a measurement's process may import of this project, as its file lies on disk now, by name. A
-    commit says less: somebody may edit while a job waits, and not every folder is a repository."""
+    commit says less: somebody may edit while a job waits, and not every folder is a repository. A fake GPU shows."""
     paths = (path for folder in (*MEASURED_CODE, f"{framework}_runner") for path in (repository / folder).rglob("*.py"))
-    return {_module(path.relative_to(repository)): _digest(path.read_bytes()) for path in sorted(paths)}
+    digests = {_module(path.relative_to(repository)): _digest(path.read_bytes()) for path in sorted(paths)}
+    if fake_gpu.found_fakes():
+        sources = sorted((repository / "harness/fake_gpu").glob("*.cpp"))
+        digests[fake_gpu.KEY] = _digest(b"".join(path.read_bytes() for path in sources))
+    return digests
 
 
 def loaded_code(digests: Mapping[str, str]) -> dict[str, str]:
@@ -159,7 +171,7 @@ def loaded_code(digests: Mapping[str, str]) -> dict[str, str]:
     Args:
         digests: `code_digests` when the process began. By now, somebody may have edited what it has imported.
     """
-    return {name: digest for name, digest in digests.items() if name in sys.modules}
+    return {name: digest for name, digest in digests.items() if name in sys.modules or name == fake_gpu.KEY}
 
 
 def common_code(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:

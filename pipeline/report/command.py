@@ -11,6 +11,7 @@ from harness.errors import ProjectError
 from harness.files import write_atomically
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
+from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
 from harness.results.screening import needed
@@ -97,6 +98,7 @@ def print_summary(
     measurements = {measurement.id: measurement for plan in plans for measurement in plan.measurements()}
     reading = read_records(path for one in measurements.values() for path in results.record_files(one))
     _print_refused(reading.refused, console)
+    _print_about_fakes(reading.records, console)
     alone = one_device(sections(_one_device_records(results, plans, console), judge))
     compared = sections(reading.records, judge)
     print_left_out(reading.records, console)
@@ -141,6 +143,7 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
     with _progress("reading records", len(paths), console) as advance:
         reading = read_records(paths, advance)
     _print_refused(reading.refused, console)
+    _print_about_fakes(reading.records, console)
     try:
         return _show_and_write(results, targets, options, reading, console, judge)
     except (ProjectError, OSError):
@@ -175,6 +178,8 @@ def _show_and_write(
     everything = sections(reading.records, judge, ceilings)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
+        if results.fake_gpu.is_file():
+            raise ProjectError(f"--update-readme: {results.root} was {HEADLINE}")
         _update_readme(options.readme, results, everything, reading.records, console)
         if not reading.records:
             return 0
@@ -319,6 +324,12 @@ def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Co
     reading = read_records(paths)
     _print_refused(reading.refused, console)
     return [record for record in reading.records if record.measurement.cell.devices == 1]
+
+
+def _print_about_fakes(records: Sequence[Record], console: "Console") -> None:
+    """Before any number."""
+    if any(is_of_a_fake(record.environment) for record in records):
+        console.print(HEADLINE.upper(), style="bold red", highlight=False)
 
 
 def _print_refused(refused: Sequence[str], console: "Console") -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
 from harness.printable import printable
+from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.kernel_names import class_of
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.record import Record
@@ -166,6 +167,7 @@ def page_html(
         environments=environment_groups(records),
         records=len(records),
         left_out=left_out_lines(records),
+        about_fakes=HEADLINE if any(is_of_a_fake(record.environment) for record in records) else "",
         refused=[printable(sentence) for sentence in refused],
         source=printable(str(source)),
         now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),

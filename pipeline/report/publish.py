@@ -11,6 +11,7 @@ from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
 from harness.paths import PUBLISHED, Results
 from harness.results.ceilings import read_ceilings, write_ceilings
+from harness.results.fake_gpu import HEADLINE
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Record, write_record
 from pipeline.report.compare import device_name, device_of
@@ -29,7 +30,7 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     the ceilings of their devices. Logs, jobs and W&B's files stay.
 
     Raises:
-        ProjectError: there is no such record, or the folder is there already.
+        ProjectError: there is no such record, the folder is there already, or all was made on a fake GPU.
         RecordError: a file of parity numbers is missing or damaged, one of ceilings is damaged, or the disk is full.
     """
     if not FOLDER_NAME.fullmatch(name):
@@ -37,6 +38,7 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     target = Results(root=published / name)
     if target.root.exists():
         raise ProjectError(f"--publish {name}: {target.root} exists; choose another name, or remove it first")
+    _refuse_fakes(results)
     reading = read_records(sorted(results.records().rglob("*.json")))
     found = zip(reading.paths, reading.records, strict=True)
     records = {path.relative_to(results.records()): record for path, record in found if not record.measurement.quick}
@@ -67,9 +69,10 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
     """The same of calibrations, which all lie in one folder: how many records were copied. What is there already stays.
 
     Raises:
-        ProjectError: there is no record of a full calibration.
+        ProjectError: there is no record of a full calibration, or all was made on a fake GPU.
         RecordError: the disk is full.
     """
+    _refuse_fakes(results)
     reading = read_records(sorted(results.calibration.rglob("*.json")), planted=True)
     found = zip(reading.paths, reading.records, strict=True)
     records = {path.relative_to(results.calibration): one for path, one in found if not one.measurement.quick}
@@ -81,6 +84,11 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
     for path, record in new.items():
         write_record(_for_everybody(record, nodes), target / path)
     return len(new)
+
+
+def _refuse_fakes(results: Results) -> None:
+    if results.fake_gpu.is_file():
+        raise ProjectError(f"--publish: {results.root} was {HEADLINE}")
 
 
 def _copy_timeline(record: Record, folder: Path, target: Path) -> None:

@@ -227,6 +227,7 @@ FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several
 compared here."""
 OF_ONE_SIDE = {
     "jax_runner/executable.py": "XLA tells what it has made in texts of its own",
+    "torch_runner/fake_gpu.py": "JAX runs on no fake GPU",
     "jax_runner/layers.py": "torchvision's models bring theirs",
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }

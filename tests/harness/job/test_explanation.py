@@ -53,6 +53,7 @@ def test_first_replicate_is_explained(repository: BehavingProject, is_quick: boo
     ("fault", "reason"),
     [
         ("raises", "failed: RuntimeError: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"),
+        ("sees nothing", "failed: fake tracer 1.2.3 saw nothing run: on a GPU another client of CUPTI"),
         ("dies", "failed: the measurement's process was killed by SIGSEGV"),
     ],
 )

@@ -1,0 +1,182 @@
+"""harness/measure/gpu.py on the fake NVML, by the real pynvml: each question in a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.measure.gpu import READINGS
+from harness.paths import REPOSITORY
+from tests.fake_gpu.conftest import Environment
+from tests.made.patience import patience
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def nvml(on_card: Environment) -> Ask:
+    def in_a_process(
+        lines: str, name: str = "a100", devices: int = 1, with_cuda: bool = False, **variables: str
+    ) -> Any:
+        """What the last of them gives, by JSON. `name`: of the card."""
+        *first, last = lines.split("; ")
+        program = ["import json, time", "from harness.measure.gpu import *", *first, f"print(json.dumps({last}))"]
+        given = on_card(name, devices)
+        if not with_cuda:
+            del given["LD_PRELOAD"]
+        done = subprocess.run(
+            [sys.executable, "-c", "\n".join(program)],
+            cwd=REPOSITORY,
+            env=given | variables,
+            capture_output=True,
+            text=True,
+            timeout=patience(30),
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return in_a_process
+
+
+def test_an_a100_has_every_reading(nvml: Ask) -> None:
+    described, state = nvml("[open_gpu().describe(), open_gpu().state()]")
+    assert described == {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "uuid": "GPU-face0000-0000-0000-0000-000000000001",
+        "index": 0,
+        "mig": False,
+        "driver_version": "580.00.fake",
+        "cuda_driver_version": "13.0",
+        "compute_capability": "8.0",
+        "memory_total_bytes": 85_100_068_864,
+        "power_limit_watts": 400.0,
+        "max_sm_clock_mhz": 1410,
+        "max_memory_clock_mhz": 1200,
+        "ecc": True,
+        "compute_mode": "default",
+        "warnings": [],
+        "absent": {},
+    }
+    assert state == {
+        "sm_clock_mhz": 1410,
+        "memory_clock_mhz": 1200,
+        "temperature_c": 50,
+        "power_watts": 200.0,
+        "throttle_reasons": [],
+        "other_processes": 0,
+    }
+    assert set(state) == {reading.name for reading in READINGS}
+
+
+def test_energy_is_half_the_limit_times_the_time(nvml: Ask) -> None:
+    """An A100's 400 W halved. The counter ticks every 0.1 s, so a window of 1 s is one tick longer or shorter."""
+    joules, seconds, at_once = nvml(
+        "gpu = open_gpu(); start, before = time.monotonic(), gpu.energy_joules(); time.sleep(1); "
+        "after, end = gpu.energy_joules(), time.monotonic(); "
+        "[after - before, end - start, [gpu.energy_joules() for _ in range(50)]]"
+    )
+    assert joules == pytest.approx(200 * seconds, abs=21)
+    assert joules / 20 == pytest.approx(round(joules / 20), abs=1e-3)
+    assert len(set(at_once)) < 25
+
+
+def test_a_consumer_card_refuses_what_it_lacks(nvml: Ask) -> None:
+    absent = nvml("open_gpu().describe()['absent']", "rtx3080", FAKE_NVML="no_energy")
+    assert absent == {"mig": "Not Supported", "ecc": "Not Supported", "energy_joules": "Not Supported"}
+
+
+def test_a_slice_has_the_readings_of_its_board_but_no_energy(nvml: Ask) -> None:
+    slice_uuid = "MIG-face0000-0000-0000-0000-000000000201"
+    described, state, counters = nvml(
+        "[open_gpu().describe(), open_gpu().state(), open_gpu().held_back_counters()]",
+        FAKE_CUDA_MIG="1",
+        CUDA_VISIBLE_DEVICES=slice_uuid,
+    )
+    assert (described["uuid"], described["mig"], described["index"]) == (slice_uuid, True, 0)
+    assert described["memory_total_bytes"] == 42_550_034_432  # half of the board's
+    assert described["absent"] == {"energy_joules": "MIG: the counter is that of the whole board, with all its slices"}
+    assert state["sm_clock_mhz"] == 1410
+    assert counters != [{}]
+
+
+def test_a_slice_itself_refuses_what_only_its_board_has(nvml: Ask) -> None:
+    """So that a reading which forgets to ask the board is absent here, too."""
+    found = nvml(
+        "gpu = open_gpu(); gpu.board = gpu._handle; gpu._is_sliced = False; [gpu.energy_joules(), gpu.state(), "
+        "gpu.held_back_counters(), gpu.describe()['absent']['energy_joules']]",
+        FAKE_CUDA_MIG="1",
+        CUDA_VISIBLE_DEVICES="MIG-face0000-0000-0000-0000-000000000101",
+    )
+    assert found == [None, {"other_processes": 0}, [{}], "Not Supported"]
+
+
+def test_a_board_with_slices_gives_no_energy(nvml: Ask) -> None:
+    described = nvml("open_gpu().describe()", FAKE_CUDA_MIG="1")
+    assert (described["mig"], "whole board" in described["absent"]["energy_joules"]) == (True, True)
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_several_devices_are_told_apart_by_their_uuids(nvml: Ask, devices: int) -> None:
+    last = f"GPU-face0000-0000-0000-0000-00000000000{devices}"
+    assert nvml("visible_gpu_count()", devices=devices) == devices
+    uuids = nvml(f"open_gpus(0, {devices}).describe()['uuids']", devices=devices)
+    assert (len(set(uuids)), uuids[-1]) == (devices, last)
+    by_uuid = nvml("[open_gpu().describe()['index'], open_gpu().state()]", devices=devices, CUDA_VISIBLE_DEVICES=last)
+    assert by_uuid[0] == devices - 1
+    assert by_uuid[1]["temperature_c"] == 50 + devices - 1
+    assert nvml("open_gpu().absent", devices=devices, CUDA_VISIBLE_DEVICES=str(devices)).startswith("NVML has no GPU")
+
+
+def test_power_of_several_devices_is_that_of_all(nvml: Ask) -> None:
+    assert nvml("open_gpus(0, 8).state()['power_watts']", devices=8) == 8 * 200.0
+
+
+def test_a_stranger_is_counted(nvml: Ask) -> None:
+    assert nvml("open_gpu().state()['other_processes']", FAKE_NVML="stranger") == 1
+
+
+def test_clocks_held_back_are_half_of_the_window(nvml: Ask) -> None:
+    seconds, window_s = nvml(
+        "gpu = open_gpu(); start, before = time.monotonic(), gpu.held_back_counters(); time.sleep(0.5); "
+        "after, window_s = gpu.held_back_counters(), time.monotonic() - start; "
+        "[held_back_s(before, after, window_s), window_s]",
+        FAKE_NVML="held_back",
+    )
+    assert seconds.pop("sw_power_cap") == pytest.approx(window_s / 2, rel=0.1)
+    assert set(seconds.values()) == {0.0}
+
+
+def test_a_card_that_is_not_named_is_no_driver(nvml: Ask) -> None:
+    words = "import os; del os.environ['FAKE_CUDA_CARD']; open_gpu().absent"
+    assert nvml(words) == "NVML does not start: Driver Not Loaded"
+
+
+# ---- the same device by PyTorch
+
+SAME_GPU = (
+    "import torch; from torch_runner.device import Device; device, gpu = Device(), open_gpu(); "
+    "kept = torch.ones(1, device='cuda'); "
+    "[device.describe(), gpu.describe(), gpu.process_bytes(), gpu.device_used_bytes(), torch.cuda.memory_reserved()]"
+)
+
+
+def test_its_uuid_picks_the_same_gpu_in_cuda(nvml: Ask) -> None:
+    """And NVML charges the process with what PyTorch has taken there."""
+    second = "GPU-face0000-0000-0000-0000-000000000002"
+    of_torch, of_nvml, charged, used, reserved = nvml(SAME_GPU, devices=8, with_cuda=True, CUDA_VISIBLE_DEVICES=second)
+    assert (of_torch["device_uuid"], of_nvml["uuid"]) == (second, second)
+    assert (of_torch["device_count"], of_nvml["index"]) == (1, 1)
+    assert charged == used == reserved == 2 * 2**20  # the allocator's smallest segment
+
+
+def test_a_slice_is_the_same_in_cuda(nvml: Ask) -> None:
+    slice_uuid = "MIG-face0000-0000-0000-0000-000000000202"
+    of_torch, of_nvml, charged, _, reserved = nvml(
+        SAME_GPU, devices=2, with_cuda=True, FAKE_CUDA_MIG="1", CUDA_VISIBLE_DEVICES=slice_uuid
+    )
+    assert of_nvml["uuid"] == slice_uuid
+    assert (of_torch["device_count"], of_torch["device"]) == (1, "NVIDIA A100-SXM4-80GB MIG 3g.40gb")
+    assert charged == reserved == 2 * 2**20
