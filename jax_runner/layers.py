@@ -262,7 +262,32 @@ def cudnn_attention(
     queries: jax.Array, keys: jax.Array, values: jax.Array, _precision: Any, is_causal: bool
 ) -> jax.Array:
     """The same as one kernel of cuDNN, which never has the scores in memory."""
-    return jax.nn.dot_product_attention(queries, keys, values, is_causal=is_causal, implementation="cudnn")
+    attend = of_cudnn if queries.shape[1] % 2 == 0 else of_cudnn_with_odd_gradients
+    attended: jax.Array = attend(queries, keys, values, is_causal)
+    return attended
+
+
+def of_cudnn(queries: jax.Array, keys: jax.Array, values: jax.Array, is_causal: bool, **lengths: Any) -> jax.Array:
+    return jax.nn.dot_product_attention(queries, keys, values, is_causal=is_causal, implementation="cudnn", **lengths)
+
+
+def padded_to_even(queries: jax.Array, keys: jax.Array, values: jax.Array, is_causal: bool) -> jax.Array:
+    """Of an odd number of tokens, with one more at the end, whose key no query sees. Its own query sees the others: a
+    row of nothing could be 0 / 0."""
+    batch, tokens = keys.shape[:2]
+    queries, keys, values = (jnp.pad(array, ((0, 0), (0, 1), (0, 0), (0, 0))) for array in (queries, keys, values))
+    real = jnp.full((batch,), tokens, jnp.int32)
+    return of_cudnn(queries, keys, values, is_causal, key_value_seq_lengths=real)[:, :tokens]
+
+
+of_cudnn_with_odd_gradients = jax.custom_vjp(of_cudnn, nondiff_argnums=(3,))
+"""JAX refuses gradients of an odd number of tokens (docs/known-issues.md); outputs alone are of any number."""
+of_cudnn_with_odd_gradients.defvjp(
+    lambda queries, keys, values, is_causal: jax.vjp(
+        partial(padded_to_even, is_causal=is_causal), queries, keys, values
+    ),
+    lambda _is_causal, gradient, of_outputs: gradient(of_outputs),
+)
 
 
 def use_cudnn_attention(model: nnx.Module, *, on_gpu: bool) -> None:

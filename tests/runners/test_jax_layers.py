@@ -1,6 +1,7 @@
 """jax_runner/layers.py: other ways to compute a layer give what the plain one gives."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -123,20 +124,48 @@ def test_choice_of_cudnn_attention_stays_with_the_model() -> None:
     assert [layer.self_attention.attend for layer in copied.encoder.layers.values()] == [cudnn_attention] * 2
 
 
-def test_cudnn_attention_is_the_same_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU by JAX's other implementation of the same function."""
-    of_jax = jax.nn.dot_product_attention
-    monkeypatch.setattr(
-        jax.nn,
-        "dot_product_attention",
-        lambda *arrays, is_causal, implementation: of_jax(*arrays, is_causal=is_causal, implementation="xla"),
-    )
-    arrays = [jnp.asarray(DRAW.standard_normal((2, 5, 3, 8)), jnp.float32) for _ in range(3)]
+@pytest.fixture
+def cudnn_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's other implementation of the same function, which refuses what the one by cuDNN refuses."""
+    of_jax = partial(jax.nn.dot_product_attention, implementation="xla")
+
+    def of_cudnn(*arrays: jax.Array, implementation: str, **options: Any) -> jax.Array:
+        assert implementation == "cudnn"
+        compute = partial(of_jax, **options)
+
+        def forward(*arrays: jax.Array) -> Any:
+            if arrays[0].shape[1] % 2:
+                raise NotImplementedError("Unsupported sequence length")
+            return jax.vjp(compute, *arrays)
+
+        attend = jax.custom_vjp(compute)
+        attend.defvjp(forward, lambda gradient, of_outputs: gradient(of_outputs))
+        outputs: jax.Array = attend(*arrays)
+        return outputs
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", of_cudnn)
+
+
+@pytest.mark.usefixtures("cudnn_of_a_cpu")
+@pytest.mark.parametrize("tokens", [4, 5])
+def test_cudnn_attention_is_the_same_mathematics(tokens: int) -> None:
+    """Outputs and gradients, of an odd number of tokens too; vit_b_16 has 197."""
+
+    def of(attend: Any, is_causal: bool) -> list[jax.Array]:
+        def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+            outputs = attend(*arrays, None, is_causal)
+            return jnp.sin(outputs).sum(), outputs
+
+        gradients, outputs = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*arrays)
+        return [attend(*arrays, None, is_causal), outputs, *gradients]
+
+    arrays = [jnp.asarray(DRAW.standard_normal((2, tokens, 3, 8)), jnp.float32) for _ in range(3)]
     found = {}
     for is_causal in (False, True):
-        found[is_causal] = attention(*arrays, None, is_causal)
-        np.testing.assert_allclose(cudnn_attention(*arrays, None, is_causal), found[is_causal], atol=1e-6)
-    assert np.abs(found[True] - found[False]).max() > 0.01
+        found[is_causal] = of(attention, is_causal)
+        for ours, theirs in zip(of(cudnn_attention, is_causal), found[is_causal], strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert np.abs(found[True][0] - found[False][0]).max() > 0.01
 
 
 def test_sequential_has_numbers_for_functions_and_gaps() -> None:
