@@ -4,7 +4,8 @@ import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -272,6 +273,19 @@ class LaidOutByXla(OneProgram):
         """From now on."""
         self.compute, self.compiled = compute, None
         self.run = self._first_run if self.session.device.on_gpu else compute
+
+    @contextmanager
+    def using(self, compute: Any) -> Iterator[None]:
+        """For a while. What was compiled before is kept."""
+        if compute is self.compute:
+            yield
+            return
+        before = self.compute, self.run, self.compiled
+        self.use(compute)
+        try:
+            yield
+        finally:
+            self.compute, self.run, self.compiled = before
 
     def lowered(self) -> jax.stages.Lowered:
         arguments = list(self.arguments())

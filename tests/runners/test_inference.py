@@ -12,7 +12,6 @@ import pytest
 import torch
 from flax import nnx
 from jax import numpy as jnp
-from jax.experimental.layout import Format, Layout
 from numpy.typing import NDArray
 from torch._dynamo.utils import counters
 
@@ -23,11 +22,11 @@ from harness.work.folding import folded
 from harness.work.use_cases import inference as declared
 from harness.work.use_cases.inference import HOST_BATCHES
 from harness.work.weights import inference_weight
-from jax_runner.device import Device as JaxDevice
 from jax_runner.use_cases import inference as jax_inference
 from jax_runner.weights import arrays_of
 from jax_runner.weights import store_as as jax_store_as
 from tests.made.captures import allow_captures, only_trace
+from tests.made.laid_out import OnGpu, backwards, kernels_in_memory
 from tests.made.sessions import build, make_session, measure, with_pretrained, with_small_images
 from torch_runner.folding import without_batch_norm
 from torch_runner.use_cases import inference as torch_inference
@@ -315,50 +314,33 @@ def test_jax_keeps_weights_out_of_the_program() -> None:
     assert sum(argument.size for argument in arguments) == 26_010 + 1 + 8 * 28 * 28
 
 
-class OnGpu(JaxDevice):
-    """A CPU that is treated as a GPU."""
-
-    on_gpu = True
+def as_on_gpu(session: Session[Any]) -> Any:
+    return build(replace(session, device=OnGpu()))
 
 
-def program_as_on_gpu(**arguments: Any) -> Any:
-    return build(replace(make_session("jax", "inference", **arguments), device=OnGpu()))
-
-
-def backwards(array: jax.Array) -> Format:
-    """What XLA might choose: in memory the first axis is the innermost."""
-    return Format(Layout(tuple(reversed(range(array.ndim)))), array.sharding)
-
-
-def kernels_in_memory(program: Any) -> set[tuple[int, ...]]:
-    """The order of the axes of all convolutions' kernels, the outermost first."""
-    kernels = (leaf for leaf in jax.tree.leaves(program.weights) if leaf.ndim == 4)
-    return {kernel.format.layout.major_to_minor for kernel in kernels}
-
-
-def test_jax_moves_weights_once_to_where_xla_wants_them() -> None:
+def test_jax_moves_weights_once_to_where_xla_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled once, then untimed copies, then nothing but calls of what was compiled; and the same outputs."""
-    expected = build(make_session("jax", "inference", precision="fp64")).parity()["outputs"]
-    program = program_as_on_gpu(precision="fp64")
-    weights = jax.device_get(program.weights)
-    program.use(jax.jit(program.forward, in_shardings=(None, jax.tree.map(backwards, program.weights), None)))
+    session = make_session("jax", "inference", precision="fp64")
+    plain: Any = build(session)
+    expected = plain.parity()["outputs"]
+    monkeypatch.setattr(jax_inference, "FREE", backwards(plain.weights))
+    program = as_on_gpu(session)
     program.compile()
-    assert kernels_in_memory(program) == {(0, 1, 2, 3)}
+    assert kernels_in_memory(program.weights) == {(0, 1, 2, 3)}
     program.place()
-    assert kernels_in_memory(program) == {(3, 2, 1, 0)}
+    assert kernels_in_memory(program.weights) == {(3, 2, 1, 0)}
     programs = program.session.device.compilations()
     np.testing.assert_allclose(program.parity()["outputs"], expected, rtol=1e-12)
     assert program.session.device.compilations() == programs
     assert isinstance(program.run, jax.stages.Compiled)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(program.weights), weights)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(program.weights), jax.device_get(plain.weights))
     program.check()
 
 
 def test_jax_leaves_it_to_xla_how_weights_lie_on_a_gpu() -> None:
-    """And a step that nobody has compiled does it by itself. This XLA lays them out as they are."""
-    program = program_as_on_gpu()
+    """And a step that nobody has compiled does it by itself. This XLA leaves them as they are."""
+    session = make_session("jax", "inference")
+    program = as_on_gpu(session)
     assert program.lowered().as_text().count('layout_mode = "auto"') == len(jax.tree.leaves(program.weights))
-    np.testing.assert_array_equal(
-        program.parity()["outputs"], build(make_session("jax", "inference")).parity()["outputs"]
-    )
+    np.testing.assert_array_equal(program.parity()["outputs"], build(session).parity()["outputs"])
     assert isinstance(program.run, jax.stages.Compiled)
