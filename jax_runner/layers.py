@@ -250,12 +250,33 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, precision:
     """softmax(Q K^T / sqrt(features)) V, written out; causal, no query sees a key behind its own place. The softmax is
     in float32 at least; jax.nn.dot_product_attention would make it float32 in double precision, too."""
     wide = jnp.promote_types(queries.dtype, jnp.float32)
-    scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, precision=precision, preferred_element_type=wide)
+    scores = (product if queries.dtype == wide else product_of_halves)(queries, keys, precision)
     scores /= jnp.sqrt(jnp.asarray(queries.shape[-1], wide))
     if is_causal:
         scores = jnp.where(jnp.tri(queries.shape[1], keys.shape[1], dtype=bool), scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1)
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(values.dtype), values, precision=precision)
+
+
+def product(queries: jax.Array, keys: jax.Array, precision: Any) -> jax.Array:
+    """Q K^T, [batch, heads, queries, keys], in float32 at least."""
+    wide = jnp.promote_types(queries.dtype, jnp.float32)
+    return jnp.einsum("bqhd,bkhd->bhqk", queries, keys, precision=precision, preferred_element_type=wide)
+
+
+def gradients_of_halves(precision: Any, operands: tuple[jax.Array, jax.Array], of_scores: jax.Array) -> Any:
+    queries, keys = operands
+    rounded = of_scores.astype(queries.dtype)
+    of_queries = jnp.einsum("bhqk,bkhd->bqhd", rounded, keys, precision=precision)
+    return of_queries, jnp.einsum("bhqk,bqhd->bkhd", rounded, queries, precision=precision)
+
+
+product_of_halves = jax.custom_vjp(product, nondiff_argnums=(2,))
+"""`product` of bf16 or fp16, whose gradients are products of these, too, as in fused kernels: the scores' gradient is
+rounded. JAX would make products of float32 of them."""
+product_of_halves.defvjp(
+    lambda queries, keys, precision: (product(queries, keys, precision), (queries, keys)), gradients_of_halves
+)
 
 
 def cudnn_attention(
