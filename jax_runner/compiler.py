@@ -30,6 +30,11 @@ IN_GRAPHS = (
 convolutional network falls apart into pieces that are shorter than the five operations from which on XLA makes a graph
 by itself; without loops the host starts every round of `scan` and `map`. Collectives stay outside."""
 
+COMBINED_BYTES = 2**20
+"""Of gradients that a mode which overlaps sends in one all-reduce: the size of the first bucket of PyTorch's
+DistributedDataParallel (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES). By itself XLA sends all gradients of a small
+model at once, when the backward pass is over."""
+
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"  # jax/_src/dispatch.py
 TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
 
@@ -66,6 +71,7 @@ def compiler_options(mode: Mode, device: HasGpu) -> Options:
         options[f"xla_gpu_force_conv_{mode.layout}"] = True
     if mode.overlaps:
         options["xla_gpu_enable_latency_hiding_scheduler"] = True
+        options["xla_gpu_all_reduce_combine_threshold_bytes"] = COMBINED_BYTES
     if options and not device.on_gpu:
         raise Refused(f"execution mode {mode.name} needs an NVIDIA GPU: it is an option of XLA for GPUs")
     if reason := why_not_known(tuple(options.items())):
