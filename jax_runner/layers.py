@@ -156,6 +156,33 @@ def write_as(model: nnx.Module, formulation: str, *, on_gpu: bool) -> None:
         change(model)
 
 
+# ReLU
+
+
+@jax.custom_vjp
+def relu_of_output(x: jax.Array) -> jax.Array:
+    """ReLU, of which only the output is kept for the backward pass, as in PyTorch's autograd. XLA would make `x > 0` of
+    `relu(x) > 0`, and keep the input, too."""
+    return jnp.maximum(x, 0)
+
+
+def relu_and_kept(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    output = jnp.maximum(x, 0)
+    return output, jax.lax.optimization_barrier(output)
+
+
+relu_of_output.defvjp(relu_and_kept, lambda kept, gradient: (jnp.where(kept > 0, gradient, 0),))
+
+
+def keep_outputs_of_relu(model: nnx.Module) -> None:
+    """From now on, of the model's ReLUs behind convolutions with a bias, which cuDNN then computes together. It is for
+    the gradient of a whole batch: below vmap cuDNN has no such call, and XLA changes layouts more often."""
+    modules: Any = [module for _, module in nnx.iter_modules(model)]
+    for module in modules:
+        if hasattr(module, "relu"):
+            module.relu = relu_of_output
+
+
 # Convolutions
 
 

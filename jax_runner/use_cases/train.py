@@ -60,7 +60,7 @@ from harness.work.use_cases.train import (
 from jax_runner.augment import augmented
 from jax_runner.compiler import FREE, LaidOutByXla, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
-from jax_runner.layers import write_as
+from jax_runner.layers import keep_outputs_of_relu, write_as
 from jax_runner.models import aggregation_of, attention_of, make_model
 from jax_runner.optimizer import first_gradients, make_optimizer, moments
 from jax_runner.several_devices import (
@@ -438,6 +438,7 @@ class Problem:
         self.task = make_task(session, self.dtype, given)
         self.model = make_model(session, dtypes)
         write_as(self.model, formulation, on_gpu=session.device.on_gpu)
+        keep_outputs_of_relu(self.model)
         self.graphdefs = {
             training: nnx.graphdef(nnx.view(self.model, use_running_average=not training, raise_if_not_found=False))
             for training in (True, False)

@@ -15,10 +15,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from harness.errors import Refused
 from harness.work.declared import BatchNorm
 from jax_runner.device import FLOAT64, model_dtypes
-from jax_runner.layers import Layers, Sequential, attention, cudnn_attention, taps, use_cudnn_attention, use_taps
+from jax_runner.layers import (
+    Layers,
+    Sequential,
+    attention,
+    cudnn_attention,
+    relu_of_output,
+    taps,
+    use_cudnn_attention,
+    use_taps,
+)
 from jax_runner.models import without_values
 from jax_runner.models.imagenet100 import MobileNetV3, VisionTransformer
 from jax_runner.weights import arrays_of, load_initial_weights
+from tests.made.sessions import build, make_session
 
 DRAW = np.random.default_rng(0)
 
@@ -204,6 +214,28 @@ def test_cudnn_attention_is_the_same_mathematics(tokens: int) -> None:
         for ours, theirs in zip(of(cudnn_attention, is_causal), found[is_causal], strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
     assert np.abs(found[True][0] - found[False][0]).max() > 0.01
+
+
+def test_relu_keeps_its_output_alone() -> None:
+    """And has the same gradients, also at zero and of what is no number."""
+    x = jnp.asarray([-2.0, -0.0, 0.0, 0.5, 3.0, jnp.inf, jnp.nan])
+    of_outputs = jnp.arange(1.0, 8.0)
+    (plain, plain_pullback), (ours, pullback) = jax.vjp(nnx.relu, x), jax.vjp(relu_of_output, x)
+    np.testing.assert_array_equal(ours, plain)
+    np.testing.assert_array_equal(pullback(of_outputs)[0], [0, 0, 0, 4, 5, 6, 0])
+    np.testing.assert_array_equal(pullback(of_outputs)[0], plain_pullback(of_outputs)[0])
+    (kept,) = (leaf for leaf in jax.tree.leaves(pullback) if leaf.shape == x.shape)
+    np.testing.assert_array_equal(kept, ours)
+    # Or XLA would find out that it is the input's sign, too.
+    gradient = jax.jit(jax.grad(lambda x: relu_of_output(x).sum()))
+    assert "optimization_barrier" in gradient.lower(x).as_text()
+
+
+def test_gradients_of_a_whole_batch_keep_outputs_of_relu() -> None:
+    train, by_sample = (
+        build(make_session("jax", use_case, benchmark="cifar10")) for use_case in ("train", "per_sample_gradients")
+    )
+    assert (train.problem.model.relu, by_sample.problem.model.relu) == (relu_of_output, nnx.relu)
 
 
 def test_sequential_has_numbers_for_functions_and_gaps() -> None:
