@@ -4,14 +4,16 @@ import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.monitoring
 import jaxlib.version
+from jax.experimental.layout import Format, Layout
 
 from harness.errors import CheckFailed, Refused
 from harness.measure.program import Session
@@ -27,6 +29,11 @@ IN_GRAPHS = (
 """Kinds of operations that may be captured; by XLA's names, without a plus. Without convolutions a step of a
 convolutional network falls apart into pieces that are shorter than the five operations from which on XLA makes a graph
 by itself; without loops the host starts every round of `scan` and `map`. Collectives stay outside."""
+
+COMBINED_BYTES = 2**20
+"""Of gradients that a mode which overlaps sends in one all-reduce: the size of the first bucket of PyTorch's
+DistributedDataParallel (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES). By itself XLA sends all gradients of a small
+model at once, when the backward pass is over."""
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"  # jax/_src/dispatch.py
 TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
@@ -64,6 +71,7 @@ def compiler_options(mode: Mode, device: HasGpu) -> Options:
         options[f"xla_gpu_force_conv_{mode.layout}"] = True
     if mode.overlaps:
         options["xla_gpu_enable_latency_hiding_scheduler"] = True
+        options["xla_gpu_all_reduce_combine_threshold_bytes"] = COMBINED_BYTES
     if options and not device.on_gpu:
         raise Refused(f"execution mode {mode.name} needs an NVIDIA GPU: it is an option of XLA for GPUs")
     if reason := why_not_known(tuple(options.items())):
@@ -236,3 +244,85 @@ class OneProgram(ABC):
     def graphs(self) -> dict[str, Any]:
         """Asked for once: it takes a compilation."""
         return witness_of_graphs(self.lowered(), self.session.mode) if self.session.device.on_gpu else {}
+
+
+# How arrays that stay on a GPU lie in its memory.
+
+FREE = Format(Layout.AUTO)
+"""XLA lays these arrays out as the program wants them."""
+
+
+class LaidOutByXla(OneProgram):
+    """A program whose weights, and what is kept with them, lie in a GPU's memory as XLA wants them for this program. As
+    JAX lays arrays out by itself, XLA transposes the kernels of convolutions in every call. It is what channels_last is
+    to PyTorch's weights.
+
+    Such a step is compiled before its first call, and the arrays are moved in between. On a CPU it is a jitted function
+    like any other.
+    """
+
+    LAID_OUT: ClassVar[str]
+    """The attribute that holds these arrays."""
+    POSITION: ClassVar[int]
+    """Theirs among the arguments."""
+    compute: Any
+    """Jitted, with FREE for these arrays where there is a GPU."""
+    run: Any
+    """What `step` calls: `compute`, or what was compiled of it."""
+    compiled: jax.stages.Compiled | None = None
+
+    @abstractmethod
+    def arguments(self) -> tuple[Any, ...]:
+        """Of the next call."""
+
+    def use(self, compute: Any) -> None:
+        """From now on."""
+        self.compute, self.compiled = compute, None
+        self.run = self._first_run if self.session.device.on_gpu else compute
+
+    @contextmanager
+    def using(self, compute: Any) -> Iterator[None]:
+        """For a while. What was compiled before is kept."""
+        if compute is self.compute:
+            yield
+            return
+        before = self.compute, self.run, self.compiled
+        self.use(compute)
+        try:
+            yield
+        finally:
+            self.compute, self.run, self.compiled = before
+
+    def lowered(self) -> jax.stages.Lowered:
+        arguments = list(self.arguments())
+        if self.session.device.on_gpu:  # FREE is for arrays that do not lie anywhere yet
+            arguments[self.POSITION] = jax.tree.map(described, arguments[self.POSITION])
+        lowered: jax.stages.Lowered = self.compute.lower(*arguments)
+        return lowered
+
+    def compile(self) -> None:
+        if self.session.device.on_gpu:
+            self.compiled = self.lowered().compile()
+
+    def place(self) -> None:
+        """One array after the other, so that the device never holds all of them twice."""
+        if self.compiled is None:
+            return
+        formats = jax.tree.leaves(self.compiled.input_formats[0][self.POSITION])
+        leaves, structure = jax.tree.flatten(getattr(self, self.LAID_OUT))
+        setattr(self, self.LAID_OUT, None)
+        for index, wanted in enumerate(formats):
+            if leaves[index].format.layout != wanted.layout:
+                leaves[index] = jax.device_put(leaves[index], wanted)
+        setattr(self, self.LAID_OUT, jax.tree.unflatten(structure, leaves))
+        self.run = self.compiled
+
+    def _first_run(self, *_arguments: Any) -> Any:
+        """Of whoever calls `step` without `compile` and `place` before it."""
+        self.compile()
+        self.place()
+        return self.run(*self.arguments())
+
+
+def described(array: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding, weak_type=array.weak_type)

@@ -87,8 +87,8 @@ def rows_of(start: jax.Array, count: jax.Array, capacity: int) -> tuple[jax.Arra
     first one, of padding), and whether it is any graph's; and where each graph ends, [graphs]."""
     end = jnp.cumsum(count, dtype=jnp.int32)
     place = jnp.arange(capacity, dtype=jnp.int32)
-    # The default method of searchsorted is a loop on the device.
-    graph = jnp.searchsorted(end, place, side="right", method="sort").astype(jnp.int32)
+    # The default method of searchsorted is a loop on the device; to sort takes several kernels, to compare all is one.
+    graph = jnp.searchsorted(end, place, side="right", method="compare_all").astype(jnp.int32)
     is_real = graph < len(count)
     known = jnp.minimum(graph, len(count) - 1)
     row = jnp.where(is_real, start[known] + place - (end - count)[known], 0)

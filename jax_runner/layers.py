@@ -156,6 +156,33 @@ def write_as(model: nnx.Module, formulation: str, *, on_gpu: bool) -> None:
         change(model)
 
 
+# ReLU
+
+
+@jax.custom_vjp
+def relu_of_output(x: jax.Array) -> jax.Array:
+    """ReLU, of which only the output is kept for the backward pass, as in PyTorch's autograd. XLA would make `x > 0` of
+    `relu(x) > 0`, and keep the input, too."""
+    return jnp.maximum(x, 0)
+
+
+def relu_and_kept(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    output = jnp.maximum(x, 0)
+    return output, jax.lax.optimization_barrier(output)
+
+
+relu_of_output.defvjp(relu_and_kept, lambda kept, gradient: (jnp.where(kept > 0, gradient, 0),))
+
+
+def keep_outputs_of_relu(model: nnx.Module) -> None:
+    """From now on, of the model's ReLUs behind convolutions with a bias, which cuDNN then computes together. It is for
+    the gradient of a whole batch: below vmap cuDNN has no such call, and XLA changes layouts more often."""
+    modules: Any = [module for _, module in nnx.iter_modules(model)]
+    for module in modules:
+        if hasattr(module, "relu"):
+            module.relu = relu_of_output
+
+
 # Convolutions
 
 
@@ -250,7 +277,7 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, precision:
     """softmax(Q K^T / sqrt(features)) V, written out; causal, no query sees a key behind its own place. The softmax is
     in float32 at least; jax.nn.dot_product_attention would make it float32 in double precision, too."""
     wide = jnp.promote_types(queries.dtype, jnp.float32)
-    scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, precision=precision, preferred_element_type=wide)
+    scores = (product if queries.dtype == wide else product_of_halves)(queries, keys, precision)
     scores /= jnp.sqrt(jnp.asarray(queries.shape[-1], wide))
     if is_causal:
         scores = jnp.where(jnp.tri(queries.shape[1], keys.shape[1], dtype=bool), scores, -jnp.inf)
@@ -258,11 +285,57 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, precision:
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(values.dtype), values, precision=precision)
 
 
+def product(queries: jax.Array, keys: jax.Array, precision: Any) -> jax.Array:
+    """Q K^T, [batch, heads, queries, keys], in float32 at least."""
+    wide = jnp.promote_types(queries.dtype, jnp.float32)
+    return jnp.einsum("bqhd,bkhd->bhqk", queries, keys, precision=precision, preferred_element_type=wide)
+
+
+def gradients_of_halves(precision: Any, operands: tuple[jax.Array, jax.Array], of_scores: jax.Array) -> Any:
+    queries, keys = operands
+    rounded = of_scores.astype(queries.dtype)
+    of_queries = jnp.einsum("bhqk,bkhd->bqhd", rounded, keys, precision=precision)
+    return of_queries, jnp.einsum("bhqk,bqhd->bkhd", rounded, queries, precision=precision)
+
+
+product_of_halves = jax.custom_vjp(product, nondiff_argnums=(2,))
+"""`product` of bf16 or fp16, whose gradients are products of these, too, as in fused kernels: the scores' gradient is
+rounded. JAX would make products of float32 of them."""
+product_of_halves.defvjp(
+    lambda queries, keys, precision: (product(queries, keys, precision), (queries, keys)), gradients_of_halves
+)
+
+
 def cudnn_attention(
     queries: jax.Array, keys: jax.Array, values: jax.Array, _precision: Any, is_causal: bool
 ) -> jax.Array:
     """The same as one kernel of cuDNN, which never has the scores in memory."""
-    return jax.nn.dot_product_attention(queries, keys, values, is_causal=is_causal, implementation="cudnn")
+    attend = of_cudnn if queries.shape[1] % 2 == 0 else of_cudnn_with_odd_gradients
+    attended: jax.Array = attend(queries, keys, values, is_causal)
+    return attended
+
+
+def of_cudnn(queries: jax.Array, keys: jax.Array, values: jax.Array, is_causal: bool, **lengths: Any) -> jax.Array:
+    return jax.nn.dot_product_attention(queries, keys, values, is_causal=is_causal, implementation="cudnn", **lengths)
+
+
+def padded_to_even(queries: jax.Array, keys: jax.Array, values: jax.Array, is_causal: bool) -> jax.Array:
+    """Of an odd number of tokens, with one more at the end, whose key no query sees. Its own query sees the others: a
+    row of nothing could be 0 / 0."""
+    batch, tokens = keys.shape[:2]
+    queries, keys, values = (jnp.pad(array, ((0, 0), (0, 1), (0, 0), (0, 0))) for array in (queries, keys, values))
+    real = jnp.full((batch,), tokens, jnp.int32)
+    return of_cudnn(queries, keys, values, is_causal, key_value_seq_lengths=real)[:, :tokens]
+
+
+of_cudnn_with_odd_gradients = jax.custom_vjp(of_cudnn, nondiff_argnums=(3,))
+"""JAX refuses gradients of an odd number of tokens (docs/known-issues.md); outputs alone are of any number."""
+of_cudnn_with_odd_gradients.defvjp(
+    lambda queries, keys, values, is_causal: jax.vjp(
+        partial(padded_to_even, is_causal=is_causal), queries, keys, values
+    ),
+    lambda _is_causal, gradient, of_outputs: gradient(of_outputs),
+)
 
 
 def use_cudnn_attention(model: nnx.Module, *, on_gpu: bool) -> None:

@@ -80,8 +80,8 @@ def own_part(tree: Any) -> Any:
 
 
 def sum_over_devices(tree: Any) -> Any:
-    """To be called in `on_every_device`. XLA makes as few collective operations of all leaves as it sees fit, without
-    copying them into one vector."""
+    """To be called in `on_every_device`. XLA makes as few collective operations of all leaves as it sees fit, and
+    copies those of one operation into one vector."""
     return jax.lax.psum(tree, AXIS)
 
 

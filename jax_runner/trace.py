@@ -110,7 +110,7 @@ def _programs(modules: set[str]) -> Iterator[str]:
 
 # What is in XLA's operations, by the text of the compiled program.
 
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?:\([^=]*?\)|\S+) (?P<opcode>[a-z][\w-]*)\(")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?:\(.*?\)|\S+) (?P<opcode>[a-z][\w-]*)\(")
 _COMPUTATION = re.compile(r"(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _PRODUCT_TARGETS = re.compile(r"(?i)gemm|matmul|conv|dot|fmha|cublas|cudnn|onednn")

@@ -38,7 +38,7 @@ AGREEMENT = 1e-4
 def with_named_sharding(program: Training) -> Training:
     """One program as for one device, on the whole batch; how the arrays lie tells XLA where to communicate."""
     replicated = NamedSharding(mesh(), REPLICATED)
-    program.compute = jax.jit(program.optimizer_step, donate_argnums=0, out_shardings=replicated)
+    program.use(jax.jit(program.optimizer_step, donate_argnums=0, out_shardings=replicated))
     return program
 
 

@@ -47,6 +47,14 @@ class Program(Protocol):
     units: Mapping[str, float] = MappingProxyType({})
     """As `Benchmark.units`, where samples differ in size: of the batches that are timed."""
 
+    def compile(self) -> None:
+        """Where a step is compiled apart from its first call. The time counts as that call's."""
+        return
+
+    def place(self) -> None:
+        """Bring what is on the device to where, or to how, the compiled step wants it; after `compile`, untimed."""
+        return
+
     def step(self) -> Any:
         """Start one call's work and return its outputs. It depends on the call before it, so that waiting for the last
         call of a block means waiting for the whole block."""

@@ -8,7 +8,7 @@ from flax import nnx
 
 from harness.work.benchmarks.cifar10 import BENCHMARK
 from harness.work.declared import BatchNorm
-from jax_runner.layers import Layers, Sequential
+from jax_runner.layers import Function, Layers, Sequential
 from jax_runner.models.pooling import avg_pool
 
 WIDTHS = (3, 32, 32, 64, 64, 128, 128, 256, 10)
@@ -24,6 +24,7 @@ class Cnn(nnx.Module):
 
     def __init__(self, dtypes: dict[str, Any]) -> None:
         rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
+        self.relu: Function = nnx.relu
         for number, (channels_in, channels_out) in enumerate(pairwise(WIDTHS), start=1):
             setattr(
                 self,
@@ -37,7 +38,7 @@ class Cnn(nnx.Module):
         for number in range(1, len(WIDTHS)):
             hidden = getattr(self, f"conv{number}")(hidden)
             if number < len(WIDTHS) - 1:
-                hidden = nnx.relu(hidden)
+                hidden = self.relu(hidden)
             if number in POOLED_AFTER:
                 hidden = avg_pool(hidden, (2, 2))
         return hidden.mean((1, 2))

@@ -1,9 +1,10 @@
 """Use case 5: the outputs of a batch, on one GPU.
 
 The model is in evaluation: BatchNorm takes its running statistics, if it was not folded into the convolutions. One call
-is one batch, by one jitted program that has the weights as arguments. Inputs that are on the device are normalised and
-in the model's dtype. Inputs on the host are raw and pinned; a call copies the next of a few batches to the device,
-normalises it there as a part of the program, and returns when the outputs are in the host's memory.
+is one batch, by one jitted program that has the weights as arguments; they lie in a GPU's memory as XLA wants them
+(compiler.py). Inputs that are on the device are normalised and in the model's dtype. Inputs on the host are raw and
+pinned; a call copies the next of a few batches to the device, normalises it there as a part of the program, and returns
+when the outputs are in the host's memory.
 
 In bf16 and fp16 weights and inputs are stored in half precision, where training converts float32 weights in every
 call. BatchNorm that is kept has its own numbers in float32.
@@ -40,7 +41,7 @@ from harness.work.use_cases.inference import (
     require_whole_inputs,
 )
 from harness.work.weights import inference_weight
-from jax_runner.compiler import OneProgram, details_of_compiler, jitted
+from jax_runner.compiler import FREE, LaidOutByXla, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, HALF, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
 from jax_runner.layers import write_as
@@ -56,8 +57,10 @@ def build(session: Session[Device], *, joined: bool = True) -> "Inference":
     return Inference(session)
 
 
-class Inference(OneProgram, Infers):
+class Inference(LaidOutByXla, Infers):
     """See harness/measure/program.py."""
+
+    LAID_OUT, POSITION = "weights", 1
 
     def __init__(self, session: Session[Device]) -> None:
         measurement, mode = session.measurement, session.mode
@@ -97,7 +100,8 @@ class Inference(OneProgram, Infers):
         self.count = jax.device_put(jnp.zeros((), jnp.int32), self.device)
         self.prepare = jax.jit(self._prepare)
         self.settle()
-        self.compute = jitted(self.forward, mode, session.device)
+        layouts = {"in_shardings": (None, FREE, None)} if session.device.on_gpu else {}
+        self.use(jitted(self.forward, mode, session.device, **layouts))
 
     def make_model(self, dtypes: dict[str, Any]) -> nnx.Module:
         """As it is timed. Raises Refused."""
@@ -123,7 +127,7 @@ class Inference(OneProgram, Infers):
         if self.on_host:
             self.bring(self.on_the_host[self.next_batch])
             self.next_batch = (self.next_batch + 1) % len(self.on_the_host)
-        self.count, outputs = self.compute(self.count, self.weights, self.inputs)
+        self.count, outputs = self.run(self.count, self.weights, self.inputs)
         if self.on_host:
             np.asarray(outputs)
         return self.count, outputs
@@ -144,6 +148,9 @@ class Inference(OneProgram, Infers):
         )
 
     def state(self) -> Any:
+        return self.arguments()
+
+    def arguments(self) -> tuple[Any, ...]:
         return self.count, self.weights, self.inputs
 
     def take(self, batches: Sequence[Mapping[str, NDArray[Any]]]) -> None:
@@ -199,10 +206,6 @@ class Inference(OneProgram, Infers):
 
     def model_inputs(self) -> Inputs:
         return jax.eval_shape(self._prepare, self.inputs) if self.on_host else self.inputs
-
-    def lowered(self) -> jax.stages.Lowered:
-        lowered: jax.stages.Lowered = self.compute.lower(self.count, self.weights, self.inputs)
-        return lowered
 
     def answers(self) -> Answers | None:
         if self.session.benchmark.data is None:

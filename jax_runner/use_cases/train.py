@@ -14,8 +14,9 @@ Formulations:
             as step; of graphs, XLA is told which sums are over sorted rows (graphs.py)
 
 Arrays are NHWC, which decides nothing: XLA lays out a convolution's images as it sees fit for the GPU and the dtype
-(before Hopper, NCHW for float32 and TF32), and transposes them where it must. `jit_nchw` and `jit_nhwc` force it. Nor
-does XLA take convolutions and loops into CUDA graphs by itself, so the counterpart of PyTorch's captured step is
+(before Hopper, NCHW for float32 and TF32), and transposes them where it must. `jit_nchw` and `jit_nhwc` force it. On a
+GPU, weights and what the optimizer keeps of them lie as XLA wants them from the first step on (compiler.py). Nor does
+XLA take convolutions and loops into CUDA graphs by itself, so the counterpart of PyTorch's captured step is
 `jit_graph`, not `jit` (compiler.py).
 
 On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py), after
@@ -57,9 +58,9 @@ from harness.work.use_cases.train import (
     steps_of,
 )
 from jax_runner.augment import augmented
-from jax_runner.compiler import OneProgram, details_of_compiler, jitted
+from jax_runner.compiler import FREE, LaidOutByXla, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
-from jax_runner.layers import write_as
+from jax_runner.layers import keep_outputs_of_relu, write_as
 from jax_runner.models import aggregation_of, attention_of, make_model
 from jax_runner.optimizer import first_gradients, make_optimizer, moments
 from jax_runner.several_devices import (
@@ -113,8 +114,10 @@ def build(session: Session[Device], *, joined: bool = True) -> "Training":
     return Training(session, joined=joined)
 
 
-class Training(OneProgram, Trains):
+class Training(LaidOutByXla, Trains):
     """See harness/measure/program.py."""
+
+    LAID_OUT, POSITION = "current", 0
 
     def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
         """`joined`: average the gradients over the devices, where there are several."""
@@ -159,15 +162,18 @@ class Training(OneProgram, Trains):
         }
         if not session.is_alone:
             self.details |= {"batch_norm": "local", **details_of(session)}
-        self.compute = make_train_step(self, self.steps_per_call)
+        self.use(make_train_step(self, self.steps_per_call))
         self.data = self.first_data()
         self.current = self.initial_state()
 
     def step(self) -> tuple[TrainState, jax.Array]:
-        self.current, loss = self.compute(self.current, self.data)
+        self.current, loss = self.run(self.current, self.data)
         return self.current, loss
 
     def state(self) -> tuple[TrainState, Data]:
+        return self.arguments()
+
+    def arguments(self) -> tuple[TrainState, Data]:
         return self.current, self.data
 
     def first_data(self) -> Data:
@@ -217,14 +223,13 @@ class Training(OneProgram, Trains):
     def course(self, one_step: Any, compute: Any, steps_per_call: int = 1) -> Course:
         """CHECK_STEPS steps from the initial weights, as `compute` makes them; the gradient is that of `one_step`, by
         what its optimizer keeps."""
-        self.reset()
-        after_one, _ = one_step(self.current, self.data)
-        gradients = self.to_neutral(first_gradients(self.settings, own_part(after_one.opt_state)))
-        self.reset()
-        losses = []
-        for _ in range(CHECK_STEPS // steps_per_call):
-            self.current, loss = compute(self.current, self.data)
-            losses.append(loss)
+        with self.using(one_step):
+            self.reset()
+            after_one, _ = self.step()
+            gradients = self.to_neutral(first_gradients(self.settings, own_part(after_one.opt_state)))
+        with self.using(compute):
+            self.reset()
+            losses = [self.kept(self.step()) for _ in range(CHECK_STEPS // steps_per_call)]
         weights = self.to_neutral(self.own_state().params)
         return Course(
             losses=self.session.device.mean_over_ranks(self.losses(losses)),
@@ -298,13 +303,10 @@ class Training(OneProgram, Trains):
 
         return jax.eval_shape(inputs, self.own_batches(0)[0])
 
-    def lowered(self) -> jax.stages.Lowered:
-        lowered: jax.stages.Lowered = self.compute.lower(self.current, self.data)
-        return lowered
-
     def reset(self) -> None:
         self.load(0)
         self.current = self.initial_state()
+        self.place()
 
     def kept(self, outputs: tuple[TrainState, jax.Array]) -> jax.Array:
         return outputs[1]
@@ -339,7 +341,7 @@ class Training(OneProgram, Trains):
         devices; statistics are rank 0's."""
         numbers = self.first_batch()
         steps_per_call = PARITY_STEPS if self.session.mode.formulation == "scan" else 1
-        self.compute = make_train_step(self, steps_per_call)
+        self.use(make_train_step(self, steps_per_call))
         self.reset()
         kept = [self.kept(self.step()) for _ in range(PARITY_STEPS // steps_per_call)]
         state = self.own_state()
@@ -436,6 +438,7 @@ class Problem:
         self.task = make_task(session, self.dtype, given)
         self.model = make_model(session, dtypes)
         write_as(self.model, formulation, on_gpu=session.device.on_gpu)
+        keep_outputs_of_relu(self.model)
         self.graphdefs = {
             training: nnx.graphdef(nnx.view(self.model, use_running_average=not training, raise_if_not_found=False))
             for training in (True, False)
@@ -484,7 +487,9 @@ def make_train_step(training: Training, steps_per_call: int) -> Any:
         return jax.lax.scan(lambda carry, _: training.optimizer_step(carry, data), state, None, length=steps_per_call)
 
     function = train_steps if training.session.is_alone else on_all_parts(train_steps, data_specs(training.is_resident))
-    return jitted(function, training.session.mode, training.session.device, donate_argnums=0)
+    device = training.session.device
+    layouts = {"in_shardings": (FREE, None), "out_shardings": (FREE, None)} if device.on_gpu else {}
+    return jitted(function, training.session.mode, device, donate_argnums=0, **layouts)
 
 
 # The arrays' places, in the shape of the arrays.

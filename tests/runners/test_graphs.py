@@ -156,6 +156,14 @@ def packed(framework: Framework, rows: list[int], capacity: Capacity) -> Any:
     return torch_graphs.GraphBatch(*(tensor.numpy() for tensor in found))
 
 
+def test_jax_packs_without_a_sort_a_scatter_or_a_loop() -> None:
+    """Each is several kernels of a step."""
+    batch = {name: jax.numpy.asarray(array) for name, array in TWO_GRAPHS.items()}
+    program = jax_graphs.packed.lower(batch, Capacity(9, 10)).as_text()
+    assert "stablehlo.gather" in program
+    assert [name for name in ("sort", "scatter", "while") if f"stablehlo.{name}" in program] == []
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_packing_by_hand(framework: Framework) -> None:
     """The third graph, the second, which has no edge, the first: 6 of 9 nodes and 6 of 10 edges. Of the four padded

@@ -26,6 +26,7 @@ from jax_runner.use_cases import inference as jax_inference
 from jax_runner.weights import arrays_of
 from jax_runner.weights import store_as as jax_store_as
 from tests.made.captures import allow_captures, only_trace
+from tests.made.laid_out import OnGpu, backwards, kernels_in_memory
 from tests.made.sessions import build, make_session, measure, with_pretrained, with_small_images
 from torch_runner.folding import without_batch_norm
 from torch_runner.use_cases import inference as torch_inference
@@ -311,3 +312,35 @@ def test_jax_keeps_weights_out_of_the_program() -> None:
     program: Any = build(make_session("jax", "inference"))
     arguments = jax.tree.leaves(program.lowered().in_avals)
     assert sum(argument.size for argument in arguments) == 26_010 + 1 + 8 * 28 * 28
+
+
+def as_on_gpu(session: Session[Any]) -> Any:
+    return build(replace(session, device=OnGpu()))
+
+
+def test_jax_moves_weights_once_to_where_xla_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled once, then untimed copies, then nothing but calls of what was compiled; and the same outputs."""
+    session = make_session("jax", "inference", precision="fp64")
+    plain: Any = build(session)
+    expected = plain.parity()["outputs"]
+    monkeypatch.setattr(jax_inference, "FREE", backwards(plain.weights))
+    program = as_on_gpu(session)
+    program.compile()
+    assert kernels_in_memory(program.weights) == {(0, 1, 2, 3)}
+    program.place()
+    assert kernels_in_memory(program.weights) == {(3, 2, 1, 0)}
+    programs = program.session.device.compilations()
+    np.testing.assert_allclose(program.parity()["outputs"], expected, rtol=1e-12)
+    assert program.session.device.compilations() == programs
+    assert isinstance(program.run, jax.stages.Compiled)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(program.weights), jax.device_get(plain.weights))
+    program.check()
+
+
+def test_jax_leaves_it_to_xla_how_weights_lie_on_a_gpu() -> None:
+    """And a step that nobody has compiled does it by itself. This XLA leaves them as they are."""
+    session = make_session("jax", "inference")
+    program = as_on_gpu(session)
+    assert program.lowered().as_text().count('layout_mode = "auto"') == len(jax.tree.leaves(program.weights))
+    np.testing.assert_array_equal(program.parity()["outputs"], build(session).parity()["outputs"])
+    assert isinstance(program.run, jax.stages.Compiled)

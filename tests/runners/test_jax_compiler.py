@@ -25,6 +25,10 @@ GRAPH = {
     "xla_gpu_graph_min_graph_size": 1,
 }
 TUNED = {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_cudnn_gemm_fusion_level": 2}
+OVERLAP = {
+    "xla_gpu_enable_latency_hiding_scheduler": True,
+    "xla_gpu_all_reduce_combine_threshold_bytes": 1_048_576,
+}
 
 
 class WithGpu(Device):
@@ -44,7 +48,7 @@ class OnCpu(Device):
         ("train", "jit_tuned_graph", GRAPH | TUNED),
         ("train", "jit_nchw", {"xla_gpu_force_conv_nchw": True}),
         ("train", "jit_nhwc", {"xla_gpu_force_conv_nhwc": True}),
-        ("train", "jit_overlap", {"xla_gpu_enable_latency_hiding_scheduler": True}),
+        ("train", "jit_overlap", OVERLAP),
         ("train", "scan", {}),
         ("train", "scan_graph", GRAPH),
         ("many_models", "unrolled", {}),

@@ -213,6 +213,8 @@ ENTRY %main (a: f32[8,4], b: f32[4,2]) -> f32[2,8] {
   %custom-call.8 = f32[2,8]{1,0} custom-call(%loop_add_fusion.2), custom_call_target="xla_ffi_python_cpu_callback"
   %all-reduce.1 = f32[2,8]{1,0} all-reduce(%loop_add_fusion.2), replica_groups={}, to_apply=%region
   %while.1 = (s32[], f32[2,8]{1,0}) while(%tuple), condition=%cond, body=%body
+  %while.2 = (s32[], f32[2]{0}, f32[2]{0}, f32[2]{0}, f32[2]{0}, /*index=5*/f32[2]{0}) while(%six), body=%body
+  %all-reduce-start.2 = ((f32[2,8]{1,0}), f32[2,8]{1,0}) all-reduce-start(%copy.9), to_apply=%region
   ROOT %copy.3 = f32[2,8]{1,0} copy(%all-reduce.1)
 }
 """
@@ -231,11 +233,29 @@ def test_the_compiled_program_tells_what_a_fusion_holds() -> None:
         "cublas-gemm.1": "product",
         "custom-call.7": "traffic",
         "all-reduce.1": "communication",
+        "all-reduce-start.2": "communication",
         "copy.3": "layout",
     }
     assert {name: classes[name] for name in wanted} == wanted
     assert "custom-call.8" not in classes and class_of("custom-call.8") == "other"  # what it does is not guessed
-    assert containers == {"while.1"}
+    assert containers == {"while.1", "while.2"}
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_loop_is_a_container_however_much_it_carries(count: int) -> None:
+    """XLA numbers the parts of a tuple from the sixth on, in comments with an equals sign."""
+    import jax
+    from jax import numpy as jnp
+
+    from jax_runner.trace import classes_of
+
+    def looped(*carried: Any) -> Any:
+        return jax.lax.fori_loop(0, 10, lambda _, arrays: tuple(jnp.tanh(array @ array) for array in arrays), carried)
+
+    program = jax.jit(looped).lower(*[jnp.ones((32, 32))] * count).compile().as_text()
+    assert program is not None and ("/*index=5*/" in program) == (count > 3)
+    _, containers = classes_of([program])
+    assert any(name.startswith("while") for name in containers)
 
 
 def test_an_operation_that_runs_on_in_other_threads_ends_where_the_profiler_says() -> None:

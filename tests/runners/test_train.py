@@ -22,6 +22,7 @@ from harness.work.closeness import relative_error
 from harness.work.use_cases.train import USE_CASE
 from jax_runner.use_cases import train as jax_train
 from tests.made.captures import allow_captures, only_trace
+from tests.made.laid_out import OnGpu, backwards, kernels_in_memory
 from tests.made.sessions import build, make_session, measure, with_small_images
 from torch_runner.use_cases import train as torch_train
 
@@ -290,6 +291,39 @@ def test_timed_step_gets_and_returns_plain_containers() -> None:
     assert is_plain(program.state())
     assert is_plain(jax.eval_shape(program.compute, *program.state()))
     assert not is_plain(nnx.state(program.model))
+
+
+@pytest.mark.parametrize("mode", ["jit", "scan"])
+def test_jax_state_lies_as_xla_wants_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same training, from each reset to the evaluation, and the check passes."""
+    session = make_session("jax", "train", precision="fp64", execution_mode=mode)
+    plain: Any = build(session)
+    monkeypatch.setattr(jax_train, "FREE", backwards(plain.current))
+    program: Any = build(replace(session, device=OnGpu()))
+    program.compile()
+    program.place()
+    assert kernels_in_memory(program.current) == {(3, 2, 1, 0)}
+    programs = program.session.device.compilations()
+    of_step = program.step()[1]
+    assert (program.session.device.compilations(), type(program.run)) == (programs, jax.stages.Compiled)
+    np.testing.assert_allclose(of_step, plain.step()[1], rtol=1e-12)
+    program.check()
+    for each in (program, plain):
+        each.reset()
+    for _ in range(2):
+        np.testing.assert_allclose(program.step()[1], plain.step()[1], rtol=1e-12)
+    assert kernels_in_memory(program.current) == {(3, 2, 1, 0)}
+    np.testing.assert_allclose(program.evaluate()[:2], plain.evaluate()[:2], rtol=1e-12)
+    ours, theirs = program.parity(), plain.parity()
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_jax_leaves_it_to_xla_how_the_state_lies_on_a_gpu() -> None:
+    """What comes in and what goes out, so that it can be donated."""
+    program: Any = build(replace(make_session("jax", "train"), device=OnGpu()))
+    text, leaves = program.lowered().as_text(), len(jax.tree.leaves(program.current))
+    assert text.count('layout_mode = "auto"') == 2 * leaves
 
 
 def is_plain(tree: Any) -> bool:

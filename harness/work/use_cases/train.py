@@ -104,6 +104,7 @@ USE_CASE = UseCase(
             *jax_modes("step", "jit"),
             Mode(name="jit_nchw", formulation="step", layout="nchw"),
             Mode(name="jit_nhwc", formulation="step", layout="nhwc"),
+            Mode(name="jit_nhwc_graph", formulation="step", layout="nhwc", graph="step"),
             Mode(name="jit_overlap", formulation="step", overlaps=True),
             Mode(name="jit_process_per_node", formulation="step", process_per_node=True),
             Mode(name="scan", formulation="scan", several_steps=True),

@@ -1,14 +1,17 @@
 """experiments.yaml: what is read, and how every mistake is answered: place, key, value, rule, valid names."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from harness.errors import ConfigError
+from harness.experiments.expand import expand_variants
 from harness.experiments.load import load_config
 from harness.experiments.source import read_source
 from harness.paths import REPOSITORY
+from harness.plan import FRAMEWORKS, Variant
 from harness.work.declared import benchmark_names
 from tests.made.config_text import MINIMAL, changed, config_of
 
@@ -26,6 +29,39 @@ def test_the_projects_own_file_is_valid() -> None:
     assert list(config.gpus) == ["any", "cpu", "rtx2080ti", "rtx3080", "a5000", "a100", "h100", "h200"]
     assert config.matrix.benchmarks == ("mnist", "cifar10")
     assert config.matrix.use_cases == (1, 3)
+
+
+def planned(number: int, *benchmarks: str) -> list[Variant]:
+    """By the project's own file, of both frameworks."""
+    config = load_config(REPOSITORY / "experiments.yaml")
+    return [
+        variant
+        for benchmark in benchmarks or [name for name in config.benchmarks if name != "synthetic"]
+        for framework in FRAMEWORKS
+        for variant in expand_variants(config, framework, benchmark, number, quick=False)
+    ]
+
+
+def test_what_every_device_refuses_is_not_planned() -> None:
+    kernels = ("cudnn", "cudnn_graph", "cudnn_compiled_graph", "flash_compiled_graph")
+    precisions = {mode: {one.precision for one in planned(1) if one.execution_mode == mode} for mode in kernels}
+    assert precisions == dict.fromkeys(kernels, {"bf16"})
+    of_ghost = {one.model for number in (3, 4) for one in planned(number) if one.execution_mode.startswith("ghost")}
+    assert of_ghost == {"cnn", "mlp", "gpt_nano", "gpt_mini", "gpt2", "gcn", "graphnet"}
+
+
+def test_a_forced_layout_is_planned_for_convolutions_on_tensor_cores_in_32_bits() -> None:
+    forced = [one for one in planned(1) if one.execution_mode in ("jit_nhwc", "jit_nhwc_graph")]
+    assert {one.precision for one in forced} == {"tf32"}
+    convolutional = [
+        "cnn",
+        "cnn",
+        "resnet18",
+        "resnet50",
+        "mobilenet_v3_small",
+        "efficientnet_b0",
+    ]  # MNIST's, CIFAR-10's
+    assert Counter(one.model for one in forced) == Counter(convolutional * 2)
 
 
 def test_values_and_defaults(tmp_path: Path) -> None:

@@ -108,6 +108,12 @@ class Work:
         self.made = 0
         self.itself = self  # as modules and compiled programs hold each other
 
+    def compile(self) -> None:
+        self.lab.note("compile")
+
+    def place(self) -> None:
+        self.lab.note("place")
+
     def step(self) -> float:
         self.made += 1
         self.lab.calls += 1
@@ -254,6 +260,9 @@ def test_the_order_of_a_measurement(lab: Lab) -> None:
     timed = before_blocks + CALLS["blocks"] + CALLS["latency"]
     assert lab.diary == [
         ("state", 0),  # waited for before the first call
+        ("compile", 0),
+        ("place", 0),
+        ("state", 0),
         ("check", 3),
         ("witness", 3),
         ("settle", 3),
@@ -286,10 +295,24 @@ def test_the_state_is_waited_for_before_the_first_cold_call(lab: Lab) -> None:
     assert everything(lab, Work(lab)).cold_call_times_s[0] == 100 * TICK_S
 
 
+def test_what_is_compiled_before_the_first_call_counts_and_what_is_placed_does_not(lab: Lab) -> None:
+    class Placing(Work):
+        def compile(self) -> None:
+            self.lab.let_pass(30)
+
+        def place(self) -> None:
+            self.lab.let_pass(500)
+            self.lab.queued_s = 5000 * TICK_S
+
+    result = everything(lab, Placing(lab))
+    assert result.cold_call_times_s == [(30 + 100) * TICK_S, 4 * TICK_S, 4 * TICK_S]
+    assert result.compile_time_s == (30 + 96) * TICK_S
+
+
 def test_a_warm_start_is_the_cold_calls_and_nothing_else(lab: Lab) -> None:
     result = measuring(session_of(lab)).cold_calls(lambda _session, *, joined=True: Work(lab, communicates=True))
     assert result == Result(cold_call_times_s=[100 * TICK_S, 4 * TICK_S, 4 * TICK_S])
-    assert (lab.diary, lab.calls) == ([("state", 0)], 3)
+    assert (lab.diary, lab.calls) == ([(what, 0) for what in ("state", "compile", "place", "state")], 3)
 
 
 def test_a_wrong_program_is_never_timed(lab: Lab) -> None:
@@ -338,9 +361,9 @@ def test_training_by_hand(lab: Lab) -> None:
     assert (second.epoch, second.train_time_s, second.train_loss) == (2, 8 * TICK_S, (1 / 3 + 1 / 4) / 2)
     assert result.time_to_target_s == 112 * TICK_S
     timed = sum(CALLS.values())
-    assert lab.diary[5:8] == [("end timing", timed), ("is finite", timed + 1), ("witness", timed + 1)]
+    assert lab.diary[8:11] == [("end timing", timed), ("is finite", timed + 1), ("witness", timed + 1)]
     timed += 1
-    assert lab.diary[8:] == [
+    assert lab.diary[11:] == [
         ("reset", timed),
         ("state", timed),  # waited for, so that every epoch starts with an idle device
         ("state", timed + 2),  # the epoch ends when all of its work is done

@@ -1,0 +1,50 @@
+"""What XLA made of some steps until they were written in another way. Only a compiler for GPUs shows it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from harness.results.program_facts import ProgramFacts
+from tests.gpu_compile.programs import Asked, ask
+
+ASKED = {
+    "vit": Asked(
+        benchmark="imagenet100", use_case=1, model="vit_b_16", batch_size=128, precision="bf16", mode="cudnn_graph"
+    ),
+    "one image": Asked(
+        benchmark="imagenet100", use_case=5, model="resnet50", batch_size=1, precision="bf16", mode="jit"
+    ),
+    "resnet18": Asked(benchmark="cifar10", use_case=1, model="resnet18", batch_size=256, precision="bf16", mode="jit"),
+    "cnn": Asked(benchmark="cifar10", use_case=1, model="cnn", batch_size=256, precision="fp32", mode="jit"),
+}
+
+
+@pytest.fixture(scope="module")
+def facts(plugin_or_skip: None) -> Mapping[str, ProgramFacts]:
+    """Of ASKED, on an H100."""
+    lines = ask("jax_runner.ahead", "h100", [one.measurement() for one in ASKED.values()])
+    return dict(zip(ASKED, map(ProgramFacts.model_validate_json, lines), strict=True))
+
+
+def test_vit_trains_with_cudnns_attention(facts: Mapping[str, ProgramFacts]) -> None:
+    """Forward and backward in each of its 12 layers. JAX refused the gradients of its 197 tokens."""
+    assert (facts["vit"].outcome, facts["vit"].reason) == ("ok", None)
+    assert facts["vit"].library_calls["attention"] == 2 * 12
+
+
+def test_inference_transposes_no_weights(facts: Mapping[str, ProgramFacts]) -> None:
+    """53 convolutions, and no kernel that only moves data. There was one for each of them."""
+    assert facts["one image"].library_calls["convolution"] == 53
+    assert (facts["one image"].classes.get("layout", 0), facts["one image"].layout_bytes) == (0, 0)
+
+
+def test_training_transposes_neither_weights_nor_their_updates(facts: Mapping[str, ProgramFacts]) -> None:
+    """85 MiB were; the optimizer has 43 MiB of weights and as many of momenta."""
+    layout_bytes = facts["resnet18"].layout_bytes
+    assert layout_bytes is not None and layout_bytes < 2**20
+
+
+def test_training_keeps_only_the_outputs_of_relu(facts: Mapping[str, ProgramFacts]) -> None:
+    """Of seven ReLUs the first two and the largest have 256 x 32 x 32 x 32 numbers, 32 MiB. The peak was 208 MiB."""
+    peak_bytes = facts["cnn"].peak_bytes
+    assert peak_bytes is not None and peak_bytes < (208 - 32) * 2**20
