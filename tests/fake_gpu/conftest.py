@@ -71,6 +71,12 @@ def on_card(library: Path) -> Environment:
 
 
 @pytest.fixture(scope="session")
+def own_variables(library: Path) -> dict[str, str]:
+    """Of a process that makes the fake itself, where these tests keep it."""
+    return child_environment() | {making.FOLDER: str(library.parent)}
+
+
+@pytest.fixture(scope="session")
 def ask(on_card: Environment) -> Started:
     """What a module of these tests answers as JSON, run as a process on the fake."""
 
