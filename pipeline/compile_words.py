@@ -19,13 +19,13 @@ DOCUMENT = REPOSITORY / "docs" / "compiled.md"
 PART = GeneratedPart(begin="<!-- compiled:begin -->", end="<!-- compiled:end -->")
 FULL = 0.9
 """Of a card's memory, from where on a program is said not to fit: its bytes are a lower bound."""
-COLUMNS = ("mode", "kernels", "library", "copies", "graphs", "outside", "memory", "built in")
+COLUMNS = ("mode", "kernels", "products", "copies", "graphs", "outside", "memory", "built in")
 MEANING = (
     "No times: what one step is made of, by the frameworks' own compilers and the calls that they make to libraries. "
-    "Kernels: all that a step starts on the GPU, JAX's loops round by round. Library: those of them that cuDNN and "
-    "cuBLAS do; a call counts as one, however many kernels it answers with. Copies: those that only move data, with "
-    "the MB that they write where known. Graphs: CUDA graphs that the host launches. Outside: what else the host "
-    "starts. Memory: of one step, at the least. Built in: on this machine's CPU."
+    "Kernels: all that a step starts on the GPU, JAX's loops round by round; a call to cuDNN or cuBLAS counts as one, "
+    "however many kernels it answers with. Products: matrix products, convolutions and attention. Copies: those that "
+    "only move data, with the MB that they write where known. Graphs: CUDA graphs that the host launches. Outside: "
+    "what else the host starts. Memory: of one step, at the least. Built in: on this machine's CPU."
 )
 
 
@@ -55,7 +55,7 @@ class Group:
         return (
             name,
             f"{one.kernels:,}",
-            f"{sum(one.library_calls.values()):,}",
+            f"{one.classes.get('product', 0):,}",
             layout,
             str(one.graphs),
             f"{one.outside_of_graphs:,}",
