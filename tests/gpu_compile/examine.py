@@ -1,7 +1,7 @@
 """A process that compiles programs for a card and holds the rules over them: `python -m tests.gpu_compile.examine`.
 
-On stdin stands a request as jax_runner/ahead.py takes it; with no measurements, the planted programs are examined. On
-stdout a line of JSON follows for each program, an Examined.
+On stdin stands a request as jax_runner/ahead.py takes it; with the word `planted`, it is the planted programs that are
+examined. On stdout a line of JSON follows for each program, an Examined.
 """
 
 import sys
@@ -49,7 +49,7 @@ def main() -> None:
         tell: Callable[[Examined], None] = lambda found: write(found.model_dump_json())  # noqa: E731
         request = Request.model_validate_json(sys.stdin.read())
         device = AbsentGpu(card(request.card))
-        if not request.measurements:
+        if sys.argv[1:] == ["planted"]:
             for found in examined_planted(device):
                 tell(found)
             return

@@ -96,12 +96,17 @@ inference; each precision. Together they take two minutes on two quiet cores."""
 
 @cache
 def plans(benchmarks: tuple[str, ...] = (), use_cases: tuple[int, ...] = (1, 3, 5, 6)) -> list[JobPlan]:
-    """JAX's, on one device, with every declared variant."""
+    """JAX's, on one device, with every declared variant; of all benchmarks, where none is named."""
+    config = load_config(REPOSITORY / "experiments.yaml")
     selection = Selection(
-        gpus=("any",), benchmarks=benchmarks, use_cases=use_cases, frameworks=("jax",), data="sample", full=True
+        gpus=("any",),
+        benchmarks=benchmarks or tuple(config.benchmarks),
+        use_cases=use_cases,
+        frameworks=("jax",),
+        data="sample",
+        full=True,
     )
-    pairs = expand(load_config(REPOSITORY / "experiments.yaml"), selection)
-    return [plan for pair in pairs for plan in pair.jobs]
+    return [plan for pair in expand(config, selection) for plan in pair.jobs]
 
 
 def measurement_of(plan: JobPlan, variant: Variant) -> Measurement:
@@ -171,11 +176,12 @@ def name_of(measurement: Measurement) -> str:
     return f"{cell.benchmark}_{cell.use_case}-{measurement.variant.key}"
 
 
-def ask(module: str, card: str, measurements: Iterable[Measurement], **more: bool) -> list[str]:
-    """A process of its own with this request; its lines. Raises AssertionError where it fails."""
+def ask(module: str, card: str, measurements: Iterable[Measurement], *words: str, **more: bool) -> list[str]:
+    """A process of its own with this request, and these words behind its name; its lines. Raises AssertionError where
+    it fails."""
     request = {"card": card, "measurements": [one.model_dump(mode="json") for one in measurements], **more}
     done = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *words],
         input=json.dumps(request),
         cwd=REPOSITORY,
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
@@ -187,7 +193,13 @@ def ask(module: str, card: str, measurements: Iterable[Measurement], **more: boo
     return done.stdout.splitlines()
 
 
-def examine(card: str, measurements: Sequence[Measurement] = ()) -> list[Examined]:
-    """The planted programs, where there are no measurements."""
-    lines = ask("tests.gpu_compile.examine", card, measurements)
-    return [Examined.model_validate_json(line) for line in lines]
+def examine(card: str, measurements: Sequence[Measurement]) -> list[Examined]:
+    """The scatter-add, and these."""
+    return [Examined.model_validate_json(line) for line in ask(EXAMINE, card, measurements)]
+
+
+def examine_planted(card: str) -> list[Examined]:
+    return [Examined.model_validate_json(line) for line in ask(EXAMINE, card, (), "planted")]
+
+
+EXAMINE = "tests.gpu_compile.examine"

@@ -16,7 +16,10 @@ pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("default::UserWarn
 def test_no_rule_is_broken_by_any_formulation(plan: JobPlan, name: str) -> None:
     """What an RTX 2080 Ti has no memory for is no fault of the program."""
     wrong = {}
-    for found in examine(name, list(each_formulation(plan, card(name)))):
+    measurements = list(each_formulation(plan, card(name)))
+    if not measurements:
+        pytest.skip(f"in fp32 and in what {name} has of half precision, nothing is declared")
+    for found in examine(name, measurements):
         left = {rule: words for rule, words in found.broken.items() if rule != TOO_LARGE or name != "rtx2080ti"}
         try:
             if found.outcome != "refused":

@@ -17,7 +17,7 @@ from tests.gpu_compile.programs import (
     SCATTER_ADD,
     Asked,
     Examined,
-    examine,
+    examine_planted,
     moved,
     name_of,
 )
@@ -61,7 +61,7 @@ def test_each_rule_fires_alone() -> None:
     """On an RTX 2080 Ti, over a planted program that breaks it and no other."""
     from tests.gpu_compile.rules import RULES
 
-    found = examine("rtx2080ti")
+    found = examine_planted("rtx2080ti")
     assert [(one.name, list(one.broken)) for one in found] == [
         (one.name, [one.name] if one.name else []) for one in found
     ]
