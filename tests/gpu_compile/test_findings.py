@@ -1,7 +1,5 @@
 """What XLA made of some steps until they were written in another way. Only a compiler for GPUs shows it."""
 
-from collections.abc import Mapping
-
 import pytest
 
 from harness.results.program_facts import ProgramFacts
@@ -19,32 +17,39 @@ ASKED = {
 }
 
 
-@pytest.fixture(scope="module")
-def facts(plugin_or_skip: None) -> Mapping[str, ProgramFacts]:
-    """Of ASKED, on an H100."""
-    lines = ask("jax_runner.ahead", "h100", [one.measurement() for one in ASKED.values()])
-    return dict(zip(ASKED, map(ProgramFacts.model_validate_json, lines), strict=True))
+nightly = pytest.mark.nightly
+"""Of what takes half a minute and more."""
 
 
-def test_vit_trains_with_cudnns_attention(facts: Mapping[str, ProgramFacts]) -> None:
+def facts(name: str) -> ProgramFacts:
+    """Of one of ASKED, on an H100."""
+    (line,) = ask("jax_runner.ahead", "h100", [ASKED[name].measurement()])
+    return ProgramFacts.model_validate_json(line)
+
+
+@nightly
+def test_vit_trains_with_cudnns_attention() -> None:
     """Forward and backward in each of its 12 layers. JAX refused the gradients of its 197 tokens."""
-    assert (facts["vit"].outcome, facts["vit"].reason) == ("ok", None)
-    assert facts["vit"].library_calls["attention"] == 2 * 12
+    vit = facts("vit")
+    assert (vit.outcome, vit.reason) == ("ok", None)
+    assert vit.library_calls["attention"] == 2 * 12
 
 
-def test_inference_transposes_no_weights(facts: Mapping[str, ProgramFacts]) -> None:
+def test_inference_transposes_no_weights() -> None:
     """53 convolutions, and no kernel that only moves data. There was one for each of them."""
-    assert facts["one image"].library_calls["convolution"] == 53
-    assert (facts["one image"].classes.get("layout", 0), facts["one image"].layout_bytes) == (0, 0)
+    one_image = facts("one image")
+    assert one_image.library_calls["convolution"] == 53
+    assert (one_image.classes.get("layout", 0), one_image.layout_bytes) == (0, 0)
 
 
-def test_training_transposes_neither_weights_nor_their_updates(facts: Mapping[str, ProgramFacts]) -> None:
+@nightly
+def test_training_transposes_neither_weights_nor_their_updates() -> None:
     """85 MiB were; the optimizer has 43 MiB of weights and as many of momenta."""
-    layout_bytes = facts["resnet18"].layout_bytes
+    layout_bytes = facts("resnet18").layout_bytes
     assert layout_bytes is not None and layout_bytes < 2**20
 
 
-def test_training_keeps_only_the_outputs_of_relu(facts: Mapping[str, ProgramFacts]) -> None:
+def test_training_keeps_only_the_outputs_of_relu() -> None:
     """Of seven ReLUs the first two and the largest have 256 x 32 x 32 x 32 numbers, 32 MiB. The peak was 208 MiB."""
-    peak_bytes = facts["cnn"].peak_bytes
+    peak_bytes = facts("cnn").peak_bytes
     assert peak_bytes is not None and peak_bytes < (208 - 32) * 2**20
