@@ -26,7 +26,7 @@ from harness.errors import Refused
 from harness.work.declared import Mode
 from torch_runner.compiler import in_mode
 from torch_runner.models import for_vmap
-from torch_runner.task import Inputs, Task, samples_of
+from torch_runner.task import Inputs, Task, in_layout, samples_of
 
 Batches = Any
 """One tensor for all models, or a list of N: a formulation takes back what it has placed or drawn itself."""
@@ -471,7 +471,7 @@ def mean_losses(task: Task, outputs: Tensor, targets: Tensor, shared: bool) -> T
 
 
 def as_channels_last(inputs: Tensor) -> Tensor:
-    return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+    return in_layout(inputs, torch.channels_last) if inputs.dim() == 4 else inputs
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

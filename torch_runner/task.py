@@ -281,5 +281,13 @@ def samples_of(inputs: Inputs) -> list[Inputs]:
     return [tree_unflatten(list(own), structure) for own in zip(*leaves, strict=True)]
 
 
+def in_layout(images: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """[batch, channels, height, width], also by its strides: of one channel both layouts are contiguous, and
+    convolutions go by the strides. Nothing is copied where that is all."""
+    if memory_format == torch.channels_last:
+        return in_layout(images.movedim(1, -1), torch.contiguous_format).movedim(-1, 1)
+    return images.contiguous().flatten(1).unflatten(1, images.shape[1:])
+
+
 def in_full_precision(outputs: Tensor) -> Tensor:
     return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs

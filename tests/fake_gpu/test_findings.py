@@ -1,20 +1,22 @@
 """What a first look at PyTorch's calls has found, and no longer may be: each of these tests failed once."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from harness.fake_gpu.calls import LAUNCHES, Call, arithmetic_of, convolution_tensors, is_convolution, is_product
 from harness.results.kernel_names import class_of
+from tests.fake_gpu.conftest import Found
 from tests.fake_gpu.steps import Step
 
-Steps = Callable[[str, Sequence[Step]], dict[str, dict[str, Any]]]
-CARD = "a100"
+Executed = Callable[[Step], list[Call]]
 
 
-def step(use_case: str, benchmark: str, model: str, mode: str, precision: str, batch_size: int, **options: Any) -> Step:
+def step_of(
+    use_case: str, benchmark: str, model: str, mode: str, precision: str, batch_size: int, **options: Any
+) -> Step:
     return Step(
         use_case=use_case,
         models=((benchmark, model),),
@@ -25,32 +27,32 @@ def step(use_case: str, benchmark: str, model: str, mode: str, precision: str, b
     )
 
 
-STREAMS = step("many_models", "synthetic", "mlp", "streams_compiled_graph", "fp32", 16, models=3)
+STREAMS = step_of("many_models", "synthetic", "mlp", "streams_compiled_graph", "fp32", 16, models=3)
 ATTENTION = [
-    step("per_sample_gradients", "imagenet100", "vit_b_16", "vmap_eager", "bf16", 2, output="norms"),
-    step("per_sample_gradients", "enwik8", "gpt_nano", "vmap_eager", "bf16", 4, output="norms"),
-    step("many_models", "enwik8", "gpt_nano", "vmap_eager", "bf16", 4, models=2),
+    step_of("per_sample_gradients", "imagenet100", "vit_b_16", "vmap_eager", "bf16", 2, output="norms"),
+    step_of("per_sample_gradients", "enwik8", "gpt_nano", "vmap_eager", "bf16", 4, output="norms"),
+    step_of("many_models", "enwik8", "gpt_nano", "vmap_eager", "bf16", 4, models=2),
 ]
 # Gradients of tables of codes are other kernels below 3,072 codes.
 GRAPHS = {
     "graphnet": [
-        step("per_sample_gradients", "molpcba", "graphnet", "vmap_eager", "fp32", batch_size, output="clipped_sum")
+        step_of("per_sample_gradients", "molpcba", "graphnet", "vmap_eager", "fp32", batch_size, output="clipped_sum")
         for batch_size in (16, 32)
     ],
-    "gcn": [step("many_models", "molpcba", "gcn", "vmap_eager", "fp32", 8, models=models) for models in (4, 8)],
+    "gcn": [step_of("many_models", "molpcba", "gcn", "vmap_eager", "fp32", 8, models=models) for models in (4, 8)],
 }
-CONVOLUTIONS = step("per_sample_gradients", "mnist", "cnn", "vmap_compiled", "bf16", 16, output="norms")
-INFERENCE = step("inference", "enwik8", "gpt_nano", "eager", "fp16", 8)
+CONVOLUTIONS = step_of("per_sample_gradients", "mnist", "cnn", "vmap_compiled", "bf16", 16, output="norms")
+INFERENCE = step_of("inference", "enwik8", "gpt_nano", "eager", "fp16", 8)
 ALL = [STREAMS, *ATTENTION, *GRAPHS["graphnet"], *GRAPHS["gcn"], CONVOLUTIONS, INFERENCE]
 
 
 @pytest.fixture(scope="module")
-def found(steps: Steps) -> Callable[[Step], list[Call]]:
+def executed(found: Found) -> Executed:
     """What one warm step runs on the device."""
-    answers = steps(CARD, ALL)
+    answers = found(ALL)
 
-    def calls(wanted: Step) -> list[Call]:
-        answer = answers[wanted.name]
+    def calls(step: Step) -> list[Call]:
+        answer = answers[step.name]
         assert answer["outcome"] == "ok", answer["reason"]
         assert answer["faults"] == []
         return [Call(*parts) for parts in answer["executed"]]
@@ -58,30 +60,30 @@ def found(steps: Steps) -> Callable[[Step], list[Call]]:
     return calls
 
 
-def test_compiled_streams_are_joined(found: Callable[[Step], list[Call]]) -> None:
+def test_compiled_streams_are_joined(executed: Executed) -> None:
     """Or the capture ends with unjoined work. Each of three models has a stream of its own, beside the main one."""
-    assert len({call.fields["stream"] for call in found(STREAMS) if call.kind in LAUNCHES}) == 4
+    assert len({call.fields["stream"] for call in executed(STREAMS) if call.kind in LAUNCHES}) == 4
 
 
-@pytest.mark.parametrize("wanted", ATTENTION, ids=lambda wanted: wanted.name)
-def test_attention_below_vmap_is_of_bf16(wanted: Step, found: Callable[[Step], list[Call]]) -> None:
-    assert {arithmetic_of(call) for call in found(wanted) if is_product(call)} == {"bf16 x bf16 -> f32"}
+@pytest.mark.parametrize("step", ATTENTION, ids=lambda step: step.name)
+def test_attention_below_vmap_is_of_bf16(step: Step, executed: Executed) -> None:
+    assert {arithmetic_of(call) for call in executed(step) if is_product(call)} == {"bf16 x bf16 -> f32"}
 
 
 @pytest.mark.parametrize("model", GRAPHS)
-def test_a_vmapped_step_of_graphs_has_no_loop(model: str, found: Callable[[Step], list[Call]]) -> None:
+def test_a_vmapped_step_of_graphs_has_no_loop(model: str, executed: Executed) -> None:
     """Over graphs, or over models: not one more call for each further one, but for larger numbers that are sorted."""
-    few, many = (len(found(wanted)) for wanted in GRAPHS[model])
+    few, many = (len(executed(step)) for step in GRAPHS[model])
     assert 0 <= many - few < {"graphnet": 16, "gcn": 4}[model]
 
 
-def test_vmapped_convolutions_stay_nchw(found: Callable[[Step], list[Call]]) -> None:
-    convolutions = [call for call in found(CONVOLUTIONS) if is_convolution(call)]
+def test_vmapped_convolutions_stay_nchw(executed: Executed) -> None:
+    convolutions = [call for call in executed(CONVOLUTIONS) if is_convolution(call)]
     layouts = [tensor.layout for call in convolutions for tensor in convolution_tensors(call).values()]
     assert "nchw" in layouts and set(layouts) <= {"nchw", "either"}
 
 
-def test_inference_in_half_precision_converts_nothing(found: Callable[[Step], list[Call]]) -> None:
-    kernels = [call.what for call in found(INFERENCE) if call.kind == "kernel"]
+def test_inference_in_half_precision_converts_nothing(executed: Executed) -> None:
+    kernels = [call.what for call in executed(INFERENCE) if call.kind == "kernel"]
     assert kernels
     assert [name for name in kernels if class_of(name) == "layout"] == []

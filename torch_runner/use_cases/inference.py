@@ -47,7 +47,7 @@ from torch_runner.device import HALF, Device, compute_dtype, model_dtype
 from torch_runner.folding import without_batch_norm
 from torch_runner.graphs import use_sorted_sums
 from torch_runner.models import aggregation_of, attention_of, make_model
-from torch_runner.task import Batch, Inputs, Task, make_task, to_device
+from torch_runner.task import Batch, Inputs, Task, in_layout, make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, store_as, to_neutral
 
 NOT_PINNED = "not pinned: without a GPU there is nothing to copy to"
@@ -249,4 +249,4 @@ class Prepare(nn.Module):
     def stored(self, inputs: Tensor) -> Tensor:
         if inputs.is_floating_point():
             inputs = inputs.to(self.dtype)
-        return inputs.contiguous(memory_format=self.memory_format) if inputs.dim() == 4 else inputs
+        return in_layout(inputs, self.memory_format) if inputs.dim() == 4 else inputs
