@@ -85,7 +85,6 @@ def time_load(program: Trains, wait: Wait, first_step: int) -> tuple[int, float]
     return count, perf_counter() - start
 
 
-NO_COUNTER = "the GPU has no energy counter"
 BESIDE_ANOTHER = "the other one of two processes that take turns was on the device too"
 
 
@@ -347,7 +346,7 @@ def _measure_energy(
     """
     counts = bool(found := gpu.joules_of_each()) and None not in found
     if not _any(counts, agree):
-        return Energy(absent=gpu.absent or NO_COUNTER)
+        return Energy(absent=gpu.why_no_energy())
     channel.progress("energy", 0, blocks)
     _collect_garbage()
     agree(0.0)
@@ -360,7 +359,7 @@ def _measure_energy(
     counted = list(zip(joules_before, joules_after, strict=True))
     joules = [after - before for before, after in counted if before is not None and after is not None]
     if not joules or len(joules) < len(counted):
-        return Energy(absent=gpu.absent or NO_COUNTER)
+        return Energy(absent=gpu.why_no_energy())
     return Energy(
         gross_joules=math.fsum(joules),
         devices_gross_joules=joules if len(joules) > 1 else [],

@@ -60,6 +60,8 @@ EXCLUSIVE_MODES = ("exclusive_thread", "exclusive_process")
 """A second process finds no device."""
 
 
+NO_ENERGY = "the GPU gives no energy"
+
 HIDDEN = ("", "-1", "NoDevFiles")
 """In CUDA_VISIBLE_DEVICES: no GPU from here on. The last is what Slurm sets for a job without one."""
 
@@ -75,6 +77,9 @@ class NoGpu:
 
     def joules_of_each(self) -> list[float]:
         return []
+
+    def why_no_energy(self) -> str:
+        return self.absent
 
     def state(self) -> None:
         return None
@@ -127,6 +132,11 @@ class Gpu:
     def joules_of_each(self) -> list[float | None]:
         """Of each GPU; here of one."""
         return [self.energy_joules()]
+
+    def why_no_energy(self) -> str:
+        """For who has found `energy_joules` to be None."""
+        why = self._refused.get("energy_joules")
+        return f"{NO_ENERGY}: {why}" if why else NO_ENERGY
 
     def state(self) -> GpuState | None:
         """Every reading that this card gives; None if there is none."""
@@ -262,6 +272,10 @@ class SeveralGpus:
 
     def joules_of_each(self) -> list[float | None]:
         return [gpu.energy_joules() for gpu in self._gpus]
+
+    def why_no_energy(self) -> str:
+        """Of the first that gives none."""
+        return next((gpu.why_no_energy() for gpu in self._gpus if gpu.energy_joules() is None), NO_ENERGY)
 
     def state(self) -> GpuState | None:
         """Of each reading that all of them give, what its row makes of them."""

@@ -26,7 +26,7 @@ from harness.measure.turns import NoTurns
 from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
 from harness.results.environment import code_digests, describe_fakes, loaded_code, relevant_variables
-from harness.results.fake_gpu import KEY
+from harness.results.fake_gpu import HEADLINE, KEY
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
 from harness.results.record import Outcome, Result
@@ -61,6 +61,8 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         require_whole_batch(session)
         build = builder(measurement)
         if KEY in environment:
+            if task.parity:
+                raise ProjectError(HEADLINE)
             build = without_numbers(build, framework, device)
         build = _then(build, tell_environment)
         if task.parity:

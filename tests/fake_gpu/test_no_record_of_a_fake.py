@@ -16,6 +16,7 @@ from harness.errors import ConfigError, ProjectError, RecordError
 from harness.fake_gpu.environment import card_words
 from harness.paths import REPOSITORY, Results
 from harness.results.fake_gpu import HEADLINE, LEFT_OUT, found_fakes, require_place
+from harness.results.parity_file import read_parity
 from harness.results.record import Record, find_settled_record, read_record
 from harness.work.cards import card
 from pipeline.report.command import ReportOptions, report_command
@@ -90,6 +91,9 @@ def test_what_only_its_process_loads_makes_a_failed_record_that_nobody_reads(
     assert content["environment"]["fake_gpu"]["found"] == ["libnvidia-ml.so.1 is a fake"]
     with pytest.raises(RecordError, match=HEADLINE):
         read_record(path)
+    [numbers] = project.results.records().rglob("parity-*.npz")
+    metadata = read_parity(numbers).metadata
+    assert (metadata.outcome, metadata.reason) == ("failed", HEADLINE)
 
 
 def test_a_library_is_found_without_its_variable(library: Path) -> None:

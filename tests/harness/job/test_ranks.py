@@ -263,3 +263,11 @@ def test_result_that_cannot_be_recorded_is_a_failure_that_names_the_field() -> N
     assert report.reason == (
         "rank 1 on n2: its result cannot be recorded: energy.gross_joules: Input should be a finite number"
     )
+
+
+def test_a_fake_gpu_of_any_rank_is_told() -> None:
+    ranks, fake = two(), {"found": ["FAKE_CUDA_CARD is set"]}
+    ranks.take(0, {"kind": "environment", "content": {"gpu": {"name": "real"}}}, 0.0)
+    ranks.take(1, {"kind": "environment", "content": {"gpu": {"name": "fake"}, "fake_gpu": fake}}, 0.0)
+    ranks.take(1, error("it broke"), 0.0)
+    assert ranks.report().environment == {"gpu": {"name": "real"}, "fake_gpu": fake}

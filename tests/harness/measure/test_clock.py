@@ -90,6 +90,7 @@ class FakeGpu(Gpu):
         state_s: float = 0.0,
     ) -> None:
         self.clock, self.watts, self.has_counter = clock, watts, has_counter
+        self._refused = {} if has_counter else {"energy_joules": "Not Supported"}
         self.work, self.busy_watts = work, busy_watts
         self.state_s = state_s
         """What reading the state takes, in which nothing runs."""
@@ -463,7 +464,7 @@ def test_energy_that_nobody_measures_says_why(clock: Clock) -> None:
     without_gpu = steady(Work(clock), protocol(idle_s=1.0))
     assert (without_gpu.energy.gross_joules, without_gpu.energy.absent) == (None, "none in this test")
     without_counter = steady(Work(clock), protocol(idle_s=1.0), gpu=FakeGpu(clock, has_counter=False))
-    assert without_counter.energy.absent == "the GPU has no energy counter"
+    assert without_counter.energy.absent == "the GPU gives no energy: Not Supported"
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -131,6 +131,7 @@ def test_several_gpus_have_no_number_where_one_has_none(nvml: Any) -> None:
     both = open_gpus(0, 2)
     assert both.energy_joules() is None
     assert both.joules_of_each() == [1000.0, None]
+    assert both.why_no_energy() == "the GPU gives no energy: Not Supported"
 
 
 def test_a_missing_gpu_is_named(nvml: Any) -> None:
