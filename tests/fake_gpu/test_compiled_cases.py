@@ -8,7 +8,7 @@ import pytest
 
 from harness.results.kernel_names import class_of
 from harness.work.cards import CARDS
-from tests.fake_gpu.conftest import Found
+from tests.fake_gpu.conftest import Steps
 from tests.fake_gpu.rules import executed, require_arithmetic, require_clean, require_layout
 from tests.fake_gpu.steps import cases, step_of
 from tests.gpu.cases import Case
@@ -34,16 +34,15 @@ ON_OTHERS = [(card, case) for card in OTHER_CARDS for case in for_card(card)]
 
 
 @pytest.fixture(scope="module")
-def on_a100(found: Found, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+def on_a100(steps: Steps, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
     """Of the cases that are asked for here."""
-    return found([step_of(case) for case in _asked(request, "a100")])
+    return steps("a100", [step_of(case) for case in _asked(request, "a100")])
 
 
 @pytest.fixture(scope="module")
-def on_others(found: Found, request: pytest.FixtureRequest) -> dict[str, dict[str, dict[str, Any]]]:
-    return {
-        card: found([step_of(case) for case in asked], card) for card in OTHER_CARDS if (asked := _asked(request, card))
-    }
+def on_others(steps: Steps, request: pytest.FixtureRequest) -> dict[str, dict[str, dict[str, Any]]]:
+    asked = {card: _asked(request, card) for card in OTHER_CARDS}
+    return {card: steps(card, [step_of(case) for case in cases_]) for card, cases_ in asked.items() if cases_}
 
 
 def _asked(request: pytest.FixtureRequest, card: str) -> list[Case]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.work.declared import use_case
-from tests.fake_gpu.conftest import Found
+from tests.fake_gpu.conftest import Steps
 from tests.fake_gpu.rules import require_clean
 from tests.fake_gpu.steps import EAGER_CASES, FURTHER, ON_HOST, SCHEDULED, Step, one, step_of
 from tests.gpu.cases import Case
@@ -39,10 +39,10 @@ def test_an_answer_on_the_host_is_waited_for_once(step: Step, by_day: dict[str, 
     assert sorted(copies) == ["device->pinned", "pinned->device"]
 
 
-def test_hopper_takes_attention_from_cudnn(found: Found) -> None:
+def test_hopper_takes_attention_from_cudnn(steps: Steps) -> None:
     """PyTorch's own choice there in half precision; once for each of ViT's 12 layers, forward and backward."""
     step = one("train", "imagenet100/vit_b_16", "eager", "bf16")
-    on_hopper = found([step], "h100")[step.name]
+    on_hopper = steps("h100", [step])[step.name]
     require_clean(on_hopper, use_case("train").mode("torch", "eager"))
     assert Counter(what for kind, what, _ in on_hopper["executed"] if kind == "cudnn" and "attention" in what) == {
         "attention": 12,
