@@ -15,7 +15,13 @@ from tests.made.guardian import guarded_folder
 
 HERE = Path(__file__).parent
 FRAMEWORKS_IN_THIS_PROCESS = HERE / "runners"
-LONGEST = ("test_several_devices.py", "test_train.py", "test_per_sample_gradients.py", "test_graphs.py")
+LONGEST = (
+    "test_eager_cases.py",
+    "test_several_devices.py",
+    "test_train.py",
+    "test_per_sample_gradients.py",
+    "test_graphs.py",
+)
 SLURM = HERE / "slurm"
 FAULTS = HERE / "faults"
 QUICK_FAULTS = FAULTS / "test_quick.py"
@@ -90,12 +96,18 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+OF_ONE_FAKE_STEP = ("test_eager_cases.py", "test_arithmetic.py", "test_kernel_names.py")
+"""Of tests/fake_gpu: they read what one long process leaves."""
+
+
 class Scheduling(LoadFileScheduling):
     """A file is one worker's, and all that start a Slurm are one's too: one cluster, and the others have work to do
-    while it waits."""
+    while it waits. So are those that wait for one process on the fake CUDA."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
+        if file.startswith("tests/fake_gpu/") and file.endswith(OF_ONE_FAKE_STEP):
+            return "tests/fake_gpu"
         return "tests/slurm" if file.startswith("tests/slurm/") else file
 
 

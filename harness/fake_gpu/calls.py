@@ -1,10 +1,9 @@
 """What a process on the fake CUDA has called: the log, and what its lines mean."""
 
 import ctypes
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from harness.errors import ProjectError
 
@@ -169,9 +168,3 @@ def arithmetic_of(call: Call) -> str:
     if compute == "tf32" or (fields.get("math") == "tf32" and a == b == "f32"):
         return "tf32 x tf32 -> f32"
     return f"{a} x {b} -> {compute}"
-
-
-@lru_cache(maxsize=100_000)
-def is_triton(name: str) -> bool:
-    """By Inductor's names for its kernels."""
-    return re.match(r"triton_(poi|red|per|for|tem|mm|unk)?_?", name) is not None

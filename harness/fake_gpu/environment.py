@@ -20,12 +20,13 @@ def environment(folder: Path, card: Card, devices: int = 1) -> dict[str, str]:
         devices: how many of this card the machine has.
     """
     library, before = str(folder / CUDA), os.environ.get("LD_PRELOAD", "")
+    libraries = os.environ.get("LD_LIBRARY_PATH", "")
     caches = folder / "caches" / card.name
     return {
         CARD: card_words(card),
         DEVICES: str(devices),
         "LD_PRELOAD": f"{library}:{before}" if before and library not in before else library,
-        "LD_LIBRARY_PATH": str(folder),
+        "LD_LIBRARY_PATH": f"{folder}:{libraries}" if libraries else str(folder),
         "TRITON_LIBCUDA_PATH": str(folder),
         # What is compiled depends on the card, and stays from run to run.
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),

@@ -22,13 +22,13 @@ from harness.fake_gpu.environment import environment
 from harness.job.children import child_environment
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY
-from harness.work.cards import card
+from harness.work.cards import card as card_of
 from tests.fake_gpu.steps import BY_DAY, Step, run_steps
 from tests.made.patience import patience
 
 Environment = Callable[..., dict[str, str]]
 Started = Callable[..., Any]
-Found = Callable[..., dict[str, dict[str, Any]]]
+Steps = Callable[[str, Sequence[Step]], dict[str, dict[str, Any]]]
 
 
 def why_not() -> str | None:
@@ -65,9 +65,15 @@ def on_card(library: Path) -> Environment:
     """The variables of a process on a card, by its name."""
 
     def variables(name: str, devices: int = 1) -> dict[str, str]:
-        return child_environment() | environment(library, card(name), devices)
+        return child_environment() | environment(library, card_of(name), devices)
 
     return variables
+
+
+@pytest.fixture(scope="session")
+def own_variables(library: Path) -> dict[str, str]:
+    """Of a process that makes the fake itself, where these tests keep it."""
+    return child_environment() | {making.FOLDER: str(library.parent)}
 
 
 @pytest.fixture(scope="session")
@@ -90,18 +96,18 @@ def ask(on_card: Environment) -> Started:
 
 
 @pytest.fixture(scope="session")
-def found(shared: Path, on_card: Environment) -> Found:
+def steps(shared: Path, on_card: Environment) -> Steps:
     """What each program of a list did on a card, by its name; the first who asks runs them all, in one process."""
 
-    def of(wanted: Sequence[Step], name: str = "a100") -> dict[str, dict[str, Any]]:
-        with locks.hold(shared / f"{name}.lock", while_waiting=lambda _: None):
-            run_steps(wanted, shared / name, on_card(name))
-        return {step.name: json.loads(step.path(shared / name).read_text()) for step in wanted}
+    def of(card: str, wanted: Sequence[Step]) -> dict[str, dict[str, Any]]:
+        with locks.hold(shared / f"{card}.lock", while_waiting=lambda _: None):
+            run_steps(wanted, shared / card, on_card(card))
+        return {step.name: json.loads(step.path(shared / card).read_text()) for step in wanted}
 
     return of
 
 
 @pytest.fixture(scope="session")
-def by_day(found: Found) -> dict[str, dict[str, Any]]:
+def by_day(steps: Steps) -> dict[str, dict[str, Any]]:
     """Of an A100."""
-    return found(BY_DAY)
+    return steps("a100", BY_DAY)

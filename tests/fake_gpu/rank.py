@@ -33,7 +33,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
 }
 """Of mnist's cnn in float32, with 16 samples on both devices together."""
 WARM_UP = 10
-"""Besides the cold calls. In its first ten steps and in each hundredth DistributedDataParallel looks at its times."""
+"""Besides the cold calls. DistributedDataParallel looks at its own times in its first ten steps and each hundredth."""
 STEPS = 100
 
 

@@ -7,39 +7,13 @@ from typing import Any
 
 import pytest
 
-from harness.fake_gpu.calls import (
-    ON_DEVICE,
-    Call,
-    arithmetic_of,
-    convolution_tensors,
-    is_convolution,
-    is_product,
-    of_kind,
-)
+from harness.fake_gpu.calls import ON_DEVICE, is_convolution, is_product, of_kind
+from tests.fake_gpu.rules import executed, require_arithmetic, require_layout
 from tests.fake_gpu.steps import ADAMW, EAGER_CASES, FURTHER, GROWING, SCHEDULED, Step, step_of
 from tests.gpu.cases import Case
 
-PRODUCTS = {
-    "fp32": "f32 x f32 -> f32",
-    "tf32": "tf32 x tf32 -> f32",
-    "bf16": "bf16 x bf16 -> f32",
-    "fp16": "f16 x f16 -> f32",
-}
-CONVOLUTIONS = PRODUCTS | {"tf32": "f32 x f32 -> f32"}
-"""Whether cuDNN takes TF32 for operands of float32 is not in its call."""
-NCHW = {
-    # Of one model or sample among many vmap makes a group, and grouped convolutions are slow in channels_last.
-    *(("per_sample_gradients", name) for name in ("vmap", "chunked", "loop")),
-    *(("many_models", name) for name in ("vmap", "batched")),
-}
-"""Use cases and formulations; all others are channels_last."""
 IDS = {"ids": lambda value: getattr(value, "name", None)}
 CASES = [case for case in EAGER_CASES if not case.mode.startswith("flat_")]
-
-
-def executed(found: dict[str, Any]) -> list[Call]:
-    assert found["outcome"] == "ok", found
-    return [Call(*call) for call in found["executed"]]
 
 
 def steps() -> list[Step]:
@@ -48,23 +22,13 @@ def steps() -> list[Step]:
 
 @pytest.mark.parametrize("step", steps(), **IDS)
 def test_products_have_the_precision_of_their_name(step: Step, by_day: dict[str, Any]) -> None:
-    calls = executed(by_day[step.name])
-    assert {arithmetic_of(call) for call in calls if is_product(call)} <= {PRODUCTS[step.precision]}
-    assert {arithmetic_of(call) for call in calls if is_convolution(call)} <= {CONVOLUTIONS[step.precision]}
-    assert any(is_product(call) or is_convolution(call) for call in calls)
-
-
-def layout_of(case: Case) -> str:
-    if case.declared.layout != "own":
-        return case.declared.layout
-    return "nchw" if (case.use_case, case.declared.formulation) in NCHW else "nhwc"
+    require_arithmetic(by_day[step.name], step.precision)
+    assert any(is_product(call) or is_convolution(call) for call in executed(by_day[step.name]))
 
 
 @pytest.mark.parametrize("case", CASES, **IDS)
 def test_convolutions_have_the_layout_that_is_documented(case: Case, by_day: dict[str, Any]) -> None:
-    calls = [call for call in executed(by_day[step_of(case).name]) if is_convolution(call)]
-    layouts = {tensor.layout for call in calls for tensor in convolution_tensors(call).values()}
-    assert layouts <= {layout_of(case), "either"}
+    require_layout(by_day[step_of(case).name], case)
 
 
 def names(found: dict[str, Any]) -> list[str]:

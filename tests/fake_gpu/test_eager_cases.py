@@ -1,25 +1,18 @@
 """Every eager mode of PyTorch in each precision: it is built, captured and warm, and a timed step does nothing but
 start work on the device. The programs are those that tests/gpu tries on a real GPU."""
 
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from harness.work.declared import Mode, use_case
-from tests.fake_gpu.steps import EAGER_CASES, FURTHER, ON_HOST, SCHEDULED, Step, step_of
+from harness.work.declared import use_case
+from tests.fake_gpu.conftest import Steps
+from tests.fake_gpu.rules import require_clean
+from tests.fake_gpu.steps import EAGER_CASES, FURTHER, ON_HOST, SCHEDULED, Step, one, step_of
 from tests.gpu.cases import Case
 
 IDS = {"ids": lambda case: case.name}
-
-
-def require_clean(found: dict[str, Any], mode: Mode, allowed: Sequence[str] = ()) -> None:
-    assert found["outcome"] == "ok", found
-    assert found["faults"] == []
-    assert found["hindrances"] == list(allowed)
-    assert found["cpu_operands"] == []
-    assert found["graph_launches"] == (1 if mode.graph == "step" else 0)
-    assert len(found["executed"]) >= 3
 
 
 @pytest.mark.parametrize("case", EAGER_CASES, **IDS)
@@ -44,3 +37,14 @@ def test_an_answer_on_the_host_is_waited_for_once(step: Step, by_day: dict[str, 
     require_clean(found, use_case(step.use_case).mode("torch", step.mode), allowed=["sync cudaStreamSynchronize"])
     copies = [what for kind, what, _ in found["executed"] if kind == "copy" and "pinned" in what]
     assert sorted(copies) == ["device->pinned", "pinned->device"]
+
+
+def test_hopper_takes_attention_from_cudnn(steps: Steps) -> None:
+    """PyTorch's own choice there in half precision; once for each of ViT's 12 layers, forward and backward."""
+    step = one("train", "imagenet100/vit_b_16", "eager", "bf16")
+    on_hopper = steps("h100", [step])[step.name]
+    require_clean(on_hopper, use_case("train").mode("torch", "eager"))
+    assert Counter(what for kind, what, _ in on_hopper["executed"] if kind == "cudnn" and "attention" in what) == {
+        "attention": 12,
+        "attention_gradient": 12,
+    }

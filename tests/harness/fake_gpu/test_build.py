@@ -1,0 +1,91 @@
+"""Who cannot have the fake CUDA is told why and what to do; what was made is kept."""
+
+import importlib.util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ProjectError
+from harness.fake_gpu import build as making
+from harness.fake_gpu.environment import card_words, environment
+from harness.work.cards import CARDS
+
+
+def packages_at(folder: Path, monkeypatch: pytest.MonkeyPatch, *, libraries: bool = True, headers: bool = True) -> None:
+    """As if PyTorch were installed there."""
+    (folder / "torch" / "lib").mkdir(parents=True)
+    (folder / "torch" / "version.py").write_text("__version__ = '9.9.0+cu130'\n")
+    if libraries:
+        (folder / "torch" / "lib" / making.PYTORCH_LIBRARIES[0]).touch()
+    for name in making.HEADERS if headers else ():
+        (folder / name).mkdir(parents=True)
+    spec = ModuleSpec("torch", None, origin=str(folder / "torch" / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "torch" else None)
+    monkeypatch.setattr(making.shutil, "which", lambda tool: f"/usr/bin/{tool}")
+
+
+def test_without_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ProjectError, match="CUDA build, which is not installed here: make env EXTRAS=jax,torch"):
+        making.build(tmp_path)
+
+
+def test_with_pytorch_for_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages_at(tmp_path / "packages", monkeypatch, libraries=False)
+    with pytest.raises(ProjectError, match="CUDA build, which is not installed here"):
+        making.build(tmp_path)
+
+
+def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages_at(tmp_path / "packages", monkeypatch)
+    monkeypatch.setattr(making.shutil, "which", lambda tool: None if tool == "g++" else f"/usr/bin/{tool}")
+    with pytest.raises(ProjectError, match=r"g\+\+ is missing: apt install g\+\+"):
+        making.build(tmp_path)
+
+
+def test_without_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages_at(tmp_path / "packages", monkeypatch, headers=False)
+    with pytest.raises(ProjectError, match="nvidia/cu13/include is missing"):
+        making.build(tmp_path)
+
+
+def test_what_cannot_be_compiled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages_at(tmp_path / "packages", monkeypatch)
+    monkeypatch.setattr(making, "FLAGS", ("--no-such-flag",))
+    with pytest.raises(ProjectError, match=r"the fake CUDA cannot be made: g\+\+ ended with status 1"):
+        making.build(tmp_path / "made")
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["build.lock"]
+
+
+def test_what_is_there_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages_at(tmp_path / "packages", monkeypatch)
+    made: list[Path] = []
+    monkeypatch.setattr(making, "_make_library", lambda library, workshop, packages: made.append(workshop))
+    first, second = making.build(tmp_path / "made"), making.build(tmp_path / "made")
+    assert first == second and first.is_dir() and first.name.startswith("torch-9.9.0+cu130-")
+    assert len(made) == len(making.LIBRARIES)
+
+
+def test_the_variables_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is loaded before is kept, and compilers' caches are one card's."""
+    monkeypatch.setenv("LD_PRELOAD", "other.so")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib")
+    variables = environment(tmp_path, CARDS["a5000"], devices=2)
+    assert variables == {
+        "FAKE_CUDA_CARD": card_words(CARDS["a5000"]),
+        "FAKE_CUDA_DEVICES": "2",
+        "LD_PRELOAD": f"{tmp_path}/libcuda.so.1:other.so",
+        "LD_LIBRARY_PATH": f"{tmp_path}:/opt/lib",
+        "TRITON_LIBCUDA_PATH": str(tmp_path),
+        "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/caches/a5000/inductor",
+        "TRITON_CACHE_DIR": f"{tmp_path}/caches/a5000/triton",
+    }
+
+
+def test_the_words_of_a_card() -> None:
+    words = card_words(CARDS["a5000"]).split(";")
+    assert {"device_name=NVIDIA RTX A5000", "major=8", "minor=6", "multiprocessors=64"} <= set(words)
+    assert {"memory_bytes=25425608704", "shared_bytes_per_block=101376", "threads_per_multiprocessor=1536"} <= set(
+        words
+    )
