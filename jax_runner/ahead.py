@@ -1,8 +1,6 @@
 """JAX's steps, compiled for a GPU that is not there: `python -m jax_runner.ahead`.
 
-It needs JAX's plugin for CUDA, and no GPU. On stdin stands one JSON object, a Request; on stdout a line of JSON, a
-harness.results.program_facts.ProgramFacts, follows for each of its measurements as soon as it is known. Everything
-else is said on stderr.
+It needs JAX's plugin for CUDA, and no GPU. harness/measure/ahead.py has what comes in and goes out.
 
 The programs are those that are timed, built in the same way by the same functions. Their arrays stay on the CPU; the
 step is lowered for arrays of the same shapes on the absent device. XLA is told what the device can do
@@ -10,13 +8,10 @@ step is lowered for arrays of the same shapes on the absent device. XLA is told 
 XLA's first choice here, and autotuned modes are their plain ones.
 """
 
-import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -25,12 +20,11 @@ from typing import Any
 
 import jax
 from jax.experimental import topologies
-from pydantic import ValidationError
 
 from harness.errors import ConfigError, Refused
-from harness.files import in_words
+from harness.measure.ahead import Request, Tell, facts, serve
 from harness.measure.process import builder, explain, make_session, require_whole_batch
-from harness.plan import Frozen, Measurement
+from harness.plan import Measurement
 from harness.results.program_facts import ProgramFacts, digest_of
 from harness.work.cards import Card, card
 from jax_runner.compiler import dump_options, dumped_thunks, step_peak_bytes
@@ -41,14 +35,6 @@ NO_PLUGIN = (
     "JAX has no plugin for CUDA here, which alone compiles for NVIDIA GPUs. `make gpu-compile` makes an environment "
     "that has it, .venv-gpu-compile, and needs no GPU"
 )
-
-
-class Request(Frozen):
-    card: str
-    """A name of harness/work/cards.py."""
-    measurements: list[Measurement]
-    lower_only: bool = False
-    """Build and lower the programs, which finds what cannot be built; nothing is compiled."""
 
 
 # The absent device
@@ -199,14 +185,7 @@ def facts_of(measurement: Measurement, device: AbsentGpu, *, lower_only: bool = 
         traceback.print_exc()
         found["outcome"], found["reason"] = explain(error, device)
     device.forget_programs()
-    return ProgramFacts(
-        framework="jax",
-        card=device.card.name,
-        benchmark=measurement.cell.benchmark,
-        use_case=measurement.cell.use_case,
-        variant=measurement.variant,
-        **found,
-    )
+    return facts(measurement, device.card, **found)
 
 
 def described(made: Compiled) -> dict[str, Any]:
@@ -238,47 +217,19 @@ LOWERED_ONLY = "built and lowered, not compiled"
 # The process
 
 
-def answer(request: str, tell: Callable[[ProgramFacts], None]) -> None:
-    """Raises ConfigError where the request is none."""
-    try:
-        asked = Request.model_validate_json(request)
-    except ValidationError as error:
-        raise ConfigError(f"stdin has to be one JSON object with card and measurements: {in_words(error)}") from error
+def answer(asked: Request, tell: Tell) -> int:
+    """Raises ConfigError where nothing can be compiled here."""
+    if not has_cuda_plugin():
+        raise ConfigError(NO_PLUGIN)
     device = AbsentGpu(card(asked.card))
     for measurement in asked.measurements:
-        tell(facts_of(measurement, device, lower_only=asked.lower_only))
+        tell(facts_of(measurement, device, lower_only=asked.lower_only).model_dump_json())
+    return 0
 
 
 def main() -> int:
     jax.config.update("jax_platforms", "cpu")  # where arrays are; the plugin only compiles
-    with stdout_to_ourselves() as tell:
-        try:
-            if not has_cuda_plugin():
-                raise ConfigError(NO_PLUGIN)
-            answer(sys.stdin.read(), lambda facts: tell(facts.model_dump_json()))
-        except ConfigError as error:
-            print(error, file=sys.stderr)
-            return 2
-    return 0
-
-
-@contextmanager
-def stdout_to_ourselves() -> Iterator[Callable[[str], None]]:
-    """Whatever else writes to stdout, C++ or not, writes to stderr meanwhile."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    with open(kept, "w", encoding="utf-8") as lines:  # noqa: PTH123
-
-        def tell(line: str) -> None:
-            lines.write(line + "\n")
-            lines.flush()
-
-        try:
-            yield tell
-        finally:
-            sys.stdout.flush()
-            os.dup2(kept, 1)
+    return serve(answer)
 
 
 if __name__ == "__main__":

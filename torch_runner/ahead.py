@@ -1,8 +1,6 @@
 """PyTorch's steps on a GPU that is not there: `python -m torch_runner.ahead`.
 
-It needs PyTorch's CUDA build and g++, and no GPU. On stdin stands one JSON object, a Request; on stdout a line of JSON,
-a harness.results.program_facts.ProgramFacts, follows for each of its measurements as soon as it is known. Everything
-else is said on stderr.
+It needs PyTorch's CUDA build and g++, and no GPU. harness/measure/ahead.py has what comes in and goes out.
 
 The programs are those that are timed, built in the same way by the same functions, and run on the fake CUDA
 (docs/fake-gpu.md): Inductor, Triton and ptxas compile, CUDA graphs are captured, and no number is computed. What an
@@ -18,21 +16,18 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
-
-from harness.errors import ConfigError, ProjectError, Refused
+from harness.errors import ConfigError, Refused
 from harness.fake_gpu import calls as log
 from harness.fake_gpu.build import build, folder
 from harness.fake_gpu.calls import Call, Calls
 from harness.fake_gpu.environment import CARD, card_words, environment
-from harness.files import in_words
+from harness.measure.ahead import Request, Tell, facts, serve
 from harness.measure.clock import COLD_CALLS
 from harness.measure.process import builder, explain, make_session, require_whole_batch
-from harness.plan import Frozen, Measurement
+from harness.plan import Measurement
 from harness.results.kernel_names import base_of, class_of
 from harness.results.program_facts import ProgramFacts, digest_of
 from harness.results.record import KernelClass
@@ -54,12 +49,6 @@ ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Each program's process would start compilers of its own, which costs more than they bring."""
 
 
-class Request(Frozen):
-    card: str
-    """A name of harness/work/cards.py."""
-    measurements: list[Measurement]
-
-
 # A program
 
 
@@ -72,18 +61,7 @@ def facts_of(measurement: Measurement, card: Card) -> ProgramFacts:
     except Exception as error:
         traceback.print_exc()
         found["outcome"], found["reason"] = explain(error, device)
-    return _facts(measurement, card, **found)
-
-
-def _facts(measurement: Measurement, card: Card, **found: Any) -> ProgramFacts:
-    return ProgramFacts(
-        framework="torch",
-        card=card.name,
-        benchmark=measurement.cell.benchmark,
-        use_case=measurement.cell.use_case,
-        variant=measurement.variant,
-        **found,
-    )
+    return facts(measurement, card, **found)
 
 
 def facts_of_step(measurement: Measurement, device: Device) -> dict[str, Any]:
@@ -166,7 +144,16 @@ def _timed(step: Callable[[], Any], device: Device) -> float:
 # The processes
 
 
-def answer(request: Request, tell: Callable[[str], None]) -> None:
+def answer(request: Request, tell: Tell) -> int:
+    """Raises ProjectError where the fake cannot be made here, or is one of another card."""
+    if not log.is_loaded():
+        return on_the_fake(request, tell)
+    if os.environ.get(CARD) != card_words(card(request.card)):
+        raise ConfigError(f"this process is on a fake of another card than {request.card}: start it without {CARD}")
+    return of_forks(request, tell)
+
+
+def of_forks(request: Request, tell: Tell) -> int:
     """On the fake, in a process that has nothing on the device itself, or a fork could have nothing."""
     import torch._inductor.compile_fx  # noqa: F401
     import triton  # type: ignore[import-not-found,import-untyped,unused-ignore] # noqa: F401
@@ -176,8 +163,9 @@ def answer(request: Request, tell: Callable[[str], None]) -> None:
         text, status = in_a_fork(partial(_facts_as_text, measurement, absent))
         if status != 0:
             reason = f"its process ended with status {status}"
-            text = _facts(measurement, absent, outcome="failed", reason=reason).model_dump_json()
+            text = facts(measurement, absent, outcome="failed", reason=reason).model_dump_json()
         tell(text)
+    return 0
 
 
 def _facts_as_text(measurement: Measurement, absent: Card) -> str:
@@ -203,7 +191,7 @@ def in_a_fork(work: Callable[[], str]) -> tuple[str, int]:
     return text, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def on_the_fake(request: Request, tell: Callable[[str], None]) -> int:
+def on_the_fake(request: Request, tell: Tell) -> int:
     """The same module, started on the fake. Its compilers' caches are empty at first and gone at its end, so that
     `compile_s` is what compiling takes.
 
@@ -230,48 +218,5 @@ def on_the_fake(request: Request, tell: Callable[[str], None]) -> int:
         return process.returncode
 
 
-def asked(text: str) -> Request:
-    """Raises ConfigError where it is no request, or one for another card than this process is on."""
-    try:
-        request = Request.model_validate_json(text)
-    except ValidationError as error:
-        raise ConfigError(f"stdin has to be one JSON object with card and measurements: {in_words(error)}") from error
-    if log.is_loaded() and os.environ.get(CARD) != card_words(card(request.card)):
-        raise ConfigError(f"this process is on a fake of another card than {request.card}: start it without {CARD}")
-    return request
-
-
-def main() -> int:
-    with stdout_to_ourselves() as tell:
-        try:
-            request = asked(sys.stdin.read())
-            if not log.is_loaded():
-                return on_the_fake(request, tell)
-            answer(request, tell)
-        except ProjectError as error:
-            print(error, file=sys.stderr)
-            return 2
-    return 0
-
-
-@contextmanager
-def stdout_to_ourselves() -> Iterator[Callable[[str], None]]:
-    """Whatever else writes to stdout, C++ or not, writes to stderr meanwhile."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    with open(kept, "w", encoding="utf-8") as lines:  # noqa: PTH123
-
-        def tell(line: str) -> None:
-            lines.write(line + "\n")
-            lines.flush()
-
-        try:
-            yield tell
-        finally:
-            sys.stdout.flush()
-            os.dup2(kept, 1)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(answer))

@@ -1,7 +1,5 @@
 """jax_runner/ahead.py without JAX's CUDA plugin: the absent card, requests and answers. tests/gpu_compile/ compiles."""
 
-import json
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 from jax import numpy as jnp
 
 from harness.errors import ConfigError, Refused
+from harness.measure.ahead import Request
 from harness.results.program_facts import ProgramFacts
 from harness.work.cards import CARDS, card
 from jax_runner import ahead
@@ -167,43 +166,17 @@ def test_several_gpus_are_refused() -> None:
 def test_a_request_has_a_line_for_each_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "AbsentGpu", OnThisCpu)
     asked = [measurement(), measurement(execution_mode="jit_graph")]
-    told: list[ProgramFacts] = []
-    request = {"card": "a100", "measurements": [one.model_dump(mode="json") for one in asked], "lower_only": True}
-    answer(json.dumps(request), told.append)
-    assert [(one.card, one.variant) for one in told] == [("a100", one.variant) for one in asked]
+    told: list[str] = []
+    monkeypatch.setattr(ahead, "has_cuda_plugin", lambda: True)
+    assert answer(Request(card="a100", measurements=asked, lower_only=True), told.append) == 0
+    found = [ProgramFacts.model_validate_json(line) for line in told]
+    assert [(one.card, one.variant) for one in found] == [("a100", one.variant) for one in asked]
 
 
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        ("{", "stdin has to be one JSON object"),
-        ('{"card": "h100"}', "measurements: Field required"),
-        ('{"card": "h10", "measurements": []}', "'h10' is no card that is known here.*did you mean h100"),
-    ],
-)
-def test_a_request_that_is_none_is_told_in_words(request_: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        answer(request_, lambda _: None)
-
-
-def test_without_the_plugin_there_is_a_way_out(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_plugin_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "has_cuda_plugin", lambda: False)
-    monkeypatch.setattr(jax.config, "update", lambda *_: None)
-    assert ahead.main() == 2
-    said = capfd.readouterr()
-    assert said.out == "" and "make gpu-compile" in said.err
-
-
-def test_only_answers_are_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
-    """Whoever writes to the descriptor, as XLA's C++ does, writes to stderr meanwhile."""
-    with ahead.stdout_to_ourselves() as tell:
-        os.write(1, b"noise\n")
-        tell('{"an": "answer"}')
-    os.write(1, b"afterwards\n")
-    said = capfd.readouterr()
-    assert (said.out, said.err) == ('{"an": "answer"}\nafterwards\n', "noise\n")
+    with pytest.raises(ConfigError, match="make gpu-compile"):
+        answer(Request(card="a100", measurements=[]), lambda _: None)
 
 
 def test_a_number_of_kernels_may_move_by_a_twentieth() -> None:

@@ -34,11 +34,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.measure": WORK,
     "harness.job": (*WORK, "harness.experiments", "harness.measure"),
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
-    "jax_runner.ahead": ("jax_runner", *WORK, "harness.measure.process"),
+    "jax_runner.ahead": ("jax_runner", *WORK, "harness.measure.ahead", "harness.measure.process"),
     "jax_runner.run": ("harness.job",),
     "torch_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
     "torch_runner.ahead": (
-        *("torch_runner", *WORK, "harness.fake_gpu", "harness.measure.process", "harness.measure.clock.COLD_CALLS"),
+        *("torch_runner", *WORK, "harness.fake_gpu", "harness.measure.ahead", "harness.measure.process"),
+        "harness.measure.clock.COLD_CALLS",
     ),
     "torch_runner.run": ("harness.job",),
     # It never loads the machinery of a node.
@@ -244,6 +245,7 @@ WITHOUT_COUNTERPART = {
     "torch_runner/graphs.py: use_scatter_sums": "see Sums",
     "torch_runner/optimizer.py: clip_gradients": "optax clips as a part of the optimizer",
     "torch_runner/optimizer.py: reset_optimizer": "JAX makes a new state; a CUDA graph keeps PyTorch's in its place",
+    "torch_runner/task.py: in_layout": "XLA lays out images",
     "torch_runner/task.py: to_device": "JAX takes numpy's arrays",
     "jax_runner/trace.py: classes_of": "XLA's programs say what is in a kernel; Inductor's kernels are named after it",
     "jax_runner/weights.py: Params": "PyTorch's parameters are the module's own, in the neutral layout",

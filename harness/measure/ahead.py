@@ -1,0 +1,76 @@
+"""What both runners' `ahead.py` have in common: a Request comes in on stdin, a ProgramFacts goes out on stdout for each
+of its measurements as soon as it is known, in a line of JSON, and everything else is said on stderr.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import ConfigError, ProjectError
+from harness.files import in_words
+from harness.plan import Frozen, Measurement
+from harness.results.program_facts import ProgramFacts
+from harness.work.cards import Card
+
+Tell = Callable[[str], None]
+
+
+class Request(Frozen):
+    card: str
+    """A name of harness/work/cards.py."""
+    measurements: list[Measurement]
+    lower_only: bool = False
+    """JAX: build and lower the programs, which finds what cannot be built; nothing is compiled."""
+
+
+def request_of(text: str) -> Request:
+    """Raises ConfigError where it is none."""
+    try:
+        return Request.model_validate_json(text)
+    except ValidationError as error:
+        raise ConfigError(f"stdin has to be one JSON object with card and measurements: {in_words(error)}") from error
+
+
+def facts(measurement: Measurement, card: Card, **found: Any) -> ProgramFacts:
+    """Of the measurement's program on this card; `found`: the fields that say what was found."""
+    return ProgramFacts(
+        framework=measurement.framework,
+        card=card.name,
+        benchmark=measurement.cell.benchmark,
+        use_case=measurement.cell.use_case,
+        variant=measurement.variant,
+        **found,
+    )
+
+
+def serve(answer: Callable[[Request, Tell], int]) -> int:
+    """The exit status: that of `answer`, or 2 with words where nothing can be answered."""
+    with stdout_to_ourselves() as tell:
+        try:
+            return answer(request_of(sys.stdin.read()), tell)
+        except ProjectError as error:
+            print(error, file=sys.stderr)
+            return 2
+
+
+@contextmanager
+def stdout_to_ourselves() -> Iterator[Tell]:
+    """Whatever else writes to stdout, C++ or not, writes to stderr meanwhile."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    with open(kept, "w", encoding="utf-8") as lines:  # noqa: PTH123
+
+        def tell(line: str) -> None:
+            lines.write(line + "\n")
+            lines.flush()
+
+        try:
+            yield tell
+        finally:
+            sys.stdout.flush()
+            os.dup2(kept, 1)
