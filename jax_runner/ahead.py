@@ -27,7 +27,7 @@ from harness.measure.process import builder, explain, make_session, require_whol
 from harness.plan import Measurement
 from harness.results.program_facts import ProgramFacts, digest_of
 from harness.work.cards import Card, card
-from jax_runner.compiler import dump_options, dumped_thunks, step_peak_bytes
+from jax_runner.compiler import dump_options, dumped_metadata, dumped_thunks, step_peak_bytes
 from jax_runner.device import Device, has_cuda_plugin
 from jax_runner.executable import Executable, module_of, thunks_of
 
@@ -149,8 +149,7 @@ def compiled(step: jax.stages.Lowered) -> Compiled:
         start = time.monotonic()
         executable = step.compile(compiler_options=dump_options(folder))
         compile_s = time.monotonic() - start
-        metadata = [path.read_text() for path in folder.glob("*thunk_metadata*.txt")]
-        thunks = thunks_of(dumped_thunks(folder) or "", max(metadata, key=len, default=""))
+        thunks = thunks_of(dumped_thunks(folder) or "", dumped_metadata(folder))
     analysis = executable.memory_analysis()
     donated = (one for one in jax.tree.leaves(step.args_info) if one.donated)
     return Compiled(

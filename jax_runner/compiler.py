@@ -17,7 +17,9 @@ from jax.experimental.layout import Format, Layout
 
 from harness.errors import CheckFailed, Refused
 from harness.measure.program import Session
+from harness.results.program_facts import digest_of
 from harness.work.declared import Mode
+from jax_runner.executable import NO_WORK, Executable, module_of, thunks_of
 
 Options = dict[str, str | int | bool]
 """Of XLA's compiler, by name."""
@@ -142,15 +144,11 @@ def step_peak_bytes(step: jax.stages.Compiled) -> int | None:
 
 A_THUNK = re.compile(r"(?P<indent> *)(?:\d+: +)?(?P<kind>k[A-Z]\w*)\b")
 """A line of the dump: one thing that the host starts, and its kind. What is inside another is indented below it."""
-COPIES = r"k(Copy|Mem|DeviceToDevice|HostToDevice|DeviceToHost|ReplicaId|PartitionId)"
-"""Kinds that copy, or fill with one value."""
-NO_WORK = re.compile(rf"{COPIES}|k(Sequential|AsyncStart|DynamicSlice|\w*Done$|Wait|Event)")
-"""Kinds that a mode of CUDA graphs may leave outside: copies, and what only holds others or waits for them. A loop is
-none of these: the host would start its rounds."""
 
 
 def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
-    """How many command buffers (CUDA graphs) XLA has made of a step, and what is left outside of them, by kind.
+    """How many command buffers (CUDA graphs) XLA has made of a step, what is left outside of them, by kind, and a
+    digest of the program, by which modes that are one program under several names are known.
 
     The step is compiled once more, with the same options, so that what XLA dumps costs the timed program nothing. Where
     XLA dumps nothing of the sort, the number is None with the reason.
@@ -159,15 +157,20 @@ def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
         CheckFailed: the mode is one of CUDA graphs, and there is none, or something is left outside that is no copy.
     """
     with tempfile.TemporaryDirectory() as folder:
-        step.compile(compiler_options=dump_options(Path(folder)))
-        dump = dumped_thunks(Path(folder))
+        text = step.compile(compiler_options=dump_options(Path(folder))).as_text() or ""
+        dump, metadata = dumped_thunks(Path(folder)), dumped_metadata(Path(folder))
     if dump is None:
         return {"command_buffers": None, "command_buffers_absent": "XLA does not tell: its dump has no thunks"}
     outside = outside_of_graphs(dump.splitlines())
     count = outside.pop("kCommandBuffer", 0)
     if mode.graph == "step" and (reason := why_not_one_graph(count, outside)):
         raise CheckFailed(f"execution mode {mode.name}: {reason}")
-    return {"command_buffers": count, "outside_of_command_buffers": dict(outside)}
+    executable = Executable(module=module_of(text), thunks=thunks_of(dump, metadata))
+    return {
+        "command_buffers": count,
+        "outside_of_command_buffers": dict(outside),
+        "program": digest_of([*executable.operations(), *executable.choices()]),
+    }
 
 
 def why_not_one_graph(graphs: int, outside: Mapping[str, int]) -> str | None:
@@ -207,6 +210,11 @@ def dumped_thunks(folder: Path) -> str | None:
         if dumps := [path.read_text() for path in folder.glob(name)]:
             return max(dumps, key=len)
     return None
+
+
+def dumped_metadata(folder: Path) -> str:
+    """Which instruction each of these thunks is."""
+    return max((path.read_text() for path in folder.glob("*thunk_metadata*.txt")), key=len, default="")
 
 
 def outside_of_graphs(lines: Sequence[str]) -> Counter[str]:

@@ -14,7 +14,6 @@ from math import prod
 
 from harness.results.kernel_names import class_of
 from harness.results.record import KernelClass
-from jax_runner.compiler import COPIES, NO_WORK
 from jax_runner.trace import classes_of
 
 # HLO
@@ -61,6 +60,7 @@ _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?=\S)")
 _OPCODE = re.compile(r" (?P<opcode>[a-z][\w-]*)\(")
 _CALLS = re.compile(r"\b(?:calls|to_apply|condition|body|\w+_computations?|select|scatter)=(%[\w.-]+|\{[^}]*\})")
+_CHOICE = re.compile(r", backend_config=(.*)")
 _BESIDE_THE_MATTER = re.compile(
     r", (?:metadata|backend_config|frontend_attributes|sharding|control-predecessors|origin|statistics)=.*"
 )
@@ -162,6 +162,12 @@ def _found(pattern: str, text: str) -> str:
 
 
 # Thunks
+
+COPIES = r"k(Copy|Mem|DeviceToDevice|HostToDevice|DeviceToHost|ReplicaId|PartitionId)"
+"""Kinds that copy, or fill with one value."""
+NO_WORK = re.compile(rf"{COPIES}|k(Sequential|AsyncStart|DynamicSlice|\w*Done$|Wait|Event)")
+"""Kinds that a mode of CUDA graphs may leave outside: copies, and what only holds others or waits for them. A loop is
+none of these: the host would start its rounds."""
 
 
 @dataclass(kw_only=True)
@@ -363,6 +369,11 @@ class Executable:
         """For harness.results.program_facts.digest_of: the program, then what is in graphs."""
         yield self.module.described_computation(self.module.entry)
         yield from _outline(self.thunks, 0)
+
+    def choices(self) -> Iterator[str]:
+        """What an autotuner or a heuristic has chosen for each operation, such as an algorithm or a tiling: programs that
+        differ in it are two on a GPU, though they compute the same."""
+        yield from _CHOICE.findall(self.module.text)
 
 
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-all-to-all")

@@ -192,8 +192,25 @@ def test_a_graph_mode_without_graphs_is_never_timed(
     monkeypatch.setattr(compiler, "dumped_thunks", lambda _: "000: kKernel\tx\n001: kConvolution\ty\n")
     with pytest.raises(CheckFailed, match="execution mode jit_graph: XLA has put nothing of the step into CUDA graphs"):
         witness_of_graphs(lowered, MODES["train", "jit_graph"])
-    expected = {"command_buffers": 0, "outside_of_command_buffers": {"kKernel": 1, "kConvolution": 1}}
-    assert witness_of_graphs(lowered, MODES["train", "jit"]) == expected
+    witness = witness_of_graphs(lowered, MODES["train", "jit"])
+    assert witness["command_buffers"] == 0
+    assert witness["outside_of_command_buffers"] == {"kKernel": 1, "kConvolution": 1}
+
+
+def test_one_program_under_two_names_has_one_digest(
+    lowered: jax.stages.Lowered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is computed and how it is started make a program: a graph more, or another factor, is another one."""
+
+    def program(step: jax.stages.Lowered, dump: str, mode: str = "jit") -> str:
+        monkeypatch.setattr(compiler, "dumped_thunks", lambda _: dump)
+        digest: str = witness_of_graphs(step, MODES["train", mode])["program"]
+        return digest
+
+    in_graph, plain = "000: kCommandBuffer\n  001: kKernel\tx\n", "001: kKernel\tx\n"
+    other = jax.jit(lambda values: 4 * values).lower(np.ones(3, np.float32))
+    assert program(lowered, in_graph) == program(lowered, in_graph, "jit_graph")
+    assert len({program(lowered, in_graph), program(lowered, plain), program(other, plain)}) == 3
 
 
 @pytest.mark.parametrize(

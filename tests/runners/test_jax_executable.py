@@ -213,3 +213,9 @@ def test_other_graphs_make_another_program() -> None:
     without = THUNKS.replace("    000: kCommandBuffer [source       | next=007 (1)]\n    ", "")
     assert without != THUNKS
     assert digest_of(executable(thunks=without).operations()) != digest_of(executable().operations())
+
+
+def test_what_an_autotuner_has_chosen_is_told_apart() -> None:
+    made = Executable(module=module_of(HLO), thunks=[])
+    assert [len(choice) > 0 and choice.startswith("{") for choice in made.choices()] == [True, True]
+    assert '"activation_mode":"kNone"' in next(made.choices())
