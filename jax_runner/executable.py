@@ -371,8 +371,8 @@ class Executable:
         yield from _outline(self.thunks, 0)
 
     def choices(self) -> Iterator[str]:
-        """What an autotuner or a heuristic has chosen for each operation, such as an algorithm or a tiling: programs that
-        differ in it are two on a GPU, though they compute the same."""
+        """What an autotuner or a heuristic has chosen for each operation, such as an algorithm or a tiling: programs
+        that differ in it are two on a GPU, though they compute the same."""
         yield from _CHOICE.findall(self.module.text)
 
 
