@@ -61,7 +61,10 @@ def layout_of(case: Case) -> str:
 
 
 def require_layout(found: dict[str, Any], case: Case) -> None:
-    """That of the documents: in input, weight and output of every convolution, and in their gradients."""
+    """That of the documents: in input, weight and output of every convolution, and in their gradients. What a layer of
+    one channel writes, a compiler may choose: its kernels convert while they compute."""
     calls = [call for call in executed(found) if is_convolution(call)]
+    if case.declared.run_as != "eager":
+        calls = [call for call in calls if convolution_tensors(call)["x"].sizes[1] > 1]
     layouts = {tensor.layout for call in calls for tensor in convolution_tensors(call).values()}
     assert layouts <= {layout_of(case), "either"}, [str(call) for call in calls]
