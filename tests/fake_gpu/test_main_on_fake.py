@@ -70,7 +70,8 @@ def copy(tmp_path: Path) -> Copy:
 
 def require_half_the_limit(joules: float | None, window_s: float | None) -> None:
     assert joules is not None and window_s is not None
-    assert joules == pytest.approx(A100_WATTS * window_s, abs=1.05 * TICK_JOULES)
+    # One tick by the counter, and one for a reader that a busy machine keeps from its clock.
+    assert joules == pytest.approx(A100_WATTS * window_s, abs=2 * TICK_JOULES)
 
 
 def test_from_submission_to_report(on_card: Environment, copy: Copy) -> None:

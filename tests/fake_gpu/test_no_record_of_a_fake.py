@@ -156,6 +156,16 @@ def test_their_folder_takes_no_measurement(project: BehavingProject) -> None:
     assert not project.results.records().exists()
 
 
+def test_a_framework_that_runs_on_no_fake_is_refused(project: BehavingProject) -> None:
+    """As JAX; here it is what stands in for PyTorch."""
+    project.results.root.mkdir()
+    project.results.fake_gpu.touch()
+    assert run(project, FAKE_CUDA_CARD=card_words(card("a100"))).returncode == 0
+    [made] = project.records()
+    assert (made.outcome, made.reason, made.result) == ("refused", "torch does not run on a fake GPU", None)
+    assert made.environment["fake_gpu"] == FOUND
+
+
 def test_a_real_place_is_taken(tmp_path: Path) -> None:
     assert found_fakes() == []
     require_place(Results(root=tmp_path), [])
