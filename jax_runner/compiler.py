@@ -323,23 +323,13 @@ class LaidOutByXla(OneProgram):
             if leaves[index].format.layout != wanted.layout:
                 leaves[index] = jax.device_put(leaves[index], wanted)
         setattr(self, self.LAID_OUT, jax.tree.unflatten(structure, leaves))
-        self.run = unchecked(self.compiled)
+        self.run = self.compiled
 
     def _first_run(self, *_arguments: Any) -> Any:
         """Of whoever calls `step` without `compile` and `place` before it."""
         self.compile()
         self.place()
         return self.run(*self.arguments())
-
-
-def unchecked(compiled: jax.stages.Compiled) -> jax.stages.Compiled:
-    """JAX compares layouts that are not its own with those of the arguments, in Python and in every call, which takes a
-    microsecond for each array. Here they are right: `place` has seen to it, and JAX still looks in the first call. The
-    attribute is private to JAX (0.10.2 to 0.12.0); where there is none, calls are slower."""
-    executable: Any = getattr(compiled, "_executable", None)
-    if layouts := getattr(executable, "_dispatch_in_layouts", None):
-        executable._dispatch_in_layouts = [None] * len(layouts)
-    return compiled
 
 
 def described(array: jax.Array) -> jax.ShapeDtypeStruct:

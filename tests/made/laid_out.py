@@ -1,7 +1,5 @@
 """A CPU that stands for a GPU whose XLA lays arrays out in memory in another way than they are written."""
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,19 +20,3 @@ def backwards(tree: Any) -> Any:
 def kernels_in_memory(tree: Any) -> set[tuple[int, ...]]:
     """The order of the axes of all convolutions' kernels, the outermost first."""
     return {leaf.format.layout.major_to_minor for leaf in jax.tree.leaves(tree) if leaf.ndim == 4}
-
-
-def functions_called(call: Callable[..., Any], *arguments: Any) -> set[str]:
-    """Of Python, in one call, by their names."""
-    names: set[str] = set()
-
-    def note(frame: Any, event: str, _argument: Any) -> None:
-        if event == "call":
-            names.add(frame.f_code.co_qualname)
-
-    sys.setprofile(note)
-    try:
-        call(*arguments)
-    finally:
-        sys.setprofile(None)
-    return names

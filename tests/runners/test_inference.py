@@ -26,7 +26,7 @@ from jax_runner.use_cases import inference as jax_inference
 from jax_runner.weights import arrays_of
 from jax_runner.weights import store_as as jax_store_as
 from tests.made.captures import allow_captures, only_trace
-from tests.made.laid_out import OnGpu, backwards, functions_called, kernels_in_memory
+from tests.made.laid_out import OnGpu, backwards, kernels_in_memory
 from tests.made.sessions import build, make_session, measure, with_pretrained, with_small_images
 from torch_runner.folding import without_batch_norm
 from torch_runner.use_cases import inference as torch_inference
@@ -351,8 +351,6 @@ def test_jax_moves_weights_once_to_where_xla_wants_them(monkeypatch: pytest.Monk
     np.testing.assert_allclose(program.parity()["outputs"], expected, rtol=1e-12)
     assert program.session.device.compilations() == programs
     assert isinstance(program.run, jax.stages.Compiled)
-    # Not Layout._to_xla_layout, once for each array that is laid out.
-    assert functions_called(program.run, *program.arguments()) == {"Compiled.__call__"}
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(program.weights), jax.device_get(plain.weights))
     program.check()
 
