@@ -6,17 +6,17 @@ examined. On stdout a line of JSON follows for each program, an Examined.
 
 import sys
 import traceback
-from collections.abc import Callable
 from functools import partial
 
 import jax
 import jaxlib.version
 
+from harness.measure.ahead import Request, Tell, serve
 from harness.measure.process import explain
 from harness.plan import Measurement
 from harness.work.cards import card
 from harness.work.declared import use_case
-from jax_runner.ahead import AbsentGpu, Request, compiled, described, lowered, stdout_to_ourselves
+from jax_runner.ahead import AbsentGpu, compiled, described, lowered
 from tests.gpu_compile.planted import examined_planted
 from tests.gpu_compile.programs import Examined, name_of
 from tests.gpu_compile.rules import Subject, broken
@@ -43,21 +43,19 @@ def examined(measurement: Measurement, device: AbsentGpu) -> Examined:
     return tell(outcome="ok", kernels=described(made)["kernels"], broken=broken(subject), compile_s=made.compile_s)
 
 
-def main() -> None:
-    jax.config.update("jax_platforms", "cpu")
-    with stdout_to_ourselves() as write:
-        tell: Callable[[Examined], None] = lambda found: write(found.model_dump_json())  # noqa: E731
-        request = Request.model_validate_json(sys.stdin.read())
-        device = AbsentGpu(card(request.card))
-        if sys.argv[1:] == ["planted"]:
-            for found in examined_planted(device):
-                tell(found)
-            return
-        tell(examined_scatter(device))
-        for measurement in request.measurements:
-            tell(examined(measurement, device))
-            device.forget_programs()
+def answer(request: Request, tell: Tell) -> int:
+    device = AbsentGpu(card(request.card))
+    if sys.argv[1:] == ["planted"]:
+        for found in examined_planted(device):
+            tell(found.model_dump_json())
+        return 0
+    tell(examined_scatter(device).model_dump_json())
+    for measurement in request.measurements:
+        tell(examined(measurement, device).model_dump_json())
+        device.forget_programs()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    jax.config.update("jax_platforms", "cpu")
+    sys.exit(serve(answer))
