@@ -238,7 +238,7 @@ def test_the_kernel_is_in_the_record_or_refused(monkeypatch: pytest.MonkeyPatch)
         mode: build(session_of("torch", "train", execution_mode=mode)).details["attention"]
         for mode in ("eager", "flash_compiled", "plain_compiled")
     }
-    assert details == {"eager": "flash_attention", "flash_compiled": "flash_attention", "plain_compiled": "math"}
+    assert details == {"eager": "flash_attention", "flash_compiled": "flash_attention", "plain_compiled": "written out"}
     with pytest.raises(Refused, match="^efficient_attention of float32 on cpu: "):
         build(session_of("torch", "train", execution_mode="efficient_compiled"))
     with pytest.raises(Refused, match="cuDNN's attention needs an NVIDIA GPU"):
@@ -269,12 +269,9 @@ def test_only_a_kernel_that_a_mode_names_is_refused(
 
 def test_a_named_kernel_is_the_one_that_runs() -> None:
     queries = torch.randn(1, 2, 8, 16, requires_grad=True)
-    graph = {}
-    for formulation in ("flash_attention", "plain_attention"):
-        with with_attention(formulation):
-            output = F.scaled_dot_product_attention(queries, queries, queries, is_causal=True)
-        graph[formulation] = type(output.grad_fn).__name__
-    assert "Flash" in graph["flash_attention"] and "Flash" not in graph["plain_attention"]
+    with with_attention("flash_attention"):
+        output = F.scaled_dot_product_attention(queries, queries, queries, is_causal=True)
+    assert "Flash" in type(output.grad_fn).__name__
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -240,6 +240,7 @@ WITHOUT_COUNTERPART = {
     "torch_runner/device.py: model_dtype": "see model_dtypes",
     "torch_runner/device.py: compute_dtype": "see model_dtypes",
     "torch_runner/models/__init__.py: with_attention": "JAX's kernel is part of the model; see layers.py",
+    "torch_runner/models/__init__.py: write_out_attention": "JAX's is written out where no mode says otherwise",
     "torch_runner/models/__init__.py: for_vmap": "JAX's layers are all that vmap makes one call of",
     "torch_runner/graphs.py: Sums": "JAX's sums are one function, which is told what is sorted; vmap knows it",
     "torch_runner/graphs.py: use_scatter_sums": "see Sums",

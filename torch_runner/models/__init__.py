@@ -19,9 +19,8 @@ KERNELS = {
     "flash_attention": SDPBackend.FLASH_ATTENTION,
     "cudnn_attention": SDPBackend.CUDNN_ATTENTION,
     "efficient_attention": SDPBackend.EFFICIENT_ATTENTION,
-    "plain_attention": SDPBackend.MATH,
 }
-"""By the formulation that asks for it. In all others PyTorch chooses, by device, dtype and shape."""
+"""By the formulation that asks for it. In others PyTorch chooses, by device, dtype and shape, or there is none."""
 PROBED_POSITIONS = 64
 
 
@@ -36,18 +35,21 @@ def make_model(session: Session[Any], dtype: torch.dtype) -> nn.Module:
 
 def for_vmap(model: nn.Module) -> None:
     """From now on its layers are those that vmap makes one call of. Of others it makes one for each sample or model, in
-    a loop: of a fused kernel of attention, and of a sum over rows by `index_add`.
+    a loop: of a fused kernel of attention, and of a sum over rows by `index_add`."""
+    write_out_attention(model)
+    use_scatter_sums(model)
 
-    Attention is then products and a softmax. SDPBackend.MATH would not do: in half precision its products are in
-    float32, and under autocast its gradient by torch.func fails (docs/known-issues.md).
-    """
+
+def write_out_attention(model: nn.Module) -> None:
+    """From now on its attention is products and a softmax, with the scores in memory. SDPBackend.MATH would not do: in
+    half precision its products are in float32, and under autocast its gradient by torch.func fails
+    (docs/known-issues.md)."""
     modules: Any = model.modules()
     for layer in modules:
         if isinstance(layer, ATTENTION):
             layer.written_out = True
         if isinstance(layer, nn.MultiheadAttention):
             layer.register_forward_pre_hook(asked_for_weights, with_kwargs=True)
-    use_scatter_sums(model)
 
 
 def asked_for_weights(_layer: nn.Module, arguments: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -60,7 +60,7 @@ from torch_runner.augment import augmented
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.graphs import use_sorted_sums
-from torch_runner.models import aggregation_of, attention_of, make_model, with_attention
+from torch_runner.models import aggregation_of, attention_of, make_model, with_attention, write_out_attention
 from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
 from torch_runner.several_devices import average_gradients, with_averaged_gradients
 from torch_runner.task import Batch, Inputs, make_task, to_device
@@ -330,6 +330,8 @@ class Objective(nn.Module):
         self.model = make_model(session, model_dtype(precision))
         if session.mode.formulation == "sorted_sums":
             use_sorted_sums(self.model)
+        if session.mode.formulation == "plain_attention":
+            write_out_attention(self.model)
         self.task = make_task(session, model_dtype(precision), given)
         self.device_type = session.device.device.type
         self.bf16 = precision == "bf16"
