@@ -40,7 +40,8 @@ def test_a_device_is_the_card_of_the_table(card: str, ask: Started) -> None:
     [
         pytest.param(None, [0, 1, 2], marks=pytest.mark.nightly),
         pytest.param("2,0", [2, 0], marks=pytest.mark.nightly),
-        (f"GPU-{UUIDS[1]},0", [1, 0]),
+        (f"GPU-{UUIDS[1]},GPU-{UUIDS[0]}", [1, 0]),
+        pytest.param(f"GPU-{UUIDS[1]},0", [1], marks=pytest.mark.nightly),  # one kind of name, not both
         pytest.param("1,7,0", [1], marks=pytest.mark.nightly),  # what stands behind an unknown one is not shown
         pytest.param("", [], marks=pytest.mark.nightly),
     ],

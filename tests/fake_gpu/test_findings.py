@@ -8,7 +8,8 @@ import pytest
 
 from harness.fake_gpu.calls import LAUNCHES, Call, arithmetic_of, convolution_tensors, is_convolution, is_product
 from harness.results.kernel_names import class_of
-from tests.fake_gpu.conftest import Found
+from tests.fake_gpu import rules
+from tests.fake_gpu.conftest import Steps
 from tests.fake_gpu.steps import Step
 
 Executed = Callable[[Step], list[Call]]
@@ -47,15 +48,13 @@ ALL = [STREAMS, *ATTENTION, *GRAPHS["graphnet"], *GRAPHS["gcn"], CONVOLUTIONS, I
 
 
 @pytest.fixture(scope="module")
-def executed(found: Found) -> Executed:
+def executed(steps: Steps) -> Executed:
     """What one warm step runs on the device."""
-    answers = found(ALL)
+    found = steps("a100", ALL)
 
     def calls(step: Step) -> list[Call]:
-        answer = answers[step.name]
-        assert answer["outcome"] == "ok", answer["reason"]
-        assert answer["faults"] == []
-        return [Call(*parts) for parts in answer["executed"]]
+        assert found[step.name]["faults"] == []
+        return rules.executed(found[step.name])
 
     return calls
 
