@@ -43,6 +43,8 @@ TIMEOUT_S = 900.0
 OWN_ENVIRONMENT = REPOSITORY / ".venv-gpu-compile"
 """Made by `make gpu-compile`: JAX with its plugin for CUDA, where the environment of jobs has none."""
 LAST_WORDS_BYTES = 4_000
+LEAST_AT_A_TIME, CPUS_OF_ONE = 2, 4
+"""Processes, which take one or two GB each; a login node is not ours alone."""
 
 Usual = Mapping[tuple[str, int, str], Variant]
 """Of a benchmark, use case and model: the variant whose batch size, precision and options are the usual ones."""
@@ -216,7 +218,7 @@ def packages_of(interpreter: Interpreter) -> dict[str, str]:
 
 
 class Compiling:
-    """The frameworks side by side, the cards one after the other; each program's facts are written as they come."""
+    """A process for each framework and card, some of them at a time; each program's facts are written as they come."""
 
     def __init__(
         self, interpreters: Mapping[Framework, Interpreter], results: Results, console: Console, *, anew: bool
@@ -244,16 +246,15 @@ class Compiling:
         if found:
             self._console.print(f"{len(found)} programs are known from before, by this code and these packages")
 
-        def of_framework(framework: Framework) -> None:
-            for card in work:
-                for one, facts in self._compiled(framework, card, to_do.get((framework, card), [])):
-                    self._keep(card, one, facts)
-                    with self._lock:
-                        found[card, program_key(one)] = facts
-                        self._say(card, one, facts)
+        def of_process(framework: Framework, card: str) -> None:
+            for one, facts in self._compiled(framework, card, to_do[framework, card]):
+                self._keep(card, one, facts)
+                with self._lock:
+                    found[card, program_key(one)] = facts
+                    self._say(card, one, facts)
 
-        with ThreadPoolExecutor(len(self._interpreters)) as pool:
-            for future in [pool.submit(of_framework, framework) for framework in self._interpreters]:
+        with ThreadPoolExecutor(max(LEAST_AT_A_TIME, (os.cpu_count() or 1) // CPUS_OF_ONE)) as pool:
+            for future in [pool.submit(of_process, *one) for one in to_do]:
                 future.result()
         return [found[card, program_key(one)] for card, measurements in work.items() for one in measurements]
 
