@@ -13,19 +13,21 @@ from harness.work.cards import CARDS, Card
 from pipeline.markdown import GeneratedPart, markdown_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    import rich.console
 
 DOCUMENT = REPOSITORY / "docs" / "compiled.md"
 PART = GeneratedPart(begin="<!-- compiled:begin -->", end="<!-- compiled:end -->")
 FULL = 0.9
 """Of a card's memory, from where on a program is said not to fit: its bytes are a lower bound."""
+WIDEST = 110
+"""Characters of a row with the longest name of a mode; a narrower terminal breaks its lines."""
 COLUMNS = ("mode", "kernels", "products", "copies", "graphs", "outside", "memory", "built in")
 MEANING = (
     "No times: what one step is made of, by the frameworks' own compilers and the calls that they make to libraries. "
     "Kernels: all that a step starts on the GPU, JAX's loops round by round; a call to cuDNN or cuBLAS counts as one, "
     "however many kernels it answers with. Products: matrix products, convolutions and attention. Copies: those that "
-    "only move data, with the MB that they write where known. Graphs: CUDA graphs that the host launches. Outside: "
-    "what else the host starts. Memory: of one step, at the least. Built in: on this machine's CPU."
+    "only move data. Graphs: CUDA graphs that the host launches. Outside: what else the host starts. Memory: of one "
+    "step, at the least. Built in: on this machine's CPU."
 )
 
 
@@ -46,9 +48,6 @@ class Group:
         name = f"{one.framework} {one.variant.execution_mode}"
         if one.outcome != "ok":
             return (f"{name}: {one.outcome.replace('_', ' ')}", *[""] * (len(COLUMNS) - 1))
-        layout = str(one.classes.get("layout", 0))
-        if one.layout_bytes:
-            layout += f" ({megabytes(one.layout_bytes)})"
         memory = ""
         if one.peak_bytes is not None:
             memory = f"{megabytes(one.peak_bytes)}{'' if fits(one, self.card) else ': does not fit'}"
@@ -56,8 +55,8 @@ class Group:
             name,
             f"{one.kernels:,}",
             f"{one.classes.get('product', 0):,}",
-            layout,
-            str(one.graphs),
+            f"{one.classes.get('layout', 0):,}",
+            f"{one.graphs:,}",
             f"{one.outside_of_graphs:,}",
             memory,
             f"{one.compile_s:.0f} s",
@@ -129,12 +128,13 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:,.0f} MB"
 
 
-def print_facts(facts: Sequence[ProgramFacts], cards: Sequence[Card], console: "Console") -> None:
+def print_facts(facts: Sequence[ProgramFacts], cards: Sequence[Card], console: "rich.console.Console") -> None:
     from rich import box
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    heading = None
+    heading, wide = None, Console(file=console.file, width=max(console.width, WIDEST), highlight=False)
     for group in groups(facts, cards):
         if heading != group.card.name:
             heading = group.card.name
@@ -142,10 +142,10 @@ def print_facts(facts: Sequence[ProgramFacts], cards: Sequence[Card], console: "
         console.print(f"\n{group.title}", style="bold", markup=False)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
         for column in COLUMNS:
-            table.add_column(column, justify="left" if column == "mode" else "right", overflow="fold")
+            table.add_column(column, justify="left" if column == "mode" else "right", no_wrap=True)
         for row in group.rows():
             table.add_row(*map(Text, row))
-        console.print(table)
+        wide.print(table)
         for remark in group.remarks():
             console.print(f"  {remark}", markup=False)
     console.print(f"\n{MEANING}", markup=False)

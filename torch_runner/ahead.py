@@ -95,16 +95,16 @@ def facts_of_step(measurement: Measurement, device: Device) -> dict[str, Any]:
 def facts_of_calls(called: Sequence[Call], graphs: dict[int, list[Call]]) -> dict[str, Any]:
     """Of one step: what its host calls, and what CUDA graphs hold."""
     executed = log.executed(called, graphs)
-    launches = log.launches(executed)
+    launches, launched = log.launches(executed), log.of_kind(called, "graph")
     products = [call for call in executed if log.is_product(call) or log.is_convolution(call)]
     return {
         "kernels": len(launches),
         "classes": dict(Counter(map(kernel_class, launches))),
         "library_calls": dict(Counter(library_call(call) for call in launches if call.kind in log.LIBRARIES)),
-        "graphs": len(log.of_kind(called, "graph")),
+        "graphs": len(launched),
         "outside_of_graphs": len([call for call in called if call.kind in log.ON_DEVICE and call.graph is None]),
         "products": dict(Counter(map(log.arithmetic_of, products))),
-        "program": digest_of(log.in_words(executed)),
+        "program": digest_of([*log.in_words(executed), *(f"a graph of {call.fields['nodes']}" for call in launched)]),
         "notes": tuple(notes_on(called, launches)),
     }
 
@@ -199,7 +199,7 @@ def on_the_fake(request: Request, tell: Tell) -> int:
         ProjectError: the fake cannot be made here.
     """
     libraries = build(folder())
-    with tempfile.TemporaryDirectory(prefix="compiler-caches-") as caches:
+    with tempfile.TemporaryDirectory(prefix="compiled-ahead-") as caches:
         variables = environment(libraries, card(request.card))
         variables |= {"TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor", "TRITON_CACHE_DIR": f"{caches}/triton"}
         process = subprocess.Popen(
