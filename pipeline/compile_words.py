@@ -19,6 +19,7 @@ DOCUMENT = REPOSITORY / "docs" / "compiled.md"
 PART = GeneratedPart(begin="<!-- compiled:begin -->", end="<!-- compiled:end -->")
 FULL = 0.9
 """Of a card's memory, from where on a program is said not to fit: its bytes are a lower bound."""
+MAKERS = ("jax", "jaxlib", "torch", "triton")
 WIDEST = 110
 """Characters of a row with the longest name of a mode; a narrower terminal breaks its lines."""
 COLUMNS = ("mode", "kernels", "products", "copies", "graphs", "outside", "memory", "built in")
@@ -166,8 +167,22 @@ def conclusion(facts: Sequence[ProgramFacts]) -> Iterator[str]:
 
 
 def in_markdown(facts: Sequence[ProgramFacts], cards: Sequence[Card]) -> str:
-    parts = [MEANING]
+    """A table for each piece of work, with all cards."""
+    by_work: dict[str, list[Group]] = {}
     for group in groups(facts, cards):
-        parts += [f"**{group.card.name}, {group.title}**", markdown_table(COLUMNS, group.rows())]
-        parts += [f"- {remark}" for remark in group.remarks()]
+        by_work.setdefault(group.title, []).append(group)
+    parts = [MEANING]
+    for title, of_work in by_work.items():
+        rows = [(group.card.name, *row) for group in of_work for row in group.rows()]
+        parts += [f"**{title}**", markdown_table(("card", *COLUMNS), rows)]
+        remarks = [f"- {group.card.name}: {remark}" for group in of_work for remark in group.remarks()]
+        parts += ["\n".join(remarks)] if remarks else []
+    parts.append("\n".join(f"- {line}" for line in conclusion(facts)))
+    parts.append(f"Made by {made_by(facts)}.")
     return "\n\n".join(parts)
+
+
+def made_by(facts: Iterable[ProgramFacts]) -> str:
+    """`jax 0.12.0, jaxlib 0.12.0, torch 2.14.1, triton 3.8.0`"""
+    found = {(name, one.made_by[name]) for one in facts for name in MAKERS if name in one.made_by}
+    return ", ".join(f"{name} {version}" for name, version in sorted(found))
