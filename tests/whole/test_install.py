@@ -105,7 +105,7 @@ def test_the_demo_installs_no_tools_of_tests() -> None:
     assert first_line("test", "EXTRAS=cuda13,torch,dev").endswith(" cuda13,torch,dev")
 
 
-@pytest.mark.parametrize(("fails", "called"), [("none", ["lint", "test"]), ("lint", ["lint"])])
+@pytest.mark.parametrize(("fails", "called"), [("none", ["lint", "test", "gpu-compile"]), ("lint", ["lint"])])
 def test_what_must_pass_is_linted_first(tmp_path: Path, fails: str, called: list[str]) -> None:
     for name, line in {"dpkg": "exit 0", "make": f'echo "$1"; [ "$1" != {fails} ]'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
