@@ -36,7 +36,7 @@ from harness.results.program_facts import ProgramFacts, program_key, read_progra
 from harness.results.record import Outcome
 from harness.work.cards import Card
 from harness.work.declared import Mode, use_case
-from pipeline.compile_words import DOCUMENT, PART, in_markdown, print_facts
+from pipeline.compile_words import DOCUMENT, PUBLISHED_FACTS, print_facts, publish_facts
 
 TIMEOUT_S = 900.0
 """From one program to the next: Inductor takes minutes for the large models."""
@@ -84,8 +84,9 @@ def compile_programs(
     )
     facts = compiling.run(work)
     print_facts(facts, cards, console)
-    if update_docs and PART.write(DOCUMENT, in_markdown(facts, cards)):
-        console.print(f"updated: {DOCUMENT}")
+    if update_docs:
+        publish_facts(facts, cards)
+        console.print(f"updated: {DOCUMENT}, from {PUBLISHED_FACTS}")
     return int(any(one.outcome == "failed" for one in facts))
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from harness.paths import REPOSITORY, Results
+from harness.errors import RecordError
+from harness.files import write_atomically
+from harness.paths import PUBLISHED, REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Pair
 from harness.results.program_facts import ProgramFacts, program_key, read_program_facts
 from harness.work.cards import CARDS, Card
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     import rich.console
 
 DOCUMENT = REPOSITORY / "docs" / "compiled.md"
+PUBLISHED_FACTS = PUBLISHED / "compiled.jsonl"
+"""A line for each program of DOCUMENT."""
 PART = GeneratedPart(begin="<!-- compiled:begin -->", end="<!-- compiled:end -->")
 FULL = 0.9
 """Of a card's memory, from where on a program is said not to fit: its bytes are a lower bound."""
@@ -113,7 +117,10 @@ def foreseen(pairs: Iterable[Pair], results: Results) -> list[str]:
         for plan in pair.jobs:
             for measurement in islice(plan.replicates(), len(plan.variants)):
                 path = results.compiled(card.name) / f"{program_key(measurement)}.json"
-                one = read_program_facts(path) if path.exists() else None
+                try:
+                    one = read_program_facts(path) if path.exists() else None
+                except RecordError:
+                    continue  # of another release of this project; a warning is not worth a submission
                 if one is None or (fits(one, card) and one.outcome != "failed"):
                     continue
                 what = f"needs at least {megabytes(one.peak_bytes)}" if one.peak_bytes else one.reason
@@ -164,6 +171,17 @@ def conclusion(facts: Sequence[ProgramFacts]) -> Iterator[str]:
     if too_large:
         names = ", ".join(f"{one.card} {one.framework} {one.benchmark} {one.variant.key}" for one in too_large)
         yield f"Do not fit: {names}"
+
+
+def publish_facts(facts: Sequence[ProgramFacts], cards: Sequence[Card]) -> None:
+    """What docs/compiled.md shows, in its order and for everybody, and the page itself."""
+    text = "\n".join(one.model_dump_json() for one in facts) + "\n"
+    write_atomically(PUBLISHED_FACTS, text, replace=True)
+    PART.write(DOCUMENT, in_markdown(facts, cards))
+
+
+def published_facts() -> list[ProgramFacts]:
+    return [ProgramFacts.model_validate_json(line) for line in PUBLISHED_FACTS.read_text().splitlines()]
 
 
 def in_markdown(facts: Sequence[ProgramFacts], cards: Sequence[Card]) -> str:

@@ -16,7 +16,16 @@ from harness.results.program_facts import ProgramFacts, digest_of, program_key
 from harness.work.cards import CARDS, card
 from pipeline import compile as module
 from pipeline.compile import Compiling, Interpreter, programs_of, usual_variants
-from pipeline.compile_words import conclusion, fits, foreseen, groups, in_markdown
+from pipeline.compile_words import (
+    DOCUMENT,
+    PART,
+    conclusion,
+    fits,
+    foreseen,
+    groups,
+    in_markdown,
+    published_facts,
+)
 
 CONFIG = load_config(REPOSITORY / "experiments.yaml")
 VARIANT = Variant(model="cnn", batch_size=256, precision="fp32", execution_mode="jit")
@@ -206,3 +215,12 @@ def test_a_submission_warns_of_what_does_not_fit(tmp_path: Path) -> None:
     ]
     path.write_text(facts().model_dump_json())
     assert foreseen(pairs, results) == []
+    path.write_text('{"kernels": 3}')  # of another release: that costs no submission
+    assert foreseen(pairs, results) == []
+
+
+def test_the_page_is_made_of_what_is_published() -> None:
+    published = published_facts()
+    cards = [card(name) for name in dict.fromkeys(one.card for one in published)]
+    assert [one.name for one in cards] == ["rtx2080ti", "rtx3080", "a5000", "a100", "h100", "h200"]
+    assert PART.replaced(text := DOCUMENT.read_text(), in_markdown(published, cards), "compiled.md") == text
