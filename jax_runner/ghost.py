@@ -218,7 +218,7 @@ def product_of_shared(embedding: Captured, head: Captured, *, on_gpu: bool) -> j
 
     def of_one(sample: tuple[jax.Array, ...]) -> jax.Array:
         tokens, of_embedding, hidden, of_logits = sample
-        pairs = product(head.module, of_embedding, hidden.astype(of_embedding.dtype).T)
+        pairs = product(head.module, of_embedding, hidden.T)
         return jnp.sum(pairs * of_logits[:, tokens].T)
 
     arrays = (embedding.layer_input, embedding.output_gradient, head.layer_input, head.output_gradient)

@@ -237,7 +237,7 @@ def product_of_shared(
     positions, wide_of = tokens.shape[1], wide(of_logits.dtype)
     found = []
     for some in slices(len(tokens), positions**2 * of_embedding.element_size(), embedding.slice_bytes):
-        pairs = torch.bmm(of_embedding[some], hidden[some].to(of_embedding.dtype).transpose(1, 2))
+        pairs = wide_products(of_embedding[some], hidden[some])
         places = tokens[some].unsqueeze(1).expand(-1, positions, -1)
         of_tokens = of_logits[some].gather(2, places).to(wide_of).transpose(1, 2)
         found.append((pairs * of_tokens).flatten(1).sum(1))
@@ -332,12 +332,17 @@ def sum_of_shifted(grams: Tensor, axis: int, window: int, padding: int, position
 
 
 def gram_matrices(rows: Tensor) -> Tensor:
-    """[samples, positions, positions] from [samples, positions, numbers], in float32 at least: their products cancel
-    each other, so bfloat16 would not do.
+    """[samples, positions, positions] from [samples, positions, numbers], in float32 at least."""
+    return wide_products(rows, rows)
+
+
+def wide_products(rows: Tensor, others: Tensor) -> Tensor:
+    """[samples, positions, positions], of rows [samples, positions, numbers] with each other, in float32 at least: what
+    is made of them cancels, so bfloat16 would not do.
 
     Source: docs.pytorch.org/docs/stable/generated/torch.bmm.html, for `out_dtype`, which is CUDA's only.
     """
-    columns = rows.transpose(1, 2)
+    columns = others.transpose(1, 2)
     if rows.dtype != torch.bfloat16:
         return torch.bmm(rows, columns)
     if rows.is_cuda:
@@ -376,7 +381,7 @@ def bias_gradients(module: nn.Module, gradient: Tensor) -> Tensor:
 def weight_sum(module: nn.Module, layer_input: Tensor, gradient: Tensor, factors: Tensor) -> Tensor:
     """The sum over the samples of their weight gradients times their factors: one ordinary weight gradient."""
     if isinstance(module, nn.Embedding):
-        scaled = times(factors, gradient)
+        scaled = times(factors, gradient if isinstance(module, CodeTable) else gradient.to(module.weight.dtype))
         if isinstance(module, CodeTable):  # the row of each of the codes that were added up
             scaled = scaled.unsqueeze(1).expand(*layer_input.shape, -1)
         return torch.ops.aten.embedding_dense_backward(scaled, layer_input, module.num_embeddings, -1, False)

@@ -23,14 +23,16 @@ from jax_runner.layers import Attention, Sequential, attention
 
 
 class Embedding(nnx.Module):
-    """Tokens [batch, positions] to [batch, positions, width], in the table's dtype."""
+    """Rows of a table, converted after the lookup, so that their gradients add up in the table's dtype."""
 
     def __init__(self, vocabulary: int, width: int, dtypes: dict[str, Any]) -> None:
         self.embedding = nnx.Param(jnp.zeros((vocabulary, width), dtypes["param_dtype"]))
+        self.dtype = dtypes["dtype"]
         self.product = rows_of
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        return self.product(tokens, self.embedding[...])
+        """Tokens [batch, positions] to [batch, positions, width]."""
+        return self.product(tokens, self.embedding[...], dtype=self.dtype)
 
 
 class Positions(nnx.Module):
@@ -133,20 +135,19 @@ class Gpt(nnx.Module):
         self.h = Sequential(*(Block(size, dtypes) for _ in range(size.layers)))
         self.ln_f = LayerNorm(size.width, dtypes)
         self.head = TiedHead(dtypes)
-        self.dtype = dtypes["dtype"]
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Tokens [batch, positions] to logits [batch, positions, vocabulary]."""
-        x = self.wte(tokens).astype(self.dtype) + self.wpe(tokens)
+        x = self.wte(tokens) + self.wpe(tokens)
         return self.head(self.ln_f(self.h(x)), self.wte.embedding[...])
 
 
 # Products of an input and a weight, linear in the weight.
 
 
-def rows_of(tokens: jax.Array, table: jax.Array) -> jax.Array:
+def rows_of(tokens: jax.Array, table: jax.Array, *, dtype: Any) -> jax.Array:
     """No token is outside the table, and JAX need not look."""
-    return table.at[tokens].get(mode="promise_in_bounds")
+    return table.at[tokens].get(mode="promise_in_bounds").astype(dtype)
 
 
 def first_rows(tokens: jax.Array, table: jax.Array) -> jax.Array:

@@ -22,7 +22,11 @@ from harness.work.gpt import EPSILON, GptSize
 
 
 class Embedding(nn.Embedding):
-    """Tokens [batch, positions] to [batch, positions, width], in the table's dtype."""
+    """Rows of a table, converted after the lookup, so that their gradients add up in the table's dtype."""
+
+    def forward(self, tokens: Tensor, dtype: torch.dtype) -> Tensor:  # type: ignore[override]  # one argument more
+        """Tokens [batch, positions] to [batch, positions, width]."""
+        return super().forward(tokens).to(dtype)
 
 
 class Positions(nn.Module):
@@ -155,6 +159,6 @@ class Gpt(nn.Module):
         autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocast else self.wte.weight.dtype
         with torch.autocast(device, enabled=False):
-            x = self.wte(tokens).to(dtype) + self.wpe(tokens, dtype)
+            x = self.wte(tokens, dtype) + self.wpe(tokens, dtype)
             logits: Tensor = self.head(self.ln_f(self.h(x)), self.wte.weight)
         return logits

@@ -362,7 +362,7 @@ def layer_gradients(module: nn.Module, layer_input: Tensor, output_gradient: Ten
     if isinstance(module, CodeTable):
         return torch.bmm(layer_input.transpose(1, 2), gradient), None
     if isinstance(module, nn.Embedding):
-        tokens = layer_input.flatten(1)
+        tokens, gradient = layer_input.flatten(1), gradient.to(module.weight.dtype)
         table = gradient.new_zeros(len(gradient), *module.weight.shape)
         return table.scatter_add(1, tokens.unsqueeze(-1).expand_as(gradient), gradient), None
     if isinstance(module, Positions):
