@@ -23,7 +23,7 @@ SPLIT = PartitionSpec(AXIS)
 """Along the first axis, in the order of the ranks and of the devices of each."""
 
 
-def require_several_devices(session: Session[Any]) -> None:
+def require_devices(session: Session[Any]) -> None:
     """Raises Refused for a mode of several devices where there is only one."""
     mode = session.mode
     if mode.process_per_node and session.world.devices_per_rank == 1:

@@ -60,7 +60,7 @@ from jax_runner.several_devices import (
     mean_over_devices,
     on_every_device,
     own_part,
-    require_several_devices,
+    require_devices,
     sum_over_devices,
 )
 from jax_runner.task import Batch, Inputs, in_float64, make_task, samples_of
@@ -83,7 +83,7 @@ Function = Callable[[Params, jax.Array, jax.Array], Arrays]
 
 
 def build(session: Session[Device], *, joined: bool = True) -> "PerSampleGradients":
-    require_several_devices(session)
+    require_devices(session)
     return PerSampleGradients(session, joined=joined)
 
 

@@ -72,7 +72,7 @@ from jax_runner.several_devices import (
     mean_over_devices,
     on_every_device,
     own_part,
-    require_several_devices,
+    require_devices,
 )
 from jax_runner.task import Batch, Inputs, make_task
 from jax_runner.weights import (
@@ -110,7 +110,7 @@ TrainStep = Callable[[TrainState, Data], tuple[TrainState, jax.Array]]
 
 
 def build(session: Session[Device], *, joined: bool = True) -> "Training":
-    require_several_devices(session)
+    require_devices(session)
     return Training(session, joined=joined)
 
 
