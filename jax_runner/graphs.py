@@ -7,49 +7,13 @@ told so (`use_sorted_sums`): in the sum, and in the gradient of a gather, which 
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 from flax import nnx
 from jax import numpy as jnp
 
-from harness.work.graphs import Capacity, Room
-
-Kind = Literal["nodes", "edges", "graphs"]
-"""Of which a layer sees rows."""
-
-
-class GraphBatch(NamedTuple):
-    """Nodes and edges of some graphs, one graph behind the other, and then padding: nodes of a graph that is not there
-    (its number is that of the graphs), and edges among these nodes."""
-
-    atoms: jax.Array
-    """int32 [nodes, features]"""
-    bonds: jax.Array
-    """int32 [edges, features]"""
-    senders: jax.Array
-    """int32 [edges]: nodes of the batch"""
-    receivers: jax.Array
-    """The same; sorted."""
-    graph_of_node: jax.Array
-    """int32 [nodes]; sorted"""
-    graph_of_edge: jax.Array
-    """int32 [edges]; sorted"""
-    node_count: jax.Array
-    """int32 [graphs]"""
-    edge_count: jax.Array
-    """int32 [graphs]"""
-
-
-class Places(NamedTuple):
-    """Where the nodes, or the edges, of each graph are in a packed batch."""
-
-    graph: jax.Array
-    """int32 [rows]: whose each is; the number of graphs where it is padding"""
-    row: jax.Array
-    """int32 [graphs, room]; any, behind those that a graph has"""
-    is_there: jax.Array
-    """bool [graphs, room]"""
+from harness.work.graphs import Capacity, GraphBatch, Places, Room
 
 
 @partial(jax.jit, static_argnames="capacity")

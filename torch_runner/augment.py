@@ -1,35 +1,15 @@
-"""Random resized crops and flips on the device, in the step. harness/work/augmentation.py draws them.
+"""Random resized crops and flips on the device, in the step; harness/work/augmentation.py says which."""
 
-Bilinear, of the four pixels around a point and no more (no antialiasing), with half-pixel centres: what
-F.interpolate(mode="bilinear", align_corners=False) makes of the crop. Nothing is rounded back to whole colours.
-
-In whole numbers but for one product at the end, so both frameworks have the same bits, however they fuse. An output of
-more than 1,450 x 1,450 pixels would need more than 32 of them.
-"""
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from torch_runner.task import Batch
-
-
-def augmented(batch: Batch, size: int | None, dtype: torch.dtype) -> Batch:
-    """The images of a batch as its `crops` cut them; a batch without them as it is.
-
-    Args:
-        size: height and width of the crops afterwards; None for those of the images.
-        dtype: of the images afterwards; they stay from 0 to 255.
-    """
-    if "crops" not in batch:
-        return batch
-    rest = {name: array for name, array in batch.items() if name != "crops"}
-    images = batch["images"]
-    height, width = images.shape[1:3] if size is None else (size, size)
-    return rest | {"images": cut(images, batch["crops"].int(), height, width, dtype)}
+from harness.work.augmentation import with_crops_cut
 
 
 def cut(images: Tensor, crops: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
-    """[batch, rows, columns, channels] by crops [batch, CROP_FIELDS] to [batch, height, width, channels]."""
+    crops = crops.int()
     top, left, crop_height, crop_width, flipped = (crops[:, field, None] for field in range(5))
     above, down = lines(top, crop_height, height)
     before, right = lines(left, crop_width, width)
@@ -54,3 +34,6 @@ def lines(first: Tensor, length: Tensor, count: int) -> tuple[Tensor, Tensor]:
     at = (2 * torch.arange(count, dtype=first.dtype, device=first.device) + 1) * length - count
     at = at.clamp(min=torch.zeros_like(length), max=2 * count * (length - 1))
     return first + at // (2 * count), at % (2 * count)
+
+
+augmented = partial(with_crops_cut, cut=cut)

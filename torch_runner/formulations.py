@@ -24,9 +24,10 @@ from torch.utils._pytree import tree_map
 
 from harness.errors import Refused
 from harness.work.declared import Mode
+from harness.work.task_kinds import Inputs
 from torch_runner.compiler import in_mode
 from torch_runner.models import for_vmap
-from torch_runner.task import Inputs, Task, in_layout, samples_of
+from torch_runner.task import Task, in_layout, samples_of
 
 Batches = Any
 """One tensor for all models, or a list of N: a formulation takes back what it has placed or drawn itself."""

@@ -20,12 +20,12 @@ from torch.nn.grad import conv2d_weight
 from harness.errors import Refused
 from harness.work.ghost import Form, Shape, choose, described, slices
 from harness.work.graphs import Room
+from harness.work.task_kinds import Inputs
 from torch_runner.captured import SCALES, Problem, by_sample, capture_layers, patches_of, places_in, weight_of
 from torch_runner.captured import require_known as require_known_kind
 from torch_runner.graphs import of_rows
 from torch_runner.models.gpt import Positions, TiedHead
 from torch_runner.models.molpcba import CodeTable, Root
-from torch_runner.task import Inputs
 
 Tensors = dict[str, Tensor]
 Function = Callable[[Inputs, Tensor], Tensors]

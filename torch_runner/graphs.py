@@ -13,10 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harness.work.graphs import Capacity, Room
+from harness.work.graphs import Capacity, GraphBatch, Places, Room
 
-Kind = Literal["nodes", "edges", "graphs"]
-"""Of which a layer sees rows."""
 How = Literal["index_add", "scatter_add", "segment_reduce"]
 """Rows are added up; `segment_reduce` is for sorted ones."""
 
@@ -26,39 +24,6 @@ class Sums(NamedTuple):
 
     of_sorted: How = "index_add"
     of_others: How = "index_add"
-
-
-class GraphBatch(NamedTuple):
-    """Nodes and edges of some graphs, one graph behind the other, and then padding: nodes of a graph that is not there
-    (its number is that of the graphs), and edges among these nodes."""
-
-    atoms: Tensor
-    """int64 [nodes, features]"""
-    bonds: Tensor
-    """int64 [edges, features]"""
-    senders: Tensor
-    """int64 [edges]: nodes of the batch"""
-    receivers: Tensor
-    """The same; sorted."""
-    graph_of_node: Tensor
-    """int64 [nodes]; sorted"""
-    graph_of_edge: Tensor
-    """int64 [edges]; sorted"""
-    node_count: Tensor
-    """int64 [graphs]"""
-    edge_count: Tensor
-    """int64 [graphs]"""
-
-
-class Places(NamedTuple):
-    """Where the nodes, or the edges, of each graph are in a packed batch."""
-
-    graph: Tensor
-    """int64 [rows]: whose each is; the number of graphs where it is padding"""
-    row: Tensor
-    """int64 [graphs, room]; any, behind those that a graph has"""
-    is_there: Tensor
-    """bool [graphs, room]"""
 
 
 def packed(batch: Mapping[str, Tensor], capacity: Capacity) -> GraphBatch:

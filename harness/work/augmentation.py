@@ -1,7 +1,16 @@
-"""Random resized crops and flips, drawn by numpy; both runners' augment.py cuts the images on the device by them."""
+"""Random resized crops and flips, drawn by numpy; both runners' augment.py cuts the images on the device by them, in the
+step.
+
+Bilinear, of the four pixels around a point and no more (no antialiasing), with half-pixel centres: what
+F.interpolate(mode="bilinear", align_corners=False) makes of the crop. Nothing is rounded back to whole colours. In
+whole numbers but for one product at the end, so both frameworks have the same bits, however they fuse. An output of
+more than 1,450 x 1,450 pixels would need more than 32 of them.
+"""
 
 import math
 import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,3 +72,21 @@ def largest_crop(height: int, width: int) -> tuple[int, int]:
     if width / height > RATIO[1]:
         return height, round(height * RATIO[1])
     return height, width
+
+
+def with_crops_cut(
+    batch: Mapping[str, Any], size: int | None, dtype: Any, cut: Callable[[Any, Any, int, int, Any], Any]
+) -> Mapping[str, Any]:
+    """The images of a batch as its `crops` cut them; a batch without them as it is.
+
+    Args:
+        size: height and width of the crops afterwards; None for those of the images.
+        dtype: of the images afterwards; they stay from 0 to 255.
+        cut: images [batch, rows, columns, channels] by crops [batch, CROP_FIELDS] to [batch, height, width, channels].
+    """
+    if "crops" not in batch:
+        return batch
+    rest = {name: array for name, array in batch.items() if name != "crops"}
+    images = batch["images"]
+    height, width = images.shape[1:3] if size is None else (size, size)
+    return rest | {"images": cut(images, batch["crops"], height, width, dtype)}

@@ -13,11 +13,17 @@ graph behind the other, and the sample's own arrays say where they are: `node_st
 A batch is packed: its graphs' nodes stand one behind the other in arrays of a fixed length, and so do its edges. What
 is left is padding, which no graph sees. The length is the capacity, the same for all batches of a run, so that no shape
 ever changes. Both frameworks pack on the device, by the same whole numbers (graphs.py of each runner).
+
+In a packed batch a layer sees rows, of nodes or of edges, and a graph's gradient is a sum over its rows. What is linear
+in the rows, such as a weighted sum over all graphs, is made of the packed rows, which have next to no padding. What is
+a product of each graph's own rows is made `by_sample`: each graph has the room of the largest one, and zeros behind its
+own rows. Products of groups of different sizes are no alternative: XLA pads those of a GPU itself (openxla/xla#45995)
+and has none for Gram matrices, and PyTorch's (`grouped_mm`) make none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +43,44 @@ PARTS_OF_BATCH = 8
 
 Arrays = Mapping[str, NDArray[Any]]
 Rows = NDArray[np.integer[Any]]
+
+
+Kind = Literal["nodes", "edges", "graphs"]
+"""Of which a layer sees rows."""
+
+
+class GraphBatch(NamedTuple):
+    """Nodes and edges of some graphs, one graph behind the other, and then padding: nodes of a graph that is not there
+    (its number is that of the graphs), and edges among these nodes. A framework's arrays, int32 in JAX and int64 in
+    PyTorch."""
+
+    atoms: Any
+    """[nodes, features]"""
+    bonds: Any
+    """[edges, features]"""
+    senders: Any
+    """[edges]: nodes of the batch"""
+    receivers: Any
+    """The same; sorted."""
+    graph_of_node: Any
+    """[nodes]; sorted"""
+    graph_of_edge: Any
+    """[edges]; sorted"""
+    node_count: Any
+    """[graphs]"""
+    edge_count: Any
+    """[graphs]"""
+
+
+class Places(NamedTuple):
+    """Where the nodes, or the edges, of each graph are in a packed batch. A framework's arrays."""
+
+    graph: Any
+    """Integers [rows]: whose each is; the number of graphs where it is padding"""
+    row: Any
+    """Integers [graphs, room]; any, behind those that a graph has"""
+    is_there: Any
+    """bool [graphs, room]"""
 
 
 class Capacity(NamedTuple):

@@ -14,7 +14,8 @@ from flax import nnx
 from jax import numpy as jnp
 
 from harness.work.benchmarks.molpcba import ATOM_CODES, BOND_CODES, EPSILON, TASKS, Sizes
-from jax_runner.graphs import GraphBatch, Kind, summed, taken
+from harness.work.graphs import GraphBatch, Kind
+from jax_runner.graphs import summed, taken
 from jax_runner.task import in_full_precision
 
 

@@ -6,13 +6,7 @@ import jax
 from flax import nnx
 from jax import numpy as jnp
 
-from harness.work.benchmarks.text import VOCABULARY
-
-CONTEXT = 8
-"""Tokens that a prediction is made from."""
-FEATURES = 32
-"""Of a token."""
-HIDDEN = 128
+from harness.work.benchmarks.text import CONTEXT, FEATURES, HIDDEN, VOCABULARY
 
 
 class Mlp(nnx.Module):

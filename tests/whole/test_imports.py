@@ -17,7 +17,9 @@ BOTTOM = (
 )
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
-OF_RUNNERS = ("harness.measure.program", "harness.measure.world", "harness.measure.gpu")
+OF_RUNNERS = (
+    *("harness.measure.program", "harness.measure.use_cases", "harness.measure.world", "harness.measure.gpu"),
+)
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A room, or a module of it, and what of our own code it may import besides itself. The longest name counts.
@@ -257,8 +259,8 @@ WITHOUT_COUNTERPART = {
 
 ENTRIES = {
     "task.py": {"make_task", "in_full_precision"}
-    | {f"Task.{name}" for name in ("inputs", "targets", "losses", "mean_loss", "scores", "further_scores")},
-    "device.py": {f"Device.{name}" for name in ("join", "set_up", "memory", "wait", "agree")},
+    | {f"GraphClassification.{name}" for name in ("inputs", "smoothed_losses", "scores", "answers")},
+    "device.py": {f"Device.{name}" for name in ("join", "set_up", "memory", "wait")},
     "weights.py": {"load_initial_weights", "parameter_count"},
 }
 

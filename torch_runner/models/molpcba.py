@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.work.benchmarks.molpcba import ATOM_CODES, BOND_CODES, EPSILON, TASKS, Sizes
-from torch_runner.graphs import GraphBatch, Kind, Sums, summed, taken
+from harness.work.graphs import GraphBatch, Kind
+from torch_runner.graphs import Sums, summed, taken
 from torch_runner.task import in_full_precision
 
 

@@ -6,13 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from harness.work.benchmarks.text import VOCABULARY
-
-CONTEXT = 8
-"""Tokens that a prediction is made from."""
-FEATURES = 32
-"""Of a token."""
-HIDDEN = 128
+from harness.work.benchmarks.text import CONTEXT, FEATURES, HIDDEN, VOCABULARY
 
 
 class Mlp(nn.Module):

@@ -12,6 +12,11 @@ from harness.work.windows import tokens_of, windows
 TEXT = Path(__file__).parent.parent / "sample" / "us_constitution.txt"
 VOCABULARY = 256
 """Bytes."""
+CONTEXT = 8
+"""Tokens that a prediction is made from."""
+FEATURES = 32
+"""Of a token."""
+HIDDEN = 128
 WINDOW = 64
 """Tokens that a model predicts in each sample; one more is before them."""
 STRIDE = 16
