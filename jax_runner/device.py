@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
 from harness.errors import ProjectError, Refused
+from harness.measure import program
 from harness.measure.gpu import usable_gpu_count, visible_gpu_count
 from harness.measure.world import World
 from harness.plan import NEEDED_CAPABILITY
@@ -41,8 +42,8 @@ FLOAT64 = {"dtype": jnp.float64, "param_dtype": jnp.float64}
 """Of a model in double precision, which takes jax.enable_x64."""
 
 
-class Device:
-    """Implements harness.measure.program.Device."""
+class Device(program.Device):
+    """See harness/measure/program.py."""
 
     def __init__(self) -> None:
         self.tries_algorithms = True
@@ -54,6 +55,10 @@ class Device:
     def device(self) -> jax.Device:
         """This process's first; not asked for before `join`, which must come before anything touches a device."""
         return jax.local_devices()[0]
+
+    @property
+    def cpu(self) -> jax.Device:
+        return jax.local_devices(backend="cpu")[0]
 
     @property
     def on_gpu(self) -> bool:
@@ -97,14 +102,6 @@ class Device:
             local_device_ids=own,
         )
         self._world_size = world.size
-
-    def agree(self, value: float) -> float:
-        """The largest of all ranks' values. Waits for all ranks, so it also brings them together."""
-        return float(self._of_all_ranks(np.array(value)).max())
-
-    def mean_over_ranks(self, values: NDArray) -> NDArray[np.float64]:
-        """Element by element; every rank gets it."""
-        return self._of_all_ranks(values).mean(0)
 
     def leave(self) -> None:
         if self._world_size > 1:
@@ -204,7 +201,6 @@ class Device:
         return self._compilations.count
 
     def forget_programs(self) -> None:
-        """Drop what was compiled, so that one process can build many programs."""
         jax.clear_caches()
 
     def begin_timing(self) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, distributed
 from torch.utils._pytree import tree_leaves
 
 from harness.errors import ProjectError, Refused
+from harness.measure import program
 from harness.measure.gpu import usable_gpu_count
 from harness.measure.world import World
 from harness.plan import NEEDED_CAPABILITY
@@ -32,8 +33,10 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """What a model computes in, over float32 weights; inference stores its weights in it."""
 
 
-class Device:
-    """Implements harness.measure.program.Device."""
+class Device(program.Device):
+    """See harness/measure/program.py."""
+
+    cpu = torch.device("cpu")
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -66,14 +69,6 @@ class Device:
             device_id=self.device if self.on_gpu else None,
         )
         self._world_size = world.size
-
-    def agree(self, value: float) -> float:
-        """The largest of all ranks' values. Waits for all ranks, so it also brings them together."""
-        return float(self._of_all_ranks(np.array(value)).max())
-
-    def mean_over_ranks(self, values: NDArray) -> NDArray[np.float64]:
-        """Element by element; every rank gets it."""
-        return self._of_all_ranks(values).mean(0)
 
     def leave(self) -> None:
         if self._world_size > 1:
@@ -164,7 +159,6 @@ class Device:
         return self._compilations.count
 
     def forget_programs(self) -> None:
-        """Drop what was compiled, so that one process can build many programs."""
         torch.compiler.reset()
 
     def begin_timing(self) -> None:

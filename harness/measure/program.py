@@ -168,7 +168,8 @@ class Infers(Program, Protocol):
 
 
 class Device(Protocol):
-    """What each runner's device.py offers to the harness, under the same names.
+    """What each runner's device.py offers to the harness, under the same names. As with Program, its class names this as
+    its base.
 
     In a world of one neither `agree` nor `leave` is called, and `join` only for several devices.
     """
@@ -179,9 +180,15 @@ class Device(Protocol):
 
     def agree(self, value: float) -> float:
         """The largest of all ranks' values, on every rank. Waits for the slowest rank; never in a timed window."""
+        return float(self._of_all_ranks(np.array(value)).max())
 
     def mean_over_ranks(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Element by element, on every rank; the values themselves in a world of one."""
+        mean: NDArray[np.float64] = self._of_all_ranks(values).mean(0)
+        return mean
+
+    def _of_all_ranks(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """[ranks, *values]"""
 
     def leave(self) -> None:
         """Part in order. Comes last, after the result was sent; not called after an error."""
@@ -215,6 +222,7 @@ class Device(Protocol):
 
 
 D = TypeVar("D", bound=Device)
+Computed = TypeVar("Computed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +289,17 @@ class Session(Generic[D]):
         places[self.world.rank] = own
         parts = self.device.mean_over_ranks(places) * self.world.size  # exact: all the others are zero
         return parts.reshape(-1, *own.shape[1:])
+
+
+def on_device_or_cpu(session: Session[Any], compute: Callable[[Any], Computed]) -> Computed:
+    """`compute` of the device; where that has too little memory, of the CPU. Not of several ranks, which must do it
+    together."""
+    try:
+        return compute(session.device.device)
+    except Exception as error:
+        if session.world.size > 1 or not session.device.is_out_of_memory(error):
+            raise
+    return compute(session.device.cpu)
 
 
 class Build(Protocol):
