@@ -104,7 +104,7 @@ def errors(benchmark: str, model: str, sizes: Mapping[str, Any], precision: Prec
     program = Inference(make_session(measurement.model_copy(update={"variant": variant}), device))
     with Tf32Operators() if precision == "tf32" else nullcontext():
         actual = [to_neutral({"": own(program.answer_to(batch))})[""] for batch in program.requests.checked()]
-    whole, of_samples = output_errors(actual, program.reference())
+    whole, of_samples = output_errors(actual, program.reference_on(program.device))
     return whole, float(of_samples.max())
 
 

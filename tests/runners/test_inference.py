@@ -17,6 +17,7 @@ from torch._dynamo.utils import counters
 
 from harness.errors import CheckFailed, DataError, Refused
 from harness.measure.program import Session
+from harness.measure.use_cases import inference as shared
 from harness.plan import FRAMEWORKS, Framework, Precision
 from harness.work.folding import folded
 from harness.work.use_cases import inference as declared
@@ -107,7 +108,7 @@ def test_an_epsilon_that_is_not_the_models_is_caught(framework: Framework) -> No
     def with_other_epsilon(weight_of: Any, names: Any, _epsilon: float) -> Any:
         return folded(weight_of, names, 1e-3)
 
-    with mock.patch.object(RUNNERS[framework], "folded", with_other_epsilon):
+    with mock.patch.object(shared, "folded", with_other_epsilon):
         program = build(session_of(framework, **RESNET))
     assert program.parameter_count == 11_173_962, "as the model has them, BatchNorm's too"
     with pytest.raises(CheckFailed, match="outputs of 2 batches against float64: relative error"):
@@ -285,7 +286,7 @@ def test_predictions_are_those_of_the_model(framework: Framework, batch_size: in
     labels, score, why_not = program.answers()
     everything = program.requests.samples(np.arange(session.dataset.test_count))
     with mock.patch.object(type(program.requests), "distinct", lambda _: everything):
-        expected = program.reference().argmax(-1)
+        expected = program.reference_on(program.device).argmax(-1)
     np.testing.assert_array_equal(labels, expected)
     assert len(labels) == 261 and len(np.unique(expected)) > 1
     assert score == pytest.approx(np.mean(expected == session.dataset.test["labels"])) and why_not is None
