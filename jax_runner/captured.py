@@ -3,11 +3,7 @@
 From these two a layer's weight gradient can be had sample by sample, or its norm without the gradient, or a weighted
 sum. The formulations outer_product, grouped and ghost are made of it.
 
-Of packed graphs a layer sees rows, of nodes or of edges, and a graph's gradient is a sum over its rows. What is linear
-in the rows, such as a weighted sum over all graphs, is made of the packed rows, which have next to no padding. What is
-a product of each graph's own rows is made `by_sample`: each graph has the room of the largest one, and zeros behind its
-own rows. Products of groups of different sizes are no alternative: XLA itself pads those of a GPU (openxla/xla#45995),
-and it has none for Gram matrices.
+harness/work/graphs.py says what is made of packed graphs, and what `by_sample`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,10 +17,12 @@ from flax.traverse_util import flatten_dict
 from jax import numpy as jnp
 
 from harness.errors import Refused
-from jax_runner.graphs import GraphBatch, Places, places_of, side_by_side
+from harness.work.graphs import GraphBatch, Places
+from harness.work.task_kinds import Inputs
+from jax_runner.graphs import places_of, side_by_side
 from jax_runner.models.gpt import Embedding, LayerNorm, Positions, TiedHead
 from jax_runner.models.molpcba import CodeTable, GraphLinear, GraphNorm, Root
-from jax_runner.task import Inputs, Task
+from jax_runner.task import Task
 from jax_runner.weights import Params, Path
 
 Product = Callable[[jax.Array, jax.Array], jax.Array]

@@ -3,10 +3,7 @@
 From these two a layer's weight gradient can be had sample by sample, or its norm without the gradient, or a weighted
 sum.
 
-Of packed graphs a layer sees rows, of nodes or of edges, and a graph's gradient is a sum over its rows. What is linear
-in the rows, such as a weighted sum over all graphs, is made of the packed rows, which have next to no padding. What is
-a product of each graph's own rows is made `by_sample`: each graph has the room of the largest one, and zeros behind its
-own rows. Products of groups of different sizes are no alternative: PyTorch's (`grouped_mm`) make no Gram matrices.
+harness/work/graphs.py says what is made of packed graphs, and what `by_sample`.
 """
 
 import math
@@ -20,10 +17,12 @@ from torch.func import grad
 from torch.nn import functional as F
 
 from harness.errors import Refused
-from torch_runner.graphs import GraphBatch, Places, places_of, side_by_side
+from harness.work.graphs import GraphBatch, Places
+from harness.work.task_kinds import Inputs
+from torch_runner.graphs import places_of, side_by_side
 from torch_runner.models.gpt import LayerNorm, Positions, TiedHead
 from torch_runner.models.molpcba import CodeTable, GraphNorm, Root
-from torch_runner.task import Inputs, Task
+from torch_runner.task import Task
 
 Tensors = dict[str, Tensor]
 Capture = Callable[[Inputs, Tensor], tuple[Tensors, Tensors]]
@@ -31,6 +30,9 @@ Capture = Callable[[Inputs, Tensor], tuple[Tensors, Tensors]]
 output; of packed graphs, by rows."""
 
 
+PATCH_BYTES = {"cpu": 2**24, "cuda": 2**28}
+"""Memory for the patches of outer_product. On a CPU a larger piece would come from the system anew, page by page, in
+every step (glibc's M_MMAP_THRESHOLD); on a GPU this only bounds the memory."""
 SCALES = (LayerNorm, GraphNorm)
 """A weight for each feature."""
 KNOWN = (nn.Conv2d, nn.Linear, nn.Embedding, Positions, *SCALES, Root, TiedHead)
@@ -170,3 +172,45 @@ def patches_of(module: nn.Conv2d, images: Tensor) -> Tensor:
     ]
     seen = images.as_strided((batch, channels, *module.kernel_size, *window), (of_batch, of_channel, *steps))
     return seen.reshape(batch, -1, math.prod(window))
+
+
+def layer_gradients(module: nn.Module, layer_input: Tensor, output_gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Per-sample gradients of one layer's weight, and of its bias where it has one."""
+    if isinstance(module, nn.Conv2d):
+        by_position = output_gradient.flatten(2)
+        weight = convolution_gradients(module, layer_input.to(output_gradient.dtype), by_position)
+        return weight, None if module.bias is None else by_position.sum(2)
+    gradient = output_gradient.flatten(1, -2) if output_gradient.dim() > 2 else output_gradient.unsqueeze(1)
+    if isinstance(module, CodeTable):
+        return torch.bmm(layer_input.transpose(1, 2), gradient), None
+    if isinstance(module, nn.Embedding):
+        tokens, gradient = layer_input.flatten(1), gradient.to(module.weight.dtype)
+        table = gradient.new_zeros(len(gradient), *module.weight.shape)
+        return table.scatter_add(1, tokens.unsqueeze(-1).expand_as(gradient), gradient), None
+    if isinstance(module, Positions):
+        return F.pad(gradient, (0, 0, 0, len(module.weight) - gradient.shape[1])), None
+    if isinstance(module, Root):
+        return gradient.sum(1, keepdim=True), None
+    if isinstance(module, SCALES):
+        bias = gradient.sum(1) if getattr(module, "bias", None) is not None else None
+        return (module.normalised(layer_input).view_as(gradient) * gradient).sum(1), bias
+    seen = layer_input.to(gradient.dtype).view(*gradient.shape[:2], -1)
+    weight = torch.bmm(gradient.transpose(1, 2), seen)
+    return weight, None if getattr(module, "bias", None) is None else gradient.sum(1)
+
+
+def convolution_gradients(module: nn.Conv2d, layer_input: Tensor, output_gradient: Tensor) -> Tensor:
+    """[batch, *weight] from the layer's input and its output's gradient [batch, features, positions].
+
+    The patches are made for a slice of the batch at a time, so that their memory is used again and stays small.
+    """
+    assert not isinstance(module.padding, str)
+    batch_size, features, positions = output_gradient.shape
+    patch_size = module.weight[0].numel()
+    slice_size = max(1, PATCH_BYTES[layer_input.device.type] // (patch_size * positions * layer_input.element_size()))
+    weight = layer_input.new_empty(batch_size, features, patch_size)
+    for first in range(0, batch_size, slice_size):
+        rows = slice(first, first + slice_size)
+        patches = patches_of(module, layer_input[rows])
+        torch.bmm(output_gradient[rows], patches.transpose(1, 2), out=weight[rows])
+    return weight.view(-1, *module.weight.shape)

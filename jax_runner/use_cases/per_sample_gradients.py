@@ -1,21 +1,10 @@
 """Use cases 3 and 4: the gradient of every sample's own loss, on one GPU or on several.
 
-Outputs, never compared with each other: see harness/work/use_cases/per_sample_gradients.py, which has the formulas.
+harness/measure/use_cases/per_sample_gradients.py has what PyTorch does alike, and the formulations. Each of them is one
+jitted program. One is JAX's own:
 
-Formulations, each of them one jitted program:
-    batch                    grad of the mean loss: the base line, without per-sample gradients
-    vmap                     vmap(grad(loss)) and the output
-    outer_product            one ordinary backward pass to every layer's output; each sample's weight gradient is then
-                             the outer product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799;
-                             Opacus' hooks do the same)
-    grouped                  the same pass; a convolution's weight gradients are then one grouped weight gradient, which
-                             is for GPUs: of XLA for a CPU it is by far the slowest
-    ghost                    the same pass; norms without the gradients (ghost.py)
-    chunked,                 vmap and outer_product over chunks of settings.chunk_size samples: less memory
-    chunked_outer_product
-
-On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
-moves between devices; sums are all-reduced (several_devices.py).
+    grouped    the pass of outer_product; a convolution's weight gradients are then one grouped weight gradient, which is
+               for GPUs: of XLA for a CPU it is by far the slowest
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,19 +16,11 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import numpy as jnp
 
-from harness.measure.clock import COLD_CALLS
-from harness.measure.program import Program, Session
-from harness.results.record import Check
-from harness.work.use_cases.per_sample_gradients import (
-    PER_SAMPLE_OUTPUTS,
-    Options,
-    Settings,
-    check_batch_rows,
-    check_gradients,
-    given_batches,
-    parity_names,
-    samples_of_use,
-)
+from harness.measure.program import Session
+from harness.measure.use_cases.per_sample_gradients import PerSampleGradientsBase, ProblemBase
+from harness.work.declared import Mode
+from harness.work.task_kinds import Inputs
+from harness.work.use_cases.per_sample_gradients import PER_SAMPLE_OUTPUTS, Settings, check_batch_rows
 from jax_runner.captured import (
     bias_gradients,
     by_sample,
@@ -63,7 +44,7 @@ from jax_runner.several_devices import (
     require_devices,
     sum_over_devices,
 )
-from jax_runner.task import Batch, Inputs, in_float64, make_task, samples_of
+from jax_runner.task import in_float64, make_task, samples_of
 from jax_runner.weights import (
     Neutral,
     Params,
@@ -74,8 +55,6 @@ from jax_runner.weights import (
     to_neutral,
 )
 
-WHOLE_BATCH = ("batch", "outer_product", "grouped", "chunked_outer_product", "ghost")
-"""These put a whole batch through the model; the others one sample, many times."""
 Arrays = Any
 """A pytree: Params of gradients, or {"norms": [batch]}."""
 Function = Callable[[Params, jax.Array, jax.Array], Arrays]
@@ -87,27 +66,19 @@ def build(session: Session[Device], *, joined: bool = True) -> "PerSampleGradien
     return PerSampleGradients(session, joined=joined)
 
 
-class PerSampleGradients(OneProgram, Program):
+class PerSampleGradients(OneProgram, PerSampleGradientsBase):
     """See harness/measure/program.py."""
 
     def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
-        """`joined`: add up over the devices what is a sum, where there are several."""
-        measurement = session.measurement
-        self.session = session
-        self.output = Options.model_validate(measurement.variant.options).output
-        self.settings = Settings.model_validate(measurement.settings)
-        self.batch_size = measurement.variant.batch_size
-        self.own = session.world.rows(self.batch_size)
-        self.problem = Problem(session, model_dtypes(measurement.variant.precision))
-        self.samples_per_step = self.batch_size
+        super().__init__(session, joined=joined)
+        self.problem = Problem(session, model_dtypes(session.measurement.variant.precision))
         self.parameter_count = parameter_count(self.problem.model)
-        self.communicates = joined and not session.is_alone and self.output not in PER_SAMPLE_OUTPUTS
         self.details = details_of_compiler(session.mode, session.device) | attention_of(self.problem.model)
         self.details |= {} if session.is_alone else details_of(session)
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         self.units = self.problem.task.units
         self.details |= {**self.problem.task.details, **aggregation_of(self.problem.model)}
-        local = make_function(self.problem, session.mode.formulation, self.output, self.settings)
+        local = make_function(self.problem, session.mode, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)
         self.compute = jitted(with_counter(function), session.mode, session.device)
         placed: tuple[jax.Array, Params] = (jnp.zeros((), jnp.int32), self.problem.params)
@@ -123,24 +94,7 @@ class PerSampleGradients(OneProgram, Program):
     def state(self) -> Arrays:
         return self.count, self.batch
 
-    def check(self) -> list[Check]:
-        """Raises CheckFailed unless the output for the check's batch is what a float64 loop gives."""
-        loop, batch_gradient = self.reference()
-        return check_gradients(
-            actual=self.to_neutral(own_part(self.step()[1])),
-            loop=loop,
-            batch_gradient=batch_gradient,
-            output=self.output,
-            batch_size=self.batch_size,
-            clip_norm=self.settings.clip_norm,
-            precision=self.session.measurement.variant.precision,
-            own=self.own,
-        )
-
-    def reference(self) -> tuple[Iterator[Neutral], Neutral]:
-        """In float64: the gradient of each distinct sample of the check's batch, computed when it is asked for, and
-        that of their mean loss."""
-        rows = np.unique(check_batch_rows(self.batch_size))
+    def reference(self, rows: np.ndarray) -> tuple[Iterator[Neutral], Neutral]:
         samples, targets = self.problem.samples(rows)
         inputs, _ = self.problem.batch(rows)
         with jax.enable_x64(True):
@@ -150,71 +104,43 @@ class PerSampleGradients(OneProgram, Program):
             return gradients_of(problem, pairs), problem.to_neutral(batch_gradient)
 
     def settle(self) -> None:
-        self.batch = self.own_batch(np.arange(self.batch_size))
+        self.batch = self.own_batch(self.rows)
 
     def model_inputs(self) -> Inputs:
-        return jax.eval_shape(lambda: self.problem.batch(np.arange(self.batch_size))[0])
+        return jax.eval_shape(lambda: self.problem.batch(self.rows)[0])
 
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params, *self.batch)
         return lowered
 
-    def parity(self) -> Neutral:
-        """Outputs of the model and mean loss of the batch, and the output of the step, of all devices together."""
-        self.settle()
-        inputs, targets = self.problem.batch(np.arange(self.batch_size)[self.own])
+    def forward(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        inputs, targets = self.problem.batch(rows)
         outputs = jax.jit(self.problem.apply)(self.problem.params, inputs)
-        loss = self.problem.task.losses(outputs, targets).mean()
-        for _ in range(COLD_CALLS):
-            gradients = None  # of a large model the batch's are gigabytes: no two of them at once
-            _, gradients = self.step()
-        numbers = self.to_neutral(own_part(gradients), in_place=True)
-        if self.output in PER_SAMPLE_OUTPUTS:
-            numbers = {name: self.session.of_all_ranks(value) for name, value in numbers.items()}
-        return {
-            "outputs": self.session.of_all_ranks(np.asarray(outputs)),
-            "loss": self.session.device.mean_over_ranks(np.asarray(loss)),
-        } | parity_names(self.output, numbers)
+        return np.asarray(outputs), np.asarray(self.problem.task.losses(outputs, targets).mean())
 
     def own_batch(self, rows: np.ndarray) -> Arrays:
-        """This device's part of the batch that is made of these rows, as the formulation takes it."""
-        is_whole = self.session.mode.formulation in WHOLE_BATCH
-        batch = self.problem.batch(rows[self.own]) if is_whole else self.problem.samples(rows[self.own])
+        batch = super().own_batch(rows)
         return batch if self.session.is_alone else global_arrays(batch, SPLIT)
 
-    def to_neutral(self, outputs: Arrays, *, in_place: bool = False) -> Neutral:
+    def to_neutral(self, outputs: tuple[jax.Array, Arrays], *, in_place: bool = False) -> Neutral:
+        arrays = own_part(outputs[1])
         if self.output == "norms":
-            return {name: np.asarray(value, np.float64) for name, value in outputs.items()}
-        return self.problem.to_neutral(outputs, leading_axes=1 if self.output == "full" else 0, in_place=in_place)
+            return {name: np.asarray(value, np.float64) for name, value in arrays.items()}
+        return self.problem.to_neutral(arrays, leading_axes=1 if self.output == "full" else 0, in_place=in_place)
 
 
-class Problem:
-    """The model, its loss for one sample and for a batch, and the data."""
+class Problem(ProblemBase):
+    """With a loss that takes the parameters."""
 
     def __init__(self, session: Session[Any], dtypes: dict[str, Any]) -> None:
-        measurement = session.measurement
-        settings = Settings.model_validate(measurement.settings)
-        self.train = samples_of_use(session.dataset.train, settings.max_nodes)
-        self.shared = session.dataset.shared
-        given = given_batches(self.train, measurement.variant.batch_size, session.world.device_count)
-        self.task = make_task(session, dtypes["param_dtype"], given)
+        super().__init__(session)
+        self.task = make_task(session, dtypes["param_dtype"], self.given)
         self.on_gpu = session.device.on_gpu
         self.model = make_model(session, dtypes)
         load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
         self.graphdef, self.params = nnx.graphdef(self.model), arrays_of(self.model)
 
-    def batch(self, rows: np.ndarray) -> tuple[Inputs, jax.Array]:
-        """Inputs and targets, on the device."""
-        batch = self.placed(rows)
-        return self.task.inputs(batch), self.task.targets(batch)
-
-    def samples(self, rows: np.ndarray) -> tuple[Inputs, jax.Array]:
-        """The same, and every array of the inputs has a first axis of samples."""
-        batch = self.placed(rows)
-        return self.task.inputs_of_samples(batch), self.task.targets(batch)
-
-    def placed(self, rows: np.ndarray) -> Batch:
-        arrays = {name: array[rows] for name, array in self.train.items()} | dict(self.shared)
+    def placed(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         return {name: jnp.asarray(np.asarray(array)) for name, array in arrays.items()}
 
     def apply(self, params: Params, inputs: Inputs) -> jax.Array:
@@ -222,9 +148,6 @@ class Problem:
 
     def sample_loss(self, params: Params, one: Inputs, target: jax.Array) -> jax.Array:
         return self.task.losses(self.apply(params, self.task.batch_of_one(one)), target[None]).sum()
-
-    def batch_loss(self, params: Params, inputs: Inputs, targets: jax.Array) -> jax.Array:
-        return self.task.mean_loss(self.apply(params, inputs), targets)
 
     def to_neutral(self, gradients: Params, leading_axes: int = 0, *, in_place: bool = False) -> Neutral:
         return to_neutral(gradients, flattened_of(self.model), leading_axes, in_place=in_place)
@@ -265,9 +188,10 @@ def on_all_parts(compute: Function, output: str, *, joined: bool) -> Function:
     return on_every_device(compute_on_own_part, in_specs=(REPLICATED, SPLIT, SPLIT), out_specs=out_specs)
 
 
-def make_function(problem: Problem, formulation: str, output: str, settings: Settings) -> Function:
+def make_function(problem: Problem, mode: Mode, output: str, settings: Settings) -> Function:
     """What one device does, still to be jitted. Raises Refused for a formulation that does not know the model's
     layers."""
+    formulation = mode.formulation
     if formulation == "batch":
         return jax.grad(problem.batch_loss)
     if formulation == "ghost":
