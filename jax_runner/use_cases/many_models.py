@@ -1,7 +1,6 @@
 """Use case 6: training steps of N models of one kind at once, on one GPU.
 
-The models differ in their initial weights, and by option in their batches and in their learning rates. A batch size is
-that of one model: a step does N times as many samples. The batch lies on the device, and each call uses it again.
+harness/measure/use_cases/many_models.py has what PyTorch does alike.
 
 Formulations (formulations.py), for how the step of one model becomes that of N. Each is one jitted program for the
 whole step, state donated:
@@ -28,24 +27,10 @@ from jax import numpy as jnp
 from numpy.typing import NDArray
 
 from harness.errors import Refused
-from harness.measure.program import Phase, Program, Session
-from harness.results.parity import PARITY_STEPS
-from harness.results.record import Check
-from harness.work.use_cases.many_models import (
-    CHECK_STEPS,
-    Course,
-    Options,
-    Settings,
-    added_to_weights,
-    check_course,
-    check_forward,
-    drawn_batch,
-    first_batch,
-    given_batches,
-    leading_axes,
-    learning_rates,
-    model_seed,
-)
+from harness.measure.program import Phase, Session
+from harness.measure.use_cases.many_models import ForwardOnlyBase, ManyModelsBase, ProblemBase
+from harness.work.task_kinds import Inputs
+from harness.work.use_cases.many_models import CHECK_STEPS, Options, model_seed
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.formulations import (
@@ -64,7 +49,7 @@ from jax_runner.formulations import (
 )
 from jax_runner.layers import write_as
 from jax_runner.models import make_model
-from jax_runner.task import Inputs, in_float64, make_task, samples_of
+from jax_runner.task import in_float64, make_task, samples_of
 from jax_runner.weights import (
     Neutral,
     Params,
@@ -87,22 +72,19 @@ def build(session: Session[Device], *, joined: bool = True) -> "ManyModels":
     return ForwardOnly(session) if options.work == "forward" else ManyModels(session)
 
 
-class ManyModels(OneProgram, Program):
+class ManyModels(OneProgram, ManyModelsBase):
     """See harness/measure/program.py."""
 
     def __init__(self, session: Session[Device]) -> None:
-        variant = session.measurement.variant
-        self.session = session
-        self.problem = problem = Problem(session, model_dtypes(variant.precision), session.mode.formulation)
+        dtypes = model_dtypes(session.measurement.variant.precision)
+        problem = Problem(session, dtypes, session.mode.formulation)
+        super().__init__(session, problem)
         self.together = session.mode.formulation in TOGETHER
         self.formulation = LAYOUTS.get(session.mode.formulation, session.mode.formulation)
         if self.formulation == "side_by_side" and not problem.has_convolutions():
             raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
-        self.samples_per_step = problem.count * variant.batch_size
-        self.model_count = problem.count
         self.parameter_count = problem.count * parameter_count(problem.model)
         of_compiler = details_of_compiler(session.mode, session.device)
-        self.units = problem.task.units
         self.details = {"models": problem.count, **of_compiler, **problem.task.details}
         self.batch_axis = FOR_ALL if problem.shared else PER_MODEL
         self.rates = jnp.asarray(problem.rates if problem.separate_rates else problem.rates[0], problem.dtype)
@@ -137,19 +119,15 @@ class ManyModels(OneProgram, Program):
     def state(self) -> Arrays:
         return self.models, self.inputs, self.targets
 
-    def check(self) -> list[Check]:
-        """Raises CheckFailed unless the step that is timed does to every model what training it alone does."""
-        self.reset()
-        losses = [losses_of_models(self.step()[1]) for _ in range(CHECK_STEPS)]
-        weights = self.problem.to_neutral(stacked(self.params(), self.formulation))
-        initial = self.problem.to_neutral(stack_on_host(self.problem.initial_weights()))
-        updates = {name: weights[name] - initial[name] for name in initial}
-        actual = Course(losses=np.stack(losses), updates=updates)
-        return check_course(actual, self.alone(), self.session.measurement.variant.precision)
+    def losses_of(self, outputs: tuple[Arrays, Arrays]) -> NDArray[np.float64]:
+        return np.array([float(loss) for loss in outputs[1]])
 
-    def alone(self) -> Course:
-        """Every model by itself in float64, by a jitted step of one model; no two are on the device at once."""
-        losses, updates = [], []
+    def weights(self) -> Neutral:
+        return self.problem.to_neutral(stacked(self.params(), self.formulation))
+
+    def alone(self) -> list[tuple[list[float], Neutral]]:
+        """By a jitted step of one model."""
+        courses = []
         inputs, targets = self.problem.check_batch()
         with jax.enable_x64(True):
             problem = Problem(self.session, FLOAT64)
@@ -163,14 +141,9 @@ class ManyModels(OneProgram, Program):
                 for _ in range(CHECK_STEPS):
                     state, loss = step(state, problem.rates[index], *own)
                     of_steps.append(float(loss))
-                losses.append(of_steps)
-                updates.append(jax.device_get(jax.tree.map(jnp.subtract, state.params, initial)))
-            return Course(losses=np.array(losses).T, updates=problem.to_neutral(stack_on_host(updates)))
-
-    def settle(self) -> None:
-        """Where inputs are drawn, those that are timed come from the framework's own generator."""
-        if self.problem.drawn:
-            self.session.device.wait(self.draw())
+                updates = jax.tree.map(jnp.subtract, state.params, initial)
+                courses.append((of_steps, to_neutral(updates, flattened_of(problem.model))))
+        return courses
 
     def construction(self) -> list[Phase]:
         initial = [jax.device_get(params) for params in self.problem.initial_weights()]
@@ -183,15 +156,8 @@ class ManyModels(OneProgram, Program):
         on_device = (jax.tree.map(jnp.asarray, params) for params in initial)
         return laid_out([self.problem.initial_state(params) for params in on_device], self.formulation)
 
-    def phases(self) -> list[Phase]:
-        """Together they do what the step does, in more time."""
-        data_generation: list[Phase] = [("data_generation", self.draw)] if self.problem.drawn else []
-        return [
-            *data_generation,
-            ("forward", self.forward),
-            ("backward", self.backward),
-            ("optimizer", self.optimize),
-        ]
+    def phases_of_step(self) -> list[Phase]:
+        return [("forward", self.forward), ("backward", self.backward), ("optimizer", self.optimize)]
 
     def model_inputs(self) -> Inputs:
         inputs = jax.eval_shape(lambda: self.problem.check_batch()[0])
@@ -201,9 +167,7 @@ class ManyModels(OneProgram, Program):
         lowered: jax.stages.Lowered = self.compute_step.lower(self.models, self.rates, self.inputs, self.targets)
         return lowered
 
-    def parity(self) -> Neutral:
-        """Outputs, losses and gradients of the first step, and what five steps add to the weights; a first axis of
-        models everywhere."""
+    def first_step(self) -> Neutral:
         problem = self.problem
         compute_outputs = jax.jit(self.over_models(problem.apply, (PER_MODEL, self.batch_axis)))
         outputs = stacked(compute_outputs(self.params(), self.inputs), self.formulation)
@@ -211,12 +175,7 @@ class ManyModels(OneProgram, Program):
         self.forward()
         gradients = problem.to_neutral(stacked(self.backward(), self.formulation))
         numbers |= {f"gradients/{name}": value for name, value in gradients.items()}
-        numbers["loss"] = losses_of_models(self.step()[1])
-        for _ in range(PARITY_STEPS - 1):
-            self.step()
-        weights = problem.to_neutral(stacked(self.params(), self.formulation))
-        added = added_to_weights(weights, problem.seed, self.session.model.initial_weight)
-        return numbers | {f"updates/{name}": value for name, value in added.items()}
+        return numbers | {"loss": self.losses_of(self.step())}
 
     def reset(self) -> None:
         """Initial weights, and an optimizer that has seen nothing."""
@@ -233,7 +192,6 @@ class ManyModels(OneProgram, Program):
     # The phases.
 
     def draw(self) -> Arrays:
-        """Train on a new random batch from now on, made on the device."""
         self.key, self.inputs, self.targets = self.compute_draw(self.key)
         return self.key, self.inputs, self.targets
 
@@ -268,8 +226,8 @@ class ManyModels(OneProgram, Program):
         return gradients
 
 
-class ForwardOnly(ManyModels):
-    """The outputs of all models on their batches; nothing is kept for a gradient."""
+class ForwardOnly(ForwardOnlyBase, ManyModels):
+    """See the base."""
 
     def __init__(self, session: Session[Device]) -> None:
         super().__init__(session)
@@ -285,16 +243,11 @@ class ForwardOnly(ManyModels):
     def state(self) -> Arrays:
         return self.count, self.models, self.inputs
 
-    def check(self) -> list[Check]:
-        """Raises CheckFailed unless the step that is timed gives what every model alone gives."""
-        return check_forward(self.outputs(), self.outputs_alone(), self.session.measurement.variant.precision)
-
     def outputs(self) -> NDArray[np.float64]:
-        """[models, batch, ...], by the step that is timed."""
         return np.asarray(stacked(self.step()[1], self.formulation), np.float64)
 
     def outputs_alone(self) -> NDArray[np.float64]:
-        """[models, batch, ...], in float64, by a jitted model."""
+        """By a jitted model."""
         inputs, _ = self.problem.check_batch()
         with jax.enable_x64(True):
             problem = Problem(self.session, FLOAT64)
@@ -307,18 +260,9 @@ class ForwardOnly(ManyModels):
             ]
         return np.stack(outputs)
 
-    def construction(self) -> list[Phase]:
-        return []
-
-    def phases(self) -> list[Phase]:
-        return []
-
     def lowered(self) -> jax.stages.Lowered:
         lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params(), self.inputs)
         return lowered
-
-    def parity(self) -> Neutral:
-        return {"outputs": self.outputs()}
 
     def reset(self) -> None:
         """Initial weights, and no optimizer."""
@@ -331,33 +275,17 @@ class ForwardOnly(ManyModels):
         return count + 1, self.outputs_of_all(params, inputs)
 
 
-class Problem:
-    """N models, their initial weights, learning rates and batches."""
+class Problem(ProblemBase):
+    """And the step of one model."""
 
     def __init__(self, session: Session[Any], dtypes: dict[str, Any], formulation: str = "") -> None:
         """`formulation`: how the model's layers are written down, if not plainly."""
-        measurement, benchmark = session.measurement, session.benchmark
-        options = Options.model_validate(measurement.variant.options)
-        settings = Settings.model_validate(measurement.settings)
-        self.session = session
+        super().__init__(session)
         self.dtype = dtypes["param_dtype"]
-        self.seed = measurement.protocol.seed
-        self.count = options.models
-        self.shared = options.batches == "same"
-        self.separate_rates = options.learning_rates == "separate"
-        self.lead = leading_axes(self.count, measurement.variant.batch_size, options.batches)
-        self.rates = learning_rates(settings.learning_rate, self.count, options.learning_rates)
-        self.momentum = settings.momentum
-        given = [] if benchmark.drawn else given_batches(session.dataset, self.lead)
-        self.task = make_task(session, self.dtype, given)
+        self.task = make_task(session, self.dtype, self.given)
         self.model = make_model(session, dtypes)
         write_as(self.model, formulation, on_gpu=session.device.on_gpu)
         self.graphdef = nnx.graphdef(self.model)
-        self.drawn = benchmark.drawn
-        if self.drawn:
-            sizes = benchmark.sizes.model_validate(measurement.sizes)
-            self.drawn_shape = self.drawn.shape(measurement.variant.model, sizes)
-            self.drawn_classes = self.drawn.classes(measurement.variant.model, sizes)
 
     def has_convolutions(self) -> bool:
         return any(leaf.ndim == 4 for leaf in jax.tree.leaves(arrays_of(self.model)))
@@ -369,13 +297,8 @@ class Problem:
             yield jax.tree.map(jnp.copy, arrays_of(self.model))
 
     def check_batch(self) -> tuple[Inputs, jax.Array]:
-        """Inputs [models, batch, ...] and targets [models, batch, ...], or one batch for all: the same numbers in both
-        frameworks."""
-        if self.drawn:
-            batch = drawn_batch(self.seed, self.lead, self.drawn_shape, self.drawn_classes)
-        else:
-            batch = first_batch(self.session.dataset, self.lead)
-        on_device = {name: jnp.asarray(array) for name, array in {**batch, **self.session.dataset.shared}.items()}
+        """Inputs and targets."""
+        on_device = {name: jnp.asarray(array) for name, array in self.check_arrays().items()}
         return self.task.inputs(on_device), self.task.targets(on_device)
 
     def apply(self, params: Params, inputs: jax.Array) -> jax.Array:
@@ -405,16 +328,3 @@ class Problem:
     def to_neutral(self, params: Params) -> Neutral:
         """[models, ...]"""
         return to_neutral(params, flattened_of(self.model), leading_axes=1)
-
-
-def losses_of_models(losses: Arrays) -> NDArray[np.float64]:
-    """[models]"""
-    return np.array([float(loss) for loss in losses])
-
-
-def stack_on_host(of_models: Iterable[Params]) -> Params:
-    """[models, ...], as numpy arrays: the device may have no room for them beside what is measured."""
-    stacked_models: Params = jax.tree.map(
-        lambda *leaves: np.stack(leaves), *[jax.device_get(params) for params in of_models]
-    )
-    return stacked_models

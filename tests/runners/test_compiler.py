@@ -242,11 +242,11 @@ def test_many_models_train_on_what_is_drawn_anew(mode: str, batches: str, monkey
             options={"batches": batches},
         )
     )
-    losses = many_models.losses_of_models(program.step())
+    losses = program.losses_of(program.step())
     placed = lambda: [*many_models.as_list(program.inputs), *many_models.as_list(program.targets)]  # noqa: E731
     before = addresses_and_sums(placed())
     program.settle()
-    assert not np.allclose(many_models.losses_of_models(program.step()), losses)
+    assert not np.allclose(program.losses_of(program.step()), losses)
     require_new_values_in_place(before, addresses_and_sums(placed()))
 
 

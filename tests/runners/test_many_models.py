@@ -19,6 +19,7 @@ from harness.measure import clock
 from harness.plan import Framework
 from harness.work.closeness import relative_error
 from harness.work.declared import benchmark
+from harness.work.use_cases import many_models as shared
 from harness.work.use_cases.many_models import USE_CASE
 from harness.work.weights import initial_weight
 from jax_runner.use_cases import many_models as jax_use_case
@@ -312,8 +313,8 @@ def test_a_wrong_step_is_found_and_never_timed(
     def wrong(own: Any, *, joined: bool) -> Any:
         """The reference makes a problem of its own."""
         with monkeypatch.context() as patch:
-            rates = MODULES[framework].learning_rates
-            patch.setattr(MODULES[framework], "learning_rates", lambda *given: rates(*given) * [1, 2, 1])
+            rates = shared.learning_rates
+            patch.setattr(shared, "learning_rates", lambda *given: rates(*given) * [1, 2, 1])
             return right(own, joined=joined)
 
     monkeypatch.setattr(MODULES[framework], "build", lambda own, joined=True: wrong(own, joined=joined))

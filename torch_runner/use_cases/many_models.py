@@ -1,7 +1,6 @@
 """Use case 6: training steps of N models of one kind at once, on one GPU.
 
-The models differ in their initial weights, and by option in their batches and in their learning rates. A batch size is
-that of one model: a step does N times as many samples. The batch lies on the device, and each call uses it again.
+harness/measure/use_cases/many_models.py has what JAX does alike.
 
 Formulations (formulations.py), for how N models become one program:
     loop             N modules, one after the other
@@ -28,24 +27,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from harness.measure.program import Phase, Program, Session
-from harness.results.parity import PARITY_STEPS
-from harness.results.record import Check
-from harness.work.use_cases.many_models import (
-    CHECK_STEPS,
-    Course,
-    Options,
-    Settings,
-    added_to_weights,
-    check_course,
-    check_forward,
-    drawn_batch,
-    first_batch,
-    given_batches,
-    leading_axes,
-    learning_rates,
-    model_seed,
-)
+from harness.measure.program import Phase, Session
+from harness.measure.use_cases.many_models import ForwardOnlyBase, ManyModelsBase, ProblemBase
+from harness.work.task_kinds import Inputs
+from harness.work.use_cases.many_models import CHECK_STEPS, Options, model_seed
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
 from torch_runner.formulations import (
@@ -57,7 +42,7 @@ from torch_runner.formulations import (
     make_optimizer,
 )
 from torch_runner.models import make_model
-from torch_runner.task import Inputs, in_float64, make_task, samples_of, to_device
+from torch_runner.task import in_float64, make_task, samples_of, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
 
 Tensors = dict[str, Tensor]
@@ -69,17 +54,13 @@ def build(session: Session[Device], *, joined: bool = True) -> "ManyModels":
     return ForwardOnly(session) if options.work == "forward" else ManyModels(session)
 
 
-class ManyModels(Program):
+class ManyModels(ManyModelsBase):
     """See harness/measure/program.py."""
 
     def __init__(self, session: Session[Device]) -> None:
-        variant, mode = session.measurement.variant, session.mode
-        self.session = session
-        self.problem = problem = Problem(session, model_dtype(variant.precision))
-        self.samples_per_step = problem.count * variant.batch_size
-        self.model_count = problem.count
+        mode, problem = session.mode, Problem(session, model_dtype(session.measurement.variant.precision))
+        super().__init__(session, problem)
         self.parameter_count = problem.count * parameter_count(problem.make_model())
-        self.units = problem.task.units
         self.details = {"models": problem.count, **describe(mode), **problem.task.details}
         self.is_captured = mode.graph == "step"
         self.formulation = self.make_formulation()
@@ -106,7 +87,11 @@ class ManyModels(Program):
     def make_optimizer(self, formulation: Formulation) -> Sgd | StackedSgd:
         problem = self.problem
         return make_optimizer(
-            formulation, problem.rates, problem.momentum, separate=problem.separate_rates, mode=self.session.mode
+            formulation,
+            problem.rates.tolist(),
+            problem.momentum,
+            separate=problem.separate_rates,
+            mode=self.session.mode,
         )
 
     def step(self) -> Tensor | Sequence[Tensor]:
@@ -124,20 +109,16 @@ class ManyModels(Program):
     def state(self) -> Any:
         return self.formulation, self.inputs, self.targets
 
-    def check(self) -> list[Check]:
-        """Raises CheckFailed unless the step that is timed does to every model what training it alone does."""
-        self.reset()
-        losses = [losses_of_models(self.step()) for _ in range(CHECK_STEPS)]
-        weights = to_neutral(self.formulation.stacked(torch.Tensor.detach))
-        initial = to_neutral(self.problem.initial)
-        updates = {name: weights[name] - initial[name] for name in initial}
-        actual = Course(losses=np.stack(losses), updates=updates)
-        return check_course(actual, self.alone(), self.session.measurement.variant.precision)
+    def losses_of(self, outputs: Tensor | Sequence[Tensor]) -> NDArray[np.float64]:
+        losses: NDArray[np.float64] = torch.stack([loss.detach() for loss in outputs]).double().cpu().numpy()
+        return losses
 
-    def alone(self) -> Course:
-        """Every model by itself in float64, by the plain module and PyTorch's plain SGD; no two are on the device at
-        once."""
-        losses, updates = [], []
+    def weights(self) -> Neutral:
+        return to_neutral(self.formulation.stacked(torch.Tensor.detach))
+
+    def alone(self) -> list[tuple[list[float], Neutral]]:
+        """By the plain module and PyTorch's plain SGD."""
+        courses = []
         inputs, targets = self.problem.check_batch()
         problem = Problem(self.session, torch.float64)
         inputs = in_float64(inputs)
@@ -146,7 +127,7 @@ class ManyModels(Program):
             model = problem.make_model().to(problem.device)
             initial = {name: value[index].to(problem.device) for name, value in problem.initial.items()}
             model.load_state_dict(initial)
-            optimizer = torch.optim.SGD(model.parameters(), problem.rates[index], problem.momentum)
+            optimizer = torch.optim.SGD(model.parameters(), float(problem.rates[index]), problem.momentum)
             own, own_targets = inputs_of_models[index], targets if problem.shared else targets[index]
             of_steps = []
             for _ in range(CHECK_STEPS):
@@ -155,16 +136,9 @@ class ManyModels(Program):
                 loss.backward()
                 optimizer.step()
                 of_steps.append(loss.item())
-            losses.append(of_steps)
             weights = model.state_dict()
-            updates.append(to_neutral({name: weights[name] - value for name, value in initial.items()}))
-        stacked = {name: np.stack([update[name] for update in updates]) for name in updates[0]}
-        return Course(losses=np.array(losses).T, updates=stacked)
-
-    def settle(self) -> None:
-        """Where inputs are drawn, those that are timed come from the framework's own generator."""
-        if self.problem.drawn:
-            self.session.device.wait(self.draw())
+            courses.append((of_steps, to_neutral({name: weights[name] - value for name, value in initial.items()})))
+        return courses
 
     def model_inputs(self) -> Inputs:
         inputs, _ = self.problem.check_batch()
@@ -185,32 +159,23 @@ class ManyModels(Program):
         return formulation
 
     def phases(self) -> list[Phase]:
-        """Together they are the step."""
-        if self.is_captured:
-            return []
-        data_generation: list[Phase] = [("data_generation", self.draw)] if self.problem.drawn else []
+        return [] if self.is_captured else super().phases()
+
+    def phases_of_step(self) -> list[Phase]:
         return [
-            *data_generation,
             ("zero_gradients", self.zero_gradients),
             ("forward", self.forward),
             ("backward", self.backward),
             ("optimizer", self.optimize),
         ]
 
-    def parity(self) -> Neutral:
-        """Outputs, losses and gradients of the first step, and what five steps add to the weights; a first axis of
-        models everywhere."""
+    def first_step(self) -> Neutral:
         with torch.no_grad():
             outputs = self.formulation.outputs(self.inputs)
         numbers = to_neutral({"outputs": torch.stack(list(outputs))})
-        numbers["loss"] = losses_of_models(self.step())
+        numbers["loss"] = self.losses_of(self.step())
         gradients = to_neutral(self.formulation.stacked(gradient_of))
-        numbers |= {f"gradients/{name}": value for name, value in gradients.items()}
-        for _ in range(PARITY_STEPS - 1):
-            self.step()
-        weights = to_neutral(self.formulation.stacked(torch.Tensor.detach))
-        added = added_to_weights(weights, self.problem.seed, self.session.model.initial_weight)
-        return numbers | {f"updates/{name}": value for name, value in added.items()}
+        return numbers | {f"gradients/{name}": value for name, value in gradients.items()}
 
     def reset(self) -> None:
         """Initial weights, and an optimizer that has seen nothing, in place."""
@@ -220,7 +185,7 @@ class ManyModels(Program):
     # The phases.
 
     def draw(self) -> Tensor | Sequence[Tensor]:
-        """Train on a new random batch from now on, made on the device. A CUDA graph reads it where the first was."""
+        """A CUDA graph reads it where the first was."""
         problem = self.problem
         inputs, targets = self.formulation.draw(
             problem.drawn_shape, problem.drawn_classes, problem.batch_size, self.generator
@@ -259,8 +224,8 @@ class ManyModels(Program):
             return self.formulation.losses(inputs, targets)
 
 
-class ForwardOnly(ManyModels):
-    """The outputs of all models on their batches; nothing is kept for a gradient."""
+class ForwardOnly(ForwardOnlyBase, ManyModels):
+    """See the base."""
 
     def __init__(self, session: Session[Device]) -> None:
         super().__init__(session)
@@ -271,13 +236,12 @@ class ForwardOnly(ManyModels):
         outputs: Tensor | Sequence[Tensor] = self.compute_outputs(self.inputs)
         return outputs
 
-    def check(self) -> list[Check]:
-        """Raises CheckFailed unless the step that is timed gives what every model alone gives."""
-        return check_forward(outputs_of_models(self.step()), self.outputs_alone(), self.problem.precision)
+    def outputs(self) -> NDArray[np.float64]:
+        return outputs_of_models(self.step())
 
     @torch.no_grad()
     def outputs_alone(self) -> NDArray[np.float64]:
-        """[models, batch, ...], in float64, by the plain module."""
+        """By the plain module."""
         problem = Problem(self.session, torch.float64)
         inputs = in_float64(self.problem.check_batch()[0])
         inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
@@ -288,47 +252,20 @@ class ForwardOnly(ManyModels):
             outputs.append(model(own))
         return outputs_of_models(outputs)
 
-    def construction(self) -> list[Phase]:
-        return []
-
-    def phases(self) -> list[Phase]:
-        return []
-
-    def parity(self) -> Neutral:
-        return {"outputs": outputs_of_models(self.step())}
-
     def _outputs(self, inputs: Any) -> Tensor | Sequence[Tensor]:
         with torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.problem.bf16):
             return self.formulation.outputs(inputs)
 
 
-class Problem:
-    """N models, their initial weights, learning rates and batches."""
+class Problem(ProblemBase):
+    """And their initial weights."""
 
     def __init__(self, session: Session[Device], dtype: torch.dtype) -> None:
-        measurement, benchmark = session.measurement, session.benchmark
-        options = Options.model_validate(measurement.variant.options)
-        settings = Settings.model_validate(measurement.settings)
-        self.session = session
+        super().__init__(session)
         self.dtype = dtype
         self.device = session.device.device
-        self.precision = measurement.variant.precision
-        self.bf16 = self.precision == "bf16"
-        self.seed = measurement.protocol.seed
-        self.count = options.models
-        self.batch_size = measurement.variant.batch_size
-        self.shared = options.batches == "same"
-        self.separate_rates = options.learning_rates == "separate"
-        self.lead = leading_axes(self.count, self.batch_size, options.batches)
-        self.rates = learning_rates(settings.learning_rate, self.count, options.learning_rates).tolist()
-        self.momentum = settings.momentum
-        given = [] if benchmark.drawn else given_batches(session.dataset, self.lead)
-        self.task = make_task(session, dtype, given).to(self.device)
-        self.drawn = benchmark.drawn
-        if self.drawn:
-            sizes = benchmark.sizes.model_validate(measurement.sizes)
-            self.drawn_shape = self.drawn.shape(measurement.variant.model, sizes)
-            self.drawn_classes = self.drawn.classes(measurement.variant.model, sizes)
+        self.bf16 = session.measurement.variant.precision == "bf16"
+        self.task = make_task(session, dtype, self.given).to(self.device)
         self.initial = self.initial_weights()
 
     def make_model(self) -> nn.Module:
@@ -345,13 +282,8 @@ class Problem:
         return {name: torch.stack(values) for name, values in zip(names, zip(*drawn, strict=True), strict=True)}
 
     def check_batch(self) -> tuple[Inputs, Tensor]:
-        """Inputs [models, batch, ...] and targets [models, batch, ...], or one batch for all: the same numbers in both
-        frameworks."""
-        if self.drawn:
-            batch = drawn_batch(self.seed, self.lead, self.drawn_shape, self.drawn_classes)
-        else:
-            batch = first_batch(self.session.dataset, self.lead)
-        on_device = to_device({**batch, **self.session.dataset.shared}, self.device)
+        """Inputs and targets."""
+        on_device = to_device(self.check_arrays(), self.device)
         inputs = tree_map(lambda own: own.clone(memory_format=torch.contiguous_format), self.task.inputs(on_device))
         return inputs, self.task.targets(on_device)
 
@@ -369,10 +301,4 @@ def gradient_of(parameter: Tensor) -> Tensor:
 def outputs_of_models(outputs: Tensor | Sequence[Tensor]) -> NDArray[np.float64]:
     """[models, batch, ...]"""
     found: NDArray[np.float64] = torch.stack(list(outputs)).detach().double().cpu().numpy()
-    return found
-
-
-def losses_of_models(losses: Tensor | Sequence[Tensor]) -> NDArray[np.float64]:
-    """[models]"""
-    found: NDArray[np.float64] = torch.stack([loss.detach() for loss in losses]).double().cpu().numpy()
     return found
