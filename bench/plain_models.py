@@ -103,7 +103,7 @@ def torch_step(program: Any, model_name: str, *, compiled: bool) -> Step:
 def packed_batch(program: Any, step: int) -> tuple[Any, ...]:
     """Graphs and labels of one step."""
     batch = program.own_batch(step, program.device)
-    task = program.objective.task
+    task = program.problem.task
     return task.inputs(batch), task.targets(batch)
 
 

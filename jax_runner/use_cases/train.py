@@ -1,7 +1,6 @@
 """Use cases 1 and 2: train a model on one GPU, or on several.
 
-The data set lies on the device, or a chunk of it; a step gathers its batch there, by an order that numpy drew from the
-seed, so both frameworks see the same batches. A schedule of rates and the crops of an augmentation are arrays as well.
+harness/measure/use_cases/train.py has what PyTorch does alike.
 
 Formulations:
     step    one jitted call per step, state donated
@@ -19,9 +18,7 @@ GPU, weights and what the optimizer keeps of them lie as XLA wants them from the
 XLA take convolutions and loops into CUDA graphs by itself, so the counterpart of PyTorch's captured step is
 `jit_graph`, not `jit` (compiler.py).
 
-On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py), after
-the backward pass but in `jit_overlap`. BatchNorm's statistics are the device's own; the first device's are what the
-evaluation in the record uses.
+On several devices the gradients are averaged (several_devices.py) after the backward pass, but in `jit_overlap`.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,25 +35,14 @@ from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from harness.errors import Refused
-from harness.measure.program import Means, Session, Trains
+from harness.measure.program import Session
+from harness.measure.use_cases.train import TrainingBase
 from harness.measure.world import World
 from harness.results.parity import PARITY_STEPS
-from harness.results.record import Check
-from harness.work.array_files import gather
-from harness.work.chunks import Chunks, is_resident, steps_in_call, steps_in_chunk
 from harness.work.graphs import Given
-from harness.work.optimizers import Reference, clip_factor, weight_decay_of
-from harness.work.use_cases.train import (
-    CHECK_STEPS,
-    Course,
-    Settings,
-    check_first_losses,
-    check_training,
-    evaluation_count,
-    evaluation_rows,
-    require_finite,
-    steps_of,
-)
+from harness.work.optimizers import Vector, clip_factor, weight_decay_of
+from harness.work.task_kinds import Batch, Inputs
+from harness.work.use_cases.train import CHECK_STEPS, Course, Settings
 from jax_runner.augment import augmented
 from jax_runner.compiler import FREE, LaidOutByXla, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
@@ -74,7 +60,7 @@ from jax_runner.several_devices import (
     own_part,
     require_devices,
 )
-from jax_runner.task import Batch, Inputs, make_task
+from jax_runner.task import make_task
 from jax_runner.weights import (
     Neutral,
     Params,
@@ -114,43 +100,19 @@ def build(session: Session[Device], *, joined: bool = True) -> "Training":
     return Training(session, joined=joined)
 
 
-class Training(LaidOutByXla, Trains):
+class Training(LaidOutByXla, TrainingBase):
     """See harness/measure/program.py."""
 
     LAID_OUT, POSITION = "current", 0
+    SEVERAL_STEPS = "the scan that is timed"
 
     def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
-        """`joined`: average the gradients over the devices, where there are several."""
-        measurement = session.measurement
-        self.settings = settings = Settings.model_validate(measurement.settings)
-        self.session = session
-        self.world = session.world
-        self.seed = measurement.protocol.seed
-        self.communicates = joined and not session.is_alone
-        self.starting_weight = session.weights_of(settings.weights, session.model.initial_weight)
-        batch_size = measurement.variant.batch_size
-        balanced_by = session.benchmark.task.balanced_by
-        self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size, balanced_by)
-        self.order = self.steps.order
-        self.given = batches_given(session, settings, self.order)
-        dtypes = model_dtypes(measurement.variant.precision)
+        is_scan = session.mode.formulation == "scan"
+        super().__init__(session, joined=joined, steps_at_once=None if is_scan else 1)
+        dtypes = model_dtypes(session.measurement.variant.precision)
         self.problem = Problem(session, dtypes, session.mode.formulation, self.given)
         self.model = self.problem.model
-        self.optimizer = make_optimizer(settings, self.steps.rates)
-        self.samples_per_step = batch_size
-        own_order = self.order[:, self.world.rows(batch_size)]
-        loaded_steps = steps_in_chunk(session.dataset.train, own_order)
-        steps_per_epoch = len(self.order) // settings.epochs
-        is_scan = session.mode.formulation == "scan"
-        self.steps_per_call = steps_in_call(steps_per_epoch, loaded_steps) if is_scan else 1
-        self.is_resident = is_resident(session.dataset.train)
-        self.chunks = Chunks(
-            arrays=session.dataset.train,
-            order=own_order,
-            steps=loaded_steps // self.steps_per_call * self.steps_per_call,
-            devices=self.world.devices_per_rank,
-        )
-        self.chunk_there: int | None = None
+        self.optimizer = make_optimizer(self.settings, self.steps.rates)
         require_several_steps(self)
         self.parameter_count = parameter_count(self.model)
         self.units = self.problem.task.units
@@ -163,7 +125,7 @@ class Training(LaidOutByXla, Trains):
         if not session.is_alone:
             self.details |= {"batch_norm": "local", **details_of(session)}
         self.use(make_train_step(self, self.steps_per_call))
-        self.data = self.first_data()
+        self.data = place_data(*self.first_samples(), session.dataset.shared, self.world, chunked=not self.is_resident)
         self.current = self.initial_state()
 
     def step(self) -> tuple[TrainState, jax.Array]:
@@ -176,49 +138,17 @@ class Training(LaidOutByXla, Trains):
     def arguments(self) -> tuple[TrainState, Data]:
         return self.current, self.data
 
-    def first_data(self) -> Data:
-        own = self.world.rows(self.samples_per_step)
-        crops = None if self.steps.crops is None else self.steps.crops[:, own]
-        if self.is_resident:
-            own_data = Data(self.session.dataset.train, self.chunks.order, crops, self.session.dataset.shared)
-            return place_data(own_data, self.world)
-        self.chunk_there = 0
-        own_data = Data(self.chunks.gathered(0), self.chunks.slots, crops, self.session.dataset.shared)
-        return place_data(own_data, self.world, chunked=True)
-
-    def load(self, first_step: int) -> int:
+    def bring(self, samples: dict[str, NDArray[Any]]) -> None:
         """The chunk before is let go first, so that the device holds one at a time."""
-        if self.is_resident:
-            return len(self.order) - first_step
-        number = self.chunks.number_of(first_step)
-        if number != self.chunk_there:
-            arrays = self.chunks.gathered(number)
-            self.data = self.data._replace(arrays={})
-            self.data = self.data._replace(arrays=place_arrays(arrays, self.world, SPLIT))
-            self.chunk_there = number
-        return self.chunks.steps_left(first_step)
+        self.data = self.data._replace(arrays={})
+        self.data = self.data._replace(arrays=place_arrays(samples, self.world, SPLIT))
 
-    def check(self) -> list[Check]:
-        """Raises CheckFailed unless the program that is timed does what plain training in float64 does. It is left as
-        if nothing had been trained."""
-        precision, reference = self.session.measurement.variant.precision, self.reference()
-        require_finite(reference.losses, epoch=1)
-        batch_norm = self.session.model.has_batch_norm
+    def checked_course(self) -> tuple[Course, str]:
         if self.steps_per_call == 1:
-            checks = check_training(
-                self.course(self.compute, self.compute), reference, precision, batch_norm=batch_norm
-            )
-        else:
-            scanned = make_train_step(self, CHECK_STEPS)
-            actual = self.course(make_train_step(self, 1), scanned, steps_per_call=CHECK_STEPS)
-            checks = check_training(
-                actual, reference, precision, steps=f"{CHECK_STEPS} scanned steps", batch_norm=batch_norm
-            )
-            self.reset()
-            losses = self.session.device.mean_over_ranks(self.losses([self.kept(self.step())]))
-            checks += check_first_losses(losses, reference.losses, precision, "the scan that is timed")
-        self.reset()
-        return checks
+            return self.course(self.compute, self.compute), "the step"
+        scanned = make_train_step(self, CHECK_STEPS)
+        course = self.course(make_train_step(self, 1), scanned, steps_per_call=CHECK_STEPS)
+        return course, f"{CHECK_STEPS} scanned steps"
 
     def course(self, one_step: Any, compute: Any, steps_per_call: int = 1) -> Course:
         """CHECK_STEPS steps from the initial weights, as `compute` makes them; the gradient is that of `one_step`, by
@@ -229,71 +159,55 @@ class Training(LaidOutByXla, Trains):
             gradients = self.to_neutral(first_gradients(self.settings, own_part(after_one.opt_state)))
         with self.using(compute):
             self.reset()
-            losses = [self.kept(self.step()) for _ in range(CHECK_STEPS // steps_per_call)]
-        weights = self.to_neutral(self.own_state().params)
-        return Course(
-            losses=self.session.device.mean_over_ranks(self.losses(losses)),
-            gradients=gradients,
-            updates={name: value - self.starting_weight(name, value.shape) for name, value in weights.items()},
-        )
+            kept = [self.kept(self.step()) for _ in range(CHECK_STEPS // steps_per_call)]
+        return Course(losses=self.mean_losses(kept), gradients=gradients, updates=self.updates())
 
-    def reference(self) -> Course:
-        """In float64, by the optimizer as it is written down. Each rank computes the gradients of its own devices'
-        parts, and all take their mean. Where the device has too little memory, on the CPU; not of several ranks, which
-        must do this together."""
-        with jax.enable_x64(True):
-            try:
-                return self._reference(Problem(self.session, FLOAT64, "step", self.given))
-            except Exception as error:
-                if self.world.size > 1 or not self.session.device.is_out_of_memory(error):
-                    raise
-            with jax.default_device(jax.local_devices(backend="cpu")[0]):
-                return self._reference(Problem(self.session, FLOAT64, "step", self.given))
+    def reference_on(self, device: jax.Device) -> Course:
+        with jax.enable_x64(True), jax.default_device(device):
+            problem = Problem(self.session, FLOAT64, "step", self.given)
+            load_weights(problem.model, self.starting_weight)
+            params, statistics = arrays_of(problem.model, nnx.Param), arrays_of(problem.model, nnx.BatchStat)
+            gradient = jax.jit(jax.value_and_grad(problem.loss, has_aux=True))
+            initial, of_vector = ravel_pytree(params)
+            decays = jax.tree.map(lambda leaf: np.full(leaf.shape, weight_decay_of(self.settings, leaf.ndim)), params)
+            of_devices = [statistics] * self.world.devices_per_rank
 
-    def _reference(self, problem: "Problem") -> Course:
-        settings, device = self.settings, self.session.device
-        load_weights(problem.model, self.starting_weight)
-        params, statistics = arrays_of(problem.model, nnx.Param), arrays_of(problem.model, nnx.BatchStat)
-        gradient = jax.jit(jax.value_and_grad(problem.loss, has_aux=True))
-        vector, of_vector = ravel_pytree(params)
-        initial = np.asarray(vector)
-        decays = jax.tree.map(lambda leaf: np.full(leaf.shape, weight_decay_of(settings, leaf.ndim)), params)
-        optimizer = Reference(settings, initial, np.asarray(ravel_pytree(decays)[0]))
-        of_devices = [statistics] * self.world.devices_per_rank
-        losses: list[Any] = []
-        gradient_taken = initial
-        for step in range(CHECK_STEPS):
-            found = []
-            for index, batch in enumerate(self.own_batches(step)):
-                (loss, of_devices[index]), grads = gradient(
-                    of_vector(jnp.asarray(optimizer.weights)), of_devices[index], batch
-                )
-                found.append(np.append(np.asarray(ravel_pytree(grads)[0]), float(loss)))
-            mean = device.mean_over_ranks(np.mean(found, axis=0))
-            losses.append(mean[-1])
-            optimizer.step(mean[:-1], self.steps.rate(step))
-            gradient_taken = optimizer.first_gradient() if step == 0 else gradient_taken
-        return Course(
-            losses=np.array(losses),
-            gradients=self.to_neutral(of_vector(jnp.asarray(gradient_taken))),
-            updates=self.to_neutral(of_vector(jnp.asarray(optimizer.weights - initial))),
-        )
+            def gradient_and_loss(weights: Vector, step: int) -> Vector:
+                found = []
+                for index, batch in enumerate(self.own_batches(step)):
+                    (loss, of_devices[index]), grads = gradient(
+                        of_vector(jnp.asarray(weights)), of_devices[index], batch
+                    )
+                    found.append(np.append(np.asarray(ravel_pytree(grads)[0]), float(loss)))
+                return self.session.device.mean_over_ranks(np.mean(found, axis=0))
+
+            return self.plain_course(
+                np.asarray(initial),
+                np.asarray(ravel_pytree(decays)[0]),
+                gradient_and_loss,
+                lambda vector: self.to_neutral(of_vector(jnp.asarray(vector))),
+            )
 
     def own_batches(self, step: int) -> list[Batch]:
         """Of one step: of each of this process's devices, on the host."""
-        step, own = step % len(self.order), self.world.rows(self.samples_per_step)
-        rows = self.order[step, own]
-        batch = {name: gather(array, rows) for name, array in self.session.dataset.train.items()}
-        if self.steps.crops is not None:
-            batch["crops"] = self.steps.crops[step, own]
-        share = len(rows) // self.world.devices_per_rank
+        share = self.samples_per_step // self.world.device_count
         return [
-            {name: array[first : first + share] for name, array in batch.items()} | self.shared
-            for first in range(0, len(rows), share)
+            {name: array[first : first + share] for name, array in self.own_samples(step).items()} | self.shared
+            for first in range(0, share * self.world.devices_per_rank, share)
         ]
 
     def to_neutral(self, params: Params) -> Neutral:
         return to_neutral(params, flattened_of(self.model))
+
+    def weights(self) -> Neutral:
+        return self.to_neutral(self.own_state().params)
+
+    def statistics(self) -> Neutral:
+        return self.to_neutral(self.own_state().batch_stats)
+
+    def moments(self) -> dict[str, Neutral]:
+        kept = moments(self.settings, self.own_state().opt_state)
+        return {quantity: self.to_neutral(of_params) for quantity, of_params in kept.items()}
 
     def model_inputs(self) -> Inputs:
         problem = self.problem
@@ -316,18 +230,14 @@ class Training(LaidOutByXla, Trains):
         of_calls = [np.atleast_1d(mean_of_own_devices(own_part(loss), self.world)) for loss in kept]
         return np.concatenate(of_calls)
 
-    def evaluate(self) -> Means:
-        """Every device does all that is evaluated of the test set."""
-        test, state, metric = self.session.dataset.test, self.own_state(), self.session.benchmark.task.metric
-        count = evaluation_count(self.settings, self.session.dataset.test_count)
-        sums, said = [], []
-        for rows in evaluation_rows(self.settings, test, self.session.outputs_of_sample):
-            batch = {name: np.asarray(array[rows[0] : rows[-1] + 1]) for name, array in test.items()}
-            of_batch, scores = self.evaluate_batch(state, batch | self.shared)
-            sums.append(jax.device_get(of_batch))
-            if metric.of == "test_set":
-                said.append((np.asarray(scores), np.asarray(self.problem.task.targets(batch))))
-        return Means.of_sums(sums, count, metric.of_test_set(said))
+    def evaluator(self) -> Callable[[dict[str, NDArray[Any]]], tuple[Any, NDArray[Any], NDArray[Any]]]:
+        state = self.own_state()
+
+        def evaluated(batch: dict[str, NDArray[Any]]) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+            sums, scores = self.evaluate_batch(state, batch | self.shared)
+            return jax.device_get(sums), np.asarray(scores), np.asarray(self.problem.task.targets(batch))
+
+        return evaluated
 
     @cached_property
     def shared(self) -> dict[str, jax.Array]:
@@ -335,24 +245,12 @@ class Training(LaidOutByXla, Trains):
         whole = self.session.dataset.shared if self.world.device_count > 1 else self.data.shared
         return dict(jax.device_put(dict(whole)))
 
-    def parity(self) -> Neutral:
-        """Of the first batch: outputs, mean loss, gradient (clipped, where it is), running statistics. Of the steps:
-        losses, what they have added to the parameters, running statistics. Gradients and losses are means over the
-        devices; statistics are rank 0's."""
+    def first_steps(self) -> tuple[Neutral, list[jax.Array]]:
         numbers = self.first_batch()
         steps_per_call = PARITY_STEPS if self.session.mode.formulation == "scan" else 1
         self.use(make_train_step(self, steps_per_call))
         self.reset()
-        kept = [self.kept(self.step()) for _ in range(PARITY_STEPS // steps_per_call)]
-        state = self.own_state()
-        numbers["losses_of_steps"] = self.session.device.mean_over_ranks(self.losses(kept))
-        for quantity, kept_moments in moments(self.settings, state.opt_state).items():
-            numbers |= {f"{quantity}/{name}": value for name, value in self.to_neutral(kept_moments).items()}
-        for name, value in self.to_neutral(state.params).items():
-            numbers[f"updates/{name}"] = value - self.starting_weight(name, value.shape)
-        for name, value in self.to_neutral(state.batch_stats).items():
-            numbers[f"statistics_after_steps/{name}"] = value
-        return numbers
+        return numbers, [self.kept(self.step()) for _ in range(PARITY_STEPS // steps_per_call)]
 
     def first_batch(self) -> Neutral:
         """By the functions that the step is made of."""
@@ -455,16 +353,6 @@ class Problem:
         return self.task.mean_loss(outputs, self.task.targets(batch), self.label_smoothing), batch_stats
 
 
-def batches_given(session: Session[Any], settings: Settings, order: NDArray[np.int32]) -> list[Given]:
-    """Of each device and step, and of the evaluation."""
-    own_size = order.shape[1] // session.world.device_count
-    train, test = session.dataset.train, session.dataset.test
-    return [
-        Given(arrays=train, batches=order.reshape(-1, own_size)),
-        Given(arrays=test, batches=evaluation_rows(settings, test, session.outputs_of_sample)),
-    ]
-
-
 def require_several_steps(training: Training) -> None:
     """Raises Refused where a scan would be a single step."""
     mode = training.session.mode
@@ -513,18 +401,15 @@ def on_all_parts(train_steps: TrainStep, of_data: Any) -> TrainStep:
     return on_every_device(train_on_own_part, in_specs=(STATE_SPECS, of_data), out_specs=(STATE_SPECS, SPLIT))
 
 
-def place_data(own: Data, world: World, *, chunked: bool = False) -> Data:
+def place_data(samples: Any, order: Any, crops: Any, shared: Any, world: World, *, chunked: bool) -> Data:
     """On the device; of several, each gets its own part of the order and of the crops, and all samples or, of a chunk,
-    its own ones. `own` has what this process's devices get."""
+    its own ones. Given is what this process's devices get."""
     specs = data_specs(is_resident=not chunked)
-    rest = (own.order, own.crops)
     if world.device_count == 1:
-        placed = jax.device_put(rest)
+        order, crops = jax.device_put((order, crops))
     else:
-        placed = tuple(global_arrays(array, OF_BATCH) for array in rest)
-    arrays, shared = place_arrays(own.arrays, world, specs.arrays), place_arrays(own.shared, world, REPLICATED)
-    order, crops = placed
-    return Data(arrays, order, crops, shared)
+        order, crops = (global_arrays(array, OF_BATCH) for array in (order, crops))
+    return Data(place_arrays(samples, world, specs.arrays), order, crops, place_arrays(shared, world, REPLICATED))
 
 
 def place_arrays(arrays: Any, world: World, spec: PartitionSpec) -> Batch:

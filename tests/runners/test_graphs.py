@@ -196,7 +196,7 @@ def outputs_of(framework: Framework, model: str, dataset: Dataset, room: int = 0
     """Of the first eight graphs; `room`: nodes and edges that the batch has more than it needs."""
     session = replace(session_of(framework, model=model), dataset=dataset)
     program: Any = build(session)
-    task = program.objective.task if framework == "torch" else program.problem.task
+    task = program.problem.task
     task.capacities = {count: Capacity(c.nodes + room, c.edges + 2 * room) for count, c in task.capacities.items()}
     found: np.ndarray = program.first_batch()["outputs"]
     return found
@@ -294,7 +294,7 @@ def test_sorted_sums_are_modes_of_graphs() -> None:
 def test_loss_by_hand(framework: Framework) -> None:
     """Over the labels that are there, by the number of all questions, graph by graph."""
     program: Any = build(session_of(framework))
-    task = program.objective.task if framework == "torch" else program.problem.task
+    task = program.problem.task
     place = torch.tensor if framework == "torch" else jax.numpy.asarray
     outputs, labels = (
         np.array([[0.5, -2.0, 3.0, 1.0], [4.0, 0.0, -1.0, 0.0]]),

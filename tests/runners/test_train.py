@@ -204,8 +204,7 @@ def test_a_reference_that_the_device_has_no_memory_for_is_made_on_the_cpu(
 ) -> None:
     """What the check needs must not stand for what the program needs."""
     program: Any = build(make_session(framework, "train"))
-    name = {"jax": "_reference", "torch": "reference_on"}[framework]
-    right, asked = getattr(program, name), []
+    right, asked = program.reference_on, []
 
     def short_of_memory(where: Any) -> Any:
         asked.append(where)
@@ -213,7 +212,7 @@ def test_a_reference_that_the_device_has_no_memory_for_is_made_on_the_cpu(
             raise {"jax": RuntimeError, "torch": torch.OutOfMemoryError}[framework]("RESOURCE_EXHAUSTED: out of memory")
         return right(where)
 
-    monkeypatch.setattr(program, name, short_of_memory)
+    monkeypatch.setattr(program, "reference_on", short_of_memory)
     assert all(check.passed for check in program.check())
     assert len(asked) == 2
 

@@ -152,7 +152,7 @@ def test_the_check_knows_the_recipe(framework: Framework) -> None:
 def test_labels_that_the_program_does_not_smooth_are_found(framework: Framework) -> None:
     program: Any = build(small_session(framework, **RECIPE))
     if framework == "torch":
-        program.objective.label_smoothing = 0.0
+        program.problem.label_smoothing = 0.0
     else:
         program.problem.label_smoothing = 0.0
     with pytest.raises(CheckFailed, match="gradients of the step against float64"):
@@ -260,11 +260,11 @@ def test_the_device_holds_one_chunk(framework: Framework, monkeypatch: pytest.Mo
     labels = program.order.ravel()
 
     def there() -> np.ndarray:
-        images = program.objective.images if framework == "torch" else program.data.arrays["images"]
+        images = program.problem.images if framework == "torch" else program.data.arrays["images"]
         assert images.shape == (5 * BATCH_SIZE, 28, 28, 1)
         return np.asarray(images.cpu() if framework == "torch" else images)
 
-    place = program.objective.images.data_ptr() if framework == "torch" else None
+    place = program.problem.images.data_ptr() if framework == "torch" else None
     images = program.session.dataset.train["images"]
     assert [program.load(step) for step in (0, 3, 5, 14, 15)] == [5, 2, 5, 1, 5]
     of_last = np.concatenate([labels[15 * BATCH_SIZE :], labels[: 4 * BATCH_SIZE]])
@@ -272,7 +272,7 @@ def test_the_device_holds_one_chunk(framework: Framework, monkeypatch: pytest.Mo
     program.reset()
     np.testing.assert_array_equal(there(), images[labels[: 5 * BATCH_SIZE]])
     if framework == "torch":
-        assert program.objective.images.data_ptr() == place
+        assert program.problem.images.data_ptr() == place
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

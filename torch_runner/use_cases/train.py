@@ -1,7 +1,6 @@
 """Use cases 1 and 2: train a model on one GPU, or on several.
 
-The data set lies on the device, or a chunk of it; a step gathers its batch there, by an order that numpy drew from the
-seed, so both frameworks see the same batches. A schedule of rates and the crops of an augmentation are arrays as well.
+harness/measure/use_cases/train.py has what JAX does alike.
 
 Formulations:
     step       one optimizer step; on several devices DistributedDataParallel averages the gradients
@@ -23,9 +22,6 @@ How a step is run (torch_runner/compiler.py):
     graph: parts    mode="reduce-overhead": what is compiled is replayed as CUDA graphs; the rest of the step stays in
                     Python
 The optimizer is PyTorch's fused one in all of them, and is not compiled (optimizer.py); the model is channels_last.
-
-On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py).
-BatchNorm's statistics are the device's own; rank 0's are what the evaluation in the record uses.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,24 +33,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.errors import Refused
-from harness.measure.program import Means, Session, Trains
-from harness.measure.world import World
+from harness.measure.program import Means, Session
+from harness.measure.use_cases.train import TrainingBase
 from harness.results.parity import PARITY_STEPS
-from harness.results.record import Check
-from harness.work.array_files import gather
-from harness.work.chunks import Arrays, Chunks, is_resident, steps_in_call, steps_in_chunk
+from harness.work.chunks import Arrays
 from harness.work.graphs import Given
-from harness.work.optimizers import Reference, weight_decay_of
-from harness.work.use_cases.train import (
-    CHECK_STEPS,
-    Course,
-    Settings,
-    check_first_losses,
-    check_training,
-    evaluation_count,
-    evaluation_rows,
-    steps_of,
-)
+from harness.work.optimizers import Vector, weight_decay_of
+from harness.work.task_kinds import Batch, Inputs
+from harness.work.use_cases.train import CHECK_STEPS, Course, Settings
 from harness.work.weights import RUNNING_STATISTICS
 from torch_runner.augment import augmented
 from torch_runner.compiler import captured, describe, in_mode, witness
@@ -62,8 +48,8 @@ from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.graphs import use_sorted_sums
 from torch_runner.models import aggregation_of, attention_of, make_model, with_attention, write_out_attention
 from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
-from torch_runner.several_devices import average_gradients, with_averaged_gradients
-from torch_runner.task import Batch, Inputs, make_task, to_device
+from torch_runner.several_devices import average_gradients, require_devices, with_averaged_gradients
+from torch_runner.task import make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, to_neutral
 
 STEPS_PER_GRAPH = 16
@@ -72,76 +58,52 @@ would have tens of thousands of kernels."""
 
 
 def build(session: Session[Device], *, joined: bool = True) -> "Training":
+    require_devices(session)
     return Training(session, joined=joined)
 
 
-class Training(Trains):
+class Training(TrainingBase):
     """See harness/measure/program.py."""
 
+    SEVERAL_STEPS = "the graph"
+
     def __init__(self, session: Session[Device], *, joined: bool = True) -> None:
-        """`joined`: average the gradients over the devices, where there are several."""
-        measurement = session.measurement
-        self.settings = settings = Settings.model_validate(measurement.settings)
-        self.session = session
-        self.world = session.world
+        is_epoch = session.mode.formulation == "epoch"
+        super().__init__(session, joined=joined, steps_at_once=STEPS_PER_GRAPH if is_epoch else 1)
         self.device = session.device.device
-        self.seed = measurement.protocol.seed
-        self.communicates = joined and not session.is_alone
-        self.starting_weight = session.weights_of(settings.weights, session.model.initial_weight)
-        batch_size = measurement.variant.batch_size
-        balanced_by = session.benchmark.task.balanced_by
-        self.steps = steps_of(settings, self.seed, session.dataset.train, batch_size, balanced_by)
-        self.order = self.steps.order
-        self.samples_per_step = batch_size
-        own_order = self.order[:, self.world.rows(batch_size)]
-        loaded_steps = steps_in_chunk(session.dataset.train, own_order)
-        self.is_resident = is_resident(session.dataset.train)
-        steps_per_epoch = len(self.order) // settings.epochs
-        self.steps_per_call = steps_in_call(steps_per_epoch, min(STEPS_PER_GRAPH, loaded_steps)) if self.is_epoch else 1
-        self.chunks = Chunks(
-            arrays=session.dataset.train,
-            order=own_order,
-            steps=loaded_steps // self.steps_per_call * self.steps_per_call,
-        )
-        self.chunk_there = 0
-        samples = session.dataset.train if self.is_resident else self.chunks.gathered(0)
-        self.given = batches_given(session, settings, self.order)
-        self.objective = Objective(session, samples, self.given).to(self.device)
-        self.model = self.objective.model
+        samples, order, crops = self.first_samples()
+        self.placed_order = torch.from_numpy(order.astype(np.int64)).to(self.device)
+        """int64, as other indices would be converted in every step."""
+        self.placed_crops = None if crops is None else torch.from_numpy(crops.copy()).to(self.device)
+        self.problem = Problem(session, samples, self.given).to(self.device)
+        self.model = self.problem.model
         self.model.to(memory_format=torch.channels_last)
         count_no_batches(self.model)
         self.rates = None if self.steps.rates is None else torch.from_numpy(self.steps.rates).to(self.device)
         self.rate = torch.zeros(1, device=self.device)
         """Of the step at hand where there is a schedule, on the device: a CUDA graph takes nothing from the host."""
         self.optimizer = make_optimizer(
-            settings,
+            self.settings,
             self.model,
-            settings.learning_rate if self.rates is None else self.rate,
+            self.settings.learning_rate if self.rates is None else self.rate,
             in_graph=session.mode.graph == "step",
         )
-        self.placed_order = place_order(own_order if self.is_resident else self.chunks.slots, self.device)
-        self.placed_crops = place_crops(self.steps.crops, self.world, self.device)
         self.parameter_count = parameter_count(self.model)
-        self.units = self.objective.task.units
-        self.details = {**describe(session.mode), **self.objective.task.details, **self.details_of_devices()}
+        self.units = self.problem.task.units
+        of_devices = {} if session.is_alone else {"batch_norm": "local", **self.world.describe()}
+        self.details = {**describe(session.mode), **self.problem.task.details, **of_devices}
         self.details |= aggregation_of(self.model)
         self.details |= attention_of(
-            self.model, session.mode.formulation, compute_dtype(measurement.variant.precision), self.device
+            self.model, session.mode.formulation, compute_dtype(session.measurement.variant.precision), self.device
         )
         self.replays = session.mode.graph != "none"
         self.steps_done = 0
         self.next_batch = torch.zeros(1, dtype=torch.int64, device=self.device)
         """The same for the device, modulo all steps. Not a scalar: indexing would read it on the host."""
+        require_several_steps(self)
         self.one_step = make_step(self)
         self.compute = as_graph(self) if session.mode.graph == "step" else self.one_step
         self.reset()
-
-    @property
-    def is_epoch(self) -> bool:
-        return self.session.mode.formulation == "epoch"
-
-    def details_of_devices(self) -> dict[str, Any]:
-        return {} if self.session.is_alone else {"batch_norm": "local", **self.world.describe()}
 
     def step(self) -> Tensor:
         """One optimizer step on the batch that the order has next; the batch's mean loss before it. Of several steps
@@ -149,24 +111,18 @@ class Training(Trains):
         return self.compute()
 
     def state(self) -> nn.Module:
-        return self.objective
+        return self.problem
 
-    def load(self, first_step: int) -> int:
+    def bring(self, samples: Arrays) -> None:
         """In place: CUDA graphs keep pointing at the samples."""
-        if self.is_resident:
-            return len(self.order) - first_step
-        number = self.chunks.number_of(first_step)
-        if number != self.chunk_there:
-            for name, samples in to_device(self.chunks.gathered(number), torch.device("cpu")).items():
-                self.objective.get_buffer(name).copy_(samples)
-            self.chunk_there = number
-        return self.chunks.steps_left(first_step)
+        for name, placed in to_device(samples, self.session.device.cpu).items():
+            self.problem.get_buffer(name).copy_(placed)
 
     def reset(self) -> None:
         """In place: CUDA graphs keep pointing at the weights and at what the optimizer keeps."""
         self.load(0)
         load_weights(self.model, self.starting_weight)
-        self.objective.train()
+        self.problem.train()
         reset_optimizer(self.optimizer)
         self.steps_done = 0
         self.next_batch.zero_()
@@ -179,21 +135,9 @@ class Training(Trains):
         losses: NDArray[np.floating[Any]] = torch.stack(kept).flatten().cpu().numpy()
         return losses
 
-    def check(self) -> list[Check]:
-        """Raises CheckFailed unless the step that is timed trains as plain training in float64 does. Of several steps
-        in one graph, that is checked of one step by itself, and the graph's own first losses are."""
-        precision, reference = self.session.measurement.variant.precision, self.reference()
-        batch_norm = self.session.model.has_batch_norm
-        if self.steps_per_call == 1:
-            checks = check_training(self.course(self.compute), reference, precision, batch_norm=batch_norm)
-        else:
-            of_one = self.course(self.one_step)
-            checks = check_training(of_one, reference, precision, "one step of the graph", batch_norm=batch_norm)
-            self.reset()
-            losses = self.session.device.mean_over_ranks(self.losses([self.kept(self.step())]))
-            checks += check_first_losses(losses, reference.losses, precision, "the graph")
-        self.reset()
-        return checks
+    def checked_course(self) -> tuple[Course, str]:
+        alone = self.steps_per_call == 1
+        return self.course(self.compute if alone else self.one_step), "the step" if alone else "one step of the graph"
 
     def course(self, step: Callable[[], Tensor]) -> Course:
         """Of the first steps from the initial weights."""
@@ -202,113 +146,82 @@ class Training(Trains):
         held = first_gradients(self.settings, self.optimizer, self.model)
         gradients = {name: value.copy() for name, value in to_neutral(held).items()}
         kept += [self.kept(step()) for _ in range(CHECK_STEPS - 1)]
-        weights = to_neutral(dict(self.model.named_parameters()))
-        return Course(
-            losses=self.session.device.mean_over_ranks(self.losses(kept)),
-            gradients=gradients,
-            updates={name: value - self.starting_weight(name, value.shape) for name, value in weights.items()},
-        )
+        return Course(losses=self.mean_losses(kept), gradients=gradients, updates=self.updates())
 
-    def reference(self) -> Course:
-        """In float64, operator by operator, by the optimizer as it is written down. Where the device has too little
-        memory, on the CPU; not of several ranks, which must do this together."""
-        try:
-            return self.reference_on(self.device)
-        except torch.OutOfMemoryError:
-            if not self.session.is_alone:
-                raise
-        return self.reference_on(torch.device("cpu"))
+    def weights(self) -> Neutral:
+        return to_neutral(dict(self.model.named_parameters()))
+
+    def statistics(self) -> Neutral:
+        buffers = dict(self.model.named_buffers())
+        return to_neutral({name: value for name, value in buffers.items() if name.endswith(RUNNING_STATISTICS)})
+
+    def moments(self) -> dict[str, Neutral]:
+        kept = moments(self.settings, self.optimizer, self.model)
+        return {quantity: to_neutral(of_parameters) for quantity, of_parameters in kept.items()}
 
     def reference_on(self, device: torch.device) -> Course:
-        """Every device takes its own part of the batch."""
-        settings, mean_over_ranks = self.settings, self.session.device.mean_over_ranks
         model, task = make_model(self.session, torch.float64), make_task(self.session, torch.float64, self.given)
         task.to(device)
         load_weights(model, self.starting_weight)
         model.to(device)
         parameters = dict(model.named_parameters())
-        optimizer = Reference(
-            settings,
-            as_vector(to_neutral(parameters)),
-            np.concatenate([np.full(one.numel(), weight_decay_of(settings, one.ndim)) for one in parameters.values()]),
-        )
-        losses: list[Any] = []
-        gradients: Neutral = {}
-        for step in range(CHECK_STEPS):
+        like, mean_over_ranks = to_neutral(parameters), self.session.device.mean_over_ranks
+        decays = [np.full(one.numel(), weight_decay_of(self.settings, one.ndim)) for one in parameters.values()]
+
+        def gradient_and_loss(weights: Vector, step: int) -> Vector:
+            for name, value in of_vector(weights, like).items():
+                parameters[name].detach().copy_(torch.from_numpy(value))
             batch = augmented(self.own_batch(step, device), self.session.image_size, torch.float64)
             model.zero_grad()
-            loss = task.mean_loss(model(task.inputs(batch)), task.targets(batch), settings.label_smoothing)
+            loss = task.mean_loss(model(task.inputs(batch)), task.targets(batch), self.settings.label_smoothing)
             loss.backward()
-            losses.append(mean_over_ranks(loss.detach().cpu().numpy()))
-            found = {name: one.grad for name, one in parameters.items() if one.grad is not None}
-            means = {name: mean_over_ranks(value) for name, value in to_neutral(found).items()}
-            optimizer.step(as_vector(means), self.steps.rate(step))
-            gradients = of_vector(optimizer.first_gradient(), means) if step == 0 else gradients
-            for name, value in of_vector(optimizer.weights, means).items():
-                parameters[name].detach().copy_(torch.from_numpy(value))
-        weights = to_neutral(parameters)
-        updates = {name: value - self.starting_weight(name, value.shape) for name, value in weights.items()}
-        return Course(losses=np.array(losses), gradients=gradients, updates=updates)
+            gradients = {name: one.grad for name, one in parameters.items() if one.grad is not None}
+            means = {name: mean_over_ranks(value) for name, value in to_neutral(gradients).items()}
+            return np.append(as_vector(means), mean_over_ranks(np.array(loss.item())))
+
+        named = lambda vector: of_vector(vector, like)  # noqa: E731
+        return self.plain_course(as_vector(like), np.concatenate(decays), gradient_and_loss, named)
 
     def own_batch(self, step: int, device: torch.device) -> Batch:
-        """Of one step, from the host's samples."""
-        step, own = step % len(self.order), self.world.rows(self.samples_per_step)
-        rows = self.order[step, own]
-        batch = {name: gather(array, rows) for name, array in self.session.dataset.train.items()}
-        if self.steps.crops is not None:
-            batch["crops"] = self.steps.crops[step, own]
-        return to_device({**batch, **self.session.dataset.shared}, device)
+        return to_device({**self.own_samples(step), **self.session.dataset.shared}, device)
 
     def model_inputs(self) -> Inputs:
-        batch = augmented(self.own_batch(0, self.device), self.session.image_size, self.objective.input_dtype)
-        return self.objective.task.inputs(batch)
+        batch = augmented(self.own_batch(0, self.device), self.session.image_size, self.problem.input_dtype)
+        return self.problem.task.inputs(batch)
 
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.device)
 
     @torch.no_grad()
     def evaluate(self) -> Means:
-        """Every device does all that is evaluated of the test set."""
-        test, task, metric = self.session.dataset.test, self.objective.task, self.session.benchmark.task.metric
-        count = evaluation_count(self.settings, self.session.dataset.test_count)
-        sums, said = [], []
-        self.objective.eval()
-        for rows in evaluation_rows(self.settings, test, self.session.outputs_of_sample):
-            batch = to_device({name: array[rows[0] : rows[-1] + 1] for name, array in test.items()}, self.device)
-            outputs, targets = self.objective.outputs(batch | self.objective.shared()), task.targets(batch)
+        self.problem.eval()
+        means = super().evaluate()
+        self.problem.train()
+        return means
+
+    def evaluator(self) -> Callable[[dict[str, NDArray[Any]]], tuple[Any, NDArray[Any], NDArray[Any]]]:
+        task = self.problem.task
+
+        def evaluated(arrays: dict[str, NDArray[Any]]) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+            batch = to_device(arrays, self.device)
+            outputs, targets = self.problem.outputs(batch | self.problem.shared()), task.targets(batch)
             further = {name: float(scores.sum()) for name, scores in task.further_scores(outputs, targets).items()}
             losses, scores = task.losses(outputs, targets), task.scores(outputs, targets)
-            sums.append((float(losses.sum()), float(scores.sum()), further))
-            if metric.of == "test_set":
-                said.append((scores.cpu().numpy(), targets.cpu().numpy()))
-        self.objective.train()
-        return Means.of_sums(sums, count, metric.of_test_set(said))
+            return (float(losses.sum()), float(scores.sum()), further), scores.cpu().numpy(), targets.cpu().numpy()
 
-    def parity(self) -> Neutral:
-        """Of the first batch: outputs, mean loss, gradient (clipped, where it is), running statistics. Of the steps:
-        losses, what they have added to the parameters, running statistics. Gradients and losses are means over the
-        devices; statistics are rank 0's."""
+        return evaluated
+
+    def first_steps(self) -> tuple[Neutral, list[Tensor]]:
         numbers = self.first_batch()
         self.reset()
-        kept = []
-        for _ in range(PARITY_STEPS):
-            kept.append(self.kept(self.step()))
-            if len(kept) == 1:
-                numbers |= self.after_first_step()
-        losses = self.session.device.mean_over_ranks(self.losses(kept))
-        numbers["loss"], numbers["losses_of_steps"] = losses[0], losses
-        for quantity, kept_moments in moments(self.settings, self.optimizer, self.model).items():
-            numbers |= {f"{quantity}/{name}": value for name, value in to_neutral(kept_moments).items()}
-        for name, value in to_neutral(dict(self.model.named_parameters())).items():
-            numbers[f"updates/{name}"] = value - self.starting_weight(name, value.shape)
-        for name, value in running_statistics(self.model).items():
-            numbers[f"statistics_after_steps/{name}"] = value
-        return numbers
+        kept = [self.kept(self.step())]
+        numbers |= self.after_first_step()
+        return numbers, kept + [self.kept(self.step()) for _ in range(PARITY_STEPS - 1)]
 
     def first_batch(self) -> Neutral:
         """Leaves the running statistics changed."""
         with torch.no_grad():
-            outputs = self.objective.outputs(self.own_batch(0, self.device))
+            outputs = self.problem.outputs(self.own_batch(0, self.device))
         return {"outputs": self.session.of_all_ranks(outputs.cpu().numpy())}
 
     def after_first_step(self) -> Neutral:
@@ -316,11 +229,10 @@ class Training(Trains):
         leaves it as it was. Copied, as the next steps write into the same memory."""
         gradients: dict[str, Any] = {name: parameter.grad for name, parameter in self.model.named_parameters()}
         found = {f"gradients/{name}": value.copy() for name, value in to_neutral(gradients).items()}
-        statistics = running_statistics(self.model)
-        return found | {f"statistics/{name}": value.copy() for name, value in statistics.items()}
+        return found | {f"statistics/{name}": value.copy() for name, value in self.statistics().items()}
 
 
-class Objective(nn.Module):
+class Problem(nn.Module):
     """Mean loss of the batch that `rows` names, its images cut by `crops` where there are any. The samples are in
     buffers, so that a compiled graph does not copy them, and so is what they share."""
 
@@ -370,7 +282,7 @@ class NextBatch(nn.Module):
 
     def __init__(self, training: "Training") -> None:
         super().__init__()
-        self.objective = training.objective
+        self.problem = training.problem
         self.step_count = len(training.order)
         self.register_buffer("order", training.placed_order)
         self.register_buffer("index", training.next_batch)
@@ -381,7 +293,7 @@ class NextBatch(nn.Module):
         inputs = [self.order[slot].squeeze(0)]
         if self.crops is not None:
             inputs.append(self.crops[self.index].squeeze(0))
-        loss: Tensor = self.objective(*inputs)
+        loss: Tensor = self.problem(*inputs)
         self.index.add_(1).remainder_(self.step_count)
         return loss
 
@@ -393,10 +305,9 @@ def make_step(training: Training) -> Callable[[], Tensor]:
     this machine cannot run.
     """
     mode = training.session.mode
-    require_devices(training)
     if mode.graph == "step":
         return make_counting_step(training)
-    objective: nn.Module = in_mode(training.objective, mode, training.device)
+    objective: nn.Module = in_mode(training.problem, mode, training.device)
     order, crops, rates = training.placed_order, training.placed_crops, training.rates
     if training.communicates and mode.formulation != "flat":
         objective = with_averaged_gradients(objective, split=mode.formulation != "unsplit")
@@ -453,16 +364,9 @@ def optimizer_step(training: Training, mean_loss: Callable[..., Tensor], *inputs
     return loss
 
 
-def require_devices(training: Training) -> None:
-    """Raises Refused where a mode would be another one on as many devices."""
-    mode, alone = training.session.mode, training.session.is_alone
-    if alone and mode.formulation in ("unsplit", "flat"):
-        raise Refused(f"execution mode {mode.name} is for several devices; on one it would be {mode.run_as}")
-    if not alone and mode.graph != "none" and mode.formulation != "flat":
-        raise Refused(
-            f"execution mode {mode.name} is for one GPU: a CUDA graph does not take DistributedDataParallel. "
-            f"For several there is flat_{mode.run_as}_graph"
-        )
+def require_several_steps(training: Training) -> None:
+    """Raises Refused where a graph of several steps would be one of a single step."""
+    mode = training.session.mode
     if mode.formulation == "epoch" and training.steps_per_call == 1:
         raise Refused(
             f"execution mode {mode.name} needs an epoch of steps that 2 to {STEPS_PER_GRAPH} divide; this one has "
@@ -480,33 +384,8 @@ def of_vector(vector: NDArray[np.float64], like: Neutral) -> Neutral:
     return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(like.items(), parts, strict=True)}
 
 
-def batches_given(session: Session[Device], settings: Settings, order: NDArray[np.int32]) -> list[Given]:
-    """Of each device and step, and of the evaluation."""
-    own_size = order.shape[1] // session.world.device_count
-    train, test = session.dataset.train, session.dataset.test
-    return [
-        Given(arrays=train, batches=order.reshape(-1, own_size)),
-        Given(arrays=test, batches=evaluation_rows(settings, test, session.outputs_of_sample)),
-    ]
-
-
-def place_order(own_order: NDArray[np.int32], device: torch.device) -> Tensor:
-    """On the device, int64, as other indices would be converted in every step."""
-    return torch.from_numpy(own_order.astype(np.int64)).to(device)
-
-
-def place_crops(crops: NDArray[np.int32] | None, world: World, device: torch.device) -> Tensor | None:
-    """Of this rank's part of each batch."""
-    return None if crops is None else torch.from_numpy(crops[:, world.rows(crops.shape[1])].copy()).to(device)
-
-
 def count_no_batches(model: nn.Module) -> None:
     """BatchNorm counts its batches for a momentum that changes with them, in a kernel of its own. Here it is fixed."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.num_batches_tracked = None
-
-
-def running_statistics(model: nn.Module) -> Neutral:
-    buffers = dict(model.named_buffers())
-    return to_neutral({name: value for name, value in buffers.items() if name.endswith(RUNNING_STATISTICS)})
