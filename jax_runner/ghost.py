@@ -4,8 +4,8 @@ One forward pass and one backward pass to the layers' outputs give each layer's 
 (captured.py). From these come each sample's squared norm, layer by layer, in the cheapest of the forms of
 harness/work/ghost.py (mixed ghost clipping: Bu et al. 2022, arXiv 2205.10683). The clipped sum is then one ordinary
 weight gradient of each layer, whose samples are scaled by their clip factors (book-keeping: Bu et al. 2022, arXiv
-2210.00038). What has a size of
-[samples, *weight] is made for at most SLICE_BYTES at a time, in a layer whose form is `instantiated`, and dropped.
+2210.00038). What has a size of [samples, *weight] is made for at most SLICE_BYTES at a time, in a layer whose form is
+`instantiated`, and dropped.
 """
 
 from collections.abc import Callable, Sequence

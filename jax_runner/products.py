@@ -16,11 +16,7 @@ from jax_runner.weights import arrays_of
 
 
 def forward_products(session: Session[Any], inputs: Any) -> list[Product]:
-    """Of the variant's model; nothing is computed.
-
-    Args:
-        inputs: what the model takes, such as a batch of the step; only their shapes matter.
-    """
+    """Of the variant's model for these inputs, of which only the shapes matter; nothing is computed."""
     model = make_model(session, model_dtypes("fp32"))
     graphdef, weights = nnx.graphdef(model), arrays_of(model)
     shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), (weights, inputs))

@@ -84,12 +84,8 @@ class GraphClassification(task_kinds.GraphClassification):
 
 
 def make_task(session: Session[Any], dtype: Any, given: Sequence[Given] = ()) -> Task:
-    """
-    Args:
-        dtype: of the inputs.
-        given: the batches that it will be given, for a task whose samples differ in size. Of others it makes room for
-            the largest that could be.
-    """
+    """`dtype` is that of the inputs; `given` are the batches that will come, where samples differ in size. Without them
+    there is room for the largest that could be."""
     name, constants = session.benchmark.task.name, session.dataset.constants
     if name == "image_classification":
         mean, std = (constants[name].astype(dtype) for name in ("mean", "std"))

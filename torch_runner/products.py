@@ -19,11 +19,7 @@ _MATRICES = {_aten.mm: (0, 1), _aten.addmm: (1, 2), _aten.bmm: (0, 1), _aten.bad
 
 
 def forward_products(session: Session[Any], inputs: Any) -> list[Product]:
-    """Of the variant's model; nothing is computed.
-
-    Args:
-        inputs: what the model takes, such as a batch of the step; only their shapes matter.
-    """
+    """Of the variant's model for these inputs, of which only the shapes matter; nothing is computed."""
     with torch.device("meta"):
         model = make_model(session, torch.float32)
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}

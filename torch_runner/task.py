@@ -101,13 +101,8 @@ class GraphClassification(task_kinds.GraphClassification, Task):
 
 
 def make_task(session: Session[Any], dtype: torch.dtype, given: Sequence[Given] = ()) -> Task:
-    """To be moved to the device with the model.
-
-    Args:
-        dtype: of the inputs.
-        given: the batches that it will be given, for a task whose samples differ in size. Of others it makes room for
-            the largest that could be.
-    """
+    """To be moved to the device with the model. `dtype` is that of the inputs; `given` are the batches that will come,
+    where samples differ in size. Without them there is room for the largest that could be."""
     name, constants = session.benchmark.task.name, session.dataset.constants
     if name == "image_classification":
         mean, std = (torch.from_numpy(constants[name]).to(dtype) for name in ("mean", "std"))

@@ -97,10 +97,9 @@ class TrainingBase(Trains):
         batch = {name: gather(array, self.order[step, self.own]) for name, array in self.session.dataset.train.items()}
         return batch if self.steps.crops is None else batch | {"crops": self.steps.crops[step, self.own]}
 
-    # By neutral name.
-
     @abstractmethod
-    def weights(self) -> Numbers: ...
+    def weights(self) -> Numbers:
+        """By neutral name, as all of these."""
 
     @abstractmethod
     def statistics(self) -> Numbers:
@@ -118,8 +117,6 @@ class TrainingBase(Trains):
         """[steps], over all devices."""
         losses: NDArray[np.float64] = self.session.device.mean_over_ranks(self.losses(kept))
         return losses
-
-    # The check.
 
     def check(self) -> list[Check]:
         """Raises CheckFailed unless the program that is timed does what plain training in float64 does. Of several
@@ -169,8 +166,6 @@ class TrainingBase(Trains):
                 gradients = named(optimizer.first_gradient())
         return work.Course(losses=np.array(losses), gradients=gradients, updates=named(optimizer.weights - initial))
 
-    # The evaluation.
-
     def evaluate(self) -> Means:
         """Every device does all that is evaluated of the test set."""
         test, metric = self.session.dataset.test, self.session.benchmark.task.metric
@@ -188,8 +183,6 @@ class TrainingBase(Trains):
     @abstractmethod
     def evaluator(self) -> Callable[[Batch], tuple[Any, NDArray[Any], NDArray[Any]]]:
         """From a batch to the sums of its losses, scores and further scores, and to its scores and targets."""
-
-    # The parity gate.
 
     def parity(self) -> Numbers:
         """Of the first batch: outputs, mean loss, gradient (clipped, where it is), running statistics. Of the steps:
