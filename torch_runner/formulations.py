@@ -164,7 +164,7 @@ class StackedModels:
     """One module whose layers hold the weights of all models, as [models, ...].
 
     The model's own forward pass runs on them: what stands between its layers works on activations of all models side by
-    side as it does on those of one.
+    side as it does on those of one. Images are side by side for dense layers, too, as `flatten(1)` leaves them.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class StackedModels:
         return [list(self.model.parameters())]
 
     def place(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if self.side_by_side and not self.shared:
+        if (self.side_by_side or inputs.dim() > 3) and not self.shared:
             inputs = inputs.transpose(0, 1).flatten(1, 2)
         return inputs.contiguous(), targets
 
@@ -216,7 +216,7 @@ class StackedModels:
         lead = (batch_size,) if self.shared else (self.count, batch_size)
         if self.shared:
             own = (batch_size, *shape)
-        elif self.side_by_side:
+        elif self.side_by_side or len(shape) > 1:
             own = (batch_size, self.count * shape[0], *shape[1:])
         else:
             own = (self.count, batch_size, *shape)

@@ -25,7 +25,8 @@ from harness.work.weights import initial_weight
 from jax_runner.use_cases import many_models as jax_use_case
 from tests.made.captures import allow_captures, only_trace
 from tests.made.sessions import PROTOCOL, build, make_session, measure
-from torch_runner.formulations import StreamedModels
+from torch_runner.formulations import StreamedModels, make_formulation
+from torch_runner.task import make_task
 from torch_runner.use_cases import many_models as torch_use_case
 from torch_runner.weights import load_initial_weights
 
@@ -166,6 +167,19 @@ def test_the_references_models_differ(model: str) -> None:
         for name, value in alone(model, batches, rates).items():
             for index in range(1, COUNT):
                 assert relative_error({name: value[index]}, {name: value[0]}) > 1e-3, name
+
+
+def test_dense_layers_take_images_too() -> None:
+    """As a model of dense layers alone on a benchmark of images asks for."""
+    session = make_session("torch", "many_models")
+    task, device = make_task(session, torch.float32), torch.device("cpu")
+    make_model = lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5))  # noqa: E731
+    together = make_formulation("batched", make_model, task, 3, False, device)
+    weights, images = torch.randn(3, 5, 12), torch.randn(3, 4, 3, 2, 2)
+    together.load({"1.weight": weights, "1.bias": torch.ones(3, 5)})
+    outputs = together.outputs(together.place(images, torch.zeros(3, 4))[0])
+    for model in range(3):
+        torch.testing.assert_close(outputs[model], images[model].flatten(1) @ weights[model].T + 1)
 
 
 @pytest.mark.nightly
