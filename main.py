@@ -214,6 +214,11 @@ def run_parser() -> Parser:
         "--benchmark, --use_case and --quick is given)",
     )
     add_job_flags(parser)
+    parser.add_argument(
+        "--why",
+        action="store_true",
+        help="with --dry-run: also list what experiments.yaml names and is not measured, with the reason",
+    )
     parser.two_spellings(
         "--no-baseline",
         action="store_true",
@@ -240,6 +245,8 @@ def run_parser() -> Parser:
 def run_command(arguments: argparse.Namespace) -> int:
     from pipeline.measure import measure
 
+    if arguments.why and not arguments.dry_run:
+        raise ProjectError("--why goes with --dry-run, which lists what would be measured")
     return measure(
         selection_of(arguments),
         job_flags_of(arguments),
@@ -824,6 +831,7 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         pairing=arguments.pairing,
         dry_run=arguments.dry_run,
         wait=arguments.wait,
+        why=getattr(arguments, "why", False),
     )
 
 

@@ -36,10 +36,10 @@ CARDS = {
 }
 """Name, speed, highest SM clock in MHz."""
 MODE_SPEED = {
-    **{"jit": 1.0, "scan": 1.25, "outer_product": 1.3, "chunked": 0.8},
-    **{"eager": 0.4, "compiled": 0.95, "reduce_overhead": 1.15, "loop": 0.05},
-    **{"max_autotune": 1.0, "compiled_graph": 1.2},
-    **{"outer_product_compiled": 1.4, "chunked_compiled": 0.9},
+    **{"step.jit": 1.0, "scan.jit": 1.25, "outer_product.jit": 1.3, "chunked.jit": 0.8},
+    **{"step.eager": 0.4, "step.compiled": 0.95, "step.reduce_overhead": 1.15, "loop.eager": 0.05},
+    **{"step.max_autotune": 1.0, "step.compiled_graph": 1.2},
+    **{"outer_product.compiled": 1.4, "chunked.compiled": 0.9},
 }
 PRECISION_SPEED = {"fp32": 1.0, "tf32": 1.7, "bf16": 2.3}
 PACKAGES = {"numpy": "2.3.0", "jax": "0.10.2", "jaxlib": "0.10.2", "torch": "2.15.0", "nvidia-cudnn-cu13": "9.13.0"}
@@ -211,14 +211,17 @@ def _result(measurement: Measurement, draw: random.Random) -> Result:
     bytes_ = int(2e8 + variant.batch_size * 4e6 * (1.1 if measurement.framework == "jax" else 1))
     window_s = sum(times_s)
     return Result(
-        compile_time_s={"eager": 0.4, "loop": 0.2, "compiled": 21.0, "reduce_overhead": 24.0}.get(
+        compile_time_s={"step.eager": 0.4, "loop.eager": 0.2, "step.compiled": 21.0, "step.reduce_overhead": 24.0}.get(
             variant.execution_mode, 6.0
         )
         * math.exp(draw.gauss(0, 0.1)),
         cold_call_times_s=[5.0, 0.1, 0.01],
-        compile_time_warm_s={"eager": 0.3, "loop": 0.2, "compiled": 4.0, "reduce_overhead": 5.0}.get(
-            variant.execution_mode, 0.9
-        )
+        compile_time_warm_s={
+            "step.eager": 0.3,
+            "loop.eager": 0.2,
+            "step.compiled": 4.0,
+            "step.reduce_overhead": 5.0,
+        }.get(variant.execution_mode, 0.9)
         if measurement.replicate == 0
         else None,
         blocks=Blocks(

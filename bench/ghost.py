@@ -32,14 +32,14 @@ from harness.results.statistics import median
 
 Step = Callable[[], Any]
 
-OURS: dict[Framework, tuple[str, ...]] = {"torch": ("ghost_eager", "ghost_compiled"), "jax": ("ghost",)}
+OURS: dict[Framework, tuple[str, ...]] = {"torch": ("ghost.eager", "ghost.compiled"), "jax": ("ghost.jit",)}
 MATERIALISING: dict[Framework, tuple[str, ...]] = {
-    "torch": ("vmap_compiled", "outer_product_compiled"),
-    "jax": ("outer_product",),
+    "torch": ("vmap.compiled", "outer_product.compiled"),
+    "jax": ("outer_product.jit",),
 }
 PEERS: dict[Framework, tuple[str, ...]] = {
-    "torch": ("opacus_hooks", "opacus_fast_clipping", "vmap_eager"),
-    "jax": ("jax_privacy", "vmap"),
+    "torch": ("opacus_hooks", "opacus_fast_clipping", "vmap.eager"),
+    "jax": ("jax_privacy", "vmap.jit"),
 }
 """The last of each is what its framework's own documentation shows. Without jax_privacy installed it is left out."""
 MIN_ROUNDS = 9
@@ -85,7 +85,7 @@ class Bench:
 
         from torch_runner.use_cases.per_sample_gradients import reduce_gradients
 
-        program = self.program("loop")
+        program = self.program("loop.eager")
         module = GradSampleModule(copy.deepcopy(program.problem.model), loss_reduction="sum")
         inputs, targets = program.batch
 
@@ -104,7 +104,7 @@ class Bench:
         norms (opacus/utils/fast_gradient_clipping_utils.py)."""
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-        program = self.program("loop")
+        program = self.program("loop.eager")
         module = GradSampleModuleFastGradientClipping(
             copy.deepcopy(program.problem.model), loss_reduction="sum", max_grad_norm=CLIP_NORM
         )
@@ -134,7 +134,7 @@ class Bench:
         import jax
         from jax_privacy import clipping
 
-        program = self.program("vmap")
+        program = self.program("vmap.jit")
         clipped = clipping.clipped_grad(
             program.problem.batch_loss,
             l2_clip_norm=CLIP_NORM,

@@ -15,7 +15,7 @@ from bench.turns import Timed, rounds_in_turn, with_interval
 from harness.measure.clock import time_block
 from harness.measure.process import builder, make_session
 from harness.plan import Framework
-from harness.work.declared import benchmark
+from harness.work.declared import Layer, benchmark
 from jax_runner.device import Device as JaxDevice
 from torch_runner.device import Device as TorchDevice
 
@@ -50,16 +50,17 @@ def main(model: str, batch_size: int, image_size: int = 224) -> int:
         return block
 
     declared = benchmark("imagenet100").model(model)
-    jax_mode = "taps" if declared.has_depthwise else "jit"
-    ours = {"JAX": timed("jax", jax_mode), "PyTorch": timed("torch", "eager")}
+    has_depthwise = Layer.DEPTHWISE in declared.layers
+    jax_mode = "taps.jit" if has_depthwise else "forward.jit"
+    ours = {"JAX": timed("jax", jax_mode), "PyTorch": timed("torch", "forward.eager")}
     pairs = [("JAX", ours["JAX"], "PyTorch", ours["PyTorch"])]
-    if declared.has_batch_norm:
+    if declared.batch_norm:
         pairs += [
             (f"{name}, folded", ours[name], "kept", timed(framework, mode, "kept"))
-            for name, framework, mode in (("JAX", "jax", jax_mode), ("PyTorch", "torch", "eager"))
+            for name, framework, mode in (("JAX", "jax", jax_mode), ("PyTorch", "torch", "forward.eager"))
         ]
-    if declared.has_depthwise:
-        pairs.append(("JAX, taps", ours["JAX"], "grouped convolutions", timed("jax", "jit")))
+    if has_depthwise:
+        pairs.append(("JAX, taps", ours["JAX"], "grouped convolutions", timed("jax", "forward.jit")))
     for name, first, other, second in pairs:
         rounds = rounds_in_turn(first, second, rounds=ROUNDS, max_time_s=MAX_TIME_S)
         ratios = [others_s / firsts_s for firsts_s, others_s in rounds]

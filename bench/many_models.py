@@ -19,10 +19,10 @@ from harness.results.statistics import median
 from torch_runner.device import Device
 
 OURS = tuple(
-    f"{formulation}_{how}" for formulation in ("batched", "vmap") for how in ("eager", "compiled", "compiled_graph")
+    f"{formulation}.{run}" for formulation in ("batched", "vmap") for run in ("eager", "compiled", "compiled_graph")
 )
 """Without the compiled loop: 64 unrolled models compile for minutes."""
-OTHERS = {"loop_eager": "the plain loop", "grouped_conv1d_eager": "one grouped Conv1d"}
+OTHERS = {"loop.eager": "the plain loop", "grouped_conv1d.eager": "one grouped Conv1d"}
 CALLS = 10
 """Back to back for one time, so that the wait at the end is a small part of it."""
 CHOOSING_ROUNDS = 5

@@ -22,7 +22,7 @@ from harness.work.closeness import TOLERANCES
 from torch_runner.device import Device
 from torch_runner.use_cases.per_sample_gradients import PerSampleGradients
 
-MODES = ("vmap_eager", "vmap_compiled", "outer_product_compiled")
+MODES = ("vmap.eager", "vmap.compiled", "outer_product.compiled")
 ROUNDS = 15
 AGREEMENT = TOLERANCES["fp32"].typical
 """Relative L2, over all parameters."""
@@ -71,7 +71,7 @@ def main(benchmark: str, batch_size: int) -> int:
     device.set_up("fp32")
     programs = {mode: make_program(mode, benchmark, batch_size, device) for mode in MODES}
     steps = {mode: program.step for mode, program in programs.items()}
-    opacus = make_opacus(programs["vmap_eager"])  # the hooks of outer_product_compiled are on a model of its own
+    opacus = make_opacus(programs["vmap.eager"])  # the hooks of outer_product.compiled are on a model of its own
 
     expected = opacus()
     for mode, step in steps.items():

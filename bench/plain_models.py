@@ -42,7 +42,7 @@ WORKS = {
     ),
     "graphnet": Work("molpcba", 32, {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.0}),
 }
-MODES: dict[Framework, tuple[str, ...]] = {"torch": ("eager", "compiled"), "jax": ("jit",)}
+MODES: dict[Framework, tuple[str, ...]] = {"torch": ("step.eager", "step.compiled"), "jax": ("step.jit",)}
 CALLS = 3
 """Back to back for one time."""
 ROUNDS = 21
@@ -196,7 +196,7 @@ def main(framework: Framework, model: str, rounds: int = ROUNDS) -> int:
             settings={"epoch_steps": 16, **work.settings},
         )
         program: Any = builder(measurement)(make_session(measurement, device))
-        plain = STEPS[framework](program, model, compiled=mode != "eager")
+        plain = STEPS[framework](program, model, compiled=mode != "step.eager")
         losses = first_losses(program, plain)
         if (difference := np.abs(losses[:, 0] / losses[:, 1] - 1).max()) > AGREEMENT:
             print(f"{framework}, {model}, {mode}: the losses differ by {difference:.1e}: {losses}", file=sys.stderr)

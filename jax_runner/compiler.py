@@ -71,7 +71,7 @@ def compiler_options(mode: Mode, device: HasGpu) -> Options:
         options["xla_gpu_cudnn_gemm_fusion_level"] = 2
     if mode.layout != "own":
         options[f"xla_gpu_force_conv_{mode.layout}"] = True
-    if mode.overlaps:
+    if mode.run.overlaps:
         options["xla_gpu_enable_latency_hiding_scheduler"] = True
         options["xla_gpu_all_reduce_combine_threshold_bytes"] = COMBINED_BYTES
     if options and not device.on_gpu:

@@ -40,8 +40,7 @@ LAYOUTS = {**TOGETHER, "patches": "vmap"}
 
 def over_models(function: OfOneModel, formulation: str, axes: Axes, count: int) -> Callable[..., Arrays]:
     """`function` for `count` models; still to be jitted."""
-    makers = {"vmap": vmapped, "side_by_side": side_by_side, "unrolled": unrolled, "map": mapped}
-    return makers[formulation](function, axes, count)
+    return OVER_MODELS[formulation](function, axes, count)
 
 
 def vmapped(function: OfOneModel, axes: Axes, count: int) -> Callable[..., Arrays]:
@@ -183,3 +182,12 @@ def draw(
     inputs = jax.random.normal(of_inputs, (*lead, *shape), jnp.float32)
     targets = jax.random.randint(of_labels, lead, 0, classes, jnp.int32)
     return place(inputs, targets, formulation, shared=shared)
+
+
+OVER_MODELS: dict[str, Callable[[OfOneModel, Axes, int], Callable[..., Arrays]]] = {
+    "vmap": vmapped,
+    "side_by_side": side_by_side,
+    "unrolled": unrolled,
+    "map": mapped,
+}
+"""By formulation."""

@@ -69,12 +69,12 @@ def summed(values: jax.Array, index: jax.Array, count: int, is_sorted: bool = Fa
     return jax.ops.segment_sum(values, index, count, indices_are_sorted=is_sorted, mode="promise_in_bounds")
 
 
-def use_sorted_sums(model: nnx.Module) -> None:
-    """From now on, of all the model's layers that sum over rows."""
-    modules: Any = [module for _, module in nnx.iter_modules(model)]
+def use_sorted_sums(model: nnx.Module) -> int:
+    """From now on, of all the model's layers that sum over rows. How many."""
+    modules: Any = [module for _, module in nnx.iter_modules(model) if hasattr(module, "sorted_sums")]
     for module in modules:
-        if hasattr(module, "sorted_sums"):
-            module.sorted_sums = True
+        module.sorted_sums = True
+    return len(modules)
 
 
 # Graph by graph

@@ -15,6 +15,7 @@ from jax import numpy as jnp
 
 from harness.errors import Refused
 from harness.work import declared
+from harness.work.applies import require_layers
 from jax_runner.graphs import use_sorted_sums
 
 Function = Callable[[jax.Array], jax.Array]
@@ -145,7 +146,7 @@ class Layers:
 def write_as(model: nnx.Module, formulation: str, *, on_gpu: bool) -> None:
     """Write the model's layers down as a mode's formulation has them; most formulations are not about layers. Raises
     Refused."""
-    changes: dict[str, Callable[[nnx.Module], None]] = {
+    changes: dict[str, Callable[[nnx.Module], int]] = {
         "taps": use_taps,
         "patches": use_patches,
         "cudnn_attention": partial(use_cudnn_attention, on_gpu=on_gpu),
@@ -153,7 +154,18 @@ def write_as(model: nnx.Module, formulation: str, *, on_gpu: bool) -> None:
     }
     change = changes.get(formulation)
     if change:
-        change(model)
+        require_layers(formulation, change(model))
+
+
+def convolutions_of(model: nnx.Module) -> list[nnx.Conv]:
+    """Those whose windows overlap, or that are 1 x 1."""
+    convolutions = [module for _, module in nnx.iter_modules(model) if isinstance(module, nnx.Conv)]
+    return [one for one in convolutions if strides_of(one) != tuple(one.kernel_size) or set(one.kernel_size) == {1}]
+
+
+def strides_of(convolution: nnx.Conv) -> tuple[int, ...]:
+    strides = convolution.strides
+    return (strides or 1,) * len(convolution.kernel_size) if isinstance(strides, int | None) else tuple(strides)
 
 
 # ReLU
@@ -186,14 +198,14 @@ def keep_outputs_of_relu(model: nnx.Module) -> None:
 # Convolutions
 
 
-def use_patches(model: nnx.Module) -> None:
-    """Every convolution of the model becomes a product of matrices, from now on; see `product_of_patches`. Raises
-    Refused where there is none."""
-    convolutions = [module for _, module in nnx.iter_modules(model) if isinstance(module, nnx.Conv)]
-    if not convolutions or any(module.feature_group_count > 1 for module in convolutions):
-        raise Refused("execution mode patches is for models with convolutions, all without groups")
+def use_patches(model: nnx.Module) -> int:
+    """Every convolution of the model becomes a product of matrices, from now on; see `product_of_patches`. How many."""
+    convolutions = convolutions_of(model)
+    if any(module.feature_group_count > 1 for module in convolutions):
+        raise Refused("the formulation patches knows convolutions without groups only")
     for module in convolutions:
         module.conv_general_dilated = product_of_patches
+    return len(convolutions)
 
 
 def product_of_patches(
@@ -229,11 +241,12 @@ def product_of_patches(
     return jnp.dot(patches, kernel.reshape(-1, kernel.shape[-1]), precision=precision)
 
 
-def use_taps(model: nnx.Module) -> None:
-    """Every depthwise convolution of the model becomes a sum of shifted products, from now on; see `taps`."""
-    for _, module in nnx.iter_modules(model):
-        if isinstance(module, nnx.Conv) and 1 < module.feature_group_count == module.in_features:
-            module.conv_general_dilated = taps
+def use_taps(model: nnx.Module) -> int:
+    """Every depthwise convolution of the model becomes a sum of shifted products, from now on; see `taps`. How many."""
+    depthwise = [module for module in convolutions_of(model) if 1 < module.feature_group_count == module.in_features]
+    for module in depthwise:
+        module.conv_general_dilated = taps
+    return len(depthwise)
 
 
 def taps(
@@ -338,18 +351,18 @@ of_cudnn_with_odd_gradients.defvjp(
 )
 
 
-def use_cudnn_attention(model: nnx.Module, *, on_gpu: bool) -> None:
-    """Every attention of the model is cuDNN's, from now on.
+def use_cudnn_attention(model: nnx.Module, *, on_gpu: bool) -> int:
+    """Every attention of the model is cuDNN's, from now on. How many.
 
     Raises:
         Refused: there is no GPU, or the model does not compute in half precision, which is all that this kernel does.
     """
     if not on_gpu:
         raise Refused("cuDNN's attention needs an NVIDIA GPU; JAX sees none here")
-    modules: Any = [module for _, module in nnx.iter_modules(model)]
+    modules: Any = [module for _, module in nnx.iter_modules(model) if getattr(module, "attend", None) is attention]
     for module in modules:
-        if getattr(module, "attend", None) is attention:
-            if module.dtype not in (jnp.bfloat16, jnp.float16):
-                name = jnp.dtype(module.dtype).name
-                raise Refused(f"cuDNN's attention is for bf16 and fp16, and this model computes in {name}")
-            module.attend = cudnn_attention
+        if module.dtype not in (jnp.bfloat16, jnp.float16):
+            name = jnp.dtype(module.dtype).name
+            raise Refused(f"cuDNN's attention is for bf16 and fp16, and this model computes in {name}")
+        module.attend = cudnn_attention
+    return len(modules)

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from harness.errors import Refused
 from harness.measure.program import Session
 from harness.work.declared import Mode
 
@@ -23,31 +22,16 @@ SPLIT = PartitionSpec(AXIS)
 """Along the first axis, in the order of the ranks and of the devices of each."""
 
 
-def require_devices(session: Session[Any]) -> None:
-    """Raises Refused for a mode of several devices where there is only one."""
-    mode = session.mode
-    if mode.process_per_node and session.world.devices_per_rank == 1:
-        same = same_on_one(session)
-        raise Refused(f"one process for all devices of a node is for nodes with several; on one it would be {same}")
-    if mode.overlaps and session.is_alone:
-        raise Refused(
-            f"execution mode {mode.name} is for several devices; one has no communication that could be hidden, and it "
-            f"would be {same_on_one(session)}"
-        )
-
-
 def details_of(session: Session[Any]) -> dict[str, Any]:
     """How the devices were used, and which mode does the same on one of them, where this one has no meaning there."""
-    of_several = session.mode.process_per_node or session.mode.overlaps
+    of_several = session.mode.run.process_per_node or session.mode.run.overlaps
     return session.world.describe() | ({"one_device_mode": same_on_one(session)} if of_several else {})
 
 
 def same_on_one(session: Session[Any]) -> str:
     """The plain mode of the same formulation."""
-    formulation = session.mode.formulation
-    return next(
-        mode.name for mode in session.use_case.modes["jax"] if mode == Mode(name=mode.name, formulation=formulation)
-    )
+    written = session.mode.written
+    return Mode(written=written, run=written.runs[0]).name
 
 
 def mesh() -> Mesh:

@@ -33,6 +33,7 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.environment import CACHE_FOLDERS, code_digests, describe_environment
 from harness.results.record import read_record
+from harness.work.applies import why_not_precision
 from harness.work.declared import use_case, use_case_names
 
 LIMIT_S = 600.0
@@ -54,10 +55,13 @@ EXCLUDED: dict[int, dict[str, Any]] = {
     1: {"benchmark": "cifar10", "model": ["resnet18"]},
     6: {"benchmark": "synthetic", "model": ["linear", "conv2d", "mlp"]},
 }
-MODES: dict[int, dict[str, list[str]]] = {
-    1: {"jax": ["jit_graph"], "torch": ["eager", "compiled_graph"]},
-    3: {"jax": ["vmap", "outer_product"], "torch": ["vmap_compiled", "outer_product_compiled_graph"]},
-    6: {"jax": ["vmap"], "torch": ["batched_compiled_graph"]},
+FORMULATIONS: dict[int, dict[str, list[dict[str, list[str]]]]] = {
+    1: {"jax": [{"step": ["jit_graph"]}], "torch": [{"step": ["eager", "compiled_graph"]}]},
+    3: {
+        "jax": [{"vmap": ["jit"], "outer_product": ["jit"]}],
+        "torch": [{"vmap": ["compiled"], "outer_product": ["compiled_graph"]}],
+    },
+    6: {"jax": [{"vmap": ["jit"]}], "torch": [{"batched": ["compiled_graph"]}]},
 }
 OPTIONS: dict[int, dict[str, list[Any]]] = {3: {"output": ["full"]}, 6: {"models": [8]}}
 """What experiments.yaml has, cut down to what can be measured in a few minutes: both frameworks, and of PyTorch the
@@ -209,7 +213,7 @@ def _tests(results: Results, config: Config) -> Iterator[Step]:
         step = _test(results, config, framework, f"{TESTS}/test_clocks.py", framework)
         yield replace(step, name=f"clocks-{framework}", what="its steps by another clock: within 2 % of ours")
     for precision, name, framework in itertools.product(PRECISIONS, use_case_names(), FRAMEWORKS):
-        if use_case(name).refuses_precision(precision):
+        if why_not_precision(use_case(name), precision):
             continue
         group = f"{framework}-{name}-{precision}"
         words = f"every mode of {name} in {framework}, {precision}: built, checked, finite, as its name says"
@@ -246,13 +250,13 @@ def write_config(source: Path, path: Path) -> None:
         content["use_cases"][number].setdefault("exclude", []).append(excluded)
     content["wandb"] = {"mode": "disabled"}
     others = sorted(content["benchmarks"].keys() - {benchmark for benchmark, _ in PAIRS})
-    content["matrix"].setdefault("exclude", []).append({"benchmark": others, "use_case": sorted(MODES)})
+    content["matrix"].setdefault("exclude", []).append({"benchmark": others, "use_case": sorted(FORMULATIONS)})
     content.pop("presets", None)  # they may name modes that are left out here
     quick = content.setdefault("quick", {})
     quick.pop("benchmarks", None)  # it may exclude these modes
     quick = quick.setdefault("use_cases", {})
-    for number, modes in MODES.items():
-        quick[number] = quick.get(number, {}) | {"execution_modes": modes}
+    for number, formulations in FORMULATIONS.items():
+        quick[number] = quick.get(number, {}) | {"formulations": formulations}
         if number in OPTIONS:
             quick[number]["options"] = OPTIONS[number]
     write_atomically(path, yaml.safe_dump(content, sort_keys=False), replace=True)

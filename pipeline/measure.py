@@ -18,6 +18,7 @@ from harness.results.fake_gpu import found_fakes, require_place
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from pipeline.collector import without_collector
+from pipeline.submission.left_out import left_out_in_words
 
 DEFAULT_RESULTS = REPOSITORY / "results"
 
@@ -33,6 +34,8 @@ class JobFlags:
     """None: as in experiments.yaml."""
     dry_run: bool
     wait: bool
+    why: bool = False
+    """With `dry_run`: list what is left out, too."""
 
 
 def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
@@ -43,25 +46,33 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
         baseline: of cells on several devices, also measure on one what the scaling efficiency is compared with.
     """
     with without_collector():
-        pairs, config = plan(selection, flags.config, preset=preset, baseline=baseline)
+        parts, config = chosen_parts(selection, flags.config, preset)
+        pairs = plan(parts, config, baseline=baseline)
 
     def compare(results: Results) -> None:
         from pipeline.report.command import print_summary
 
         print_summary(results, [job for pair in pairs for job in pair.jobs])
 
-    return hand_over(pairs, config, flags, compare)
+    status = hand_over(pairs, config, flags, compare)
+    if flags.dry_run and flags.why:
+        print("\n".join(["", *left_out_in_words(parts, config)]))
+    return status
 
 
-def plan(selection: Selection, path: Path, *, preset: str | None, baseline: bool) -> tuple[list[Pair], Config]:
-    """All pairs of `measure`; prints what about them is to be said."""
+def chosen_parts(selection: Selection, path: Path, preset: str | None) -> tuple[list[Part], Config]:
+    """What is asked for; prints what a preset is."""
     config = load_config(path)
     chosen = preset_of(config, preset, selection)
     if chosen is None:
-        parts = [Part(selection=selection, pairs=expand(config, selection))]
-    else:
-        parts = with_data_at_hand(expand_preset(config, chosen, selection), config, selection)
-        print_preset(chosen, parts, config)
+        return [Part(selection=selection, pairs=expand(config, selection))], config
+    parts = with_data_at_hand(expand_preset(config, chosen, selection), config, selection)
+    print_preset(chosen, parts, config)
+    return parts, config
+
+
+def plan(parts: list[Part], config: Config, *, baseline: bool) -> list[Pair]:
+    """All pairs of `measure`; prints what about them is to be said."""
     pairs = [pair for part in parts for pair in part.pairs]
     if baseline:
         cells = {pair.cell for pair in pairs}
@@ -74,7 +85,7 @@ def plan(selection: Selection, path: Path, *, preset: str | None, baseline: bool
         asked = config.settings(pair.cell.benchmark, pair.cell.use_case, quick=pair.jobs[0].quick)
         if any(job.settings.get("weights") != asked.get("weights") for job in pair.jobs):
             print(f"{pair.cell.name}: weights are drawn, not pretrained: the sample has no classes of ImageNet")
-    return pairs, config
+    return pairs
 
 
 def with_data_at_hand(parts: list[Part], config: Config, selection: Selection) -> list[Part]:

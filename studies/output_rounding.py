@@ -93,7 +93,7 @@ def errors(benchmark: str, model: str, sizes: Mapping[str, Any], precision: Prec
         benchmark=benchmark,
         model=model,
         batch_size=BATCH_SIZE,
-        execution_mode="eager",
+        execution_mode="forward.eager",
         options={"batch_norm": "folded", "inputs": "on_device"},
         sizes=sizes,
     )

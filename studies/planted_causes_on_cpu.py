@@ -103,7 +103,7 @@ class Study:
     def __init__(self, framework: Framework) -> None:
         device = importlib.import_module(f"{framework}_runner.device").Device()
         device.set_up("fp32")
-        mode = {"jax": "jit", "torch": "eager"}[framework]
+        mode = {"jax": "step.jit", "torch": "step.eager"}[framework]
         measurement = make_measurement(framework, "train", benchmark="mnist", batch_size=1, execution_mode=mode)
         protocol = measurement.protocol.model_copy(update=BLOCKS)
         self.session: Session[Any] = make_session(measurement.model_copy(update={"protocol": protocol}), device)

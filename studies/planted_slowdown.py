@@ -26,7 +26,7 @@ from harness.plan import SLOWDOWNS, Framework
 from pipeline.report.calibration import in_percent
 from studies.published import write_rounds
 
-MODES: dict[str, str] = {"jax": "jit", "torch": "eager"}
+MODES: dict[str, str] = {"jax": "step.jit", "torch": "step.eager"}
 CONDITIONS = {"A": 0.0, "A'": 0.0} | {in_percent(name): fraction for name, fraction in SLOWDOWNS.items()}
 BLOCK_S = 0.2
 WARM_UP_CALLS = 30

@@ -54,7 +54,7 @@ def main(benchmark: str, batch_size: int, record: Path | None) -> int:
     device.join(WORLD)
     device.set_up("fp32")
     measurement = make_measurement(
-        "jax", "train", benchmark=benchmark, batch_size=batch_size, execution_mode="jit", devices=2
+        "jax", "train", benchmark=benchmark, batch_size=batch_size, execution_mode="step.jit", devices=2
     )
     session = make_session(measurement, device, world=WORLD)
     ours, theirs = Training(session), with_named_sharding(Training(session, joined=False))

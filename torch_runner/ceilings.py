@@ -11,8 +11,8 @@ SCALE = 3.0
 
 
 def matrix_product(device: Device, precision: str, shape: tuple[int, int, int]) -> Callable[[], Tensor]:
-    """[m, k] by [k, n], `shape` being m, k, n: normal random numbers, into the same place each time. The device is set up
-    for the precision; in bf16 and fp16 both operands and the result are stored so."""
+    """[m, k] by [k, n], `shape` being m, k, n: normal random numbers, into the same place each time. The device is set
+    up for the precision; in bf16 and fp16 both operands and the result are stored so."""
     rows, inner, columns = shape
     dtype = HALF.get(precision, torch.float32)
     left, right = (_drawn(device, seed, size).to(dtype) for seed, size in enumerate(((rows, inner), (inner, columns))))

@@ -18,8 +18,6 @@ Compilable = TypeVar("Compilable", bound=Callable[..., Any])
 TRITON_CONVOLUTIONS_ARE_RIGHT = (2, 13)
 """Before this release Inductor's Triton template for convolutions gives wrong results for kernels larger than 1 x 1
 (github.com/pytorch/pytorch/issues/173068, fixed by pull request 183989)."""
-GROUPED_CONVOLUTIONS = ("vmap", "chunked")
-"""Formulations that make grouped convolutions of a model's plain ones."""
 
 
 class Compilations:
@@ -58,9 +56,9 @@ def compile_options(mode: Mode) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if torch.cuda.is_available():
         _start_compiler()
-        if mode.formulation in GROUPED_CONVOLUTIONS:
-            # Inductor leaves those in NCHW, but overlooks them where they are weight gradients: its decide_layout_opt
-            # (torch/_inductor/graph.py) looks at forward convolutions only.
+        if "vmap" in (mode.formulation, mode.written.chunks_of):
+            # vmap makes grouped convolutions of plain ones. Inductor leaves these in NCHW, but overlooks them where
+            # they are weight gradients: its decide_layout_opt (torch/_inductor/graph.py) looks at forward ones only.
             options["layout_optimization"] = False
     if mode.run_as == "max_autotune":
         # What mode="max-autotune-no-cudagraphs" stands for; options and mode exclude each other.

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from harness.work.applies import require_layers
 from harness.work.graphs import Capacity, GraphBatch, Places, Room
 
 How = Literal["index_add", "scatter_add", "segment_reduce"]
@@ -125,8 +126,8 @@ def sums_of_segments(values: Tensor, index: Tensor, count: int) -> Tensor:
 
 
 def use_sorted_sums(model: nn.Module) -> None:
-    """From now on, of all the model's layers that sum over rows."""
-    _use(model, Sums(of_sorted="segment_reduce"))
+    """From now on, of all the model's layers that sum over rows. Raises Refused where it has none."""
+    require_layers("sorted_sums", _use(model, Sums(of_sorted="segment_reduce")))
 
 
 def use_scatter_sums(model: nn.Module) -> None:
@@ -134,11 +135,11 @@ def use_scatter_sums(model: nn.Module) -> None:
     _use(model, Sums(of_sorted="scatter_add", of_others="scatter_add"))
 
 
-def _use(model: nn.Module, sums: Sums) -> None:
-    modules: Any = model.modules()
+def _use(model: nn.Module, sums: Sums) -> int:
+    modules: Any = [module for module in model.modules() if hasattr(module, "sums")]
     for module in modules:
-        if hasattr(module, "sums"):
-            module.sums = sums
+        module.sums = sums
+    return len(modules)
 
 
 # Graph by graph

@@ -5,14 +5,10 @@ the same.
 """
 
 import inspect
-from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-
-from harness.errors import Refused
-from harness.measure.program import Session
 
 LOCAL_BUFFERS = (
     {"forward_sync_buffers": False}
@@ -21,18 +17,6 @@ LOCAL_BUFFERS = (
 )
 """As PyTorch calls it from 2.13 on, and before."""
 NEVER = 2**31 - 1
-
-
-def require_devices(session: Session[Any]) -> None:
-    """Raises Refused where a mode would be another one on as many devices."""
-    mode, alone = session.mode, session.is_alone
-    if alone and mode.formulation in ("unsplit", "flat"):
-        raise Refused(f"execution mode {mode.name} is for several devices; on one it would be {mode.run_as}")
-    if not alone and mode.graph != "none" and mode.formulation != "flat":
-        raise Refused(
-            f"execution mode {mode.name} is for one GPU: a CUDA graph does not take DistributedDataParallel. "
-            f"For several there is flat_{mode.run_as}_graph"
-        )
 
 
 def with_averaged_gradients(module: nn.Module, *, split: bool) -> nn.Module:

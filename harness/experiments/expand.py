@@ -1,12 +1,12 @@
 """From experiments.yaml to the pairs of jobs that a command asks for. Pure: no file, no Slurm."""
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from harness.errors import ConfigError
-from harness.experiments.model import Config
+from harness.experiments.model import Config, is_named
 from harness.experiments.narrow import ALL, Narrowing, places_of, require_valid
 from harness.plan import (
     FRAMEWORKS,
@@ -21,8 +21,9 @@ from harness.plan import (
     Variant,
 )
 from harness.suggest import valid_names
+from harness.work.applies import why_not
+from harness.work.declared import Mode, benchmark_names, use_case_names
 from harness.work.declared import benchmark as declared_benchmark
-from harness.work.declared import benchmark_names, use_case_names
 from harness.work.declared import use_case as declared_use_case
 from harness.work.registration import registration
 
@@ -57,7 +58,7 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
     """
     scope = scope_of(config, selection)
     if not scope.cells:
-        raise ConfigError(f"nothing to measure: matrix.exclude in {config.file} removes every cell asked for")
+        raise ConfigError("nothing to measure: " + "; ".join(scope.without))
     if not selection.narrowing.is_empty:
         require_valid(selection.narrowing, places_of(config, scope.cells), scope.frameworks)
     pairs = pairs_in(config, selection, scope)
@@ -72,8 +73,22 @@ class Scope:
 
     gpus: list[str]
     cells: list[tuple[str, int]]
-    """Benchmark and use case; not those that matrix.exclude names on each of the GPUs."""
+    """Benchmark and use case; those that some of the GPUs measures."""
     frameworks: list[Framework]
+    without: list[str]
+    """Why the others are not measured, each reason once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """Of a model, a batch size, a precision, an execution mode and options."""
+
+    variant: Variant
+    mode: Mode
+    why_not: str | None
+    """Why it is not measured; None where it is."""
+    is_excluded: bool
+    """By `exclude`, though it would make sense."""
 
 
 def scope_of(config: Config, selection: Selection) -> Scope:
@@ -83,14 +98,18 @@ def scope_of(config: Config, selection: Selection) -> Scope:
     benchmarks = _chosen("--benchmark", selection.benchmarks, config.benchmarks, config.matrix.benchmarks, where)
     use_cases = _chosen("--use_case", selection.use_cases, config.use_cases, config.matrix.use_cases, where)
     known = _chosen("--framework", selection.frameworks, FRAMEWORKS, FRAMEWORKS, "no such framework")
+    cells, without = [], []
+    for benchmark, use_case in itertools.product(benchmarks, use_cases):
+        reasons = [config.why_no_cell(gpu, benchmark, use_case) for gpu in gpus]
+        if None in reasons:
+            cells.append((benchmark, use_case))
+        else:
+            without.append(f"{benchmark}_{use_case}: {reasons[0]}")
     return Scope(
         gpus=gpus,
-        cells=[
-            (benchmark, use_case)
-            for benchmark, use_case in itertools.product(benchmarks, use_cases)
-            if not all(config.is_excluded(gpu, benchmark, use_case) for gpu in gpus)
-        ],
+        cells=cells,
         frameworks=[framework for framework in FRAMEWORKS if framework in known],
+        without=without,
     )
 
 
@@ -150,7 +169,7 @@ def _plans(
                 config.use_cases[use_case].name, _exclusions(config, benchmark, use_case, quick=quick)
             ),
             screening=None
-            if selection.full or quick or own.execution_modes  # who names modes wants to see them
+            if selection.full or quick or narrowing.execution_modes or narrowing.runs  # who names them wants them
             else _screening(config, framework, use_case, protocol),
         )
         for framework, own in of_frameworks.items()
@@ -161,12 +180,12 @@ def _plans(
 def _exclusions(config: Config, benchmark: str, use_case: int, *, quick: bool) -> list[dict[str, Any]]:
     """What is excluded of this cell's variants, and nothing that is said of other benchmarks and their models. Which
     cells are left out (`matrix.exclude`) concerns no cell that is measured."""
-    own = {model.name for model in declared_benchmark(benchmark).models}
+    models = sorted(model.name for model in declared_benchmark(benchmark).models)
     found = []
     for partial in config.excluded(benchmark, use_case, quick=quick):
-        models = None if partial.model is None else sorted(own.intersection(partial.model))
-        if models != [] and any(partial.concerns(framework, benchmark) for framework in FRAMEWORKS):
-            found.append(partial.model_dump(mode="json") | {"benchmark": None, "model": models})
+        own = (partial.of_benchmark(framework, benchmark, models) for framework in FRAMEWORKS)
+        if concerned := next(filter(None, own), None):
+            found.append(concerned.model_dump(mode="json"))
     return found
 
 
@@ -190,7 +209,7 @@ def narrowed(
     declared = declared_use_case(use_case.name)
     of_benchmark = declared_benchmark(benchmark)
     settings = {*declared.settings.model_fields, *of_benchmark.sizes.model_fields, *MeasurementSettings.model_fields}
-    models = tuple(model.name for model in of_benchmark.models if model.name in narrowing.models)
+    models = tuple(model.name for model in of_benchmark.models if is_named(model.name, benchmark, narrowing.models))
     here = replace(
         narrowing,
         models=models or narrowing.models,
@@ -199,13 +218,11 @@ def narrowed(
         options=tuple(one for one in narrowing.options if one[0] in declared.options.model_fields),
         settings=tuple(one for one in narrowing.settings if one[0] in settings),
     )
-    own = {
-        framework: tuple(mode.name for mode in declared.modes[framework] if mode.name in narrowing.execution_modes)
-        for framework in frameworks
-    }
-    if not any(own.values()):
+    chosen = {one: config.modes(one, benchmark, number, quick=quick) for one in frameworks}
+    own = {one: tuple(mode.name for mode in narrowing.modes_of(declared.modes[one], chosen[one])) for one in frameworks}
+    if not narrowing.names_modes or not any(own.values()):
         return dict.fromkeys(frameworks, here)
-    found = {framework: replace(here, execution_modes=modes) for framework, modes in own.items()}
+    found = {framework: here.with_modes(*modes) for framework, modes in own.items()}
     met = {
         comparison
         for framework, modes in own.items()
@@ -217,8 +234,7 @@ def narrowed(
             continue
         headline = [declared.headline[framework]] if framework in declared.headline else []
         choices = [
-            replace(here, execution_modes=(mode,))
-            for mode in dict.fromkeys([*headline, *use_case.execution_modes[framework]])
+            here.with_modes(name) for name in dict.fromkeys([*headline, *(mode.name for mode in chosen[framework])])
         ]
         found[framework] = max(
             choices,
@@ -230,7 +246,7 @@ def narrowed(
 def _comparisons(
     config: Config, framework: Framework, benchmark: str, number: int, narrowing: Narrowing, *, quick: bool
 ) -> set[tuple[str, bool]]:
-    """Whose rows of the report its variants are in."""
+    """The comparisons, rows of the report, that these variants belong to."""
     declared = declared_use_case(config.use_cases[number].name)
     many_steps = {mode.name for mode in declared.modes[framework] if mode.several_steps}
     variants = expand_variants(config, framework, benchmark, number, quick=quick, narrowing=narrowing)
@@ -245,29 +261,34 @@ def _why_nothing(
     benchmark, number = cells[0]
     quick, narrowing = selection.quick, selection.narrowing
 
-    def counts(of: Narrowing) -> dict[Framework, int]:
+    def found(of: Narrowing) -> dict[Framework, list[Combination]]:
         own_of = narrowed(config, benchmark, number, frameworks, of, quick=quick)
         return {
-            one: len(expand_variants(config, one, benchmark, number, quick=quick, narrowing=own))
+            one: list(combinations(config, one, benchmark, number, quick=quick, narrowing=own))
             for one, own in own_of.items()
         }
 
-    lacking = [framework for framework, count in counts(narrowing).items() if not count]
+    asked = {one: [combination.why_not for combination in of_one] for one, of_one in found(narrowing).items()}
+    lacking = [framework for framework, reasons in asked.items() if None not in reasons]
+    reasons = dict.fromkeys(reason for framework in lacking for reason in asked[framework])
     ways_out = []
     for axis in fields(narrowing):
         if axis.name == "settings" or not getattr(narrowing, axis.name):
             continue
-        without = counts(replace(narrowing, **{axis.name: ()}))
+        without = {one: _count(of_one) for one, of_one in found(replace(narrowing, **{axis.name: ()})).items()}
         if all(without.values()):
             flag = replace(ALL, **{axis.name: getattr(narrowing, axis.name)}).flags()[0]
             ways_out.append(f"without {flag} there would be {' + '.join(map(str, without.values()))}")
     where = f"{benchmark}_{number}" + (" and the other cells asked for" if len(cells) > 1 else "")
     return (
         f"nothing to measure: {where} has no variant for {' and '.join(lacking)} with all of "
-        f"{' '.join(narrowing.flags())}. use_cases.{number}.exclude in experiments.yaml removes it"
-        f"{' (or that of `quick`)' if quick else ''}, or its model, mode and options do not go together"
-        f"{'; ' if ways_out else ''}{', '.join(ways_out)}."
+        f"{' '.join(narrowing.flags())}: {'; '.join(map(str, reasons)) or 'they are not in one benchmark'}"
+        f"{'. ' if ways_out else ''}{', '.join(ways_out).capitalize()}."
     )
+
+
+def _count(found: Iterable[Combination]) -> int:
+    return sum(one.why_not is None for one in found)
 
 
 def _screening(config: Config, framework: Framework, number: int, protocol: MeasurementSettings) -> Screening | None:
@@ -334,11 +355,12 @@ def baselines(config: Config, pairs: Sequence[Pair], selection: Selection, asked
 
 def _of_baseline(of_several: Pair, narrowing: Narrowing) -> Narrowing:
     """All modes of one device, and the batch sizes that those of several are compared with."""
+    narrowing = narrowing.with_modes()
     if not narrowing.batch_sizes:
-        return replace(narrowing, execution_modes=())
+        return narrowing
     sizes = [variant.batch_size for job in of_several.jobs for variant in job.variants]
     parts = [size // of_several.cell.devices for size in sizes]
-    return replace(narrowing, execution_modes=(), batch_sizes=tuple(sorted({*sizes, *parts})))
+    return replace(narrowing, batch_sizes=tuple(sorted({*sizes, *parts})))
 
 
 def _partners(config: Config, job: JobPlan, of_several: Pair) -> JobPlan:
@@ -371,70 +393,61 @@ def expand_variants(
     Args:
         narrowing: of valid values; none of them need be this cell's.
     """
+    found = combinations(config, framework, benchmark, number, quick=quick, narrowing=narrowing)
+    return tuple(one.variant for one in found if one.why_not is None)
+
+
+def combinations(
+    config: Config,
+    framework: Framework,
+    benchmark: str,
+    number: int,
+    *,
+    quick: bool,
+    narrowing: Narrowing = ALL,
+) -> Iterator[Combination]:
+    """All of them, in the order in which they are measured; the arguments are those of `expand_variants`. None where a
+    name is not declared: the check of experiments.yaml, which tells of it, expands too."""
     use_case = config.use_case(number, quick=quick)
-    options = _combinations({name: narrowing.values_of(name) or values for name, values in use_case.options.items()})
-    modes: Sequence[str] = use_case.execution_modes[framework]
-    models: Sequence[str] = config.models(benchmark, quick=quick)
-    if narrowing.execution_modes:
-        declared = declared_use_case(use_case.name)
-        modes = [mode.name for mode in declared.modes[framework] if mode.name in narrowing.execution_modes]
+    if use_case.name not in use_case_names() or benchmark not in benchmark_names():
+        return
+    declared, of_benchmark = declared_use_case(use_case.name), declared_benchmark(benchmark)
+    needed = {name for name, field in declared.options.model_fields.items() if field.is_required()}
+    if needed - use_case.options.keys():
+        return
+    modes = narrowing.modes_of(declared.modes[framework], config.modes(framework, benchmark, number, quick=quick))
+    models = {model.name: model for model in of_benchmark.models}
     if narrowing.models:
-        models = _models_asked_for(narrowing, benchmark, use_case.name)
-    precisions: Sequence[str] = use_case.precisions
-    if narrowing.precisions:
-        refuses = declared_use_case(use_case.name).refuses_precision
-        precisions = [precision for precision in narrowing.precisions if not refuses(precision)]
+        names: Sequence[str] = [name for name in models if is_named(name, benchmark, narrowing.models)]
+    else:
+        names = [name for name in config.models(benchmark, quick=quick) if name in models]
     excluded = [
-        partial for partial in config.excluded(benchmark, number, quick=quick) if partial.concerns(framework, benchmark)
+        own
+        for partial in config.excluded(benchmark, number, quick=quick)
+        if (own := partial.of_benchmark(framework, benchmark, names))
     ]
-    variants = []
-    for model in models:
-        sizes: Sequence[int] = config.batch_sizes(benchmark, model, number, quick=quick)
+    options = _combinations({name: narrowing.values_of(name) or values for name, values in use_case.options.items()})
+    precisions: Sequence[Any] = narrowing.precisions or use_case.precisions
+    for name, with_options in itertools.product(names, options):
+        sizes: Sequence[int] = config.batch_sizes(benchmark, name, number, quick=quick)
         if narrowing.batch_sizes:
             sizes = [size for size in narrowing.batch_sizes if size % use_case.devices == 0]
-        for chosen in options:
-            sensible = _modes_that_make_sense(modes, use_case.name, framework, benchmark, model, chosen)
-            variants += [
-                Variant(
-                    model=model,
-                    batch_size=batch_size,
-                    precision=precision,
-                    execution_mode=execution_mode,
-                    options=chosen,
-                )
-                for batch_size, precision, execution_mode in itertools.product(sizes, precisions, sensible)
-            ]
-    return tuple(variant for variant in variants if not any(partial.matches(variant) for partial in excluded))
-
-
-def _models_asked_for(narrowing: Narrowing, benchmark: str, use_case_name: str) -> list[str]:
-    """Those that the benchmark declares and the use case does not refuse."""
-    of_benchmark, use_case = declared_benchmark(benchmark), declared_use_case(use_case_name)
-    return [
-        model.name
-        for model in of_benchmark.models
-        if model.name in narrowing.models and use_case.refuses(of_benchmark, model) is None
-    ]
-
-
-def _modes_that_make_sense(
-    modes: Sequence[str],
-    use_case_name: str,
-    framework: Framework,
-    benchmark_name: str,
-    model_name: str,
-    options: Mapping[str, Scalar],
-) -> Sequence[str]:
-    """Those that make sense for the model and can do what the options ask for. Of names that are not declared nothing
-    is said here: the check of experiments.yaml, which tells of them, expands too."""
-    if use_case_name not in use_case_names() or benchmark_name not in benchmark_names():
-        return modes
-    use_case = declared_use_case(use_case_name)
-    declared = {mode.name: mode for mode in use_case.modes[framework]}
-    models = [model for model in declared_benchmark(benchmark_name).models if model.name == model_name]
-    if not models or use_case.options.model_fields.keys() - options.keys():
-        return modes
-    return [name for name in modes if name not in declared or use_case.goes_with(declared[name], models[0], options)]
+        reasons = {
+            (precision, mode.name): why_not(
+                declared, of_benchmark, models[name], mode, precision, with_options, use_case.devices
+            )
+            for precision in precisions
+            for mode in modes
+        }
+        for size, precision, mode in itertools.product(sizes, precisions, modes):
+            variant = Variant(
+                model=name, batch_size=size, precision=precision, execution_mode=mode.name, options=with_options
+            )
+            why = reasons[precision, mode.name]
+            is_excluded = why is None and any(partial.matches(variant, mode) for partial in excluded)
+            if is_excluded:
+                why = f"`exclude` in {config.file}"
+            yield Combination(variant=variant, mode=mode, why_not=why, is_excluded=is_excluded)
 
 
 def _combinations(axes: dict[str, tuple[Scalar, ...]]) -> list[dict[str, Scalar]]:

@@ -34,12 +34,27 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
         help="only this precision, also one that experiments.yaml does not have; repeatable",
     )
     add(
+        "--formulation",
+        action="append",
+        type=name,
+        metavar="NAME",
+        help="only this way of writing the work down, such as vmap, also one that experiments.yaml does not have; "
+        "repeatable",
+    )
+    add(
+        "--run",
+        action="append",
+        type=name,
+        metavar="NAME",
+        help="only this way of running it, such as jit or compiled_graph, also one that experiments.yaml does not "
+        "have; repeatable. A framework that has none of what is named runs its headline mode",
+    )
+    add(
         "--execution_mode",
         action="append",
         type=name,
         metavar="NAME",
-        help="only this execution mode, also one that experiments.yaml does not have; repeatable. A mode belongs to a "
-        "framework; one for which none is named runs its headline mode",
+        help="a formulation and a run in one word, such as vmap.compiled_graph; repeatable",
     )
     add(
         "--option",

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
@@ -34,7 +35,10 @@ from harness.plan import (
     Variant,
     WandbSettings,
 )
+from harness.work.applies import why_not_model
+from harness.work.declared import Mode, benchmark_names, use_case_names
 from harness.work.declared import benchmark as declared_benchmark
+from harness.work.declared import use_case as declared_use_case
 
 Item = TypeVar("Item")
 Setting = str | int | float | bool
@@ -196,23 +200,33 @@ class PartialVariant(Partial):
     model: OneOrMore[str] | None = None
     batch_size: OneOrMore[int] | None = None
     precision: OneOrMore[Precision] | None = None
-    execution_mode: OneOrMore[str] | None = None
+    formulation: OneOrMore[str] | None = None
+    run: OneOrMore[str] | None = None
     options: dict[str, OneOrMore[Setting]] | None = None
 
-    def concerns(self, framework: Framework, benchmark: str) -> bool:
-        return (self.framework is None or framework in self.framework) and (
-            self.benchmark is None or benchmark in self.benchmark
+    def of_benchmark(self, framework: Framework, benchmark: str, models: Collection[str]) -> "PartialVariant | None":
+        """With the names of this benchmark's own models; None where it concerns none of its variants."""
+        own = None if self.model is None else tuple(one for one in models if is_named(one, benchmark, self.model))
+        is_elsewhere = (self.framework is not None and framework not in self.framework) or (
+            self.benchmark is not None and benchmark not in self.benchmark
         )
+        return None if is_elsewhere or own == () else self.model_copy(update={"benchmark": None, "model": own})
 
-    def matches(self, variant: Variant) -> bool:
-        """Of a framework and benchmark that it concerns."""
+    def matches(self, variant: Variant, mode: Mode) -> bool:
+        """What `of_benchmark` gave."""
         return (
             (self.model is None or variant.model in self.model)
             and (self.batch_size is None or variant.batch_size in self.batch_size)
             and (self.precision is None or variant.precision in self.precision)
-            and (self.execution_mode is None or variant.execution_mode in self.execution_mode)
+            and (self.formulation is None or mode.formulation in self.formulation)
+            and (self.run is None or mode.run.name in self.run)
             and all(variant.options.get(axis) in values for axis, values in (self.options or {}).items())
         )
+
+
+def is_named(model: str, benchmark: str, names: Collection[str]) -> bool:
+    """By its own name, or by its benchmark's and its own: `cnn`, or `mnist/cnn`."""
+    return model in names or f"{benchmark}/{model}" in names
 
 
 class MatrixConfig(Frozen):
@@ -241,6 +255,15 @@ class BenchmarkConfig(Frozen):
     """By the name of a use case: what differs from the use case's own settings."""
 
 
+Chosen = Annotated[
+    dict[FileName, Annotated[tuple[FileName, ...], BeforeValidator(lambda value: value if value else ())]],
+    Field(min_length=1),
+    BeforeValidator(lambda value: {value: ()} if isinstance(value, str) else value),
+]
+"""`vmap`, or `vmap: [jit, jit_graph]`: a formulation, and its runs where they are others than those of `runs`."""
+Runs = dict[Framework, Some[FileName]]
+
+
 class UseCaseConfig(Frozen):
     """The axes of a use case: each combination is a variant, unless `exclude` names it."""
 
@@ -254,7 +277,7 @@ class UseCaseConfig(Frozen):
     batch_sizes: Some[Count]
     """Global: over all devices."""
     precisions: Some[Precision]
-    execution_modes: dict[Framework, Some[FileName]]
+    formulations: dict[Framework, Some[Chosen]]
     options: dict[str, Some[Setting]] = {}
     settings: dict[str, Setting] = {}
     measurement: dict[str, Setting] = {}
@@ -267,7 +290,7 @@ class QuickUseCase(Frozen):
 
     batch_sizes: Some[Count] | None = None
     precisions: Some[Precision] | None = None
-    execution_modes: dict[Framework, Some[FileName]] = {}
+    formulations: dict[Framework, Some[Chosen]] = {}
     options: dict[str, Some[Setting]] = {}
     settings: dict[str, Setting] = {}
 
@@ -281,6 +304,8 @@ class QuickBenchmark(Frozen):
     """By the name of a use case."""
     settings: dict[str, dict[str, Setting]] = {}
     """By the name of a use case."""
+    runs: Runs = {}
+    """The only ones that it has, of all use cases."""
     exclude: tuple[PartialVariant, ...] = ()
     """Of all use cases, beside what these exclude."""
 
@@ -292,6 +317,10 @@ SAME_USE_CASE, SAME_BENCHMARK = QuickUseCase(), QuickBenchmark()
 class QuickConfig(Frozen):
     measurement: dict[str, Setting] = {}
     """Overrides of `measurement`, also of a use case's."""
+    precisions: Some[Precision] | None = None
+    """Of all use cases."""
+    runs: Runs = {}
+    """In place of `runs`, where a formulation has no others written beside it."""
     benchmarks: dict[str, QuickBenchmark] = {}
     use_cases: dict[int, QuickUseCase] = {}
 
@@ -305,8 +334,10 @@ class PresetPart(Frozen):
     models: tuple[str, ...] = ()
     batch_sizes: tuple[Count, ...] = ()
     precisions: tuple[Precision, ...] = ()
+    formulations: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
     execution_modes: tuple[str, ...] = ()
-    """Of either framework."""
+    """These three of either framework."""
     options: dict[str, OneOrMore[Setting]] = {}
     settings: dict[str, Setting] = {}
     """As `--set` has them: of a use case, of `measurement`, or sizes."""
@@ -317,6 +348,8 @@ class PresetConfig(Frozen):
 
     about: Annotated[str, Field(min_length=1)]
     """What it is, in a few words."""
+    headline: bool = False
+    """Of each use case the execution modes that it declares as its headline."""
     quick: bool = False
     data: DataKind = "real"
     parts: Some[PresetPart]
@@ -333,6 +366,8 @@ class Config(Frozen):
     gpus: Annotated[dict[FileName, GpuConfig], Field(min_length=1)]
     matrix: MatrixConfig
     benchmarks: Annotated[dict[FileName, BenchmarkConfig], Field(min_length=1)]
+    runs: Runs
+    """How each formulation is run that has no runs written beside it; those of them that it has."""
     use_cases: Annotated[dict[Count, UseCaseConfig], Field(min_length=1)]
     measurement: MeasurementSettings = MeasurementSettings()
     quick: QuickConfig = QuickConfig()
@@ -368,16 +403,35 @@ class Config(Frozen):
     def use_case(self, number: int, *, quick: bool) -> UseCaseConfig:
         """The use case as it is run: with the axes that --quick replaces."""
         full = self.use_cases[number]
-        replaced = self.quick.use_cases.get(number)
-        if not quick or replaced is None:
+        if not quick:
             return full
+        replaced = self.quick.use_cases.get(number, SAME_USE_CASE)
         return full.model_copy(
             update={
                 "batch_sizes": replaced.batch_sizes or full.batch_sizes,
-                "precisions": replaced.precisions or full.precisions,
-                "execution_modes": full.execution_modes | replaced.execution_modes,
+                "precisions": replaced.precisions or self.quick.precisions or full.precisions,
+                "formulations": full.formulations | replaced.formulations,
                 "options": full.options | replaced.options,
             }
+        )
+
+    def modes(self, framework: Framework, benchmark: str, number: int, *, quick: bool) -> tuple[Mode, ...]:
+        """What is chosen, in this order. Of names that are not declared nothing is said here: the check of
+        experiments.yaml, which tells of them, asks too."""
+        use_case = self.use_case(number, quick=quick)
+        if use_case.name not in use_case_names():
+            return ()
+        by_default = (self.runs | self.quick.runs if quick else self.runs).get(framework, ())
+        only = self._quick_benchmark(benchmark, quick=quick).runs.get(framework)
+        declared = {one.name: one for one in declared_use_case(use_case.name).formulations[framework]}
+        chosen = [item for one in use_case.formulations.get(framework, ()) for item in one.items()]
+        return tuple(
+            Mode(written=declared[name], run=run)
+            for name, runs in chosen
+            if name in declared
+            for run_name in runs or by_default
+            for run in declared[name].runs
+            if run.name == run_name and (only is None or run_name in only)
         )
 
     def settings(self, benchmark: str, number: int, *, quick: bool) -> dict[str, Scalar]:
@@ -433,7 +487,22 @@ class Config(Frozen):
         )
 
     def is_excluded(self, gpu: str, benchmark: str, use_case: int) -> bool:
-        return any(partial.matches(gpu, benchmark, use_case) for partial in self.matrix.exclude)
+        return self.why_no_cell(gpu, benchmark, use_case) is not None
+
+    def why_no_cell(self, gpu: str, benchmark: str, number: int) -> str | None:
+        """Why nothing is measured there; None where something is."""
+        if any(partial.matches(gpu, benchmark, number) for partial in self.matrix.exclude):
+            return f"matrix.exclude in {self.file} leaves it out"
+        return self._why_no_variant(benchmark, self.use_cases[number].name)
+
+    def _why_no_variant(self, benchmark: str, use_case: str) -> str | None:
+        """Of names that are not declared nothing is said here."""
+        if benchmark not in benchmark_names() or use_case not in use_case_names():
+            return None
+        declared, of_use_case = declared_benchmark(benchmark), declared_use_case(use_case)
+        models = [model for model in declared.models if model.name in self.benchmarks[benchmark].models]
+        reasons = [why_not_model(of_use_case, declared, model) for model in models]
+        return None if None in reasons or not reasons else reasons[0]
 
 
 def _of_model(sizes: BatchSizes | None, model: str) -> tuple[int, ...] | None:

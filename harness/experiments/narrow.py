@@ -2,9 +2,10 @@
 
 import argparse
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
@@ -15,7 +16,8 @@ from harness.experiments.source import plain_value
 from harness.experiments.words import field_problem
 from harness.plan import FRAMEWORKS, Framework, MeasurementSettings, Precision, Scalar
 from harness.suggest import valid_names
-from harness.work.declared import Benchmark, UseCase
+from harness.work.applies import why_not_precision
+from harness.work.declared import Benchmark, Mode, UseCase
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.declared import use_case as declared_use_case
 
@@ -31,8 +33,10 @@ class Narrowing:
     batch_sizes: tuple[int, ...] = ()
     """Global: over all devices."""
     precisions: tuple[str, ...] = ()
+    formulations: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
     execution_modes: tuple[str, ...] = ()
-    """Of any framework."""
+    """These three of any framework."""
     options: tuple[tuple[str, Scalar], ...] = ()
     """Name and value; a name may stand there with several values."""
     settings: tuple[tuple[str, Scalar], ...] = ()
@@ -41,6 +45,29 @@ class Narrowing:
     @property
     def is_empty(self) -> bool:
         return self == ALL
+
+    @property
+    def names_modes(self) -> bool:
+        return bool(self.formulations or self.runs or self.execution_modes)
+
+    def with_modes(self, *names: str) -> "Narrowing":
+        """With these instead of what it says of modes."""
+        return replace(self, formulations=(), runs=(), execution_modes=names)
+
+    def modes_of(self, declared: Iterable[Mode], chosen: Sequence[Mode]) -> Sequence[Mode]:
+        """Those that have all that it names; of the `chosen` ones where they do and no mode is named itself."""
+        if not self.names_modes:
+            return chosen
+        found = [mode for mode in declared if self._has(mode)]
+        of_file = [mode for mode in chosen if mode in found]
+        return found if self.execution_modes or not of_file else of_file
+
+    def _has(self, mode: Mode) -> bool:
+        return (
+            (not self.execution_modes or mode.name in self.execution_modes)
+            and (not self.formulations or mode.formulation in self.formulations)
+            and (not self.runs or mode.run.name in self.runs)
+        )
 
     def values_of(self, option: str) -> tuple[Scalar, ...]:
         return tuple(value for name, value in self.options if name == option)
@@ -51,6 +78,8 @@ class Narrowing:
             *chain.from_iterable(("--model", name) for name in self.models),
             *chain.from_iterable(("--batch_size", str(size)) for size in self.batch_sizes),
             *chain.from_iterable(("--precision", name) for name in self.precisions),
+            *chain.from_iterable(("--formulation", name) for name in self.formulations),
+            *chain.from_iterable(("--run", name) for name in self.runs),
             *chain.from_iterable(("--execution_mode", name) for name in self.execution_modes),
             *chain.from_iterable(("--option", f"{name}={_text(value)}") for name, value in self.options),
             *chain.from_iterable(("--set", f"{name}={_text(value)}") for name, value in self.settings),
@@ -70,6 +99,8 @@ def narrowing_of(arguments: argparse.Namespace) -> Narrowing:
         models=_once(arguments.model),
         batch_sizes=_once(arguments.batch_size),
         precisions=_once(arguments.precision),
+        formulations=_once(arguments.formulation),
+        runs=_once(arguments.run),
         execution_modes=_once(arguments.execution_mode),
         options=_once((name, plain_value(text)) for name, text in arguments.option or ()),
         settings=_once((name, plain_value(text)) for name, text in getattr(arguments, "set", None) or ()),
@@ -108,8 +139,9 @@ def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Seque
     benchmarks = _names(place.benchmark.name for place in places)
     use_cases = {place.use_case.name: place.use_case for place in places}
     models = _once(model.name for place in places for model in place.benchmark.models)
+    scoped = {f"{place.benchmark.name}/{model.name}" for place in places for model in place.benchmark.models}
     for name in narrowing.models:
-        if name not in models:
+        if name not in models and name not in scoped:
             yield f"--model {name}: no model of {benchmarks}; {valid_names(name, models)}"
     for size in narrowing.batch_sizes:
         if not any(size % place.devices == 0 for place in places):
@@ -118,12 +150,26 @@ def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Seque
     for precision in narrowing.precisions:
         if precision not in PRECISIONS:
             yield f"--precision {precision}: no such precision; {valid_names(precision, PRECISIONS)}"
-        reasons = [use_case.refuses_precision(precision) for use_case in use_cases.values()]
+        reasons = [why_not_precision(use_case, precision) for use_case in use_cases.values()]
         if reasons and None not in reasons:
             yield f"--precision {precision}: not for {_names(use_cases)}: {reasons[0]}"
-    for mode in narrowing.execution_modes:
-        if wrong := _wrong_mode(mode, list(use_cases.values()), frameworks):
-            yield f"--execution_mode {mode}: {wrong}"
+    declared = {
+        one: _once(mode for use_case in use_cases.values() for mode in use_case.modes[one]) for one in FRAMEWORKS
+    }
+    for flag, asked, name_of in (
+        ("--formulation", narrowing.formulations, attrgetter("formulation")),
+        ("--run", narrowing.runs, attrgetter("run.name")),
+        ("--execution_mode", narrowing.execution_modes, attrgetter("name")),
+    ):
+        names = {one: _once(map(name_of, modes)) for one, modes in declared.items()}
+        for name in asked:
+            if wrong := _wrong_name(name, names, _names(use_cases), frameworks):
+                yield f"{flag} {name}: {wrong}"
+    is_any = any(narrowing.modes_of(declared[one], ()) for one in frameworks)
+    if narrowing.names_modes and not is_any:
+        modes = ALL.with_modes(*narrowing.execution_modes)
+        asked_for = replace(modes, formulations=narrowing.formulations, runs=narrowing.runs).flags()
+        yield f"{' '.join(asked_for)}: no mode of {_names(use_cases)} has all of that"
     options = _fields((one.name, one.options.model_fields) for one in use_cases.values())
     settings = _fields((one.name, one.settings.model_fields) for one in use_cases.values())
     for place in places:
@@ -149,15 +195,17 @@ def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Seque
             yield f"--set {name}: given twice, with different values; one run has one"
 
 
-def _wrong_mode(name: str, use_cases: Sequence[UseCase], frameworks: Sequence[Framework]) -> str | None:
-    modes = {one: _once(mode.name for use_case in use_cases for mode in use_case.modes[one]) for one in FRAMEWORKS}
-    if any(name in modes[one] for one in frameworks):
+def _wrong_name(
+    name: str, names: Mapping[Framework, Sequence[str]], use_cases: str, frameworks: Sequence[Framework]
+) -> str | None:
+    """`names`: the valid ones of each framework."""
+    if any(name in names[one] for one in frameworks):
         return None
+    valid = dict.fromkeys(known for one in frameworks for known in names[one])
     for one in FRAMEWORKS:
-        if name in modes[one]:
-            return f"a mode of {one}, and only {_or(frameworks)} is selected; {valid_names(name, modes[frameworks[0]])}"
-    of_all = dict.fromkeys(mode for one in frameworks for mode in modes[one])
-    return f"no mode of {_names(one.name for one in use_cases)}; {valid_names(name, of_all)}"
+        if name in names[one]:
+            return f"only {one} has it, and only {_or(frameworks)} is selected; {valid_names(name, valid)}"
+    return f"no such name in {use_cases}; {valid_names(name, valid)}"
 
 
 def _fields(named: Iterable[tuple[str, dict[str, FieldInfo]]]) -> dict[str, list[FieldInfo]]:

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from harness.errors import ConfigError
 from harness.experiments.expand import Scope, Selection, expand_variants, pairs_in, scope_of
-from harness.experiments.model import Config, PresetPart
+from harness.experiments.model import Config, PresetConfig, PresetPart
 from harness.experiments.narrow import Narrowing, places_of, require_valid
 from harness.plan import FRAMEWORKS, Framework, Pair
 from harness.suggest import valid_names
+from harness.work.declared import use_case
 
 Choice = TypeVar("Choice")
 HEADLINE = "headline"
@@ -50,7 +51,7 @@ def expand_preset(config: Config, name: str, selection: Selection) -> list[Part]
     scopes = [
         (part_selection, scope)
         for part in preset.parts
-        if (part_selection := _selection(config, part, common)) is not None
+        if (part_selection := _selection(config, preset, part, common)) is not None
         and (scope := scope_of(config, part_selection)).cells
     ]
     if not scopes:
@@ -72,7 +73,7 @@ def _frameworks(scopes: Iterable[tuple[Selection, Scope]]) -> list[Framework]:
     return [framework for framework in FRAMEWORKS if framework in found]
 
 
-def _selection(config: Config, part: PresetPart, selection: Selection) -> Selection | None:
+def _selection(config: Config, preset: PresetConfig, part: PresetPart, selection: Selection) -> Selection | None:
     """None where the part has none of the benchmarks, use cases or frameworks."""
     benchmarks = _common(part.benchmarks or tuple(config.benchmarks), selection.benchmarks)
     use_cases = _common(part.use_cases or tuple(config.use_cases), selection.use_cases)
@@ -84,7 +85,7 @@ def _selection(config: Config, part: PresetPart, selection: Selection) -> Select
         benchmarks=benchmarks,
         use_cases=use_cases,
         frameworks=frameworks,
-        narrowing=_merged(narrowing_of_part(part), selection.narrowing),
+        narrowing=_merged(narrowing_of_part(config, preset, part), selection.narrowing),
     )
 
 
@@ -92,12 +93,17 @@ def _common(of_part: tuple[Choice, ...], asked: tuple[Choice, ...]) -> tuple[Cho
     return tuple(name for name in of_part if name in asked) if asked else of_part
 
 
-def narrowing_of_part(part: PresetPart) -> Narrowing:
+def narrowing_of_part(config: Config, preset: PresetConfig, part: PresetPart) -> Narrowing:
+    use_cases = {config.use_cases[number].name for _, number in cells_of(config, part)} if preset.headline else ()
+    headlines = [use_case(name).headline for name in sorted(use_cases)]
+    of_headline = (one[framework] for one in headlines for framework in part.frameworks or one if framework in one)
     return Narrowing(
         models=part.models,
         batch_sizes=part.batch_sizes,
         precisions=part.precisions,
-        execution_modes=part.execution_modes,
+        formulations=part.formulations,
+        runs=part.runs,
+        execution_modes=(*part.execution_modes, *of_headline),
         options=tuple((name, value) for name, values in part.options.items() for value in values),
         settings=tuple(part.settings.items()),
     )
@@ -110,7 +116,9 @@ def _merged(of_part: Narrowing, asked: Narrowing) -> Narrowing:
         models=asked.models or of_part.models,
         batch_sizes=asked.batch_sizes or of_part.batch_sizes,
         precisions=asked.precisions or of_part.precisions,
-        execution_modes=asked.execution_modes or of_part.execution_modes,
+        formulations=asked.formulations if asked.names_modes else of_part.formulations,
+        runs=asked.runs if asked.names_modes else of_part.runs,
+        execution_modes=asked.execution_modes if asked.names_modes else of_part.execution_modes,
         options=(*(one for one in of_part.options if one[0] not in options), *asked.options),
         settings=(*(one for one in of_part.settings if one[0] not in settings), *asked.settings),
     )

@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.errors import ConfigError
-from harness.experiments.expand import expand_variants, narrowed
+from harness.experiments.expand import combinations, expand_variants, narrowed
 from harness.experiments.model import (
+    SAME_BENCHMARK,
     BatchSizes,
     Config,
     PartialVariant,
@@ -28,6 +29,7 @@ from harness.experiments.source import Keys, Problem, Source
 from harness.experiments.words import field_problem, field_words, shape_problems
 from harness.plan import CPU, FRAMEWORKS, MOST_VARIANTS, Framework, Frozen, MeasurementSettings
 from harness.suggest import valid_names
+from harness.work.applies import why_not_precision
 from harness.work.declared import Benchmark, UseCase, benchmark, benchmark_names, use_case, use_case_names
 
 Problems = Iterator[Problem]
@@ -44,10 +46,11 @@ def check(config: Config, source: Source) -> Problems:
     for number, quick in config.quick.use_cases.items():
         keys: Keys = ("quick", "use_cases", number)
         if number in config.use_cases:
-            yield from _check_axes(keys, quick, config.use_cases[number], source)
+            yield from _check_axes(keys, quick, config.use_cases[number], config, source)
         else:
             yield source.problem(keys, f"not one of use_cases; {valid_names(number, config.use_cases)}", at_key=True)
     yield from _check_measurement(config, source)
+    yield from _check_runs(config, source)
     yield from _check_cells(config, source)
     yield from _check_presets(config, source)
 
@@ -72,9 +75,12 @@ def _check_presets(config: Config, source: Source) -> Problems:
 
 
 def _check_part(keys: Keys, part: PresetPart, preset: PresetConfig, config: Config, source: Source) -> Problems:
-    narrowing, cells = narrowing_of_part(part), cells_of(config, part)
+    cells = cells_of(config, part)
     is_declared = all(_benchmark(name) and _use_case(config.use_cases[number].name) for name, number in cells)
-    if not is_declared or narrowing.is_empty:
+    if not is_declared:
+        return
+    narrowing = narrowing_of_part(config, preset, part)
+    if narrowing.is_empty:
         return
     try:
         require_valid(narrowing, places_of(config, cells), part.frameworks or FRAMEWORKS)
@@ -180,22 +186,25 @@ def _check_use_case(number: int, given: UseCaseConfig, config: Config, source: S
         rule = f"no such use case in harness/work/use_cases/; {valid_names(given.name, use_case_names())}"
         yield source.problem((*keys, "name"), rule)
     for framework in FRAMEWORKS:
-        if framework not in given.execution_modes:
-            yield source.problem((*keys, "execution_modes", framework), "is missing; name at least one")
+        if framework not in given.formulations:
+            yield source.problem((*keys, "formulations", framework), "is missing; name at least one")
     if given.devices % given.nodes:
         rule = f"must be divisible by nodes ({given.nodes}): every node takes as many"
         yield source.problem((*keys, "devices"), rule, value=given.devices)
     if given.devices > 1 and declared and declared.one_device:
         rule = f"must be 1: {given.name} splits no work among devices"
         yield source.problem((*keys, "devices"), rule, value=given.devices)
-    yield from _check_axes(keys, given, given, source)
+    yield from _check_axes(keys, given, given, config, source)
     for axis, field in declared.options.model_fields.items() if declared else ():
         if field.is_required() and axis not in given.options:
             yield source.problem((*keys, "options", axis), "is missing; list the values to measure")
-    yield from _check_exclude(keys, given.exclude, [number], config, source)
+    if given.like is None or given.exclude != config.use_cases[given.like].exclude:
+        yield from _check_exclude(keys, given.exclude, [number], config, source)
 
 
-def _check_axes(keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseConfig, source: Source) -> Problems:
+def _check_axes(
+    keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseConfig, config: Config, source: Source
+) -> Problems:
     """What may stand in a use case and in its part under `quick`."""
     for index, batch_size in enumerate(axes.batch_sizes or ()):
         if batch_size % given.devices:
@@ -205,12 +214,10 @@ def _check_axes(keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseCo
     if declared is None:
         return
     for index, precision in enumerate(axes.precisions or ()):
-        if why := declared.refuses_precision(precision):
+        if why := why_not_precision(declared, precision):
             yield source.problem((*keys, "precisions", index), f"not for {given.name}: {why}")
-    for framework, modes in axes.execution_modes.items():
-        names = [mode.name for mode in declared.modes[framework]]
-        owner = f"harness/work/use_cases/{given.name}.py for {framework}"
-        yield from _known((*keys, "execution_modes", framework), modes, names, source, owner)
+    for framework, chosen in axes.formulations.items():
+        yield from _check_formulations((*keys, "formulations", framework), chosen, declared, framework, config, source)
     fields = declared.options.model_fields
     for axis, values in axes.options.items():
         inner: Keys = (*keys, "options", axis)
@@ -222,6 +229,72 @@ def _check_axes(keys: Keys, axes: UseCaseConfig | QuickUseCase, given: UseCaseCo
                 place = (*inner, index) if (*inner, index) in source.values else inner
                 yield source.problem(place, wrong)
     yield from _check_settings((*keys, "settings"), axes.settings, given.name, source)
+
+
+def _check_formulations(
+    keys: Keys,
+    chosen: Sequence[Mapping[str, Sequence[str]]],
+    declared: UseCase,
+    framework: Framework,
+    config: Config,
+    source: Source,
+) -> Problems:
+    """Of a use case and framework: formulations that are declared, with runs that they have."""
+    runs_of = {one.name: [run.name for run in one.runs] for one in declared.formulations[framework]}
+    owner = f"harness/work/use_cases/{declared.name}.py for {framework}"
+    by_default = config.runs.get(framework, ())
+    are_known = bool(by_default) and not {*by_default}.difference(_run_names(framework))
+    seen: set[str] = set()
+    for index, one in enumerate(chosen):
+        is_text = isinstance(source.at((*keys, index)), str)
+        for name, runs in one.items():
+            place: Keys = (*keys, index) if is_text else (*keys, index, name)
+            if name not in runs_of:
+                rule = f"not in {owner}; {valid_names(name, runs_of)}"
+                yield source.problem(place, rule, at_key=not is_text)
+            elif name in seen:
+                yield source.problem(place, "given twice; write all of its runs into one entry", at_key=not is_text)
+            elif runs:
+                yield from _known(place, runs, runs_of[name], source, f"the runs of {name} in {owner}")
+            elif not is_text:
+                rule = f"must not be empty; name some of its runs, or write `{name}` alone for those of `runs`"
+                yield source.problem(place, rule)
+            elif are_known and not {*by_default}.intersection(runs_of[name]):
+                rule = f"has none of `runs`; write some beside it, such as `{name}: [{runs_of[name][0]}]`"
+                yield source.problem(place, rule)
+            seen.add(name)
+
+
+def _check_runs(config: Config, source: Source) -> Problems:
+    """Names that no formulation of any use case has."""
+    places: list[tuple[Keys, Mapping[Framework, Sequence[str]]]] = [(("runs",), config.runs)]
+    places.append((("quick", "runs"), config.quick.runs))
+    places += [(("quick", "benchmarks", name, "runs"), one.runs) for name, one in config.quick.benchmarks.items()]
+    for keys, given in places:
+        for framework, names in given.items():
+            owner = f"the runs of {framework}"
+            unknown = list(_known((*keys, framework), names, _run_names(framework), source, owner))
+            yield from unknown or _check_quick_runs((*keys, framework), framework, config, source)
+    for framework in FRAMEWORKS:
+        if framework not in config.runs:
+            yield source.problem(("runs", framework), "is missing; name at least one")
+
+
+def _check_quick_runs(keys: Keys, framework: Framework, config: Config, source: Source) -> Problems:
+    """Runs that leave a cell without any execution mode. `keys` leads to them."""
+    of_benchmark = keys[2] if keys[:2] == ("quick", "benchmarks") else None
+    for name in config.benchmarks:
+        given = config.quick.benchmarks.get(name, SAME_BENCHMARK).runs
+        is_other = name != of_benchmark if of_benchmark else keys[0] != "quick" or framework in given
+        for number in () if is_other else config.use_cases:
+            full, quick = (config.modes(framework, name, number, quick=quick) for quick in (False, True))
+            if full and not quick and not all(config.is_excluded(gpu, name, number) for gpu in config.gpus):
+                yield source.problem(keys, f"leaves no execution mode for {name}_{number} with --quick")
+
+
+def _run_names(framework: Framework) -> dict[str, None]:
+    declared = (use_case(name) for name in use_case_names())
+    return dict.fromkeys(mode.run.name for one in declared for mode in one.modes[framework])
 
 
 def _check_settings_by_name(
@@ -257,10 +330,19 @@ def _check_exclude(
 ) -> Problems:
     """Of what is excluded from these use cases. A name that is on no axis excludes nothing, so it is a slip."""
     given = [config.use_case(number, quick=quick) for number in numbers for quick in (False, True)]
-    models = [model for benchmark in config.benchmarks.values() for model in benchmark.models]
+    models = [model for one in config.benchmarks.values() for model in one.models]
+    models += [f"{name}/{model}" for name, one in config.benchmarks.items() for model in one.models]
     batch_sizes = [size for number in numbers for size in _all_batch_sizes(number, config)]
     precisions = [precision for one in given for precision in one.precisions]
-    modes = [mode for one in given for modes in one.execution_modes.values() for mode in modes]
+    modes = [
+        mode
+        for number in numbers
+        for quick in (False, True)
+        for framework in FRAMEWORKS
+        for name in config.benchmarks
+        for mode in config.modes(framework, name, number, quick=quick)
+    ]
+    formulations = [name for one in given for chosen in one.formulations.values() for entry in chosen for name in entry]
     options: dict[str, list[object]] = {}
     for one in given:
         for option, values in one.options.items():
@@ -272,7 +354,8 @@ def _check_exclude(
             ("model", partial.model, models),
             ("batch_size", partial.batch_size, batch_sizes),
             ("precision", partial.precision, precisions),
-            ("execution_mode", partial.execution_mode, modes),
+            ("formulation", partial.formulation, formulations),
+            ("run", partial.run, [mode.run.name for mode in modes]),
         ]
         for key, named_values, axis in named:
             yield from _known((*place, key), named_values, dict.fromkeys(axis), source)
@@ -314,27 +397,26 @@ def _check_settings_complete(
 def _check_variants(number: int, given: UseCaseConfig, benchmark_name: str, config: Config, source: Source) -> Problems:
     keys: Keys = ("use_cases", number)
     declared, data = _use_case(given.name), _benchmark(benchmark_name)
+    if declared is None or data is None or (declared.one_device and given.devices > 1):
+        return  # which is told already
     for quick in (False, True):
-        for framework in given.execution_modes:
+        told = {why_not_precision(declared, one) for one in config.use_case(number, quick=quick).precisions}
+        for framework in FRAMEWORKS:
             if too_many := _too_many(config, framework, benchmark_name, number, quick=quick):
                 yield source.problem(keys, too_many, at_key=True)
                 continue
             try:
-                variants = expand_variants(config, framework, benchmark_name, number, quick=quick)
+                found = list(combinations(config, framework, benchmark_name, number, quick=quick))
+                reasons = dict.fromkeys(one.why_not for one in found)
             except ValidationError:  # a value that no option has, which is told where it stands
                 continue
-            if not variants:
-                what = "with --quick, exclude leaves" if quick else "exclude leaves"
-                rule = f"{what} nothing to measure for {framework} on {benchmark_name}"
-                yield source.problem((*keys, "exclude"), rule, at_key=True)
-            for model in dict.fromkeys(variant.model for variant in variants):
-                known = declared and data and any(model == one.name for one in data.models)
-                if known and declared and data and (why := declared.refuses(data, data.model(model))):
-                    rule = (
-                        f"does not go with {model} of {benchmark_name}: {why}; "
-                        f"add `- {{model: {model}}}` to use_cases.{number}.exclude"
-                    )
-                    yield source.problem((*keys, "name"), rule)
+            if not reasons or None in reasons or reasons.keys() & told:
+                continue
+            when, what = "with --quick, " if quick else "", f"nothing to measure for {framework} on {benchmark_name}"
+            if any(one.is_excluded for one in found):
+                yield source.problem((*keys, "exclude"), f"{when}exclude leaves {what}", at_key=True)
+            else:
+                yield source.problem(keys, f"{when}{what}: {next(iter(reasons))}", at_key=True)
 
 
 def _too_many(config: Config, framework: Framework, benchmark_name: str, number: int, *, quick: bool) -> str | None:
@@ -345,7 +427,8 @@ def _too_many(config: Config, framework: Framework, benchmark_name: str, number:
         len(config.batch_sizes(benchmark_name, model, number, quick=quick))
         for model in config.models(benchmark_name, quick=quick)
     )
-    count = of_options * of_models * len(axes.precisions) * len(axes.execution_modes[framework])
+    modes = config.modes(framework, benchmark_name, number, quick=quick)
+    count = of_options * of_models * len(axes.precisions) * len(modes)
     if count > MOST_VARIANTS:
         return f"{count:,} variants for {framework} on {benchmark_name}; must be at most {MOST_VARIANTS:,}"
     return None

@@ -112,7 +112,7 @@ class Children:
     def is_per_node(self, measurement: Measurement) -> bool:
         """Whether one process does it for all devices of a node."""
         mode = self._use_case.mode(self._framework, measurement.variant.execution_mode)
-        return self._cell.devices > 1 and mode.process_per_node
+        return self._cell.devices > 1 and mode.run.process_per_node
 
     def work(self, task: ChildTask, log: Path, hear: Callable[[Event], None]) -> RanksReport:
         """Do `task` on every rank. On return no process of it is left, or RanksStuckError comes next time.

@@ -117,9 +117,14 @@ def make_session(
 
 
 def builder(measurement: Measurement) -> Build:
-    """The runner's `build` of the measurement's use case."""
+    """The runner's `build` of the measurement's use case; raises Refused for what the mode cannot do."""
     module = importlib.import_module(f"{measurement.framework}_runner.use_cases.{measurement.cell.use_case_name}")
-    build: Build = module.build
+
+    def build(session: Session[Any], *, joined: bool = True) -> Program:
+        session.require_possible()
+        program: Program = module.build(session, joined=joined)
+        return program
+
     return build
 
 

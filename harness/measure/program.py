@@ -13,11 +13,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import DataError
+from harness.errors import DataError, Refused
 from harness.measure.world import ALONE, World
 from harness.plan import Measurement
 from harness.results.parity import Numbers
 from harness.results.record import Check, Memory
+from harness.work.applies import why_not_besides_layers
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, Mode, Model, UseCase
 from harness.work.weights import Draw, WeightOf
@@ -168,8 +169,7 @@ class Infers(Program, Protocol):
 
 
 class Device(Protocol):
-    """What each runner's device.py offers to the harness, under the same names. As with Program, its class names this as
-    its base.
+    """What each runner's device.py offers to the harness: its class inherits from this one.
 
     In a world of one neither `agree` nor `leave` is called, and `join` only for several devices.
     """
@@ -266,6 +266,16 @@ class Session(Generic[D]):
     def mode(self) -> Mode:
         """Raises ConfigError where the use case has no mode of that name."""
         return self.use_case.mode(self.measurement.framework, self.measurement.variant.execution_mode)
+
+    def require_possible(self) -> None:
+        """Raises Refused where the mode cannot do what the options ask for, or would be another one on as many devices.
+        Of layers the runner itself knows."""
+        options, devices = self.measurement.variant.options, self.world.device_count
+        why = why_not_besides_layers(self.use_case, self.model, self.mode, options, devices)
+        if why is None and self.mode.run.process_per_node and self.world.devices_per_rank == 1:
+            why = "one process for all devices of a node is for nodes with several"
+        if why is not None:
+            raise Refused(f"execution mode {self.mode.name}: {why}")
 
     @property
     def model(self) -> Model:

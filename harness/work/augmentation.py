@@ -1,5 +1,4 @@
-"""Random resized crops and flips, drawn by numpy; both runners' augment.py cuts the images on the device by them, in the
-step.
+"""Random resized crops and flips, drawn by numpy. In the step both runners' augment.py cuts the images on the device.
 
 Bilinear, of the four pixels around a point and no more (no antialiasing), with half-pixel centres: what
 F.interpolate(mode="bilinear", align_corners=False) makes of the crop. Nothing is rounded back to whole colours. In

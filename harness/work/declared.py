@@ -8,12 +8,13 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from enum import StrEnum
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from harness.errors import ConfigError
-from harness.plan import Framework, Frozen, Measurement
+from harness.plan import Framework, Frozen, Measurement, Precision
 from harness.suggest import valid_names
 from harness.work.datasets import Dataset, DataSource
 from harness.work.imagenet_classes import ClassList
@@ -26,73 +27,150 @@ Graph = Literal["none", "parts", "step"]
 """Which part of a step is replayed as a CUDA graph. PyTorch: nothing, what the compiler has compiled, or all of it.
 JAX: what XLA takes into its command buffers by itself (`none`), or all that it can (`step`)."""
 Layout = Literal["own", "nchw", "nhwc"]
-"""Of a compiler's convolutions: its own choice, or one that is forced."""
+"""Of convolutions: the framework's own choice, or one that is forced."""
 
 
 class Nothing(Frozen):
     """Options, settings or sizes of what has none."""
 
 
+class Layer(StrEnum):
+    """Kinds of layers that some formulation or run does not know, or needs. A test of each runner derives a model's
+    kinds from the built model."""
+
+    DENSE = "dense layers"
+    DENSE_WITHOUT_BIAS = "dense layers without a bias"
+    CONVOLUTION = "convolutions"
+    CONVOLUTION_WITHOUT_BIAS = "convolutions without a bias"
+    DEPTHWISE = "depthwise convolutions"
+    PATCH_PROJECTION = "a convolution whose windows do not overlap"
+    BATCH_NORM = "BatchNorm"
+    SCALE = "a scale of each feature"
+    """Of a normalisation of our own, or a row that is added."""
+    LAYER_NORM = "LayerNorm with a shift"
+    TABLE = "tables of embeddings"
+    TIED_HEAD = "an output layer that shares the embedding's table"
+    TOKEN = "class tokens"
+    """Weights that are added to the inputs, or stand beside them."""
+    ATTENTION = "attention"
+    MULTI_HEAD = "attention that holds its projections itself"
+    GRAPH = "graphs"
+    """Sums over the neighbours of a node."""
+
+
+CONVOLUTIONS = frozenset({Layer.CONVOLUTION, Layer.CONVOLUTION_WITHOUT_BIAS, Layer.DEPTHWISE})
+"""Those whose windows overlap, or that are 1 x 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """How a formulation is run."""
+
+    name: str
+    run_as: RunAs = "compiled"
+    graph: Graph = "none"
+    layout: Layout = "own"
+    process_per_node: bool = False
+    """One process for all devices of a node, instead of one for each device."""
+    overlaps: bool = False
+    """The compiler is told to hide communication behind computation (JAX; PyTorch's DDP always does)."""
+    needs: frozenset[Layer] = frozenset()
+    """It is another run once more for a model that has none of these."""
+    precisions: frozenset[Precision] | None = None
+    """In which it is a run of its own; None: all."""
+    min_devices: int = 1
+
+    @property
+    def words(self) -> str:
+        graphs = {"none": "", "parts": ", CUDA graphs of its parts", "step": ", one CUDA graph"}
+        return self.run_as.replace("_", " ") + graphs[self.graph]
+
+
+JIT = Run(name="jit")
+JIT_GRAPH = Run(name="jit_graph", graph="step")
+TUNED = Run(name="tuned", run_as="max_autotune")
+TUNED_GRAPH = Run(name="tuned_graph", run_as="max_autotune", graph="step")
+JAX_RUNS = (JIT, JIT_GRAPH, TUNED, TUNED_GRAPH)
+"""As XLA does by itself, with all that it can in CUDA graphs, with more kernels tried, and both."""
+OVERLAP = Run(name="overlap", overlaps=True, min_devices=2)
+PROCESS_PER_NODE = Run(name="process_per_node", process_per_node=True, min_devices=2)
+
+EAGER = Run(name="eager", run_as="eager")
+EAGER_GRAPH = Run(name="eager_graph", run_as="eager", graph="step")
+COMPILED = Run(name="compiled")
+COMPILED_GRAPH = Run(name="compiled_graph", graph="step")
+MAX_AUTOTUNE = Run(name="max_autotune", run_as="max_autotune")
+MAX_AUTOTUNE_GRAPH = Run(name="max_autotune_graph", run_as="max_autotune", graph="step")
+TORCH_RUNS = (EAGER, EAGER_GRAPH, COMPILED, COMPILED_GRAPH, MAX_AUTOTUNE, MAX_AUTOTUNE_GRAPH)
+"""Eager, compiled, with more kernels tried; each plain and as one captured step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formulation:
+    """How the same mathematics is written down: `vmap`, `outer_product`, `loop`, ... What it can do is declared here;
+    harness/work/applies.py judges by that."""
+
+    name: str
+    runs: tuple[Run, ...]
+    """The ways in which it can be run; experiments.yaml chooses among them."""
+    needs: frozenset[Layer] = frozenset()
+    """It is another formulation once more for a model that has none of these."""
+    knows: frozenset[Layer] | None = None
+    """It can do a model only if all kinds of its layers are among these; None: any model."""
+    precisions: frozenset[Precision] | None = None
+    """Those that it computes in; None: all."""
+    options: Mapping[str, frozenset[Any]] = field(default_factory=dict, hash=False)
+    """The values that it can do of the use case's options; an option that is absent: all."""
+    min_devices: int = 1
+    captures_several_devices: bool = True
+    """A run of one CUDA graph is possible on several devices, too."""
+    whole_batch: bool = False
+    """It computes the whole batch at once: a packed batch of graphs stays packed, and nothing may cut it."""
+    chunks_of: str = ""
+    """The formulation that it uses for one chunk of the batch after the other."""
+    is_loop: bool = False
+    """Its first run is the plain loop, over models or samples, against which the framework's other formulations are
+    seen."""
+    several_steps: bool = False
+    """One call runs many steps, so that nothing can be logged, checked or loaded between them. Compared only with its
+    like."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mode:
     """An execution mode: a formulation of the work, and how it is run."""
 
-    name: str
-    """As experiments.yaml and the records call it. Nobody takes it apart."""
-    formulation: str
-    """How the same mathematics is written down: `vmap`, `outer_product`, `loop`, ..."""
-    run_as: RunAs = "compiled"
-    graph: Graph = "none"
-    is_loop: bool = False
-    """The plain loop, over models or samples, against which the framework's other formulations are seen."""
-    process_per_node: bool = False
-    """One process for all devices of a node, instead of one for each device."""
-    layout: Layout = "own"
-    several_steps: bool = False
-    """One call runs many steps, so that nothing can be logged, checked or loaded between them. Compared only with its
-    like."""
-    overlaps: bool = False
-    """The compiler is told to hide communication behind computation (JAX; PyTorch's DDP always does)."""
+    written: Formulation
+    run: Run
 
+    @property
+    def name(self) -> str:
+        """As flags and records call it. The name is made here only, and nobody takes it apart."""
+        return f"{self.written.name}.{self.run.name}"
 
-def torch_modes(formulation: str, prefix: str = "", *, is_loop: bool = False) -> tuple[Mode, ...]:
-    """A formulation in all ways that PyTorch has: eager, compiled, with more kernels tried; each plain and as one
-    captured step.
+    @property
+    def formulation(self) -> str:
+        return self.written.name
 
-    Args:
-        prefix: of the modes' names.
-        is_loop: the plain eager one is the loop.
-    """
-    ways: tuple[RunAs, ...] = ("eager", "compiled", "max_autotune")
-    graphs: tuple[tuple[str, Graph], ...] = (("", "none"), ("_graph", "step"))
-    return tuple(
-        Mode(
-            name=f"{prefix}{run_as}{suffix}",
-            formulation=formulation,
-            run_as=run_as,
-            graph=graph,
-            is_loop=is_loop and (run_as, graph) == ("eager", "none"),
-        )
-        for run_as in ways
-        for suffix, graph in graphs
-    )
+    @property
+    def run_as(self) -> RunAs:
+        return self.run.run_as
 
+    @property
+    def graph(self) -> Graph:
+        return self.run.graph
 
-def jax_modes(formulation: str, name: str = "", *, is_loop: bool = False) -> tuple[Mode, ...]:
-    """A formulation in all ways that JAX has, each jitted: as XLA does by itself, with all that it can in CUDA graphs,
-    with more kernels tried, and both.
+    @property
+    def layout(self) -> Layout:
+        return self.run.layout
 
-    Args:
-        name: of the first; the formulation's where it is left out.
-        is_loop: the first is the loop.
-    """
-    name = name or formulation
-    return (
-        Mode(name=name, formulation=formulation, is_loop=is_loop),
-        Mode(name=f"{name}_graph", formulation=formulation, graph="step"),
-        Mode(name=f"{name}_tuned", formulation=formulation, run_as="max_autotune"),
-        Mode(name=f"{name}_tuned_graph", formulation=formulation, run_as="max_autotune", graph="step"),
-    )
+    @property
+    def is_loop(self) -> bool:
+        return self.written.is_loop and self.run is self.written.runs[0]
+
+    @property
+    def several_steps(self) -> bool:
+        return self.written.several_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +198,10 @@ class Model:
     """One model of a benchmark."""
 
     name: str
+    layers: frozenset[Layer]
+    """The kinds of its layers; `GRAPH`: it takes packed graphs (harness/work/graphs.py)."""
     batch_norm: BatchNorm | None = None
-    """With it the samples of a batch depend on each other, and not all of the state is weights."""
-    has_depthwise: bool = False
-    """Convolutions with a group for each channel, which a framework may write down in more than one way."""
-    has_attention: bool = False
-    of_graphs: bool = False
-    """It takes packed graphs (harness/work/graphs.py) and sums over neighbours, which a framework may do in more than
-    one way."""
+    """Where it has such layers: the samples of a batch depend on each other, and not all of the state is weights."""
     reference: "Reference | None" = None
     """What its source says of it."""
     parameter_count: int | None = None
@@ -142,8 +216,8 @@ class Model:
     """How the parity gate draws them, where its initial weights hide mistakes."""
 
     @property
-    def has_batch_norm(self) -> bool:
-        return self.batch_norm is not None
+    def of_graphs(self) -> bool:
+        return Layer.GRAPH in self.layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,18 +283,21 @@ class UseCase:
     name: str
     about: str
     """In six words; `main.py --help` reads them from the file, where they follow the name."""
-    modes: Mapping[Framework, tuple[Mode, ...]]
+    formulations: Mapping[Framework, tuple[Formulation, ...]]
     options: type[Frozen] = Nothing
     """Its own axes: each field is one, with the values that it may take."""
     settings: type[Frozen] = Nothing
     """What it is told besides: epochs, learning rates, ... A field without a default must be given."""
     headline: Mapping[Framework, str] = field(default_factory=dict)
     """The mode of each framework that is measured in full whatever a screening finds: what most people run."""
-    refuses: Callable[[Benchmark, Model], str | None] = field(default=lambda _benchmark, _model: None)
-    """Why it makes no sense with this model of this benchmark; None where it does."""
-    goes_with: Callable[[Mode, Model, Mapping[str, Any]], bool] = field(default=lambda _mode, _model, _options: True)
-    """Whether a mode makes sense for this model and can do what these options ask for. What cannot be is no variant,
-    and needs no `exclude`."""
+    needs_data: bool = False
+    """It makes no sense for a benchmark without a data set."""
+    without: Mapping[Layer, str] = field(default_factory=dict)
+    """Kinds of layers that no model may have here, with the reason."""
+    why_not_options: Callable[[Benchmark, Model, Mapping[str, Any]], str | None] = field(
+        default=lambda _benchmark, _model, _options: None
+    )
+    """Why these options make no sense together, or for this model, however it is run; None where they do."""
     one_device: bool = False
     """It splits no work among devices: each of several would do all of it."""
     forward_passes: int | None = None
@@ -231,14 +308,12 @@ class UseCase:
     """How often a step's optimizer reads or writes each parameter, its gradient and what is kept of it; from the
     settings."""
 
-    def refuses_precision(self, precision: str) -> str | None:
-        """Why it is not done in it; None where it is."""
-        if precision == "fp16" and self.has_gradients:
-            return (
-                "gradients below 6e-8 are zero in fp16, so training in it needs loss scaling, which this project does "
-                "not have; bf16 needs none, and inference takes fp16"
-            )
-        return None
+    @cached_property
+    def modes(self) -> Mapping[Framework, tuple[Mode, ...]]:
+        return {
+            framework: tuple(Mode(written=one, run=run) for one in formulations for run in one.runs)
+            for framework, formulations in self.formulations.items()
+        }
 
     def mode(self, framework: Framework, name: str) -> Mode:
         """Raises ConfigError for a name that is not declared."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.work.declared import Model
+from harness.work.declared import Layer, Model
 
 WEIGHT_STD = 0.02
 """Of all matrices; of those whose output is added to the residual stream, over the root of how many there are."""
@@ -22,6 +22,9 @@ INTO_RESIDUAL = ".c_proj.weight"
 TABLES = ("wte.weight", "wpe.weight")
 EPSILON = 1e-5
 """Added to the variance by LayerNorm."""
+
+
+LAYERS = frozenset({Layer.TABLE, Layer.SCALE, Layer.DENSE_WITHOUT_BIAS, Layer.ATTENTION, Layer.TIED_HEAD})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class GptSize:
         """As a benchmark declares it."""
         return Model(
             name=name,
-            has_attention=True,
+            layers=LAYERS,
             parameter_count=self.parameter_count,
             multiply_adds=self.multiply_adds,
             initial_weight=self.initial_weight,

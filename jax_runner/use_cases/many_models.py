@@ -26,9 +26,9 @@ from flax import nnx
 from jax import numpy as jnp
 from numpy.typing import NDArray
 
-from harness.errors import Refused
 from harness.measure.program import Phase, Session
 from harness.measure.use_cases.many_models import ForwardOnlyBase, ManyModelsBase, ProblemBase
+from harness.work.applies import require_layers
 from harness.work.task_kinds import Inputs
 from harness.work.use_cases.many_models import CHECK_STEPS, Options, model_seed
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
@@ -47,7 +47,7 @@ from jax_runner.formulations import (
     place,
     stacked,
 )
-from jax_runner.layers import write_as
+from jax_runner.layers import convolutions_of, write_as
 from jax_runner.models import make_model
 from jax_runner.task import in_float64, make_task, samples_of
 from jax_runner.weights import (
@@ -81,8 +81,8 @@ class ManyModels(OneProgram, ManyModelsBase):
         super().__init__(session, problem)
         self.together = session.mode.formulation in TOGETHER
         self.formulation = LAYOUTS.get(session.mode.formulation, session.mode.formulation)
-        if self.formulation == "side_by_side" and not problem.has_convolutions():
-            raise Refused("execution mode side_by_side is for models with convolutions; of dense layers it is vmap")
+        if self.formulation == "side_by_side":
+            require_layers(session.mode.formulation, len(convolutions_of(problem.model)))
         self.parameter_count = problem.count * parameter_count(problem.model)
         of_compiler = details_of_compiler(session.mode, session.device)
         self.details = {"models": problem.count, **of_compiler, **problem.task.details}
@@ -286,9 +286,6 @@ class Problem(ProblemBase):
         self.model = make_model(session, dtypes)
         write_as(self.model, formulation, on_gpu=session.device.on_gpu)
         self.graphdef = nnx.graphdef(self.model)
-
-    def has_convolutions(self) -> bool:
-        return any(leaf.ndim == 4 for leaf in jax.tree.leaves(arrays_of(self.model)))
 
     def initial_weights(self) -> Iterator[Params]:
         """Of one model after the other; those of model i are drawn as those of a model alone with its seed."""

@@ -3,8 +3,8 @@
 harness/measure/use_cases/per_sample_gradients.py has what PyTorch does alike, and the formulations. Each of them is one
 jitted program. One is JAX's own:
 
-    grouped    the pass of outer_product; a convolution's weight gradients are then one grouped weight gradient, which is
-               for GPUs: of XLA for a CPU it is by far the slowest
+    grouped    the pass of outer_product; a convolution's weight gradients are then one grouped weight gradient, which
+               is for GPUs: of XLA for a CPU it is by far the slowest
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from harness.measure.program import Session
 from harness.measure.use_cases.per_sample_gradients import PerSampleGradientsBase, ProblemBase
+from harness.work.applies import require_layers
 from harness.work.declared import Mode
 from harness.work.task_kinds import Inputs
 from harness.work.use_cases.per_sample_gradients import PER_SAMPLE_OUTPUTS, Settings, check_batch_rows
@@ -32,6 +33,7 @@ from jax_runner.captured import (
 from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.ghost import choices, ghost
+from jax_runner.layers import convolutions_of
 from jax_runner.models import aggregation_of, attention_of, make_model
 from jax_runner.several_devices import (
     REPLICATED,
@@ -41,7 +43,6 @@ from jax_runner.several_devices import (
     mean_over_devices,
     on_every_device,
     own_part,
-    require_devices,
     sum_over_devices,
 )
 from jax_runner.task import in_float64, make_task, samples_of
@@ -62,7 +63,6 @@ Function = Callable[[Params, jax.Array, jax.Array], Arrays]
 
 
 def build(session: Session[Device], *, joined: bool = True) -> "PerSampleGradients":
-    require_devices(session)
     return PerSampleGradients(session, joined=joined)
 
 
@@ -196,13 +196,13 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
         return jax.grad(problem.batch_loss)
     if formulation == "ghost":
         return ghost(problem, output, settings)
-    of_chunk = formulation.removeprefix("chunked_") if formulation != "chunked" else "vmap"
+    of_chunk = mode.written.chunks_of or formulation
     per_sample = by_layers(problem, of_chunk) if of_chunk in ("outer_product", "grouped") else vmapped(problem)
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Arrays:
         return reduce_gradients(per_sample(params, inputs, targets), output, settings.clip_norm)
 
-    return chunked(compute, output, settings.chunk_size) if formulation.startswith("chunked") else compute
+    return chunked(compute, output, settings.chunk_size) if mode.written.chunks_of else compute
 
 
 def vmapped(problem: Problem) -> Function:
@@ -254,6 +254,8 @@ def by_layers(problem: Problem, formulation: str) -> Function:
     layers share has the sum of their gradients.
     """
     capture = capture_layers(problem, formulation)
+    if formulation == "grouped":
+        require_layers(formulation, len(convolutions_of(problem.model)))
     kernel_gradients = {"outer_product": kernel_gradients_by_outer_product, "grouped": kernel_gradients_by_group}
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Params:

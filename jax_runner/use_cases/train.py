@@ -13,12 +13,12 @@ Formulations:
             as step; of graphs, XLA is told which sums are over sorted rows (graphs.py)
 
 Arrays are NHWC, which decides nothing: XLA lays out a convolution's images as it sees fit for the GPU and the dtype
-(before Hopper, NCHW for float32 and TF32), and transposes them where it must. `jit_nchw` and `jit_nhwc` force it. On a
+(before Hopper, NCHW for float32 and TF32), and transposes them where it must. `nchw` and `nhwc` force it. On a
 GPU, weights and what the optimizer keeps of them lie as XLA wants them from the first step on (compiler.py). Nor does
 XLA take convolutions and loops into CUDA graphs by itself, so the counterpart of PyTorch's captured step is
 `jit_graph`, not `jit` (compiler.py).
 
-On several devices the gradients are averaged (several_devices.py) after the backward pass, but in `jit_overlap`.
+On several devices the gradients are averaged (several_devices.py) after the backward pass, but in the run `overlap`.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +58,6 @@ from jax_runner.several_devices import (
     mean_over_devices,
     on_every_device,
     own_part,
-    require_devices,
 )
 from jax_runner.task import make_task
 from jax_runner.weights import (
@@ -96,7 +95,6 @@ TrainStep = Callable[[TrainState, Data], tuple[TrainState, jax.Array]]
 
 
 def build(session: Session[Device], *, joined: bool = True) -> "Training":
-    require_devices(session)
     return Training(session, joined=joined)
 
 
@@ -359,7 +357,7 @@ def require_several_steps(training: Training) -> None:
     if mode.formulation == "scan" and not training.is_resident and training.steps_per_call == 1:
         raise Refused(
             f"execution mode {mode.name} needs an epoch of steps that 2 to {training.chunks.steps} divide, as many as "
-            f"a chunk of the training set holds; one step in a call is jit"
+            f"a chunk of the training set holds; one step in a call is step.jit"
         )
 
 

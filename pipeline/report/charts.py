@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from harness.results import quantities
 from harness.results.quantities import Quantity
+from harness.work.declared import Graph, Run, RunAs
 from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, SAME, VERDICTS
-from pipeline.report.declared import HOW_IT_RUNS, NOT_DECLARED
+from pipeline.report.declared import NOT_DECLARED
 from pipeline.report.option_axis import OptionAxis
 from pipeline.report.why import TERMS, Term
 from pipeline.report.why_words import term_words
@@ -285,15 +286,20 @@ FORMULATION_SHAPES = (
     "M-0.8,-0.8L0.8,-0.8L-0.8,0.8L0.8,0.8Z",
 )
 """In the order of the formulations' names. The last two are paths: a star and an hourglass."""
-RUN_AS = (*HOW_IT_RUNS.values(), NOT_DECLARED)
-RUN_AS_DASHES = ([6, 3], [6, 3, 2, 3], [1, 0], [2, 2], [8, 2, 2, 2], [10, 4], [10, 2, 2, 2], [1, 4])
-"""In the order of RUN_AS."""
+DASH_OF: dict[RunAs, list[int]] = {"eager": [6, 3], "compiled": [1, 0], "max_autotune": [10, 4]}
+DOTS_OF: dict[Graph, list[int]] = {"none": [], "parts": [2, 2, 2, 3], "step": [2, 3]}
+DASHES = {
+    Run(name="", run_as=run_as, graph=graph).words: [*dash, *dots]
+    for run_as, dash in DASH_OF.items()
+    for graph, dots in DOTS_OF.items()
+} | {NOT_DECLARED: [1, 4]}
+"""By how a mode is run: the dash says how it is compiled, the dots behind it what is a CUDA graph."""
 
 
 def axis_charts(axis: OptionAxis) -> tuple[Chart, ...]:
     """Of an option that is a number: what it does to each execution mode."""
     there = {line.run_as for panel in axis.panels for line in panel.lines}
-    return _axis_charts(axis.option, tuple(how for how in RUN_AS if how in there), loops_text(axis))
+    return _axis_charts(axis.option, tuple(how for how in DASHES if how in there), loops_text(axis))
 
 
 @cache
@@ -349,7 +355,7 @@ def _over_option(
         "detail": {"field": "mode"},
         **COLOR,
     }
-    dash = _scaled("run_as", run_as, [RUN_AS_DASHES[RUN_AS.index(how)] for how in run_as])
+    dash = _scaled("run_as", run_as, [DASHES[how] for how in run_as])
     shape: Spec = {"field": "formulation", "type": "nominal", "title": None, "scale": {"range": FORMULATION_SHAPES}}
     tooltip = _tooltip("framework", "mode", "value", y, *more_told, titles={"value": x_title})
     points: list[Spec] = [

@@ -16,16 +16,6 @@ UNKNOWN_TASK = Task(
     metric=Metric(name="metric", words="test metric", higher_is_better=True, format="number"),
 )
 NOT_DECLARED = "not declared"
-HOW_IT_RUNS = {
-    ("eager", "none"): "eager",
-    ("eager", "step"): "eager, one CUDA graph",
-    ("compiled", "none"): "compiled",
-    ("compiled", "parts"): "compiled, CUDA graphs of its parts",
-    ("compiled", "step"): "compiled, one CUDA graph",
-    ("max_autotune", "none"): "max autotune",
-    ("max_autotune", "step"): "max autotune, one CUDA graph",
-}
-"""Of a mode's `run_as` and `graph`."""
 
 
 @cache
@@ -50,4 +40,4 @@ def mode_of(framework: Framework, use_case_name: str, mode_name: str) -> Mode | 
 
 
 def how_it_runs(mode: Mode | None) -> str:
-    return HOW_IT_RUNS[mode.run_as, mode.graph] if mode else NOT_DECLARED
+    return mode.run.words if mode else NOT_DECLARED

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.work.declared import Model
+from harness.work.declared import Layer, Model
 from pipeline.report.compare import Section
 from pipeline.report.declared import NOT_DECLARED, model_of
 
@@ -19,6 +19,9 @@ SIZES_OF_MODELS = "GMAC: billions of multiply-adds of one sample's forward pass,
 PUBLISHED_HEADS = ("published parameters", "published GMAC", "published top-1")
 
 
+KINDS = {Layer.ATTENTION: "attention", Layer.DEPTHWISE: "depthwise", Layer.BATCH_NORM: "BatchNorm"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     benchmark: str
@@ -31,10 +34,8 @@ class ModelFacts:
     @property
     def kind(self) -> str:
         """By the layers that the declaration names."""
-        model = self.declared
-        layers = {"attention": model.has_attention, "depthwise": model.has_depthwise} if model else {}
-        layers |= {"BatchNorm": model.has_batch_norm} if model else {}
-        return ", ".join(name for name, has in layers.items() if has) or NOT_DECLARED
+        layers = self.declared.layers if self.declared else frozenset()
+        return ", ".join(words for layer, words in KINDS.items() if layer in layers) or NOT_DECLARED
 
     @property
     def parameters(self) -> str:

@@ -234,7 +234,8 @@ def _mode_table(section: Section) -> "Table":
     metric = task_of(section.setup.cell.benchmark).metric
     there = {name for row in section.rows for mode in row.modes for name in mode.numbers}
     columns = [quantity for quantity in shown_in("terminal") if quantity.name in there]
-    table = _table("every mode", *(quantity.short_title(metric) for quantity in columns))
+    # Heads are broken at their spaces: the name of a mode leaves little of 80 columns.
+    table = _table("every mode", *(quantity.short_title(metric).replace(" ", "\n") for quantity in columns))
     for row in section.rows:
         _add_row(table, _breakable(row.label), style="bold")
         for mode in row.modes:

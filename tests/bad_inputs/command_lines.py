@@ -18,7 +18,7 @@ NEVER_A_WORD = ("", "a\nb", "a\x00b", "\x1b[31m", "\u202eevil", "\udcff")
 def cases(draw: random.Random, folder: Path) -> Cases:
     results, config = folder / "results", folder / "experiments.yaml"
     config.write_text(EVERY_KEY)
-    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+    for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
         save(record(framework, mode), Results(root=results))  # type: ignore[arg-type]
     usual = {
         "": ["--dry-run", "--config", str(config), "--results", str(results)],

@@ -131,7 +131,7 @@ def _judged_forged(files: DataFiles, name: str, array: np.ndarray[Any, Any]) -> 
 
 def _parity(draw: random.Random, folder: Path) -> Cases:
     path = folder / "parity.npz"
-    key = key_of(record("jax", "jit").measurement)
+    key = key_of(record("jax", "step.jit").measurement)
     metadata = ParityMetadata(key=key, outcome="ok", shapes={"loss": ()}, created_at="2026-11-20T10:00:00+00:00")
     write_parity(ParityNumbers(metadata=metadata, kept={"loss": np.array(1.0)}), path)
     good = path.read_bytes()

@@ -38,7 +38,7 @@ def _job(results: Results, benchmark: str) -> JobFolder:
     plan = JobPlan(
         framework="jax",
         cell=cell,
-        variants=(Variant(model="cnn", batch_size=8, precision="fp32", execution_mode="jit", options={"a": 1}),),
+        variants=(Variant(model="cnn", batch_size=8, precision="fp32", execution_mode="step.jit", options={"a": 1}),),
         settings={"epochs": 1},
         protocol=MeasurementSettings(replicates=2),
         wandb=WandbSettings(mode="disabled", tags=("a",)),

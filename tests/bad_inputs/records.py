@@ -38,7 +38,7 @@ EXECUTED = {".html": ("<script>PWNED", "<img src=x"), ".tex": ("\\input{PWNED}",
 
 def cases(draw: random.Random, folder: Path) -> Cases:
     results = Results(root=folder / "results")
-    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+    for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
         for replicate in range(2):
             save(record(framework, mode, replicate=replicate, environment=ENVIRONMENT), results)  # type: ignore[arg-type]
     path = sorted(results.records().rglob("*.json"))[0]

@@ -40,6 +40,7 @@ matrix:
 benchmarks:
   mnist: {models: [cnn], batch_sizes: {train: [32]}, settings: {train: {epochs: 3}}}
   synthetic: {models: [mlp], sizes: {in_features: 64}}
+runs: {jax: [jit], torch: [eager, compiled]}
 use_cases:
   1:
     name: train
@@ -47,25 +48,36 @@ use_cases:
     nodes: 1
     batch_sizes: [64]
     precisions: [fp32]
-    execution_modes: {jax: [jit], torch: [eager, compiled]}
+    formulations: {jax: [step: [jit, tuned]], torch: [step]}
     settings: {epochs: 2, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}
     measurement: {max_blocks: 50}
   3:
     name: per_sample_gradients
     batch_sizes: [16, 32]
     precisions: [fp32, bf16]
-    execution_modes: {jax: [vmap], torch: [vmap_eager, loop]}
+    formulations: {jax: [vmap], torch: [vmap: [eager], loop]}
     options: {output: [norms, full]}
     settings: {chunk_size: 8, clip_norm: 1.0}
     exclude:
-      - {execution_mode: loop, batch_size: 32, framework: torch, options: {output: full}}
+      - {formulation: loop, run: eager, model: mnist/cnn, batch_size: 32, framework: torch, options: {output: full}}
 measurement: {replicates: 3, seed: 0, warmup_s: 2.0, min_blocks: 20, target_noise: 0.005, max_time_s: 30.0}
 quick:
   measurement: {replicates: 1, max_blocks: 30}
   benchmarks:
-    mnist: {batch_sizes: {train: [8]}}
+    mnist: {batch_sizes: {train: [8]}, runs: {torch: [eager]}, exclude: [{run: compiled}]}
+  precisions: [fp32]
+  runs: {jax: [jit], torch: [eager, compiled]}
   use_cases:
-    3: {batch_sizes: [16], options: {output: [full]}}
+    3: {batch_sizes: [16], formulations: {torch: [vmap: [eager]]}, options: {output: [full]}}
+presets:
+  short:
+    about: a look
+    quick: true
+    data: sample
+    parts:
+      - {use_cases: [1], benchmarks: [mnist], formulations: [step], runs: [jit, eager], precisions: [fp32]}
+      - {use_cases: [3], frameworks: [torch], execution_modes: [vmap.eager], models: [cnn], options: {output: full}}
+  headline: {about: what most run, headline: true, parts: [{use_cases: [3], batch_sizes: [16], settings: {seed: 1}}]}
 wandb: {mode: auto, project: mine, entity: team, tags: [a]}
 """
 NEVER_RIGHT = (

@@ -17,17 +17,17 @@ from tests.made.sessions import build, make_session
 from torch_runner.device import Device
 
 PROGRAMS: dict[str, dict[str, Any]] = {
-    "DistributedDataParallel": {"use_case": "train", "execution_mode": "eager"},
-    "one vector": {"use_case": "train", "execution_mode": "flat_eager"},
-    "one vector in a graph": {"use_case": "train", "execution_mode": "flat_eager_graph"},
+    "DistributedDataParallel": {"use_case": "train", "execution_mode": "step.eager"},
+    "one vector": {"use_case": "train", "execution_mode": "flat.eager"},
+    "one vector in a graph": {"use_case": "train", "execution_mode": "flat.eager_graph"},
     "clipped sum": {
         "use_case": "per_sample_gradients",
-        "execution_mode": "vmap_eager",
+        "execution_mode": "vmap.eager",
         "options": {"output": "clipped_sum"},
     },
     "clipped sum in a graph": {
         "use_case": "per_sample_gradients",
-        "execution_mode": "ghost_eager_graph",
+        "execution_mode": "ghost.eager_graph",
         "options": {"output": "clipped_sum"},
     },
 }

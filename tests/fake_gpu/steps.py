@@ -1,6 +1,6 @@
 """A process on the fake CUDA that builds programs of PyTorch and writes down what their steps call, one file a program.
 
-    python -m tests.fake_gpu.steps FOLDER '["train/mnist/cnn/eager/fp32/16/{}"]'
+    python -m tests.fake_gpu.steps FOLDER '["train/mnist-cnn/step.eager/fp32/16/{}/{}"]'
 
 Pure but for the process itself: pytest and the process read this alike.
 """
@@ -75,18 +75,22 @@ def one(use_case: str, model: str, mode: str, precision: Precision, **further: A
 EAGER_CASES = cases(run_as="eager")
 MODELS_BY_DAY = ("imagenet100/mobilenet_v3_small", "imagenet100/vit_b_16", "molpcba/gcn")
 """The cases take the first model that they can, so these are tried in training besides."""
-FURTHER = [one("train", model, "eager", precision) for model in MODELS_BY_DAY for precision in ("fp32", "tf32", "bf16")]
-SCHEDULED = one("train", "mnist/cnn", "eager_graph", "bf16", settings=json.dumps({"schedule": "cosine"}))
+FURTHER = [
+    one("train", model, "step.eager", precision) for model in MODELS_BY_DAY for precision in ("fp32", "tf32", "bf16")
+]
+SCHEDULED = one("train", "mnist/cnn", "step.eager_graph", "bf16", settings=json.dumps({"schedule": "cosine"}))
 """Its learning rate lies on the device."""
-ADAMW = one("train", "mnist/cnn", "eager", "fp32", settings=json.dumps({"optimizer": "adamw", "schedule": "cosine"}))
+ADAMW = one(
+    "train", "mnist/cnn", "step.eager", "fp32", settings=json.dumps({"optimizer": "adamw", "schedule": "cosine"})
+)
 ON_HOST = [
     one("inference", "mnist/cnn", mode, "fp16", options=json.dumps({"inputs": "on_host", "batch_norm": "folded"}))
-    for mode in ("eager", "eager_graph")
+    for mode in ("forward.eager", "forward.eager_graph")
 ]
 NORMS = json.dumps({"output": "norms"})
 GROWING = {
     f"{use_case} {model}": tuple(
-        one(use_case, model, "vmap_eager", "fp32", batch_size=size, options=options) for size in (32, 64)
+        one(use_case, model, "vmap.eager", "fp32", batch_size=size, options=options) for size in (32, 64)
     )
     for use_case, options in (("per_sample_gradients", NORMS), ("many_models", json.dumps({"models": 3})))
     for model in ("mnist/cnn", "molpcba/gcn")

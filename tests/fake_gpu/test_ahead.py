@@ -7,13 +7,13 @@ import pytest
 from harness.results.program_facts import ProgramFacts
 from tests.fake_gpu.ahead import facts, measurement
 
-MODES = ("eager", "eager_graph", "compiled_graph")
+MODES = ("step.eager", "step.eager_graph", "step.compiled_graph")
 ASKED = [
     *(measurement("train", "mnist/cnn", mode, "bf16") for mode in MODES),
-    measurement("train", "mnist/cnn", "eager", "bf16"),
-    measurement("train", "mnist/cnn", "eager", "bf16", batch_size=32),
-    measurement("train", "mnist/cnn", "flat_eager", "bf16"),
-    measurement("train", "mnist/cnn", "eager", "bf16", batch_size=10**6),
+    measurement("train", "mnist/cnn", "step.eager", "bf16"),
+    measurement("train", "mnist/cnn", "step.eager", "bf16", batch_size=32),
+    measurement("train", "mnist/cnn", "flat.eager", "bf16"),
+    measurement("train", "mnist/cnn", "step.eager", "bf16", batch_size=10**6),
 ]
 EAGER, GRAPH, COMPILED, AGAIN, SMALLER, FLAT, TOO_LARGE = range(len(ASKED))
 

@@ -13,11 +13,10 @@ from tests.fake_gpu.steps import ADAMW, EAGER_CASES, FURTHER, GROWING, SCHEDULED
 from tests.gpu.cases import Case
 
 IDS = {"ids": lambda value: getattr(value, "name", None)}
-CASES = [case for case in EAGER_CASES if not case.mode.startswith("flat_")]
 
 
 def steps() -> list[Step]:
-    return [*map(step_of, CASES), *FURTHER]
+    return [*map(step_of, EAGER_CASES), *FURTHER]
 
 
 @pytest.mark.parametrize("step", steps(), **IDS)
@@ -26,7 +25,7 @@ def test_products_have_the_precision_of_their_name(step: Step, by_day: dict[str,
     assert any(is_product(call) or is_convolution(call) for call in executed(by_day[step.name]))
 
 
-@pytest.mark.parametrize("case", CASES, **IDS)
+@pytest.mark.parametrize("case", EAGER_CASES, **IDS)
 def test_convolutions_have_the_layout_that_is_documented(case: Case, by_day: dict[str, Any]) -> None:
     require_layout(by_day[step_of(case).name], case)
 
@@ -41,9 +40,9 @@ def optimizer_kernels(found: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-@pytest.mark.parametrize("mode", ["eager", "eager_graph"])
+@pytest.mark.parametrize("mode", ["step.eager", "step.eager_graph"])
 def test_sgd_is_one_fused_kernel(mode: str, precision: str, by_day: dict[str, Any]) -> None:
-    (case,) = [case for case in CASES if (case.use_case, case.mode, case.precision) == ("train", mode, precision)]
+    (case,) = [case for case in EAGER_CASES if (case.use_case, case.mode, case.precision) == ("train", mode, precision)]
     assert optimizer_kernels(by_day[step_of(case).name]) == {"FusedSgdMathFunctor": 1}
 
 
@@ -67,7 +66,7 @@ def test_what_is_vmapped_is_no_loop_over_samples(pair: tuple[Step, Step], by_day
 
 def test_training_has_three_convolutions_a_layer(by_day: dict[str, Any]) -> None:
     """Of mnist's two layers: forward, and the gradients of weight and input, of which the images need none."""
-    calls = executed(by_day[one_of("train", "eager", "fp32")])
+    calls = executed(by_day[one_of("train", "step.eager", "fp32")])
     assert Counter(call.what for call in calls if is_convolution(call)) == {
         "convolution": 2,
         "convolution_weight_gradient": 2,
@@ -78,12 +77,12 @@ def test_training_has_three_convolutions_a_layer(by_day: dict[str, Any]) -> None
 def one_of(use_case: str, mode: str, precision: str) -> str:
     return next(
         step_of(case).name
-        for case in CASES
+        for case in EAGER_CASES
         if (case.use_case, case.mode, case.precision) == (use_case, mode, precision)
     )
 
 
 def test_streams_are_as_many_as_models(by_day: dict[str, Any]) -> None:
     """And the main one: three models' work beside each other."""
-    calls = executed(by_day[one_of("many_models", "streams_eager", "fp32")])
+    calls = executed(by_day[one_of("many_models", "streams.eager", "fp32")])
     assert len({call.fields["stream"] for call in calls}) == 1 + 3

@@ -17,12 +17,7 @@ IDS = {"ids": lambda case: case.name}
 
 @pytest.mark.parametrize("case", EAGER_CASES, **IDS)
 def test_a_timed_step_only_starts_work(case: Case, by_day: dict[str, Any]) -> None:
-    found = by_day[step_of(case).name]
-    if case.mode.startswith("flat_"):
-        assert found["outcome"] == "refused"
-        assert "is for several devices" in found["reason"]
-        return
-    require_clean(found, case.declared)
+    require_clean(by_day[step_of(case).name], case.declared)
 
 
 @pytest.mark.parametrize("step", [*FURTHER, SCHEDULED], ids=lambda step: step.name)
@@ -41,9 +36,9 @@ def test_an_answer_on_the_host_is_waited_for_once(step: Step, by_day: dict[str, 
 
 def test_hopper_takes_attention_from_cudnn(steps: Steps) -> None:
     """PyTorch's own choice there in half precision; once for each of ViT's 12 layers, forward and backward."""
-    step = one("train", "imagenet100/vit_b_16", "eager", "bf16")
+    step = one("train", "imagenet100/vit_b_16", "step.eager", "bf16")
     on_hopper = steps("h100", [step])[step.name]
-    require_clean(on_hopper, use_case("train").mode("torch", "eager"))
+    require_clean(on_hopper, use_case("train").mode("torch", "step.eager"))
     assert Counter(what for kind, what, _ in on_hopper["executed"] if kind == "cudnn" and "attention" in what) == {
         "attention": 12,
         "attention_gradient": 12,

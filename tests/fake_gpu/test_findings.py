@@ -28,22 +28,22 @@ def step_of(
     )
 
 
-STREAMS = step_of("many_models", "synthetic", "mlp", "streams_compiled_graph", "fp32", 16, models=3)
+STREAMS = step_of("many_models", "synthetic", "mlp", "streams.compiled_graph", "fp32", 16, models=3)
 ATTENTION = [
-    step_of("per_sample_gradients", "imagenet100", "vit_b_16", "vmap_eager", "bf16", 2, output="norms"),
-    step_of("per_sample_gradients", "enwik8", "gpt_nano", "vmap_eager", "bf16", 4, output="norms"),
-    step_of("many_models", "enwik8", "gpt_nano", "vmap_eager", "bf16", 4, models=2),
+    step_of("per_sample_gradients", "imagenet100", "vit_b_16", "vmap.eager", "bf16", 2, output="norms"),
+    step_of("per_sample_gradients", "enwik8", "gpt_nano", "vmap.eager", "bf16", 4, output="norms"),
+    step_of("many_models", "enwik8", "gpt_nano", "vmap.eager", "bf16", 4, models=2),
 ]
 # Gradients of tables of codes are other kernels below 3,072 codes.
 GRAPHS = {
     "graphnet": [
-        step_of("per_sample_gradients", "molpcba", "graphnet", "vmap_eager", "fp32", batch_size, output="clipped_sum")
+        step_of("per_sample_gradients", "molpcba", "graphnet", "vmap.eager", "fp32", batch_size, output="clipped_sum")
         for batch_size in (16, 32)
     ],
-    "gcn": [step_of("many_models", "molpcba", "gcn", "vmap_eager", "fp32", 8, models=models) for models in (4, 8)],
+    "gcn": [step_of("many_models", "molpcba", "gcn", "vmap.eager", "fp32", 8, models=models) for models in (4, 8)],
 }
-CONVOLUTIONS = step_of("per_sample_gradients", "mnist", "cnn", "vmap_compiled", "bf16", 16, output="norms")
-INFERENCE = step_of("inference", "enwik8", "gpt_nano", "eager", "fp16", 8)
+CONVOLUTIONS = step_of("per_sample_gradients", "mnist", "cnn", "vmap.compiled", "bf16", 16, output="norms")
+INFERENCE = step_of("inference", "enwik8", "gpt_nano", "forward.eager", "fp16", 8)
 ALL = [STREAMS, *ATTENTION, *GRAPHS["graphnet"], *GRAPHS["gcn"], CONVOLUTIONS, INFERENCE]
 
 

@@ -77,7 +77,7 @@ def require_half_the_limit(joules: float | None, window_s: float | None) -> None
 def test_from_submission_to_report(on_card: Environment, copy: Copy) -> None:
     """On the second of two cards, which is named by its UUID."""
     second = on_card("a100", devices=2) | {"CUDA_VISIBLE_DEVICES": GPUS[1]}
-    said = copy.measure(second, 1, "--execution_mode", "eager_graph")
+    said = copy.measure(second, 1, "--execution_mode", "step.eager_graph")
     assert copy.status == 0, said + copy.said_by_jobs()
     [record] = copy.records()
     result, environment = record.result, record.environment
@@ -123,7 +123,7 @@ def test_from_submission_to_report(on_card: Environment, copy: Copy) -> None:
     assert not (copy.results.root / "wandb").exists()
 
     # The same again is measured no second time, and elsewhere nothing of it counts.
-    said = copy.measure(second, 1, "--execution_mode", "eager_graph")
+    said = copy.measure(second, 1, "--execution_mode", "step.eager_graph")
     assert (copy.status, len(copy.records())) == (0, 1), said
     copy.results.fake_gpu.unlink()
     without = {name: value for name, value in second.items() if not name.startswith(("FAKE_", "LD_", "CUDA_"))}
@@ -134,7 +134,9 @@ def test_from_submission_to_report(on_card: Environment, copy: Copy) -> None:
 def test_out_of_memory_in_a_capture_is_tried_once_more(on_card: Environment, copy: Copy) -> None:
     """With expandable segments; and then it is an answer for good."""
     small = replace(card("a100"), memory_bytes=64 * 2**20)
-    said = copy.measure(on_card("a100") | {"FAKE_CUDA_CARD": card_words(small)}, 1, "--execution_mode", "eager_graph")
+    said = copy.measure(
+        on_card("a100") | {"FAKE_CUDA_CARD": card_words(small)}, 1, "--execution_mode", "step.eager_graph"
+    )
     [record] = copy.records()
     assert record.outcome == "out_of_memory", said + copy.said_by_jobs()
     assert "private pools (e.g., CUDA Graphs)" in (record.reason or "")  # so it was inside the capture
@@ -146,9 +148,9 @@ def test_out_of_memory_in_a_capture_is_tried_once_more(on_card: Environment, cop
 @pytest.mark.parametrize(
     ("use_case", "mode", "options"),
     [
-        (2, "flat_eager_graph", []),
-        (2, "eager", []),
-        (4, "ghost_eager_graph", ["--option", "output=clipped_sum"]),
+        (2, "flat.eager_graph", []),
+        (2, "step.eager", []),
+        (4, "ghost.eager_graph", ["--option", "output=clipped_sum"]),
     ],
 )
 def test_two_devices(on_card: Environment, copy: Copy, use_case: int, mode: str, options: list[str]) -> None:
@@ -172,7 +174,7 @@ def test_two_devices(on_card: Environment, copy: Copy, use_case: int, mode: str,
 @pytest.mark.nightly
 def test_a_slice_and_a_card_without_energy(on_card: Environment, copy: Copy) -> None:
     """What NVML refuses is absent, with its reason, and costs nothing else."""
-    eager = ["--execution_mode", "eager"]
+    eager = ["--execution_mode", "step.eager"]
     first_slice = "MIG-face0000-0000-0000-0000-000000000101"
     sliced = {"FAKE_CUDA_MIG": "1", "CUDA_VISIBLE_DEVICES": first_slice}
     copy.measure(on_card("a100", devices=2) | sliced, 1, *eager)

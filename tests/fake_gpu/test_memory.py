@@ -49,7 +49,7 @@ def test_what_does_not_fit_says_so(
     large_enough: str,
     own_variables: Mapping[str, str],
 ) -> None:
-    asked = [measurement("train", model, "eager", precision, batch_size=batch_size, **settings)]
+    asked = [measurement("train", model, "step.eager", precision, batch_size=batch_size, **settings)]
     (small,), (large,) = (facts(card, asked, own_variables) for card in (too_small, large_enough))
     assert small.outcome == "out_of_memory"
     assert small.reason and small.reason.startswith("CUDA out of memory. Tried to allocate")

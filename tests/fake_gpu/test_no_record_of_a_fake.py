@@ -41,7 +41,7 @@ def run(project: BehavingProject, **variables: str) -> "subprocess.CompletedProc
 
 
 def of_a_fake(results: Results, **environment: object) -> tuple[Path, Record]:
-    made = record("torch", "eager", 2000, environment=H200 | {"fake_gpu": FOUND, "code": CODE} | environment)
+    made = record("torch", "step.eager", 2000, environment=H200 | {"fake_gpu": FOUND, "code": CODE} | environment)
     return save(made, results), made
 
 

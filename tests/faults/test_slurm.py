@@ -52,7 +52,7 @@ def gated_pair(project: BehavingProject, *then: str) -> list[JobFolder]:
 
 def measured(project: BehavingProject) -> list[tuple[str, str, str]]:
     return [
-        (record.measurement.framework, record.measurement.variant.execution_mode, record.outcome)
+        (record.measurement.framework, record.measurement.variant.execution_mode.removesuffix(".eager"), record.outcome)
         for record in project.records()
     ]
 

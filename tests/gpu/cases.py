@@ -5,11 +5,12 @@ Pure. pytest and the processes that run the cases (tests/gpu/group.py) read this
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from harness.plan import FRAMEWORKS, Framework, Frozen, Precision
+from harness.work.applies import why_not
 from harness.work.declared import Mode, benchmark, use_case, use_case_names
 from tests.made.sessions import made_up
 
@@ -58,14 +59,14 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    """By group; within it the cheapest to compile come first, so that what a time limit cuts off is the dearest."""
-    return [
+    """On one device. By group; within it the cheapest to compile come first, so that what a time limit cuts off is the
+    dearest."""
+    cases = (
         Case(framework=framework, use_case=name, mode=mode.name, precision=precision)
         for framework, name, precision in itertools.product(FRAMEWORKS, use_case_names(), PRECISIONS)
         for mode in sorted(use_case(name).modes[framework], key=lambda mode: CHEAPEST_FIRST.index(mode.run_as))
-        if not mode.process_per_node  # takes several devices
-        and use_case(name).refuses_precision(precision) is None
-    ]
+    )
+    return [case for case in cases if next(_can_do(case), None) is not None]
 
 
 def left_out(case: Case) -> str | None:
@@ -77,25 +78,25 @@ def left_out(case: Case) -> str | None:
 
 def models_of(case: Case) -> Iterator[tuple[str, str]]:
     """Benchmark and model, for as long as the runner refuses them."""
-    declared_use_case, options = use_case(case.use_case), options_of(case)
-    for data, name in MODELS:
-        declared = benchmark(data)
-        model = declared.model(name)
-        makes_sense = declared_use_case.goes_with(case.declared, model, options)
-        if makes_sense and declared_use_case.refuses(declared, model) is None:
-            yield data, name
+    options = options_of(case)
+    return (names for names in MODELS if _makes_sense(case, *names, options))
 
 
 def options_of(case: Case) -> dict[str, Any]:
     """The first that the mode can do; three models at once."""
-    declared = use_case(case.use_case)
-    models = [benchmark(data).model(name) for data, name in MODELS]
-    return next(
-        options
-        for model in models
-        for options in combinations(declared.options)
-        if declared.goes_with(case.declared, model, options)
-    ) | ({"models": MODELS_AT_ONCE} if "models" in declared.options.model_fields else {})
+    own = {"models": MODELS_AT_ONCE} if "models" in use_case(case.use_case).options.model_fields else {}
+    return next(_can_do(case)) | own
+
+
+def _can_do(case: Case) -> Iterator[dict[str, Any]]:
+    every = itertools.product(MODELS, combinations(use_case(case.use_case).options))
+    return (options for names, options in every if _makes_sense(case, *names, options))
+
+
+def _makes_sense(case: Case, data: str, model: str, options: Mapping[str, Any]) -> bool:
+    of = benchmark(data)
+    found = why_not(use_case(case.use_case), of, of.model(model), case.declared, case.precision, options, devices=1)
+    return found is None
 
 
 def combinations(fields: type[Frozen]) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """A process that tries cases of one framework on this machine's GPU, one after the other.
 
-    python -m tests.gpu.group jax '["jax-train-fp32-jit"]'
+    python -m tests.gpu.group jax '["jax-train-fp32-step.jit"]'
 
 Names of cases come in as a JSON list; a line of JSON goes out before each case and one after it. Whatever a framework
 prints goes to stderr. A case that ends the process costs itself alone: `run_group` starts another for the rest.

@@ -62,15 +62,15 @@ class Asked(Frozen):
 
 
 BY_DAY = (
-    Asked(benchmark="mnist", use_case=1, model="cnn", batch_size=256, precision="fp32", mode="jit_graph"),
-    Asked(benchmark="mnist", use_case=1, model="cnn", batch_size=256, precision="bf16", mode="scan_graph"),
+    Asked(benchmark="mnist", use_case=1, model="cnn", batch_size=256, precision="fp32", mode="step.jit_graph"),
+    Asked(benchmark="mnist", use_case=1, model="cnn", batch_size=256, precision="bf16", mode="scan.jit_graph"),
     Asked(
         benchmark="cifar10",
         use_case=3,
         model="cnn",
         batch_size=64,
         precision="fp32",
-        mode="grouped_graph",
+        mode="grouped.jit_graph",
         option=("output", "clipped_sum"),
     ),
     Asked(
@@ -79,15 +79,28 @@ BY_DAY = (
         model="cnn",
         batch_size=32,
         precision="fp32",
-        mode="grad_of_vmap_graph",
+        mode="grad_of_vmap.jit_graph",
         option=("models", 8),
     ),
-    Asked(benchmark="molpcba", use_case=1, model="gcn", batch_size=256, precision="fp32", mode="sorted_graph"),
-    Asked(benchmark="enwik8", use_case=5, model="gpt_nano", batch_size=32, precision="bf16", mode="cudnn_graph"),
-    Asked(benchmark="cifar10", use_case=5, model="resnet18", batch_size=32, precision="tf32", mode="jit_graph"),
+    Asked(benchmark="molpcba", use_case=1, model="gcn", batch_size=256, precision="fp32", mode="sorted_sums.jit_graph"),
+    Asked(
+        benchmark="enwik8",
+        use_case=5,
+        model="gpt_nano",
+        batch_size=32,
+        precision="bf16",
+        mode="cudnn_attention.jit_graph",
+    ),
+    Asked(benchmark="cifar10", use_case=5, model="resnet18", batch_size=32, precision="tf32", mode="forward.jit_graph"),
     # Attention written out, with its backward pass.
     Asked(
-        benchmark="enwik8", use_case=1, model="gpt_nano", batch_size=64, precision="bf16", mode="jit", cards=("h100",)
+        benchmark="enwik8",
+        use_case=1,
+        model="gpt_nano",
+        batch_size=64,
+        precision="bf16",
+        mode="step.jit",
+        cards=("h100",),
     ),
 )
 """Convolutions, products, attention, sums over graphs, a scan, stacked models; training, per-sample gradients and
@@ -128,7 +141,7 @@ def each_formulation(plan: JobPlan, card: Card) -> Iterator[Measurement]:
         mode = mode_of(plan, variant)
         kind = (variant.model, variant.precision, mode.formulation, mode.graph)
         if (
-            (mode.run_as, mode.layout, mode.overlaps) == ("compiled", "own", False)
+            (mode.run_as, mode.layout, mode.run.overlaps) == ("compiled", "own", False)
             and variant.precision in ("bf16", "fp32")
             and NEEDED_CAPABILITY.get(variant.precision, 0) <= card.sm / 10
             and kind not in seen

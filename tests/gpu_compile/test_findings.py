@@ -9,12 +9,17 @@ from tests.gpu_compile.programs import Asked, ask
 
 ASKED = {
     "vit": Asked(
-        benchmark="imagenet100", use_case=1, model="vit_b_16", batch_size=128, precision="bf16", mode="cudnn_graph"
+        benchmark="imagenet100",
+        use_case=1,
+        model="vit_b_16",
+        batch_size=128,
+        precision="bf16",
+        mode="cudnn_attention.jit_graph",
     ),
     "one image": Asked(
-        benchmark="imagenet100", use_case=5, model="resnet50", batch_size=1, precision="bf16", mode="jit"
+        benchmark="imagenet100", use_case=5, model="resnet50", batch_size=1, precision="bf16", mode="forward.jit"
     ),
-    "cnn": Asked(benchmark="cifar10", use_case=1, model="cnn", batch_size=256, precision="fp32", mode="jit"),
+    "cnn": Asked(benchmark="cifar10", use_case=1, model="cnn", batch_size=256, precision="fp32", mode="step.jit"),
 }
 
 

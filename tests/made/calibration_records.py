@@ -26,7 +26,7 @@ def process(number: int, condition: str, **changes: Any) -> Record:
     throughput = asked.pop(
         "throughput", 1000 * (1 + number / 100) / (1 + (CONDITIONS | CONDITIONS_IN_TURNS)[condition])
     )
-    made = record("torch", "eager", throughput, replicate=number, cell=CELL, batch_size=256, **asked)
+    made = record("torch", "step.eager", throughput, replicate=number, cell=CELL, batch_size=256, **asked)
     variant = made.measurement.variant.model_copy(update={"planted": condition})
     measurement = made.measurement.model_copy(update={"variant": variant})
     return made.model_copy(update={"measurement": measurement, "measurement_id": measurement.id})

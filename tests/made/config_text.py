@@ -22,23 +22,23 @@ matrix:
 benchmarks:
   mnist: {models: [cnn]}
   cifar10: {models: [cnn, resnet18]}
+runs: {jax: [jit], torch: [eager, compiled]}
 use_cases:
   1:
     name: train
     batch_sizes: [64]
     precisions: [fp32]
-    execution_modes: {jax: [jit], torch: [eager, compiled]}
+    formulations: {jax: [step], torch: [step]}
     settings: {epochs: 2, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}
   3:
     name: per_sample_gradients
     batch_sizes: [16, 32]
     precisions: [fp32, bf16]
-    execution_modes: {jax: [vmap], torch: [vmap_eager, loop]}
+    formulations: {jax: [vmap], torch: [vmap: [eager], loop]}
     options: {output: [norms, full]}
     settings: {chunk_size: 8, clip_norm: 1.0}
     exclude:
-      - {model: resnet18}
-      - {execution_mode: loop, batch_size: 32}
+      - {formulation: loop, batch_size: 32}
 """
 
 PRETRAINED = (
@@ -51,7 +51,7 @@ PRETRAINED = (
     name: inference
     batch_sizes: [1]
     precisions: [fp32]
-    execution_modes: {jax: [jit], torch: [eager]}
+    formulations: {jax: [forward], torch: [forward: [eager]]}
     options: {batch_norm: [folded], inputs: [on_device]}
     settings: {weights: drawn}
 """

@@ -91,4 +91,4 @@ def launch_bound_pair() -> Sequence[Any]:
         host_gaps_ms=1.6,
         other_gaps_ms=0.2,
     )
-    return [*explained("jax", "jit", jax), *explained("torch", "eager", torch)]
+    return [*explained("jax", "step.jit", jax), *explained("torch", "step.eager", torch)]

@@ -14,7 +14,9 @@ from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
 from harness.plan import Cell, Framework, Frozen, Measurement, MeasurementSettings, Precision, Variant
 from harness.results.record import Result
-from harness.work.declared import BatchNorm, Model
+from harness.work.applies import why_not
+from harness.work.declared import Layer, Model
+from harness.work.declared import benchmark as declared_benchmark
 from harness.work.declared import use_case as declared_use_case
 from harness.work.weights import WeightOf
 
@@ -39,7 +41,6 @@ SMALL_IMAGES = {"image_size": 64}
 SMALL_TEXT = {"layers": 1, "width": 64, "positions": 64}
 """Of `fineweb`: 3 million parameters for 124."""
 SMALLER: dict[str, dict[str, Any]] = {"synthetic": SMALL_SIZES, "imagenet100": SMALL_IMAGES, "fineweb": SMALL_TEXT}
-PLAIN_MODEL = Model(name="plain", batch_norm=BatchNorm())
 PROTOCOL = MeasurementSettings(
     replicates=1,
     seed=3,
@@ -102,7 +103,13 @@ def plain_mode(framework: Framework, use_case: str, options: dict[str, Any] | No
     """The first declared execution mode that goes with these options."""
     declared = declared_use_case(use_case)
     all_options = made_up(declared.options) | (options or {})
-    return next(mode.name for mode in declared.modes[framework] if declared.goes_with(mode, PLAIN_MODEL, all_options))
+    has_batch_norm = all_options.get("batch_norm") == "kept"
+    model = Model(name="plain", layers=frozenset({Layer.BATCH_NORM} if has_batch_norm else {}))
+    return next(
+        mode.name
+        for mode in declared.modes[framework]
+        if why_not(declared, declared_benchmark("mnist"), model, mode, "fp32", all_options, 1) is None
+    )
 
 
 def build(session: Session[Any], *, joined: bool = True) -> Program:

@@ -1,7 +1,8 @@
-"""ResNet-18 of CIFAR-10 with one block in each of the first two stages, and no more: all kinds of its layers, sooner
-compiled."""
+"""Networks with all kinds of their layers and few of each, sooner made and compiled: ResNet-18 of CIFAR-10 with one
+block in each of the first two stages, and no more; ViT-B/16 with one block."""
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -44,3 +45,15 @@ def _in_torch() -> AbstractContextManager[Any]:
         return model
 
     return mock.patch.object(cifar10, "resnet18", shallow)
+
+
+def shallow_vit(framework: Framework) -> AbstractContextManager[Any]:
+    """The same of ViT-B/16."""
+    if framework == "jax":
+        from jax_runner.models import imagenet100
+
+        return mock.patch.object(imagenet100, "VisionTransformer", partial(imagenet100.VisionTransformer, depth=1))
+    from torchvision import models
+
+    own = {"patch_size": 16, "num_layers": 1, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
+    return mock.patch.object(models, "vit_b_16", partial(models.VisionTransformer, **own))

@@ -13,12 +13,12 @@ SMALL = """\
     2:
       batch_sizes: [64]
       precisions: [fp32]
-      execution_modes: {jax: [jit], torch: [eager]}
+      formulations: {jax: [step: [jit]], torch: [step: [eager]]}
       settings: {epochs: 1}
     4:
       batch_sizes: [64]
       precisions: [fp32]
-      execution_modes: {jax: [vmap], torch: [vmap_eager]}
+      formulations: {jax: [vmap: [jit]], torch: [vmap: [eager]]}
       options: {output: [clipped_sum]}
 """
 
@@ -34,7 +34,7 @@ def copy_for_two_devices(root: Path, *, nodes: int = 1, batch_sizes: str = "[64]
     two, four = SMALL[: SMALL.index("    4:\n")], SMALL[SMALL.index("    4:\n") :]
     text = text[:quick_2] + two.replace("[64]", batch_sizes) + text[quick_3:quick_4] + four + text[quick_5:]
     text = text.replace("      settings: {epochs: 3}\n", "      settings: {epochs: 1}\n")  # of use case 1 as well
-    text, places = re.subn(r"(\n    devices: 2\b.*\n    nodes: )1\b", rf"\g<1>{nodes}", text)
+    text, places = re.subn(r"(\n    devices: 2\b.*)", rf"\g<1>\n    nodes: {nodes}", text)
     assert places == 2
     config.write_text(text.replace("cpus_per_task: 4 ", "cpus_per_task: 1 "))
 

@@ -50,9 +50,9 @@ def plans(config: Path, selection: Selection = MNIST, **narrowing: Any) -> tuple
 def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(config: Path) -> None:
     jax, torch = plans(config)
     assert (jax.name, torch.name) == ("any/jax_mnist_1_calibration", "any/torch_mnist_1_calibration")
-    assert [variant.key for variant in torch.variants] == [f"cnn-b64-fp32-eager-{name}" for name in CONDITIONS]
+    assert [variant.key for variant in torch.variants] == [f"cnn-b64-fp32-step.eager-{name}" for name in CONDITIONS]
     assert {(variant.execution_mode, variant.planted_slowdown) for variant in jax.variants} == {
-        ("jit", fraction) for fraction in CONDITIONS.values()
+        ("step.jit", fraction) for fraction in CONDITIONS.values()
     }
     for plan in (jax, torch):
         assert (plan.settings["epochs"], plan.settings["momentum"], plan.protocol.replicates) == (1, 0.9, 4)
@@ -60,7 +60,7 @@ def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(co
         assert plan.screening is None  # every condition has every round
     other = replace(MNIST, benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",), quick=True, force=True)
     (plan,) = plans(config, other, batch_sizes=(32,))
-    assert plan.variants[0].key == "cnn-b32-fp32-norms-vmap_eager-unslowed_a"
+    assert plan.variants[0].key == "cnn-b32-fp32-norms-vmap.eager-unslowed_a"
     assert "epochs" not in plan.settings
     assert (plan.quick, plan.force, plan.protocol.max_blocks) == (True, True, 6)
 
@@ -71,7 +71,11 @@ def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(co
         (replace(MNIST, benchmarks=("mnits",)), {}, "--benchmark mnits: not defined .* did you mean mnist"),
         (replace(MNIST, frameworks=("pytorch",)), {}, "--framework pytorch: no such framework"),
         (MNIST, {"models": ("cn",)}, "--model cn: no model of mnist; valid: cnn; did you mean cnn"),
-        (MNIST, {"execution_modes": ("jt",)}, "--execution_mode jt: no mode of train; .* did you mean jit"),
+        (
+            MNIST,
+            {"execution_modes": ("step.jt",)},
+            "--execution_mode step.jt: no such name in train; .* did you mean step.jit",
+        ),
     ],
 )
 def test_wrong_choices_are_answered_with_the_valid_ones(
@@ -82,11 +86,11 @@ def test_wrong_choices_are_answered_with_the_valid_ones(
 
 
 def test_the_variant_asked_for_and_the_headline_of_the_other_side(config: Path) -> None:
-    """A batch of 63 is not in the file. `eager` is PyTorch's, so JAX has its own mode."""
-    jax, torch = plans(config, batch_sizes=(63,), execution_modes=("eager",))
+    """A batch of 63 is not in the file. `step.eager` is PyTorch's, so JAX has its own mode."""
+    jax, torch = plans(config, batch_sizes=(63,), execution_modes=("step.eager",))
     assert (jax.variants[0].key, torch.variants[0].key) == (
-        "cnn-b63-fp32-jit-unslowed_a",
-        "cnn-b63-fp32-eager-unslowed_a",
+        "cnn-b63-fp32-step.jit-unslowed_a",
+        "cnn-b63-fp32-step.eager-unslowed_a",
     )
 
 
@@ -127,7 +131,7 @@ def test_an_ordinary_plan_keeps_its_names_and_its_order(config: Path) -> None:
     cell = plan.cell.model_copy(update={"is_calibration": False})
     variant = plan.variants[0].model_copy(update={"planted": None})
     ordinary = plan.model_copy(update={"cell": cell, "variants": (variant, variant)})
-    assert (cell.name, ordinary.name, variant.key) == ("any/mnist_1", "any/jax_mnist_1", "cnn-b64-fp32-jit")
+    assert (cell.name, ordinary.name, variant.key) == ("any/mnist_1", "any/jax_mnist_1", "cnn-b64-fp32-step.jit")
     assert [each.variant for each in ordinary.measurements()] == [variant] * 8
 
 

@@ -28,10 +28,10 @@ from pipeline.compile_words import (
 )
 
 CONFIG = load_config(REPOSITORY / "experiments.yaml")
-VARIANT = Variant(model="cnn", batch_size=256, precision="fp32", execution_mode="jit")
+VARIANT = Variant(model="cnn", batch_size=256, precision="fp32", execution_mode="step.jit")
 
 
-def facts(mode: str = "jit", *, framework: str = "jax", **changes: object) -> ProgramFacts:
+def facts(mode: str = "step.jit", *, framework: str = "jax", **changes: object) -> ProgramFacts:
     fields = {
         "framework": framework,
         "card": "rtx3080",
@@ -63,9 +63,16 @@ class TestWhichPrograms:
         modes = {
             name: [one.variant.execution_mode for one in found if one.framework == name] for name in ("jax", "torch")
         }
-        assert modes["jax"] == ["vmap", "grouped", "outer_product", "ghost"]
+        assert modes["jax"] == ["vmap.jit", "grouped.jit", "outer_product.jit", "ghost.jit"]
         assert modes["torch"] == [
-            *("vmap_eager", "vmap_compiled", "vmap_compiled_graph", "outer_product_eager", "ghost_eager_graph", "loop")
+            *(
+                "vmap.eager",
+                "vmap.compiled",
+                "vmap.compiled_graph",
+                "outer_product.eager",
+                "ghost.eager_graph",
+                "loop.eager",
+            )
         ]
 
     def test_batch_precision_and_options_are_those_of_the_headline(self) -> None:
@@ -104,7 +111,7 @@ task = json.load(sys.stdin)
 print("noise", file=sys.stderr)
 for number, one in enumerate(task["measurements"]):
     mode = one["variant"]["execution_mode"]
-    if mode == "jit_graph":
+    if mode == "step.jit_graph":
         print("it breaks here", file=sys.stderr, flush=True)
         os._exit(7)
     print(json.dumps(facts | {{"card": task["card"], "variant": one["variant"]}}), flush=True)
@@ -113,7 +120,7 @@ for number, one in enumerate(task["measurements"]):
 
 @pytest.fixture
 def compiling(tmp_path: Path) -> Compiling:
-    """With a stand-in for `ahead.py` that dies of every `jit_graph`."""
+    """With a stand-in for `ahead.py` that dies of every `step.jit_graph`."""
 
     class Fake(Interpreter):
         def command(self, *arguments: str) -> list[str]:
@@ -131,7 +138,7 @@ class TestProcesses:
     def test_a_program_that_ends_the_process_costs_itself_alone(self, compiling: Compiling) -> None:
         found = compiling.run({"h100": self.WORK})
         outcomes = {one.variant.execution_mode: one.outcome for one in found}
-        assert outcomes == {"jit": "ok", "jit_graph": "failed", "scan": "ok"}
+        assert outcomes == {"step.jit": "ok", "step.jit_graph": "failed", "scan.jit": "ok"}
         [broken] = [one for one in found if one.outcome == "failed"]
         assert broken.reason == "its process ended with status 7: it breaks here"
 
@@ -150,7 +157,7 @@ class TestProcesses:
 
     def test_a_program_that_failed_is_tried_again(self, compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
         compiling.run({"h100": self.WORK})
-        [broken] = [one for one in self.WORK if one.variant.execution_mode == "jit_graph"]
+        [broken] = [one for one in self.WORK if one.variant.execution_mode == "step.jit_graph"]
         assert compiling._known("h100", broken) is None
 
     def test_an_answer_that_is_none_is_a_failure_in_words(self, compiling: Compiling, tmp_path: Path) -> None:
@@ -173,15 +180,15 @@ def test_jax_without_its_plugin_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
 
 class TestWords:
     def test_a_row_has_the_counts_and_a_remark_names_the_double(self) -> None:
-        [group] = groups([facts(), facts("jit_graph"), facts("eager", framework="torch")], [card("rtx3080")])
-        assert list(group.rows())[0] == (*("jax jit", "43", "11", "7", "2", "13", "14 MB", "3 s"),)
-        assert list(group.remarks()) == ["jax: jit_graph is the same program as jit"]
+        [group] = groups([facts(), facts("step.jit_graph"), facts("step.eager", framework="torch")], [card("rtx3080")])
+        assert list(group.rows())[0] == (*("jax step.jit", "43", "11", "7", "2", "13", "14 MB", "3 s"),)
+        assert list(group.remarks()) == ["jax: step.jit_graph is the same program as step.jit"]
 
     def test_what_is_refused_or_fails_says_why(self) -> None:
         refused = facts(outcome="refused", reason="needs compute capability 8.0", program=None)
         [group] = groups([refused], [card("rtx3080")])
-        assert list(group.rows())[0][0] == "jax jit: refused"
-        assert list(group.remarks()) == ["jax jit: needs compute capability 8.0"]
+        assert list(group.rows())[0][0] == "jax step.jit: refused"
+        assert list(group.remarks()) == ["jax step.jit: needs compute capability 8.0"]
         assert "1 are refused, 0 failed" in next(iter(conclusion([refused])))
 
     def test_nine_tenths_of_the_memory_fit_and_no_more(self) -> None:
@@ -189,7 +196,7 @@ class TestWords:
         assert fits(facts(peak_bytes=int(0.9 * there)), CARDS["rtx3080"])
         too_large = facts(peak_bytes=int(0.9 * there) + 1)
         assert not fits(too_large, CARDS["rtx3080"])
-        assert list(conclusion([too_large]))[1].startswith("Do not fit: rtx3080 jax mnist cnn-b256-fp32-jit")
+        assert list(conclusion([too_large]))[1].startswith("Do not fit: rtx3080 jax mnist cnn-b256-fp32-step.jit")
         assert "does not fit" in in_markdown([too_large], [card("rtx3080")])
 
     def test_equal_programs_have_equal_digests_and_an_order_counts(self) -> None:
@@ -202,7 +209,7 @@ def test_a_submission_warns_of_what_does_not_fit(tmp_path: Path) -> None:
         gpus=("rtx3080", "a100"),
         benchmarks=("mnist",),
         use_cases=(1,),
-        narrowing=Narrowing(execution_modes=("jit", "compiled"), precisions=("fp32",)),
+        narrowing=Narrowing(execution_modes=("step.jit", "step.compiled"), precisions=("fp32",)),
     )
     pairs, results = expand(CONFIG, selection), Results(root=tmp_path)
     assert foreseen(pairs, results) == []
@@ -211,7 +218,7 @@ def test_a_submission_warns_of_what_does_not_fit(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(facts(peak_bytes=12_300_000_000).model_dump_json())
     assert foreseen(pairs, results) == [
-        "rtx3080/jax_mnist_1: cnn-b256-fp32-jit: by `main.py compile`: needs at least 12,300 MB"
+        "rtx3080/jax_mnist_1: cnn-b256-fp32-step.jit: by `main.py compile`: needs at least 12,300 MB"
     ]
     path.write_text(facts().model_dump_json())
     assert foreseen(pairs, results) == []

@@ -325,9 +325,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_measurements_that_are_not_as_they_should_be_are_named(lab: Lab) -> None:
     """Records of made-up cells: a refusal, one with flags, one without, and a file that is none."""
-    good = record("jax", "jit")
+    good = record("jax", "step.jit")
     flagged = good.model_copy(update={"flags": {"throttled": "...", "noisy": "..."}})
-    refused = record("torch", "eager").model_copy(update={"outcome": "refused", "reason": "too old\nfor this"})
+    refused = record("torch", "step.eager").model_copy(update={"outcome": "refused", "reason": "too old\nfor this"})
     assert list(record_lines(lab.results)) == []
     for number, one in enumerate((good, flagged, refused)):
         path = lab.results.records(one.measurement.cell, one.measurement.framework) / f"{number}.json"
@@ -337,8 +337,8 @@ def test_measurements_that_are_not_as_they_should_be_are_named(lab: Lab) -> None
     cell = good.measurement.cell.name
     assert list(record_lines(lab.results)) == [
         "Measured: 2 ok, 1 refused",
-        f"  {cell} jax jit: throttled, noisy",
-        f"  {cell} torch eager: refused: too old",
+        f"  {cell} jax step.jit: throttled, noisy",
+        f"  {cell} torch step.eager: refused: too old",
     ]
     lab.check()
     assert "\nMeasured: 2 ok, 1 refused\n" in lab.text

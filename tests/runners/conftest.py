@@ -37,6 +37,7 @@ RUN_FEW_TIMES = {
     "test_graphs",
     "test_imagenet100",
     "test_inference",
+    "test_jax_applies",
     "test_jax_layers",
     "test_jax_many_models",
     "test_jax_pooling",

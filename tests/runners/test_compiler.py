@@ -16,7 +16,8 @@ from harness.errors import CheckFailed, Refused
 from harness.measure.clock import COLD_CALLS
 from harness.measure.program import Session
 from harness.paths import REPOSITORY
-from harness.work.declared import Mode
+from harness.work.declared import Formulation, Mode, Run
+from harness.work.use_cases.per_sample_gradients import USE_CASE
 from tests.made.captures import allow_captures
 from tests.made.patience import patience
 from tests.made.sessions import build, make_session
@@ -99,10 +100,10 @@ def test_inductor_is_imported_before_the_clock_starts() -> None:
     """In a process of its own, as this one has it by now."""
     code = """
 import sys
-from harness.work.declared import Mode
+from harness.work.declared import use_case
 from torch_runner.compiler import compile_options
 assert "torch._inductor.compile_fx" not in sys.modules
-mode = Mode(name="compiled", formulation="step")
+mode = use_case("train").mode("torch", "step.compiled")
 assert compile_options(mode) == {"fullgraph": True, "dynamic": False, "options": {}}
 assert "torch._inductor.compile_fx" in sys.modules
 """
@@ -112,8 +113,13 @@ assert "torch._inductor.compile_fx" in sys.modules
 # What the modes are
 
 
-def options_of(formulation: str = "step", **about: Any) -> dict[str, Any]:
-    return compiler.compile_options(Mode(name="a mode", formulation=formulation, **about))["options"]
+def mode_of(formulation: str = "step", **run: Any) -> Mode:
+    made = Run(name="a_run", **run)
+    return Mode(written=Formulation(name=formulation, runs=(made,)), run=made)
+
+
+def options_of(**run: Any) -> dict[str, Any]:
+    return compiler.compile_options(mode_of(**run))["options"]
 
 
 def test_options_of_the_modes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +132,12 @@ def test_options_of_the_modes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_vmapped_convolutions_keep_their_layout_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN takes channels_last in any case."""
-    formulations = ("vmap", "chunked", "batched", "outer_product")
-    assert [options_of(name) for name in formulations] == [{}, {}, {}, {}]
+    modes = [USE_CASE.mode("torch", f"{name}.compiled") for name in ("vmap", "chunked", "outer_product")]
+    assert [compiler.compile_options(mode)["options"] for mode in modes] == [{}, {}, {}]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(compiler, "_start_compiler", lambda: None)
     kept = {"layout_optimization": False}
-    assert [options_of(name) for name in formulations] == [kept, kept, {}, {}]
+    assert [compiler.compile_options(mode)["options"] for mode in modes] == [kept, kept, {}]
     assert set(kept) <= set(torch._inductor.list_options())
 
 
@@ -151,8 +157,8 @@ def test_inductor_knows_the_options() -> None:
 def test_too_small_a_gpu_has_no_mode_of_its_own_for_more_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch._inductor.utils.is_big_gpu", lambda _device: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA RTX A5000")
-    mode = Mode(name="max_autotune", formulation="step", run_as="max_autotune")
-    with pytest.raises(Refused, match="max_autotune would be the compiled one on NVIDIA RTX A5000"):
+    mode = mode_of(run_as="max_autotune")
+    with pytest.raises(Refused, match="step.a_run would be the compiled one on NVIDIA RTX A5000"):
         compiler.require_ability(mode, torch.device("cuda"))
 
 
@@ -177,7 +183,7 @@ def harmless_replays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("harmless_replays")
 @pytest.mark.parametrize(("graph", "replays"), [("none", 0), ("step", 1), ("parts", 2), ("parts", 3)])
 def test_replays_are_counted(graph: Any, replays: int) -> None:
-    mode = Mode(name="a_mode", formulation="step", run_as="eager", graph=graph)
+    mode = mode_of(run_as="eager", graph=graph)
     for _ in range(2):  # the method is as it was afterwards
         found = compiler.witness(replaying(replays), mode, torch.device("cpu"))
         assert found["cuda_graph_replays"] == replays
@@ -186,16 +192,16 @@ def test_replays_are_counted(graph: Any, replays: int) -> None:
 @pytest.mark.usefixtures("harmless_replays")
 @pytest.mark.parametrize(("graph", "replays"), [("none", 1), ("step", 0), ("step", 2), ("parts", 0), ("parts", 1)])
 def test_a_graph_mode_without_its_graph_is_not_timed(graph: Any, replays: int) -> None:
-    mode = Mode(name="a_mode", formulation="step", run_as="eager", graph=graph)
-    with pytest.raises(CheckFailed, match=f"a_mode replays {replays} CUDA graphs in a call; expected"):
+    mode = mode_of(run_as="eager", graph=graph)
+    with pytest.raises(CheckFailed, match=f"step.a_run replays {replays} CUDA graphs in a call; expected"):
         compiler.witness(replaying(replays), mode, torch.device("cpu"))
 
 
 def test_a_compiled_mode_that_compiled_nothing_is_not_timed() -> None:
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
-    mode = Mode(name="compiled", formulation="step")
-    with pytest.raises(CheckFailed, match="compiled has compiled nothing"):
+    mode = mode_of()
+    with pytest.raises(CheckFailed, match="step.a_run has compiled nothing"):
         compiler.witness(lambda: None, mode, torch.device("cpu"))
     doubled = torch.compile(lambda tensor: 2 * tensor, backend="aot_eager")
     found = compiler.witness(lambda: doubled(torch.ones(2)), mode, torch.device("cpu"))
@@ -213,7 +219,7 @@ def test_a_compiled_mode_that_compiled_nothing_is_not_timed() -> None:
 def test_per_sample_gradients_are_taken_of_the_settled_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     allow_captures(monkeypatch)
     session = make_session(
-        "torch", "per_sample_gradients", batch_size=16, execution_mode="vmap_eager_graph", options={"output": "norms"}
+        "torch", "per_sample_gradients", batch_size=16, execution_mode="vmap.eager_graph", options={"output": "norms"}
     )
     program: Any = build(session)
     program.step()
@@ -222,13 +228,13 @@ def test_per_sample_gradients_are_taken_of_the_settled_batch(monkeypatch: pytest
     require_new_values_in_place(before, addresses_and_sums(program.batch))  # 8 samples twice, and then 16
     expected, _ = program.own_batch(np.arange(16))
     torch.testing.assert_close(program.batch[0], expected)
-    plain: Any = build(replace_mode(session, "vmap_eager"))
+    plain: Any = build(replace_mode(session, "vmap.eager"))
     plain.settle()
     torch.testing.assert_close(program.step(), plain.step())
 
 
 @pytest.mark.parametrize("batches", ["different", "same"])
-@pytest.mark.parametrize("mode", ["loop_eager_graph", "batched_eager_graph", "vmap_eager_graph"])
+@pytest.mark.parametrize("mode", ["loop.eager_graph", "batched.eager_graph", "vmap.eager_graph"])
 def test_many_models_train_on_what_is_drawn_anew(mode: str, batches: str, monkeypatch: pytest.MonkeyPatch) -> None:
     allow_captures(monkeypatch)
     program: Any = build(

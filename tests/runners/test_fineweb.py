@@ -48,7 +48,7 @@ def test_training_is_the_same_in_float64() -> None:
     assert losses[0] == pytest.approx(np.log(50_304), rel=0.01) and losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "ghost"), ("torch", "ghost_eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "ghost.jit"), ("torch", "ghost.eager")])
 def test_sums_that_ghost_norms_clip_are_those_of_a_loop(framework: Framework, mode: str) -> None:
     session = session_of(
         framework,

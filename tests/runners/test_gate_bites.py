@@ -102,12 +102,12 @@ def test_training_passes(benchmark: str, model: str, parameters: int) -> None:
 
 def test_training_by_a_compiler_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     only_trace(monkeypatch)
-    require_passed(trained("jax", mode="scan"), trained("torch", mode="compiled"))
+    require_passed(trained("jax", mode="scan.jit"), trained("torch", mode="step.compiled"))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("mode", ["max_autotune", "compiled_graph", "reduce_overhead"])
+@pytest.mark.parametrize("mode", ["step.max_autotune", "step.compiled_graph", "step.reduce_overhead"])
 def test_training_in_the_modes_of_a_gpu_passes(mode: str) -> None:
     require_passed(trained("jax"), trained("torch", mode=mode))
 

@@ -36,7 +36,7 @@ TOLERANCE = 1e-9
 
 def make_problem(framework: Framework, benchmark: str) -> Any:
     model, _ = MODELS[benchmark]
-    mode = {"jax": "vmap", "torch": "loop"}[framework]
+    mode = {"jax": "vmap.jit", "torch": "loop.eager"}[framework]
     session = make_session(
         framework, "per_sample_gradients", benchmark=benchmark, model=model, execution_mode=mode, precision="fp64"
     )
@@ -84,7 +84,7 @@ def test_jax_is_the_loop(benchmark: str, output: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("framework", "mode", "benchmark"), [("torch", "ghost_compiled", "text"), ("jax", "ghost", "text")]
+    ("framework", "mode", "benchmark"), [("torch", "ghost.compiled", "text"), ("jax", "ghost.jit", "text")]
 )
 def test_mode_is_the_loop_and_says_how(
     framework: Framework, mode: str, benchmark: str, monkeypatch: pytest.MonkeyPatch
@@ -237,7 +237,7 @@ def test_jax_is_right_at_the_size_that_is_timed() -> None:
         "per_sample_gradients",
         benchmark="cifar10",
         batch_size=64,
-        execution_mode="ghost",
+        execution_mode="ghost.jit",
         options={"output": "norms"},
         clip_norm=20.0,
     )

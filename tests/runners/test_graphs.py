@@ -17,7 +17,6 @@ from harness.results.parity import ParityMetadata, ParityNumbers, compare, conde
 from harness.work.benchmarks.molpcba import BENCHMARK
 from harness.work.closeness import relative_error
 from harness.work.datasets import Dataset
-from harness.work.declared import benchmark, use_case
 from harness.work.ghost import Shape
 from harness.work.graphs import Capacity, places
 from harness.work.use_cases.per_sample_gradients import Settings
@@ -82,11 +81,11 @@ def test_same_training_on_both_sides(model: str) -> None:
     assert 0 < ours["test score"] < 1
 
 
-@pytest.mark.parametrize("mode", ["compiled", "sorted_compiled"])
+@pytest.mark.parametrize("mode", ["step.compiled", "sorted_sums.compiled"])
 def test_a_scan_and_a_compiled_step_do_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled one as one graph, collation included; batches of other graphs compile nothing more."""
     only_trace(monkeypatch)
-    require_same(trained("jax", "gcn", "scan"), trained("torch", "gcn"))
+    require_same(trained("jax", "gcn", "scan.jit"), trained("torch", "gcn"))
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     program: Any = build(session_of("torch", model="gcn", execution_mode=mode, weight_decay=1.0))
     losses = program.losses([program.kept(program.step()) for _ in range(5)])
@@ -229,7 +228,11 @@ def test_neither_capacity_nor_the_numbers_of_nodes_change_anything(framework: Fr
 
 @pytest.mark.parametrize(
     ("framework", "model", "mode"),
-    [("jax", "gcn", "sorted"), ("torch", "gcn", "sorted_eager"), ("torch", "graphnet", "sorted_eager")],
+    [
+        ("jax", "gcn", "sorted_sums.jit"),
+        ("torch", "gcn", "sorted_sums.eager"),
+        ("torch", "graphnet", "sorted_sums.eager"),
+    ],
 )
 def test_sums_over_sorted_rows_train_the_same(framework: Framework, model: str, mode: str) -> None:
     """The mean average precision as well: evaluation sums in the same way."""
@@ -239,21 +242,21 @@ def test_sums_over_sorted_rows_train_the_same(framework: Framework, model: str, 
 def test_sums_over_sorted_rows_are_in_the_record() -> None:
     """By XLA's program, and by what PyTorch calls. Sums over senders are never sorted."""
     found: dict[str, tuple[str, bool, bool]] = {}
-    for mode in ("jit", "sorted"):
+    for mode in ("step.jit", "sorted_sums.jit"):
         program: Any = build(session_of("jax", execution_mode=mode))
         text = program.lowered().as_text()
         is_told, is_not = ("indices_are_sorted = true" in text, "indices_are_sorted = false" in text)
         found[mode] = program.details["aggregation"], is_told, is_not
-    for mode in ("eager", "sorted_eager"):
+    for mode in ("step.eager", "sorted_sums.eager"):
         program = build(session_of("torch", execution_mode=mode))
         with mock.patch.object(torch, "segment_reduce", wraps=torch.segment_reduce) as reduce:
             program.step()
         found[mode] = program.details["aggregation"], reduce.called, True
     assert found == {
-        "jit": ("scatter", False, True),
-        "sorted": ("sorted_scatter", True, True),
-        "eager": ("index_add", False, True),
-        "sorted_eager": ("segment_reduce", True, True),
+        "step.jit": ("scatter", False, True),
+        "sorted_sums.jit": ("sorted_scatter", True, True),
+        "step.eager": ("index_add", False, True),
+        "sorted_sums.eager": ("segment_reduce", True, True),
     }
 
 
@@ -275,16 +278,6 @@ def test_sums_by_hand(framework: Framework, how: Any) -> None:
         _, pull_back = jax.vjp(lambda table: own.taken(table, index, how), jax.numpy.zeros((4, 2), values.dtype))
         (gradient,) = pull_back(values)
     assert np.asarray(gradient).tolist() == [[4, 6], [0, 0], [5, 6], [0, 0]]
-
-
-def test_sorted_sums_are_modes_of_graphs() -> None:
-    for name in ("train", "inference"):
-        declared = use_case(name)
-        for framework, mode in (("jax", "sorted_graph"), ("torch", "sorted_compiled_graph")):
-            options = {"batch_norm": "folded"}
-            found = declared.mode(framework, mode)  # type: ignore[arg-type]
-            assert declared.goes_with(found, benchmark("molpcba").model("gcn"), options)
-            assert not declared.goes_with(found, benchmark("mnist").model("cnn"), options)
 
 
 # Loss
@@ -374,16 +367,16 @@ def output_of(framework: Framework, use_case: str, mode: str, model: str = "gcn"
 @pytest.mark.parametrize(
     ("framework", "mode", "model"),
     [
-        ("jax", "vmap", "gcn"),
-        ("torch", "vmap_eager", "gcn"),
-        ("torch", "vmap_eager", "graphnet"),
-        ("torch", "loop", "gcn"),
+        ("jax", "vmap.jit", "gcn"),
+        ("torch", "vmap.eager", "gcn"),
+        ("torch", "vmap.eager", "graphnet"),
+        ("torch", "loop.eager", "gcn"),
     ],
 )
 def test_per_graph_gradients(framework: Framework, mode: str, model: str) -> None:
     """Each graph in a batch of its own; their mean is the gradient of the packed batch."""
     full = output_of(framework, "per_sample_gradients", mode, model, output="full")
-    of_batch = output_of("torch", "per_sample_gradients", "batch_eager", model, output="batch_gradient")
+    of_batch = output_of("torch", "per_sample_gradients", "batch.eager", model, output="batch_gradient")
     for name, value in of_batch.items():
         if name.startswith("gradients/"):
             mean = full[f"per_sample_{name}"].mean(0)
@@ -404,7 +397,7 @@ def test_vmap_starts_as_many_operations_whatever_it_maps_over(use_case: str, mod
     counts = []
     for mapped in (2, 4):
         own = {"batch_size": mapped} if use_case == "per_sample_gradients" else {"options": {"models": mapped}}
-        program: Any = build(session_of("torch", use_case, model, execution_mode="vmap_eager", **own))
+        program: Any = build(session_of("torch", use_case, model, execution_mode="vmap.eager", **own))
         program.step()
         with Counted() as counted:
             program.step()
@@ -415,7 +408,7 @@ def test_vmap_starts_as_many_operations_whatever_it_maps_over(use_case: str, mod
 
 def problem_of(framework: Framework, model: str) -> Any:
     """Of graphs of 24 to 60 atoms, one without an edge among them."""
-    mode = {"jax": "vmap", "torch": "loop"}[framework]
+    mode = {"jax": "vmap.jit", "torch": "loop.eager"}[framework]
     return build(session_of(framework, "per_sample_gradients", model, batch_size=GRAPHS, execution_mode=mode)).problem
 
 
@@ -479,7 +472,7 @@ def test_a_mode_of_packed_graphs_passes_its_check(monkeypatch: pytest.MonkeyPatc
     only_trace(monkeypatch)
     options = {"output": "clipped_sum"}
     session = session_of(
-        "torch", "per_sample_gradients", "gcn", batch_size=10, execution_mode="ghost_compiled", options=options
+        "torch", "per_sample_gradients", "gcn", batch_size=10, execution_mode="ghost.compiled", options=options
     )
     program: Any = build(session)
     assert program.check() and program.details["aggregation"] == "index_add"
@@ -511,16 +504,19 @@ def test_large_graphs_are_left_out_of_per_sample_gradients() -> None:
     assert program.units == {"edges": pytest.approx(program.problem.train["edge_count"][:8].mean())}
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "vmap_eager"), ("torch", "loop_eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap.jit"), ("torch", "vmap.eager"), ("torch", "loop.eager")])
 def test_many_models(framework: Framework, mode: str) -> None:
     options = {"models": 2, "batches": "different", "learning_rates": "one"}
     require_same(
-        output_of(framework, "many_models", mode, **options), output_of("torch", "many_models", "loop_eager", **options)
+        output_of(framework, "many_models", mode, **options), output_of("torch", "many_models", "loop.eager", **options)
     )
 
 
 def test_inference() -> None:
-    ours, theirs = (output_of(framework, "inference", mode) for framework, mode in (("jax", "jit"), ("torch", "eager")))
+    ours, theirs = (
+        output_of(framework, "inference", mode)
+        for framework, mode in (("jax", "forward.jit"), ("torch", "forward.eager"))
+    )
     require_same(ours, theirs)
 
 

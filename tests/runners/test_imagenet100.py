@@ -25,11 +25,11 @@ from torchvision.models.mobilenetv3 import InvertedResidualConfig
 from torchvision.models.resnet import Bottleneck
 from torchvision.ops import StochasticDepth
 
-from harness.errors import Refused
 from harness.measure.program import Program
 from harness.plan import Framework
+from harness.work.applies import why_not_model
 from harness.work.benchmarks.imagenet100 import BENCHMARK, CLASSES, Sizes
-from harness.work.declared import use_case
+from harness.work.declared import Layer, use_case
 from harness.work.weights import initial_weight
 from jax_runner.device import FLOAT64, model_dtypes
 from jax_runner.layers import use_taps
@@ -50,7 +50,7 @@ TOLERANCE = 1e-9
 TOLERANCES = {("mobilenet_v3_small", "gradients"): 1e-6}
 """PyTorch's hardsigmoid has a sixth in float32 in its gradient, also in double precision
 (aten/src/ATen/native/cpu/Activation.cpp, hardsigmoid_backward_kernel)."""
-DEPTHWISE = tuple(model.name for model in BENCHMARK.models if model.has_depthwise)
+DEPTHWISE = tuple(model.name for model in BENCHMARK.models if Layer.DEPTHWISE in model.layers)
 NAMES = tuple(model.name for model in BENCHMARK.models)
 BY_DAY = [pytest.param(name, marks=pytest.mark.nightly if name == "mobilenet_v3_small" else ()) for name in NAMES]
 """MobileNet's kinds of layers are EfficientNet's, too."""
@@ -89,9 +89,6 @@ def test_declaration_is_of_torchvisions_modules(model: Any) -> None:
     norms = {(layer.eps, layer.momentum) for layer in layers if isinstance(layer, torch.nn.BatchNorm2d)}
     declared = {(model.batch_norm.epsilon, model.batch_norm.momentum)} if model.batch_norm else set()
     assert norms == declared
-    convolutions = [layer for layer in layers if isinstance(layer, torch.nn.Conv2d)]
-    assert model.has_depthwise == any(1 < layer.groups == layer.in_channels for layer in convolutions)
-    assert model.has_attention == any(isinstance(layer, torch.nn.MultiheadAttention) for layer in layers)
     dropped = [layer.p for layer in layers if isinstance(layer, torch.nn.Dropout | StochasticDepth)]
     assert not any(dropped)
 
@@ -317,7 +314,7 @@ def as_torch(images: np.ndarray) -> torch.Tensor:
 def test_reduced_models_are_torchvisions(name: str) -> None:
     found = errors(numbers_of_jax(name), numbers_of_torch(name))
     kinds = {"evaluated", "outputs", "gradients"}
-    assert found.keys() == (kinds | {"statistics"} if BENCHMARK.model(name).has_batch_norm else kinds)
+    assert found.keys() == (kinds | {"statistics"} if BENCHMARK.model(name).batch_norm else kinds)
     assert excess(name, found) < 1, found
 
 
@@ -550,8 +547,8 @@ def per_sample_program(framework: Framework, mode: str, output: str) -> Program:
 @pytest.mark.usefixtures("reduced_vit")
 def test_per_sample_gradients_of_vit() -> None:
     """By both frameworks' vmap, in float64."""
-    ours = per_sample_program("jax", "vmap", "full").parity()
-    theirs = per_sample_program("torch", "vmap_eager", "full").parity()
+    ours = per_sample_program("jax", "vmap.jit", "full").parity()
+    theirs = per_sample_program("torch", "vmap.eager", "full").parity()
     assert ours.keys() == theirs.keys()
     whole = np.sqrt(sum((value**2).sum() for key, value in theirs.items() if "/" in key))
     for key, value in theirs.items():
@@ -559,23 +556,7 @@ def test_per_sample_gradients_of_vit() -> None:
     assert sum("/" in key for key in theirs) == len(list(reduced_vit_of_torch().parameters()))
 
 
-@pytest.mark.usefixtures("reduced_vit")
-@pytest.mark.parametrize(
-    ("framework", "mode"),
-    [
-        ("jax", "outer_product"),
-        ("jax", "grouped"),
-        ("jax", "ghost"),
-        ("torch", "outer_product_eager"),
-        ("torch", "ghost_eager"),
-    ],
-)
-def test_what_knows_no_attention_refuses_vit(framework: Framework, mode: str) -> None:
-    with pytest.raises(Refused, match="knows"):
-        per_sample_program(framework, mode, "norms")
-
-
 @pytest.mark.parametrize("name", ["per_sample_gradients", "many_models"])
 def test_models_with_batch_norm_are_refused(name: str) -> None:
-    refused = {model.name for model in BENCHMARK.models if use_case(name).refuses(BENCHMARK, model)}
+    refused = {model.name for model in BENCHMARK.models if why_not_model(use_case(name), BENCHMARK, model)}
     assert refused == {"resnet50", "mobilenet_v3_small", "efficientnet_b0"}

@@ -119,7 +119,16 @@ def test_an_epsilon_that_is_not_the_models_is_caught(framework: Framework) -> No
 
 
 @pytest.mark.parametrize("options", [{}, HOST], ids=["on_device", "on_host"])
-@pytest.mark.parametrize("mode", ["eager_nchw", "eager_graph", "compiled", "compiled_graph", "max_autotune_graph"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "forward.eager_nchw",
+        "forward.eager_graph",
+        "forward.compiled",
+        "forward.compiled_graph",
+        "forward.max_autotune_graph",
+    ],
+)
 def test_modes_of_pytorch_give_what_eager_gives(
     mode: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,13 +136,13 @@ def test_modes_of_pytorch_give_what_eager_gives(
     allow_captures(monkeypatch)
     counters.clear()  # of what other tests have compiled
     program = build(make_session("torch", "inference", execution_mode=mode, options=options))
-    expected = answers_of(build(make_session("torch", "inference", execution_mode="eager")))
+    expected = answers_of(build(make_session("torch", "inference", execution_mode="forward.eager")))
     for ours, theirs in zip(answers_of(program), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=5e-6)
     program.settle()
     witness = program.witness()
     assert witness["cuda_graph_replays"] == (1 if mode.endswith("graph") else 0)
-    assert bool(witness["compiled_graphs"]) == (not mode.startswith("eager"))
+    assert bool(witness["compiled_graphs"]) == (not mode.startswith("forward.eager"))
 
 
 @pytest.mark.parametrize("options", [{}, HOST], ids=["on_device", "on_host"])
@@ -152,7 +161,7 @@ def test_a_graph_that_does_not_read_its_input_is_caught(
 
     allow_captures(monkeypatch)
     monkeypatch.setattr(torch_inference, "captured", captured_with_its_input)
-    program = build(make_session("torch", "inference", execution_mode="eager_graph", options=options))
+    program = build(make_session("torch", "inference", execution_mode="forward.eager_graph", options=options))
     with pytest.raises(CheckFailed):
         program.check()
 
@@ -163,16 +172,16 @@ def test_strides_are_those_of_the_mode() -> None:
         tensors = [program.inputs, next(program.outputs_of.layer1.parameters())]
         return [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors]
 
-    assert is_nhwc("eager") == [True, True]
-    assert is_nhwc("eager_nchw") == [False, False]
+    assert is_nhwc("forward.eager") == [True, True]
+    assert is_nhwc("forward.eager_nchw") == [False, False]
 
 
 @pytest.mark.parametrize(
     ("use_case", "mode", "strides"),
     [
-        ("inference", "eager", (784, 1, 28, 1)),
-        ("inference", "eager_nchw", (784, 784, 28, 1)),
-        ("many_models", "loop_eager", (784, 1, 28, 1)),
+        ("inference", "forward.eager", (784, 1, 28, 1)),
+        ("inference", "forward.eager_nchw", (784, 784, 28, 1)),
+        ("many_models", "loop.eager", (784, 1, 28, 1)),
     ],
 )
 def test_images_of_one_channel_have_the_layout_by_their_strides(
@@ -186,8 +195,8 @@ def test_images_of_one_channel_have_the_layout_by_their_strides(
 
 
 def test_a_layout_of_images_is_refused_where_there_are_none() -> None:
-    with pytest.raises(Refused, match="execution mode eager_nchw is for models with convolutions"):
-        build(make_session("torch", "inference", benchmark="text", model="mlp", execution_mode="eager_nchw"))
+    with pytest.raises(Refused, match="execution mode forward.eager_nchw is for models with convolutions"):
+        build(make_session("torch", "inference", benchmark="text", model="mlp", execution_mode="forward.eager_nchw"))
 
 
 # From and to the host.

@@ -125,7 +125,7 @@ def test_a_step_is_lowered_for_the_shapes_of_its_arguments() -> None:
 
 def test_modes_of_a_gpu_are_built_and_lowered() -> None:
     """By the functions that a job uses; nothing is compiled or run."""
-    facts = facts_of(measurement(execution_mode="jit_graph"), OnThisCpu(card("h100")), lower_only=True)
+    facts = facts_of(measurement(execution_mode="step.jit_graph"), OnThisCpu(card("h100")), lower_only=True)
     assert (facts.outcome, facts.reason, facts.program) == ("ok", None, None)
     assert (facts.card, facts.benchmark, facts.use_case, facts.notes) == (
         "h100",
@@ -138,7 +138,7 @@ def test_modes_of_a_gpu_are_built_and_lowered() -> None:
 @pytest.mark.parametrize(
     ("given", "name", "outcome", "reason"),
     [
-        ({"precision": "fp32", "execution_mode": "jit_overlap"}, "h100", "refused", "is for several devices"),
+        ({"precision": "fp32", "execution_mode": "step.overlap"}, "h100", "refused", "is for several devices"),
         ({"batch_size": 100_000}, "h100", "failed", "batch size 100000 is larger than the training set"),
         ({"model": "other"}, "h100", "failed", "other"),
     ],
@@ -165,7 +165,7 @@ def test_several_gpus_are_refused() -> None:
 
 def test_a_request_has_a_line_for_each_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "AbsentGpu", OnThisCpu)
-    asked = [measurement(), measurement(execution_mode="jit_graph")]
+    asked = [measurement(), measurement(execution_mode="step.jit_graph")]
     told: list[str] = []
     monkeypatch.setattr(ahead, "has_cuda_plugin", lambda: True)
     assert answer(Request(card="a100", measurements=asked, lower_only=True), told.append) == 0

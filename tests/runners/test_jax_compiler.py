@@ -12,7 +12,7 @@ import pytest
 from jax import numpy as jnp
 
 from harness.errors import CheckFailed, Refused
-from harness.work.declared import Mode, use_case, use_case_names
+from harness.work.declared import JIT, Formulation, Mode, Run, use_case, use_case_names
 from jax_runner import compiler
 from jax_runner.compiler import compiler_options, jitted, outside_of_graphs, witness_of_graphs
 from jax_runner.device import Device
@@ -31,6 +31,10 @@ OVERLAP = {
 }
 
 
+def mode_of(run: Run) -> Mode:
+    return Mode(written=Formulation(name="step", runs=(run,)), run=run)
+
+
 class WithGpu(Device):
     on_gpu = True  # type: ignore[assignment]
 
@@ -42,17 +46,17 @@ class OnCpu(Device):
 @pytest.mark.parametrize(
     ("name", "mode", "options"),
     [
-        ("train", "jit", {}),
-        ("train", "jit_graph", GRAPH),
-        ("train", "jit_tuned", TUNED),
-        ("train", "jit_tuned_graph", GRAPH | TUNED),
-        ("train", "jit_nchw", {"xla_gpu_force_conv_nchw": True}),
-        ("train", "jit_nhwc", {"xla_gpu_force_conv_nhwc": True}),
-        ("train", "jit_overlap", OVERLAP),
-        ("train", "scan", {}),
-        ("train", "scan_graph", GRAPH),
-        ("many_models", "unrolled", {}),
-        ("many_models", "unrolled_graph", GRAPH | {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}),
+        ("train", "step.jit", {}),
+        ("train", "step.jit_graph", GRAPH),
+        ("train", "step.tuned", TUNED),
+        ("train", "step.tuned_graph", GRAPH | TUNED),
+        ("train", "step.nchw", {"xla_gpu_force_conv_nchw": True}),
+        ("train", "step.nhwc", {"xla_gpu_force_conv_nhwc": True}),
+        ("train", "step.overlap", OVERLAP),
+        ("train", "scan.jit", {}),
+        ("train", "scan.jit_graph", GRAPH),
+        ("many_models", "unrolled.jit", {}),
+        ("many_models", "unrolled.jit_graph", GRAPH | {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}),
     ],
 )
 def test_options_of_a_mode(name: str, mode: str, options: dict[str, Any]) -> None:
@@ -81,14 +85,14 @@ def test_what_this_jaxlib_does_not_know_is_refused(
 ) -> None:
     """Before anything is timed, and with XLA's own words."""
     monkeypatch.setattr(compiler, "IN_GRAPHS", values)
-    mode = Mode(name="new", formulation="step", graph="step", layout=layout)
-    with pytest.raises(Refused, match=f"execution mode new: jaxlib .* does not know it: .*{reason}"):
+    mode = mode_of(Run(name="new", graph="step", layout=layout))
+    with pytest.raises(Refused, match=f"execution mode step.new: jaxlib .* does not know it: .*{reason}"):
         jitted(lambda values: values, mode, WithGpu())
 
 
 def test_options_reach_xla(tmp_path: Path) -> None:
     """By what it dumps of the options that it was given."""
-    step = jitted(lambda values: 2 * values, MODES["train", "jit_tuned_graph"], WithGpu(), donate_argnums=0)
+    step = jitted(lambda values: 2 * values, MODES["train", "step.tuned_graph"], WithGpu(), donate_argnums=0)
     step.lower(jnp.ones(3)).compile(compiler_options={"xla_dump_to": str(tmp_path), "xla_dump_emitter_re": "none"})
     (dump,) = tmp_path.glob("*.debug_options")
     options = dump.read_text()
@@ -101,9 +105,9 @@ def test_options_reach_xla(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "options"),
     [
-        ("train", "jit_tuned_graph", {}),
-        ("per_sample_gradients", "grouped_graph", {"output": "norms"}),
-        ("many_models", "unrolled_graph", {"models": 2}),
+        ("train", "step.tuned_graph", {}),
+        ("per_sample_gradients", "grouped.jit_graph", {"output": "norms"}),
+        ("many_models", "unrolled.jit_graph", {"models": 2}),
     ],
 )
 def test_programs_are_compiled_with_them(
@@ -124,7 +128,7 @@ def test_programs_are_compiled_with_them(
 def test_nothing_is_tried_in_the_parity_gate() -> None:
     device = WithGpu()
     device.tries_algorithms = False
-    plain = Mode(name="jit", formulation="step")
+    plain = mode_of(JIT)
     assert compiler_options(plain, device) == {"xla_gpu_autotune_level": 0}
     device = OnCpu()
     device.tries_algorithms = False
@@ -181,7 +185,7 @@ def test_command_buffers_are_those_of_the_last_dump(
         return right(folder)
 
     monkeypatch.setattr(compiler, "dumped_thunks", with_dumps)
-    witness = witness_of_graphs(lowered, MODES["train", "jit"])
+    witness = witness_of_graphs(lowered, MODES["train", "step.jit"])
     assert witness["command_buffers"] == 2
     assert witness["outside_of_command_buffers"]["kConvolution"] == 1
 
@@ -190,9 +194,11 @@ def test_a_graph_mode_without_graphs_is_never_timed(
     lowered: jax.stages.Lowered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiler, "dumped_thunks", lambda _: "000: kKernel\tx\n001: kConvolution\ty\n")
-    with pytest.raises(CheckFailed, match="execution mode jit_graph: XLA has put nothing of the step into CUDA graphs"):
-        witness_of_graphs(lowered, MODES["train", "jit_graph"])
-    witness = witness_of_graphs(lowered, MODES["train", "jit"])
+    with pytest.raises(
+        CheckFailed, match="execution mode step.jit_graph: XLA has put nothing of the step into CUDA graphs"
+    ):
+        witness_of_graphs(lowered, MODES["train", "step.jit_graph"])
+    witness = witness_of_graphs(lowered, MODES["train", "step.jit"])
     assert witness["command_buffers"] == 0
     assert witness["outside_of_command_buffers"] == {"kKernel": 1, "kConvolution": 1}
 
@@ -202,14 +208,14 @@ def test_one_program_under_two_names_has_one_digest(
 ) -> None:
     """What is computed and how it is started make a program: a graph more, or another factor, is another one."""
 
-    def program(step: jax.stages.Lowered, dump: str, mode: str = "jit") -> str:
+    def program(step: jax.stages.Lowered, dump: str, mode: str = "step.jit") -> str:
         monkeypatch.setattr(compiler, "dumped_thunks", lambda _: dump)
         digest: str = witness_of_graphs(step, MODES["train", mode])["program"]
         return digest
 
     in_graph, plain = "000: kCommandBuffer\n  001: kKernel\tx\n", "001: kKernel\tx\n"
     other = jax.jit(lambda values: 4 * values).lower(np.ones(3, np.float32))
-    assert program(lowered, in_graph) == program(lowered, in_graph, "jit_graph")
+    assert program(lowered, in_graph) == program(lowered, in_graph, "step.jit_graph")
     assert len({program(lowered, in_graph), program(lowered, plain), program(other, plain)}) == 3
 
 
@@ -228,9 +234,11 @@ def test_a_graph_mode_that_leaves_work_outside_is_never_timed(
 ) -> None:
     """As jaxlib 0.10.2 does with convolutions. A plain mode may."""
     monkeypatch.setattr(compiler, "dumped_thunks", lambda _: dump)
-    with pytest.raises(CheckFailed, match=rf"jit_graph: XLA has left work outside .* graphs \({left}\).*Python 3.12"):
-        witness_of_graphs(lowered, MODES["train", "jit_graph"])
-    assert witness_of_graphs(lowered, MODES["train", "jit"])["command_buffers"] == 1
+    with pytest.raises(
+        CheckFailed, match=rf"step.jit_graph: XLA has left work outside .* graphs \({left}\).*Python 3.12"
+    ):
+        witness_of_graphs(lowered, MODES["train", "step.jit_graph"])
+    assert witness_of_graphs(lowered, MODES["train", "step.jit"])["command_buffers"] == 1
 
 
 def test_copies_may_be_outside_of_a_graph(lowered: jax.stages.Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +252,7 @@ def test_copies_may_be_outside_of_a_graph(lowered: jax.stages.Lowered, monkeypat
 006: kAsyncDone
 """
     monkeypatch.setattr(compiler, "dumped_thunks", lambda _: dump)
-    assert witness_of_graphs(lowered, MODES["train", "jit_graph"])["command_buffers"] == 1
+    assert witness_of_graphs(lowered, MODES["train", "step.jit_graph"])["command_buffers"] == 1
 
 
 def test_a_program_of_the_cache_is_compiled_again(lowered: jax.stages.Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,5 +264,5 @@ def test_a_program_of_the_cache_is_compiled_again(lowered: jax.stages.Lowered, m
 
     monkeypatch.setattr(compiler, "dumped_thunks", see)
     for _ in range(2):
-        witness_of_graphs(lowered, MODES["train", "jit"])
+        witness_of_graphs(lowered, MODES["train", "step.jit"])
     assert seen == [True, True]

@@ -38,10 +38,10 @@ def program(mode: str, model: str, precision: Precision, batches: str = "differe
 @pytest.mark.parametrize(
     ("mode", "model", "batches"),
     [
-        ("vmap", "convnet", "different"),
-        ("vmap", "mlp", "same"),
-        ("side_by_side", "convnet", "different"),
-        pytest.param("side_by_side", "convnet", "same", marks=pytest.mark.nightly),
+        ("vmap.jit", "convnet", "different"),
+        ("vmap.jit", "mlp", "same"),
+        ("side_by_side.jit", "convnet", "different"),
+        pytest.param("side_by_side.jit", "convnet", "same", marks=pytest.mark.nightly),
     ],
 )
 def test_gradient_of_the_sum_is_each_models_own(mode: str, model: str, batches: str, precision: Precision) -> None:
@@ -53,7 +53,7 @@ def test_gradient_of_the_sum_is_each_models_own(mode: str, model: str, batches: 
         assert relative_error({name: actual[name]}, {name: value}) < TOLERANCE[precision], name
 
 
-@pytest.mark.parametrize("mode", ["vmap", "side_by_side"])
+@pytest.mark.parametrize("mode", ["vmap.jit", "side_by_side.jit"])
 def test_xla_sees_grouped_weight_gradients(mode: str) -> None:
     """One for each of the four convolutions; forward, and by the images, they are grouped by features."""
     assert batch_groups(program(mode, "convnet", "fp32")) == []
@@ -69,7 +69,7 @@ def batch_groups(of_models: Any) -> list[int]:
 def test_a_step_has_no_more_arrays_unrolled() -> None:
     """What a call costs the host grows with their number."""
     shapes = []
-    for mode in ("vmap", "unrolled"):
+    for mode in ("vmap.jit", "unrolled.jit"):
         own = program(mode, "mlp", "fp32")
         shapes.append([leaf.shape for leaf in jax.tree.leaves((own.state(), own.step()))])
     assert shapes[0] == shapes[1]

@@ -14,7 +14,7 @@ from harness.errors import CheckFailed
 from jax_runner.use_cases import train as module
 from tests.made.sessions import build, make_session
 
-MODES = ("jit", "scan")
+MODES = ("step.jit", "scan.jit")
 SGD = optax.sgd
 
 
@@ -31,7 +31,7 @@ def test_what_is_right_passes(mode: str) -> None:
     program: Any = build(session(mode, weight_decay=0.1))
     first = losses(program)
     errors = [check.error for check in program.check()]
-    assert len(errors) == {"jit": 5, "scan": 6}[mode]
+    assert len(errors) == {"step.jit": 5, "scan.jit": 6}[mode]
     assert max(errors) < 1e-4
     assert losses(program) == pytest.approx(first, rel=1e-6)
 
@@ -50,7 +50,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("mode", ["jit", pytest.param("scan", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("mode", ["step.jit", pytest.param("scan.jit", marks=pytest.mark.nightly)])
 def test_another_optimizer_is_caught(mode: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.optax, "sgd", FAULTS[fault])
     with pytest.raises(CheckFailed, match=r"updates of 2 steps of .* against float64"):
@@ -75,4 +75,4 @@ def test_a_scan_that_repeats_a_batch_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(module.Training, "optimizer_step", wrong)
     with pytest.raises(CheckFailed, match="of 2 scanned steps against float64"):
-        build(session("scan")).check()
+        build(session("scan.jit")).check()

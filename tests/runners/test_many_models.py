@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from harness.errors import CheckFailed, Refused
 from harness.measure import clock
 from harness.plan import Framework
+from harness.work.applies import why_not
 from harness.work.closeness import relative_error
 from harness.work.declared import benchmark
 from harness.work.use_cases import many_models as shared
@@ -40,16 +41,16 @@ DENSE = ("linear", "mlp")
 DEEP = ("mlp", "convnet", "cnn")
 """Those of one layer are in few of the tests."""
 MODES = [
-    ("jax", "vmap"),
-    ("jax", "unrolled"),
-    ("jax", "map"),
-    ("torch", "loop_eager"),
-    ("torch", "batched_eager"),
-    ("torch", "vmap_eager"),
+    ("jax", "vmap.jit"),
+    ("jax", "unrolled.jit"),
+    ("jax", "map.jit"),
+    ("torch", "loop.eager"),
+    ("torch", "batched.eager"),
+    ("torch", "vmap.eager"),
 ]
-DENSE_MODES = [("torch", "conv1d_loop_eager"), ("torch", "grouped_conv1d_eager")]
-CONVOLUTION_MODES = [("jax", "side_by_side"), ("jax", "patches"), ("torch", "patches_eager")]
-OF_A_GPU = ["streams_eager", "loop_eager_graph", "batched_compiled_graph", "vmap_max_autotune"]
+DENSE_MODES = [("torch", "conv1d_loop.eager"), ("torch", "grouped_conv1d.eager")]
+CONVOLUTION_MODES = [("jax", "side_by_side.jit"), ("jax", "patches.jit"), ("torch", "patches.eager")]
+OF_A_GPU = ["streams.eager", "loop.eager_graph", "batched.compiled_graph", "vmap.max_autotune"]
 TRACED = [
     mode.name
     for mode in USE_CASE.modes["torch"]
@@ -67,7 +68,7 @@ CASES = [
     if (model in DEEP and batches == "different")
     or (model == "mlp" and batches == "same")
     or (model == "convnet" and mode.startswith("patches"))
-    or (mode in ("vmap", "batched_eager") and batches == "different")
+    or (mode in ("vmap.jit", "batched.eager") and batches == "different")
 ]
 TIGHT = 1e-9
 """Float64 rounds at 1e-16."""
@@ -107,7 +108,7 @@ def parity(*arguments: Any, **others: Any) -> Numbers:
 @cache
 def alone(model: str, batches: str = "different", rates: str = "separate") -> Numbers:
     """N models trained by themselves, in float64; each from its own seed, at its own rate, on its own batch."""
-    problem = build(session("torch", "loop_eager", model, batches, rates, precision="fp64")).problem
+    problem = build(session("torch", "loop.eager", model, batches, rates, precision="fp64")).problem
     inputs, labels = problem.check_batch()
     of_rates = {"one": [0.1, 0.1, 0.1], "separate": [0.1, 0.1 / 10**0.5, 0.01]}[rates]
     of_models = []
@@ -145,9 +146,9 @@ def assert_equal_model_by_model(actual: Numbers, expected: Numbers, tolerance: f
 def is_nightly(case: tuple[str, ...]) -> bool:
     """XLA compiles these for long. One model has each mode of JAX in any run of the tests."""
     _, mode, model, batches, _ = case
-    if mode in ("side_by_side", "patches"):
+    if mode in ("side_by_side.jit", "patches.jit"):
         return model != "convnet" or batches == "same"
-    return (mode in ("unrolled", "map") and model != "mlp") or (mode == "vmap" and model == "cnn")
+    return (mode in ("unrolled.jit", "map.jit") and model != "mlp") or (mode == "vmap.jit" and model == "cnn")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_dense_layers_take_images_too() -> None:
 @pytest.mark.nightly
 def test_by_inductor_too() -> None:
     """One mode, as that takes a while; separate rates, which stacked models compile as well."""
-    assert_equal_model_by_model(parity("torch", "batched_compiled", "mlp", precision="fp64"), alone("mlp"), TIGHT)
+    assert_equal_model_by_model(parity("torch", "batched.compiled", "mlp", precision="fp64"), alone("mlp"), TIGHT)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_every_mode_is_as_if_alone(mode: str, monkeypatch: pytest.MonkeyPatch) -
     assert_equal_model_by_model(parity("torch", mode, model, precision="fp64"), alone(model), TIGHT)
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched_eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap.jit"), ("torch", "batched.eager")])
 def test_in_float32_as_they_are_timed(framework: Framework, mode: str) -> None:
     assert_equal_model_by_model(parity(framework, mode, "cnn"), alone("cnn"), SINGLE)
 
@@ -229,7 +230,7 @@ def test_outputs_without_training_are_those_of_models_alone(
     assert (program.phases(), program.construction()) == ([], [])
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "loop_eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap.jit"), ("torch", "loop.eager")])
 def test_a_forward_step_changes_no_weight(framework: Framework, mode: str) -> None:
     program = build(forward(framework, mode, "mlp", precision="fp64"))
     first = program.parity()["outputs"]
@@ -238,7 +239,7 @@ def test_a_forward_step_changes_no_weight(framework: Framework, mode: str) -> No
     np.testing.assert_array_equal(program.parity()["outputs"], first)
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "loop_eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap.jit"), ("torch", "loop.eager")])
 def test_wrong_outputs_are_found(framework: Framework, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models with each other's outputs."""
     program = build(forward(framework, mode, "mlp"))
@@ -249,18 +250,21 @@ def test_wrong_outputs_are_found(framework: Framework, mode: str, monkeypatch: p
 
 
 def test_what_trains_only_does_not_go_with_it() -> None:
+    synthetic = benchmark("synthetic")
+    makes_sense = lambda mode, options: (  # noqa: E731
+        why_not(USE_CASE, synthetic, synthetic.model("convnet"), mode, "fp32", options, 1) is None
+    )
     options = {"work": "forward", "learning_rates": "one"}
-    model = benchmark("synthetic").model("convnet")
     left_out = {
         mode.formulation
         for modes in USE_CASE.modes.values()
         for mode in modes
-        if not USE_CASE.goes_with(mode, model, options)
+        if makes_sense(mode, options | {"work": "training_step"}) and not makes_sense(mode, options)
     }
     assert left_out == {"grad_of_vmap", "grad_of_side_by_side", "streams"}
-    vmap = USE_CASE.mode("jax", "vmap")
-    assert not USE_CASE.goes_with(vmap, model, options | {"learning_rates": "separate"})
-    assert USE_CASE.goes_with(vmap, model, {"learning_rates": "separate"})
+    vmap = USE_CASE.mode("jax", "vmap.jit")
+    assert not makes_sense(vmap, options | {"learning_rates": "separate"})
+    assert makes_sense(vmap, {"learning_rates": "separate"})
 
 
 # Streams, without a GPU: stand-ins that write down who waits for whom.
@@ -283,7 +287,7 @@ def test_a_compiled_backward_pass_waits_for_its_streams_and_they_for_what_came_b
     names = iter(("a", "b"))
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: Stream(next(names), events))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("main", events))
-    program: Any = build(session("torch", f"loop_{run_as}", "linear", rates="one", models=2))
+    program: Any = build(session("torch", f"loop.{run_as}", "linear", rates="one", models=2))
     problem = program.problem
     program.formulation = StreamedModels(problem.make_model, problem.task, 2, problem.shared, problem.device)
     weight = torch.ones((), requires_grad=True)
@@ -298,7 +302,7 @@ def test_a_compiled_backward_pass_waits_for_its_streams_and_they_for_what_came_b
 # The run
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap"), ("torch", "batched_eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "vmap.jit"), ("torch", "batched.eager")])
 def test_result_counts_all_models_and_holds_the_phases(framework: Framework, mode: str) -> None:
     result = measure(session(framework, mode, "linear", "different", "one"))
     assert result.blocks.samples_per_step == COUNT * BATCH_SIZE
@@ -312,7 +316,7 @@ def test_result_counts_all_models_and_holds_the_phases(framework: Framework, mod
     assert all(0 < check.error < 1e-4 for check in result.checks)
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "unrolled"), ("torch", "loop_eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "unrolled.jit"), ("torch", "loop.eager")])
 def test_a_wrong_step_is_found_and_never_timed(
     framework: Framework, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,13 +343,13 @@ def test_a_wrong_step_is_found_and_never_timed(
 @pytest.mark.parametrize(
     ("framework", "mode"),
     [
-        ("jax", "vmap"),
-        ("jax", "side_by_side"),
-        ("jax", "unrolled"),
-        ("jax", "patches"),
-        ("torch", "loop_eager"),
-        ("torch", "batched_eager"),
-        ("torch", "patches_eager"),
+        ("jax", "vmap.jit"),
+        ("jax", "side_by_side.jit"),
+        ("jax", "unrolled.jit"),
+        ("jax", "patches.jit"),
+        ("torch", "loop.eager"),
+        ("torch", "batched.eager"),
+        ("torch", "patches.eager"),
     ],
 )
 def test_drawn_batches_have_the_layout_of_given_ones(framework: Framework, mode: str) -> None:
@@ -374,22 +378,6 @@ def layout(program: Any) -> list[Any]:
     return [(leaf.shape, str(leaf.dtype), leaf.stride() if isinstance(leaf, torch.Tensor) else None) for leaf in leaves]
 
 
-@pytest.mark.parametrize("mode", ["conv1d_loop_eager", "grouped_conv1d_eager", "grouped_conv1d_compiled"])
-def test_conv1d_is_refused_for_convolutions(mode: str) -> None:
-    own = session("torch", mode, "convnet")
-    with pytest.raises(Refused, match="is for models of dense layers only"):
-        build(own)
-
-
-@pytest.mark.parametrize(
-    ("framework", "mode"), [("jax", "side_by_side"), ("jax", "patches"), ("torch", "patches_eager")]
-)
-def test_what_is_about_convolutions_is_refused_without(framework: Framework, mode: str) -> None:
-    own = session(framework, mode, "mlp")
-    with pytest.raises(Refused, match="is for models (with convolutions|that begin with a convolution)"):
-        build(own)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="these modes run on a GPU")
 @pytest.mark.parametrize("mode", OF_A_GPU)
 def test_modes_of_a_gpu_are_refused_on_a_cpu(mode: str) -> None:
@@ -407,7 +395,7 @@ def test_modes_of_a_gpu_are_the_models_alone(mode: str) -> None:
 
 @pytest.mark.parametrize("batches", ["different", "same"])
 @pytest.mark.parametrize(
-    ("framework", "mode"), [("jax", "vmap"), ("torch", "batched_eager"), ("torch", "grouped_conv1d_eager")]
+    ("framework", "mode"), [("jax", "vmap.jit"), ("torch", "batched.eager"), ("torch", "grouped_conv1d.eager")]
 )
 def test_one_model_alone_is_no_special_case(framework: Framework, mode: str, batches: str) -> None:
     """With N = 1, side by side and one for all have the same shape. The batch of one model has the first numbers of the

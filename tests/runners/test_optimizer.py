@@ -167,7 +167,7 @@ def require_same(ours: Numbers, theirs: Numbers) -> None:
         assert relative_error({name: ours[name]}, {name: value}) < TOLERANCE, name
 
 
-@pytest.mark.parametrize("mode", ["jit", "scan"])
+@pytest.mark.parametrize("mode", ["step.jit", "scan.jit"])
 def test_same_numbers_on_both_sides(mode: str) -> None:
     theirs = recipe_numbers("torch")
     require_same(recipe_numbers("jax", mode), theirs)
@@ -176,14 +176,14 @@ def test_same_numbers_on_both_sides(mode: str) -> None:
     assert sum(name.startswith("second_moments/") for name in theirs) == 5
 
 
-@pytest.mark.parametrize("mode", ["compiled", "eager_graph", "compiled_graph", "epoch_graph"])
+@pytest.mark.parametrize("mode", ["step.compiled", "step.eager_graph", "step.compiled_graph", "epoch.compiled_graph"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures them as they are")
 def test_same_numbers_in_graphs(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six steps in the graph of an epoch; of it, the losses of both epochs, twice."""
     only_trace(monkeypatch)
     allow_captures(monkeypatch)
     program: Any = build(small_session("torch", mode))
-    if mode != "epoch_graph":
+    if mode != "epoch.compiled_graph":
         require_same(dict(program.parity()), recipe_numbers("torch"))
         return
     plain: Any = build(small_session("torch"))
@@ -194,7 +194,9 @@ def test_same_numbers_in_graphs(mode: str, monkeypatch: pytest.MonkeyPatch) -> N
         np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "jit"), ("torch", "eager"), ("torch", "eager_graph")])
+@pytest.mark.parametrize(
+    ("framework", "mode"), [("jax", "step.jit"), ("torch", "step.eager"), ("torch", "step.eager_graph")]
+)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures graphs as they are")
 def test_reset_forgets_moments_and_steps(framework: Framework, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the same memory, for PyTorch."""
@@ -277,7 +279,7 @@ def test_an_epoch_of_fewer_steps(framework: Framework) -> None:
     assert program.steps.rates[-1] == pytest.approx(0.01 * (1 + np.cos(0.9 * np.pi)) / 2)
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "jit"), ("jax", "scan"), ("torch", "eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "step.jit"), ("jax", "scan.jit"), ("torch", "step.eager")])
 def test_a_measurement_of_shorter_epochs(framework: Framework, mode: str) -> None:
     """The protocol makes as many steps, and evaluates the first 20 samples."""
     session = small_session(framework, mode)
@@ -291,4 +293,4 @@ def test_a_measurement_of_shorter_epochs(framework: Framework, mode: str) -> Non
         assert point.train_loss == pytest.approx(losses.mean(), rel=TOLERANCE)
         assert point.test_loss == pytest.approx(plain.evaluate().loss, rel=TOLERANCE)
     assert result.blocks is not None
-    assert result.blocks.steps_per_call == (6 if mode == "scan" else 1)
+    assert result.blocks.steps_per_call == (6 if mode == "scan.jit" else 1)

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.plan import Framework
+from harness.work.applies import why_not
+from harness.work.benchmarks.mnist import BENCHMARK as MNIST
 from harness.work.closeness import relative_error
-from harness.work.declared import Model
 from harness.work.use_cases.per_sample_gradients import USE_CASE
 from jax_runner.use_cases import per_sample_gradients as jax_use_case
 from tests.made.captures import allow_captures, only_trace
@@ -35,7 +36,7 @@ CLIP_NORM = 80.0
 CHUNK_SIZE, BATCH_SIZE = 3, 7
 """Two chunks and a rest of one."""
 TOLERANCE = 1e-9
-PLAIN_MODE: dict[Framework, str] = {"jax": "vmap", "torch": "vmap_eager"}
+PLAIN_MODE: dict[Framework, str] = {"jax": "vmap.jit", "torch": "vmap.eager"}
 MODULES: dict[str, Any] = {"jax": jax_use_case, "torch": torch_use_case}
 
 
@@ -43,7 +44,7 @@ MODES = [
     (framework, mode.name)
     for framework in PLAIN_MODE
     for mode in USE_CASE.modes[framework]
-    if not mode.process_per_node
+    if not mode.run.process_per_node
     and mode.formulation != "batch"
     and mode.run_as != "max_autotune"
     and (framework == "torch" or mode.graph == "none")
@@ -54,7 +55,7 @@ BY_DAY = [
     for case in MODES
 ]
 """By day chunks are those of other formulations, and what a graph would capture is compiled or captured, not both."""
-BATCH_MODES = [("jax", "batch"), *(("torch", f"batch_{way}") for way in ("eager", "eager_graph", "compiled_graph"))]
+BATCH_MODES = [("jax", "batch.jit"), *(("torch", f"batch.{run}") for run in ("eager", "eager_graph", "compiled_graph"))]
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_mode_is_the_loop(framework: Framework, mode: str) -> None:
     declared = USE_CASE.mode(framework, mode)
     traced = framework == "torch" and declared.run_as != "eager"
     for output in ("clipped_sum",) if traced else ("norms", "full", "clipped_sum"):
-        if USE_CASE.goes_with(declared, Model(name="cnn"), {"output": output}):
+        if why_not(USE_CASE, MNIST, MNIST.model("cnn"), declared, "fp32", {"output": output}, 1) is None:
             assert relative_error(compute(framework, mode, output), expected(output)) < TOLERANCE, output
 
 
@@ -131,7 +132,7 @@ def test_batch_gradient_is_the_mean_of_the_loop(framework: Framework, mode: str)
 @pytest.mark.parametrize("output", ["full", "clipped_sum"])
 @pytest.mark.parametrize("framework", PLAIN_MODE)
 def test_chunks_without_a_rest_and_a_rest_alone(framework: Framework, output: str) -> None:
-    mode = {"jax": "chunked", "torch": "chunked_eager"}[framework]
+    mode = {"jax": "chunked.jit", "torch": "chunked.eager"}[framework]
     for batch_size in (2 * CHUNK_SIZE, CHUNK_SIZE - 1):
         actual = compute(framework, mode, output, batch_size)
         assert relative_error(actual, expected(output, batch_size)) < TOLERANCE, batch_size
@@ -140,9 +141,9 @@ def test_chunks_without_a_rest_and_a_rest_alone(framework: Framework, output: st
 @pytest.mark.parametrize(
     ("framework", "mode"),
     [
-        ("jax", "vmap"),
-        *(pytest.param("jax", mode, marks=pytest.mark.nightly) for mode in ("outer_product", "grouped")),
-        *(("torch", mode) for mode in ("vmap_eager", "outer_product_eager")),
+        ("jax", "vmap.jit"),
+        *(pytest.param("jax", mode, marks=pytest.mark.nightly) for mode in ("outer_product.jit", "grouped.jit")),
+        *(("torch", mode) for mode in ("vmap.eager", "outer_product.eager")),
     ],
 )
 def test_cifar10_network_too(framework: Framework, mode: str) -> None:
@@ -196,10 +197,10 @@ def test_clip_factor_by_hand(framework: str, array: Callable[[Any], Any]) -> Non
 @pytest.mark.parametrize(
     ("framework", "mode", "output"),
     [
-        ("jax", "vmap", "full"),
-        ("jax", "grouped", "clipped_sum"),
-        ("torch", "vmap_eager", "clipped_sum"),
-        pytest.param("torch", "outer_product_compiled", "full", marks=pytest.mark.nightly),
+        ("jax", "vmap.jit", "full"),
+        ("jax", "grouped.jit", "clipped_sum"),
+        ("torch", "vmap.eager", "clipped_sum"),
+        pytest.param("torch", "outer_product.compiled", "full", marks=pytest.mark.nightly),
     ],
 )
 def test_whole_use_case_passes_its_check(framework: Framework, mode: str, output: str) -> None:

@@ -3,9 +3,9 @@
 A new use case, mode, benchmark or model is here as soon as it is declared.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -15,13 +15,14 @@ import torch
 from harness.errors import Refused
 from harness.measure.program import Program, Trains
 from harness.plan import Framework
-from harness.work.declared import Mode, benchmark, benchmark_names, use_case, use_case_names
+from harness.work.applies import why_not
+from harness.work.declared import Mode, benchmark, use_case, use_case_names
 from harness.work.weights import RUNNING_STATISTICS, initial_weight
-from tests.gpu.cases import combinations
+from tests.gpu.cases import PRECISIONS, combinations
+from tests.made.applies import MODELS
 from tests.made.sessions import PROTOCOL, build, make_session
 
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
-MODELS = [(name, model.name) for name in benchmark_names() for model in benchmark(name).models]
 PARAMETERS = {
     ("mnist", "cnn"): 26_010,
     ("cifar10", "cnn"): 605_226,
@@ -49,47 +50,45 @@ def declared_modes() -> Iterator[Any]:
         for framework in FRAMEWORKS:
             seen: set[Any] = set()
             for mode in use_case(name).modes[framework]:
-                way = replace(mode, name="", formulation="", is_loop=False)
-                marks = pytest.mark.nightly if {mode.formulation, way} <= seen else ()
-                seen |= {mode.formulation, way}
+                marks = pytest.mark.nightly if {mode.written, mode.run} <= seen else ()
+                seen |= {mode.written, mode.run}
                 yield pytest.param(framework, name, mode, marks=marks, id=f"{framework}-{name}-{mode.name}")
 
 
 @pytest.mark.parametrize(("framework", "name", "mode"), list(declared_modes()))
 def test_every_declared_mode_is_built(framework: Framework, name: str, mode: Mode) -> None:
-    """Of some model that the use case takes, a program for one device; else the mode is refused for what this machine
-    lacks."""
-    smallest_first = sorted(MODELS, key=lambda names: PARAMETERS.get(names, math.inf))
-    for data, model in (names for names in smallest_first if takes(name, mode, *names)):
-        session = make_session(framework, name, benchmark=data, model=model, execution_mode=mode.name)
-        try:
-            program = build(session)
-        except Refused as refused:
-            if any(words in str(refused) for words in MISSING):
-                return
-            continue  # of the model
-        assert isinstance(program, Program)
-        assert isinstance(program, Trains) == (name == "train")
-        assert not program.communicates
-        assert not build(session, joined=False).communicates
-        assert program.samples_per_step % 8 == 0
+    """Of the smallest model that it makes sense for, a program for one device; else the mode is refused for what this
+    machine lacks."""
+    try:
+        session = make_session(framework, name, execution_mode=mode.name, **what_it_can_do(name, mode))
+        program = build(session)
+    except Refused as refused:
+        assert any(words in str(refused) for words in MISSING), refused
         return
-    pytest.fail("no model can be built")
+    assert isinstance(program, Program)
+    assert isinstance(program, Trains) == (name == "train")
+    assert not program.communicates
+    assert not build(session, joined=False).communicates
+    assert program.samples_per_step % 8 == 0
 
 
-def takes(name: str, mode: Mode, data: str, model: str) -> bool:
-    """With some options."""
-    declared, of_model = use_case(name), benchmark(data).model(model)
-    can_be = any(declared.goes_with(mode, of_model, options) for options in combinations(declared.options))
-    return can_be and declared.refuses(benchmark(data), of_model) is None
+def what_it_can_do(name: str, mode: Mode) -> dict[str, Any]:
+    declared, devices = use_case(name), max(mode.written.min_devices, mode.run.min_devices)
+    smallest_first = sorted(MODELS, key=lambda names: PARAMETERS.get(names, math.inf))
+    every = itertools.product(smallest_first, PRECISIONS, combinations(declared.options))
+    return next(
+        {"benchmark": data, "model": model, "precision": precision, "options": options}
+        for (data, model), precision, options in every
+        if why_not(declared, benchmark(data), benchmark(data).model(model), mode, precision, options, devices) is None
+    )
 
 
 @pytest.mark.parametrize("name", use_case_names())
 def test_step_does_what_both_sides_count(name: str) -> None:
-    """One call of each framework's first mode, and what the programs say of themselves."""
+    """One call of each framework's plain mode, and what the programs say of themselves."""
     said = []
     for framework in FRAMEWORKS:
-        program = build(make_session(framework, name, execution_mode=use_case(name).modes[framework][0].name))
+        program = build(make_session(framework, name))
         program.session.device.wait((program.step(), program.state()))
         said.append((program.samples_per_step, program.steps_per_call, program.parameter_count, program.details))
     assert said[0] == said[1]

@@ -33,11 +33,11 @@ from tests.runners.one_rank import Numbers
 from torch_runner.several_devices import with_averaged_gradients
 
 FRAMEWORKS = ["jax", "torch"]
-PLAIN_MODE = {"jax": "vmap", "torch": "vmap_eager"}
-BATCH_MODE = {"jax": "batch", "torch": "batch_eager"}
-OUTER_PRODUCT = {"jax": "outer_product", "torch": "outer_product_eager"}
-PROCESS_PER_NODE = {"train": "jit_process_per_node", "per_sample_gradients": "vmap_process_per_node"}
-CHUNKED = {"jax": "chunked", "torch": "chunked_eager"}
+PLAIN_MODE = {"jax": "vmap.jit", "torch": "vmap.eager"}
+BATCH_MODE = {"jax": "batch.jit", "torch": "batch.eager"}
+OUTER_PRODUCT = {"jax": "outer_product.jit", "torch": "outer_product.eager"}
+PROCESS_PER_NODE = {"train": "step.process_per_node", "per_sample_gradients": "vmap.process_per_node"}
+CHUNKED = {"jax": "chunked.jit", "torch": "chunked.eager"}
 TOLERANCE = 1e-9
 """Sums round at 1e-16."""
 CLIP_NORM = 80.0
@@ -87,7 +87,7 @@ def tasks_of(framework: str) -> Tasks:
         "train-apart": train("parity_apart"),
         "train-collectives": train("collectives"),
         "train-whole": train("whole", batch_size=16),
-        "train-whole_step": train("parity", execution_mode={"jax": "scan", "torch": "compiled"}[framework]),
+        "train-whole_step": train("parity", execution_mode={"jax": "scan.jit", "torch": "step.compiled"}[framework]),
         "unchecked": train("check_of_the_control"),
         "missing_tap": train(
             "check_with_a_missing_tap", benchmark="mnist", model="cnn", batch_size=2, precision="fp32"
@@ -105,10 +105,10 @@ def tasks_of(framework: str) -> Tasks:
             tasks[f"{name}-collectives"] = gradients("collectives", mode, output)
     tasks["adamw"] = train("parity", **ADAMW)
     if framework == "torch":
-        tasks["adamw-flat"] = train("parity", execution_mode="flat_eager", **ADAMW)
-        tasks["train-flat"] = train("parity", execution_mode="flat_eager")
+        tasks["adamw-flat"] = train("parity", execution_mode="flat.eager", **ADAMW)
+        tasks["train-flat"] = train("parity", execution_mode="flat.eager")
         network = {"benchmark": "cifar10", "model": "cnn", "batch_size": 2, "precision": "fp32"}
-        tasks["graphs"] = train("graphs_in_step", execution_mode="compiled", **network)
+        tasks["graphs"] = train("graphs_in_step", execution_mode="step.compiled", **network)
     for own_framework, output in WHOLE_GRADIENTS:
         if own_framework == framework:
             tasks[f"{output}-whole"] = gradients("whole", PLAIN_MODE[framework], output)
@@ -260,7 +260,7 @@ def test_compiled_training_on_two_devices(found: Found, framework: str) -> None:
 
 @pytest.mark.nightly
 def test_inductor_inside_data_parallel(tmp_path: Path) -> None:
-    tasks = {"train": train("parity", execution_mode="compiled") | {"by_inductor": True}}
+    tasks = {"train": train("parity", execution_mode="step.compiled") | {"by_inductor": True}}
     for rank in ranks_of("torch", tasks, tmp_path)("train"):
         require_same(rank, alone("torch", "train"))
 
@@ -478,15 +478,16 @@ def test_whole_use_cases_in_one_process(one_process: Callable[[str], Numbers]) -
         "batch_norm": "local",
         "processes": 1,
         "devices_per_process": 2,
-        "one_device_mode": "jit",
+        "one_device_mode": "step.jit",
     }
     per_sample = one_process("clipped_sum-whole")
     require_checked(per_sample, "clipped_sum")
-    assert json.loads(str(per_sample["details"]))["one_device_mode"] == "vmap"
+    assert json.loads(str(per_sample["details"]))["one_device_mode"] == "vmap.jit"
 
 
 @pytest.mark.parametrize("use_case", ["train", "per_sample_gradients"])
 def test_one_process_per_node_is_refused_on_one_device(use_case: str) -> None:
-    for world in (World(), World(size=2, coordinator="127.0.0.1:1")):  # the second has two nodes with one device each
-        with pytest.raises(Refused, match="one process for all devices of a node is for nodes with several"):
+    two_nodes = World(size=2, coordinator="127.0.0.1:1")  # of one device each
+    for world, words in ((World(), "is for several devices"), (two_nodes, "is for nodes with several")):
+        with pytest.raises(Refused, match=words):
             build(make_session("jax", use_case, execution_mode=PROCESS_PER_NODE[use_case], world=world))

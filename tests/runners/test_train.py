@@ -33,7 +33,9 @@ MODULES: dict[Framework, Any] = {"jax": jax_train, "torch": torch_train}
 OF_A_GPU = [
     mode.name
     for mode in USE_CASE.modes["torch"]
-    if (mode.graph != "none" or mode.run_as == "max_autotune") and mode.formulation != "flat"
+    if (mode.graph != "none" or mode.run_as == "max_autotune")
+    and not mode.written.needs
+    and mode.written.min_devices == 1
 ]
 """Modes that only a GPU can run."""
 
@@ -91,7 +93,7 @@ def test_same_numbers_on_both_sides(benchmark: str, model: str) -> None:
 @pytest.mark.parametrize(
     ("benchmark", "model"), [("text", "mlp"), pytest.param("mnist", "cnn", marks=pytest.mark.nightly)]
 )
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "scan"), ("torch", "compiled")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "scan.jit"), ("torch", "step.compiled")])
 def test_same_numbers_in_every_mode(framework: Framework, mode: str, benchmark: str, model: str) -> None:
     """By XLA and by Inductor itself."""
     require_same(trained(framework, benchmark, model, mode), trained("torch", benchmark, model))
@@ -139,7 +141,7 @@ def whole_run(framework: Framework, mode: str = "") -> list[EpochPoint]:
     result = measure(of_the_first(120, session))
     assert result.recompiles == 0
     assert result.blocks is not None
-    assert result.blocks.steps_per_call == (7 if mode in ("scan", "epoch_graph") else 1)  # 120 // 16
+    assert result.blocks.steps_per_call == (7 if mode in ("scan.jit", "epoch.compiled_graph") else 1)  # 120 // 16
     assert result.blocks_alone is None
     return result.epochs
 
@@ -154,14 +156,14 @@ def require_same_course(framework: Framework, mode: str) -> None:
     assert epochs[1].train_loss < epochs[0].train_loss
 
 
-@pytest.mark.parametrize("mode", ["jit", pytest.param("scan", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("mode", ["step.jit", pytest.param("scan.jit", marks=pytest.mark.nightly)])
 def test_whole_use_case_learns_the_same_on_both_sides(mode: str) -> None:
     """Same batches in the same order, both epochs from the initial weights: whatever was timed before left no trace."""
     require_same_course("jax", mode)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="runs on a GPU as it is")
-@pytest.mark.parametrize("mode", ["eager_graph", "epoch_graph"])
+@pytest.mark.parametrize("mode", ["step.eager_graph", "epoch.compiled_graph"])
 def test_whole_use_case_with_the_step_of_a_cuda_graph(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU the step runs uncaptured; its batches, its reset and its losses must be those of eager. The order of 14
     batches begins again and again while it is timed."""
@@ -184,17 +186,17 @@ def test_modes_of_a_gpu_are_refused_on_a_cpu(mode: str) -> None:
         build(make_session("torch", "train", execution_mode=mode))
 
 
-@pytest.mark.parametrize("mode", ["reduce_overhead", "compiled_graph", "epoch_graph"])
+@pytest.mark.parametrize("mode", ["step.reduce_overhead", "step.compiled_graph", "epoch.compiled_graph"])
 def test_graphs_of_one_gpu_are_refused_on_several(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     allow_captures(monkeypatch)
     world = World(size=2, coordinator="127.0.0.1:1")
-    with pytest.raises(Refused, match=f"{mode} is for one GPU.*For several there is flat_compiled_graph"):
+    with pytest.raises(Refused, match="on several devices cannot be captured as a CUDA graph"):
         build(make_session("torch", "train", execution_mode=mode, world=world))
 
 
-@pytest.mark.parametrize("mode", ["compiled_unsplit", "flat_eager"])
+@pytest.mark.parametrize("mode", ["unsplit.compiled", "flat.eager"])
 def test_modes_of_several_devices_are_refused_on_one(mode: str) -> None:
-    with pytest.raises(Refused, match=f"{mode} is for several devices; on one it would be (compiled|eager)"):
+    with pytest.raises(Refused, match=f"{mode}: (unsplit|flat) is for several devices"):
         build(make_session("torch", "train", execution_mode=mode))
 
 
@@ -292,7 +294,7 @@ def test_timed_step_gets_and_returns_plain_containers() -> None:
     assert not is_plain(nnx.state(program.model))
 
 
-@pytest.mark.parametrize("mode", ["jit", "scan"])
+@pytest.mark.parametrize("mode", ["step.jit", "scan.jit"])
 def test_jax_state_lies_as_xla_wants_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same training, from each reset to the evaluation, and the check passes."""
     session = make_session("jax", "train", precision="fp64", execution_mode=mode)

@@ -67,10 +67,10 @@ def test_the_recipe_is_the_same_on_both_sides() -> None:
 
 
 def test_the_recipe_in_a_scan() -> None:
-    require_same(recipe_numbers("jax", "scan"), recipe_numbers("torch"))
+    require_same(recipe_numbers("jax", "scan.jit"), recipe_numbers("torch"))
 
 
-@pytest.mark.parametrize("mode", ["compiled", "eager_graph", "compiled_graph", "epoch_graph"])
+@pytest.mark.parametrize("mode", ["step.compiled", "step.eager_graph", "step.compiled_graph", "epoch.compiled_graph"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures them as they are")
 def test_the_recipe_in_graphs(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates and crops come from the device's own count. Of an epoch's graph, one step at a time."""
@@ -78,7 +78,7 @@ def test_the_recipe_in_graphs(mode: str, monkeypatch: pytest.MonkeyPatch) -> Non
     allow_captures(monkeypatch)
     session = small_session("torch", execution_mode=mode, **RECIPE)
     program: Any = build(session)
-    if mode == "epoch_graph":
+    if mode == "epoch.compiled_graph":
         program.reset()
         losses = program.losses([program.kept(program.step()) for _ in range(2)])
         expected: Any = build(small_session("torch", **RECIPE))
@@ -226,19 +226,19 @@ FIVE_STEPS = 5 * BATCH_SIZE * SAMPLE_BYTES
 @pytest.mark.parametrize(
     ("framework", "mode"),
     [
-        pytest.param("jax", "jit", marks=pytest.mark.nightly),
-        ("jax", "scan"),
-        ("torch", "eager"),
-        ("torch", "eager_graph"),
+        pytest.param("jax", "step.jit", marks=pytest.mark.nightly),
+        ("jax", "scan.jit"),
+        ("torch", "step.eager"),
+        ("torch", "step.eager_graph"),
     ],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures graphs as they are")
 def test_a_training_set_in_chunks_gives_the_same_losses(framework: Framework, mode: str) -> None:
     """Exactly; an epoch's calls of 4 steps are those of `scan`. The time of the copies is told and not added."""
-    whole = course(framework, "jit" if mode == "scan" else mode, None)
+    whole = course(framework, "step.jit" if mode == "scan.jit" else mode, None)
     cut = course(framework, mode, FIVE_STEPS)
     for ours, theirs in zip(cut, whole, strict=True):
-        if mode == "scan":  # another program
+        if mode == "scan.jit":  # another program
             assert ours.train_loss == pytest.approx(theirs.train_loss, rel=TOLERANCE)
             assert ours.test_loss == pytest.approx(theirs.test_loss, rel=TOLERANCE)
         else:
@@ -248,7 +248,9 @@ def test_a_training_set_in_chunks_gives_the_same_losses(framework: Framework, mo
 
 
 def test_chunks_are_the_same_on_both_sides() -> None:
-    for ours, theirs in zip(course("jax", "jit", FIVE_STEPS), course("torch", "eager", FIVE_STEPS), strict=True):
+    for ours, theirs in zip(
+        course("jax", "step.jit", FIVE_STEPS), course("torch", "step.eager", FIVE_STEPS), strict=True
+    ):
         assert ours.train_loss == pytest.approx(theirs.train_loss, rel=TOLERANCE)
 
 
@@ -287,5 +289,5 @@ def test_check_and_gate_of_a_chunk(framework: Framework, monkeypatch: pytest.Mon
 def test_a_scan_of_one_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """7 steps in an epoch, of which a chunk holds 5."""
     monkeypatch.setattr(chunks, "CHUNK_BYTES", FIVE_STEPS)
-    with pytest.raises(Refused, match="scan needs an epoch of steps that 2 to 5 divide, as many as a chunk"):
-        build(small_session("jax", train=84, execution_mode="scan"))
+    with pytest.raises(Refused, match="scan.jit needs an epoch of steps that 2 to 5 divide, as many as a chunk"):
+        build(small_session("jax", train=84, execution_mode="scan.jit"))

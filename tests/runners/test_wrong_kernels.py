@@ -14,39 +14,44 @@ from tests.made.sessions import build, make_session
 from tests.made.wrong_kernels import one_tap_left_out
 
 CASES = [
-    ("jax", "train", "jit", {}),
-    ("jax", "train", "scan", {}),
-    ("torch", "train", "eager", {}),
-    ("torch", "train", "eager_graph", {}),
-    ("torch", "train", "epoch_graph", {}),
+    ("jax", "train", "step.jit", {}),
+    ("jax", "train", "scan.jit", {}),
+    ("torch", "train", "step.eager", {}),
+    ("torch", "train", "step.eager_graph", {}),
+    ("torch", "train", "epoch.compiled_graph", {}),
     *(
         (framework, "per_sample_gradients", mode, {"output": output})
         for framework, mode, output in [
-            ("jax", "batch", "batch_gradient"),
-            ("jax", "vmap", "norms"),
-            ("jax", "outer_product", "full"),
-            ("torch", "batch_eager", "batch_gradient"),
-            ("torch", "vmap_eager", "norms"),
-            ("torch", "vmap_eager_graph", "clipped_sum"),
-            ("torch", "outer_product_eager", "full"),
+            ("jax", "batch.jit", "batch_gradient"),
+            ("jax", "vmap.jit", "norms"),
+            ("jax", "outer_product.jit", "full"),
+            ("torch", "batch.eager", "batch_gradient"),
+            ("torch", "vmap.eager", "norms"),
+            ("torch", "vmap.eager_graph", "clipped_sum"),
+            ("torch", "outer_product.eager", "full"),
         ]
     ),
     *(
         (framework, "inference", mode, {"inputs": inputs})
-        for framework, mode in [("jax", "jit"), ("torch", "eager"), ("torch", "eager_graph"), ("torch", "eager_nchw")]
+        for framework, mode in [
+            ("jax", "forward.jit"),
+            ("torch", "forward.eager"),
+            ("torch", "forward.eager_graph"),
+            ("torch", "forward.eager_nchw"),
+        ]
         for inputs in ("on_device", "on_host")
     ),
-    ("jax", "many_models", "vmap", {"models": 3}),
-    ("jax", "many_models", "unrolled", {"models": 3}),
-    ("torch", "many_models", "loop_eager", {"models": 3}),
-    ("torch", "many_models", "batched_eager_graph", {"models": 3}),
+    ("jax", "many_models", "vmap.jit", {"models": 3}),
+    ("jax", "many_models", "unrolled.jit", {"models": 3}),
+    ("torch", "many_models", "loop.eager", {"models": 3}),
+    ("torch", "many_models", "batched.eager_graph", {"models": 3}),
 ]
 
 
 @pytest.mark.parametrize(
     ("framework", "use_case", "mode", "options"),
     [
-        pytest.param(*case, marks=pytest.mark.nightly if case[2] in ("epoch_graph", "unrolled") else ())
+        pytest.param(*case, marks=pytest.mark.nightly if case[2] in ("epoch.compiled_graph", "unrolled.jit") else ())
         for case in CASES
     ],
 )
@@ -55,7 +60,7 @@ def test_a_missing_tap_is_caught(
 ) -> None:
     if framework == "torch":
         allow_captures(monkeypatch)
-    batch_size = 192 if mode == "epoch_graph" else 8  # 8 steps an epoch, all of them in the graph
+    batch_size = 192 if mode == "epoch.compiled_graph" else 8  # 8 steps an epoch, all of them in the graph
     session = make_session(framework, use_case, batch_size=batch_size, execution_mode=mode, options=options)
     build(session).check()
     with one_tap_left_out(framework):

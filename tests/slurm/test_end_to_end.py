@@ -32,11 +32,11 @@ def repository(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path
     root = tmp_path_factory.mktemp("repository")
     copy_repository(root)
     config = root / "experiments.yaml"
-    quick_modes = re.compile(
-        r"(\n    3:\n      batch_sizes: \[64\]\n.*?execution_modes:\n).*?\n(      options)", re.DOTALL
+    quick_formulations = re.compile(
+        r"(\n    3:\n      batch_sizes: \[64\]\n.*?formulations:\n).*?\n(      options)", re.DOTALL
     )
-    text, places = quick_modes.subn(
-        r"\1        jax: [vmap]\n        torch: [vmap_eager, vmap_compiled_graph]\n\2", config.read_text()
+    text, places = quick_formulations.subn(
+        r"\1        jax: [vmap]\n        torch: [vmap: [eager, compiled_graph]]\n\2", config.read_text()
     )
     assert places == 1
     config.write_text(text)

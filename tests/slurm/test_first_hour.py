@@ -22,6 +22,7 @@ gpus: {any: {}}
 matrix: {gpus: [any], benchmarks: [cifar10], use_cases: [3]}
 benchmarks:
   cifar10: {models: [cnn]}
+runs: {jax: [eager], torch: [eager]}
 use_cases:
   3:
     name: behave
@@ -29,7 +30,7 @@ use_cases:
     nodes: 1
     batch_sizes: [8]
     precisions: [fp32]
-    execution_modes: {jax: [varies, slow, slower], torch: [slow, slower]}
+    formulations: {jax: [varies, slow, slower], torch: [slow, slower]}
     settings: {gate: nowhere, pid: nowhere}
 measurement:
   {replicates: 3, warmup_s: 0.01, block_min_s: 0.02, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,
@@ -37,7 +38,9 @@ measurement:
 quick: {}
 wandb: {mode: disabled, project: trial}
 """
-SO_FAR = re.compile(r"JAX / PyTorch ([\d.]+)(?: \[([\d.]+), ([\d.]+)\])? \((\d) replicates?.*; varies, slow\)")
+SO_FAR = re.compile(
+    r"JAX / PyTorch ([\d.]+)(?: \[([\d.]+), ([\d.]+)\])? \((\d) replicates?.*; varies\.eager, slow\.eager\)"
+)
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def test_from_the_command_to_the_ratio(project: BehavingProject) -> None:
     assert stages[:5] == screened
     assert sorted(stages[5:]) == [("jax", "replicate", "ok")] * 3 + [("torch", "replicate", "ok")] * 3
     replicates = {one.measurement.variant.execution_mode for one in project.records()[5:]}
-    assert replicates == {"varies", "slow"}
+    assert replicates == {"varies.eager", "slow.eager"}
 
     found = [(int(count), float(ratio), low, high) for ratio, low, high, count in SO_FAR.findall(out)]
     assert [count for count, *_ in found] in ([1, 2, 3], [2, 3])  # a slow look may miss the first

@@ -76,7 +76,7 @@ def test_one_allocation_runs_both_in_turn(
 
 def test_a_screening_is_an_arm_of_its_own(project: BehavingProject) -> None:
     """Before all replicates; its logs and submitit's files lie in a folder of that name."""
-    pair = project.pair(jax=("well", "slow"), replicates=1, screening=Screening(always=("slow",)))
+    pair = project.pair(jax=("well", "slow"), replicates=1, screening=Screening(always=("slow.eager",)))
     folders = project.submit_pairs(pair, executor="slurm")
     assert follow(folders, project.results) == 0, logs(project)
     records = sorted(project.records(), key=lambda record: record.started_at)
@@ -86,7 +86,7 @@ def test_a_screening_is_an_arm_of_its_own(project: BehavingProject) -> None:
     screenings = [("jax", "screening", 0)] * 2
     assert arms == [*screenings, ("jax", "replicate", 1), ("jax", "replicate", 1), ("torch", "replicate", 2)]
     [log] = (folders[0].root / "screening").glob("*_0_log.out")
-    assert "cnn-b8-fp32: 2 of 2 modes go on: well, slow" in log.read_text()
+    assert "cnn-b8-fp32: 2 of 2 modes go on: well.eager, slow.eager" in log.read_text()
     assert not (folders[1].root / "screening").exists()
 
 
@@ -130,7 +130,7 @@ def test_a_requeued_pair_goes_on_where_it_was(project: BehavingProject, slurm: C
         slurm.run("sbatch", "-p", "high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     wait_for(lambda: states_of(project, folders)[0].state == "requeued", "the job back in the queue")
     assert [(r.measurement.framework, r.measurement.variant.execution_mode) for r in project.records()] == [
-        ("jax", "well")
+        ("jax", "well.eager")
     ]
     assert not folders[1].heartbeat.exists()
     project.gate.touch()

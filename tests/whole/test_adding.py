@@ -1,4 +1,4 @@
-"""docs/adding.md, followed to the letter in a copy of the repository: its benchmark and its use case run."""
+"""docs/adding.md, followed to the letter in a copy of the repository: its benchmark, mode and use case run."""
 
 import json
 import re
@@ -30,10 +30,15 @@ def apply_recipe(repository: Path) -> None:
         anchor = {
             "under benchmarks": "\nbenchmarks:\n",
             "under use_cases": "\nuse_cases:\n",
-            "under matrix.exclude": "\n  exclude:\n",
+            'behind "map"': '            Formulation(name="map", runs=JAX_RUNS),\n',
+            "in use_cases.6.formulations.jax": "    name: many_models\n",
+            "at the end": "",
         }[place]
-        before, found, after = path.read_text().partition(anchor)
+        before, found, after = path.read_text().partition(anchor) if anchor else (path.read_text() + "\n\n", "\n", "")
         assert found, where
+        if place.endswith("formulations.jax"):
+            until, of_list, after = after.partition("      jax: [")
+            found, text = found + until + of_list, text.strip() + " "
         path.write_text(before + found + text + after)
 
 
@@ -57,11 +62,13 @@ def test_recipe_has_all_of_its_blocks() -> None:
         "torch_runner/models/fashion_mnist.py",
         "jax_runner/models/fashion_mnist.py",
         "experiments.yaml, under benchmarks",
+        'harness/work/use_cases/many_models.py, behind "map"',
+        "jax_runner/formulations.py, at the end",
+        "experiments.yaml, in use_cases.6.formulations.jax",
         "harness/work/use_cases/evaluate.py",
         "torch_runner/use_cases/evaluate.py",
         "jax_runner/use_cases/evaluate.py",
         "experiments.yaml, under use_cases",
-        "experiments.yaml, under matrix.exclude",
     ]
 
 
@@ -77,7 +84,8 @@ def test_recipe_adds_a_benchmark_and_a_use_case(extended: Path) -> None:
 def test_recipe_measures(extended: Path, framework: str) -> None:
     text = (extended / "experiments.yaml").read_text()
     eager_only = extended / "eager.yaml"  # compiling says nothing new about the recipe and takes half a minute
-    eager_only.write_text(text.replace("      torch: [eager, compiled]\n", "      torch: [eager]\n"))
+    assert text.count("torch: [loop: [eager, compiled]]") == 1
+    eager_only.write_text(text.replace("torch: [loop: [eager, compiled]]", "torch: [loop: [eager]]"))
     output = run(
         extended,
         f"{framework}_runner/run.py",
@@ -105,3 +113,31 @@ def test_recipe_passes_the_parity_gate(extended: Path) -> None:
     )
     judgement = ParityGate(results).judge(ours, theirs)
     assert judgement.state == "passed", judgement.sentence
+
+
+def test_recipe_adds_an_execution_mode(extended: Path) -> None:
+    """In the plan, and measured: what it computes is held against models trained alone in float64."""
+    mode = (
+        "--benchmark",
+        "synthetic",
+        "--use_case",
+        "6",
+        "--model",
+        "mlp",
+        "--formulation",
+        "map_of_groups",
+        "--precision",
+        "fp32",
+    )
+    assert "# any/jax_synthetic_6: 4 measurements" in run(
+        extended, "main.py", *mode, "--framework", "jax", "--run", "jit", "--dry-run", "--set", "replicates=1"
+    )
+    output = run(
+        extended,
+        *("jax_runner/run.py", *mode, "--run", "jit", "--option", "models=3", "--data", "sample", "--quick"),
+        *("--results", str(extended / "results")),
+    )
+    assert "1 measured, 0 had a record, 0 failed" in output
+    (record,) = (extended / "results" / "records" / "any" / "synthetic_6" / "jax").glob("*.json")
+    checks = json.loads(record.read_text())["result"]["checks"]
+    assert checks and all(check["error"] <= check["tolerance"] for check in checks)

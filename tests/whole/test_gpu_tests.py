@@ -9,6 +9,7 @@ import pytest
 
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
+from harness.work.applies import why_not
 from harness.work.declared import benchmark, use_case, use_case_names
 from tests.gpu import cases, group
 from tests.gpu.cases import ALL, Case, all_cases, left_out, models_of, options_of
@@ -27,23 +28,25 @@ for name in json.loads(sys.argv[1]):
 """
 
 
-def test_every_declared_mode_is_a_case_in_each_precision() -> None:
+def test_every_declared_mode_of_one_device_is_a_case() -> None:
+    """In each precision that it has."""
     declared = {
-        (framework, name, mode.name, precision)
+        (framework, name, mode.name)
         for framework in FRAMEWORKS
         for name in use_case_names()
         for mode in use_case(name).modes[framework]
-        for precision in ("fp32", "tf32", "bf16", *(["fp16"] if name == "inference" else []))
-        if not mode.process_per_node
+        if mode.run.min_devices == mode.written.min_devices == 1
     }
     found = [(case.framework, case.use_case, case.mode, case.precision) for case in all_cases()]
-    assert set(found) == declared and len(found) == len(declared) > 30
+    assert {case[:3] for case in found} == declared and len(found) == len(set(found)) > 30
+    assert {use_case for _, use_case, _, precision in found if precision == "fp16"} == {"inference"}
     for case in all_cases():
         models = list(models_of(case))
         assert models, case
         for name, model in models:
-            declared_model = benchmark(name).model(model)
-            assert use_case(case.use_case).goes_with(case.declared, declared_model, options_of(case)), case
+            of = benchmark(name)
+            arguments = (use_case(case.use_case), of, of.model(model), case.declared, case.precision, options_of(case))
+            assert why_not(*arguments, devices=1) is None, case
 
 
 def test_only_autotuning_is_left_out_and_never_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +84,7 @@ def test_a_process_that_never_begins_ends_too(tmp_path: Path) -> None:
     assert "no framework" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "jit"), ("torch", "eager")])
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "step.jit"), ("torch", "step.eager")])
 def test_a_real_case_on_whatever_device_is_here(framework: str, mode: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     case = Case(framework=framework, use_case="train", mode=mode, precision="fp32")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.errors import Refused
 from harness.measure.program import Session
+from harness.work.applies import require_layers
 from torch_runner.graphs import use_scatter_sums
 from torch_runner.models.gpt import CausalSelfAttention
 
@@ -71,9 +72,12 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
         dtype: in which the model computes.
 
     Raises:
-        Refused: the formulation names a kernel that this device, dtype or release does not have.
+        Refused: the formulation names a kernel that this device, dtype or release does not have, or there is nothing
+            to compute with it.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, ATTENTION)]
+    if formulation in (*KERNELS, "plain_attention"):
+        require_layers(formulation, len(layers))
     if not layers:
         return {}
     if getattr(layers[0], "written_out", False):

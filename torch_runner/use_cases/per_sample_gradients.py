@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from harness.measure.program import Session
-from harness.measure.use_cases.per_sample_gradients import WHOLE_BATCH, PerSampleGradientsBase, ProblemBase
+from harness.measure.use_cases.per_sample_gradients import PerSampleGradientsBase, ProblemBase
 from harness.work.declared import Mode
 from harness.work.task_kinds import Inputs
 from harness.work.use_cases.per_sample_gradients import Settings, check_batch_rows
@@ -111,7 +111,7 @@ class Problem(ProblemBase):
         self.task = make_task(session, dtype, self.given).to(self.device)
         self.model = make_model(session, dtype)
         load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
-        in_channels_last = session.mode.formulation in WHOLE_BATCH
+        in_channels_last = session.mode.written.whole_batch
         self.memory_format = torch.channels_last if in_channels_last else torch.contiguous_format
         self.model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
         self.params = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
@@ -147,9 +147,10 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
         function = ghost(problem, output, settings.clip_norm, traced=mode.run_as != "eager")
         return in_mode(function, mode, problem.device)
 
-    if mode.formulation.endswith("outer_product"):
+    of_chunk = mode.written.chunks_of or mode.formulation
+    if of_chunk == "outer_product":
         per_sample = outer_product(problem, traced=mode.run_as != "eager")
-    elif mode.formulation == "loop":
+    elif of_chunk == "loop":
         per_sample = loop_over_samples(problem)
     else:
         for_vmap(problem.model)
@@ -160,7 +161,7 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
         return reduce_gradients(per_sample(inputs, targets), output, settings.clip_norm)
 
     function = in_mode(compute, mode, problem.device)
-    return chunked(function, output, settings.chunk_size) if mode.formulation.startswith("chunked") else function
+    return chunked(function, output, settings.chunk_size) if mode.written.chunks_of else function
 
 
 def batch_gradient(problem: Problem, mode: Mode) -> Function:

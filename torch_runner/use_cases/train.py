@@ -48,7 +48,7 @@ from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.graphs import use_sorted_sums
 from torch_runner.models import aggregation_of, attention_of, make_model, with_attention, write_out_attention
 from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
-from torch_runner.several_devices import average_gradients, require_devices, with_averaged_gradients
+from torch_runner.several_devices import average_gradients, with_averaged_gradients
 from torch_runner.task import make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, to_neutral
 
@@ -58,7 +58,6 @@ would have tens of thousands of kernels."""
 
 
 def build(session: Session[Device], *, joined: bool = True) -> "Training":
-    require_devices(session)
     return Training(session, joined=joined)
 
 
@@ -370,7 +369,7 @@ def require_several_steps(training: Training) -> None:
     if mode.formulation == "epoch" and training.steps_per_call == 1:
         raise Refused(
             f"execution mode {mode.name} needs an epoch of steps that 2 to {STEPS_PER_GRAPH} divide; this one has "
-            f"{len(training.order)} in all epochs, and one step in a graph is compiled_graph"
+            f"{len(training.order)} in all epochs, and one step in a graph is step.compiled_graph"
         )
 
 

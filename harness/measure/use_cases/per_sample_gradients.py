@@ -29,9 +29,6 @@ from harness.results.parity import Numbers
 from harness.results.record import Check
 from harness.work.use_cases import per_sample_gradients as work
 
-WHOLE_BATCH = ("batch", "outer_product", "grouped", "chunked_outer_product", "ghost")
-"""Formulations that put a whole batch through the model; the others one sample, many times."""
-
 
 class ProblemBase(ABC):
     """The model, its loss for one sample and for a batch, and the data."""
@@ -93,7 +90,7 @@ class PerSampleGradientsBase(Program):
 
     def own_batch(self, rows: NDArray[Any]) -> tuple[Any, Any]:
         """This device's part of the batch that is made of these rows, as the formulation takes it."""
-        is_whole = self.session.mode.formulation in WHOLE_BATCH
+        is_whole = self.session.mode.written.whole_batch
         own: tuple[Any, Any] = (self.problem.batch if is_whole else self.problem.samples)(rows[self.own])
         return own
 

@@ -126,7 +126,9 @@ class TrainingBase(Trains):
         reference = on_device_or_cpu(self.session, self.reference_on)
         work.require_finite(reference.losses, epoch=1)
         actual, name = self.checked_course()
-        checks = work.check_training(actual, reference, precision, name, batch_norm=self.session.model.has_batch_norm)
+        checks = work.check_training(
+            actual, reference, precision, name, batch_norm=self.session.model.batch_norm is not None
+        )
         if self.steps_per_call > 1:
             self.reset()
             losses = self.mean_losses([self.kept(self.step())])

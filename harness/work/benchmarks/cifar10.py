@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.errors import DataError
 from harness.work.datasets import Dataset, DataSource, Original, ensure_originals, labelled_images
-from harness.work.declared import BatchNorm, Benchmark, Model
+from harness.work.declared import BatchNorm, Benchmark, Layer, Model
 from harness.work.tasks import IMAGE_CLASSIFICATION
 
 SAMPLE_SEED = 20261121
@@ -99,8 +99,13 @@ BENCHMARK = Benchmark(
     name="cifar10",
     task=IMAGE_CLASSIFICATION,
     models=(
-        Model(name="cnn", parameter_count=605_226),
-        Model(name="resnet18", parameter_count=11_173_962, batch_norm=BatchNorm()),
+        Model(name="cnn", layers=frozenset({Layer.CONVOLUTION}), parameter_count=605_226),
+        Model(
+            name="resnet18",
+            layers=frozenset({Layer.CONVOLUTION_WITHOUT_BIAS, Layer.BATCH_NORM, Layer.DENSE}),
+            parameter_count=11_173_962,
+            batch_norm=BatchNorm(),
+        ),
     ),
     data=DataSource(
         benchmark="cifar10",

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from harness.plan import Frozen
 from harness.work.datasets import Dataset, DataSource, Incoming
-from harness.work.declared import BatchNorm, Benchmark, Model, Published, Reference
+from harness.work.declared import BatchNorm, Benchmark, Layer, Model, Published, Reference
 from harness.work.image_folder import read_image_folder
 from harness.work.imagenet_classes import CMC
 from harness.work.tasks import IMAGES_OF_MANY_CLASSES
@@ -75,12 +75,21 @@ def _torchvisions(*, parameter_count: int, multiply_adds: int, accuracy: float) 
     )
 
 
+WITH_DEPTHWISE = frozenset(
+    {
+        *(Layer.CONVOLUTION, Layer.CONVOLUTION_WITHOUT_BIAS, Layer.DEPTHWISE),
+        *(Layer.BATCH_NORM, Layer.DENSE),
+    }
+)
+"""Convolutions with a bias are those of squeeze and excitation."""
+
 BENCHMARK = Benchmark(
     name="imagenet100",
     task=IMAGES_OF_MANY_CLASSES,
     models=(
         Model(
             name="resnet50",
+            layers=frozenset({Layer.CONVOLUTION_WITHOUT_BIAS, Layer.BATCH_NORM, Layer.DENSE}),
             published=Published(weights="ResNet50_Weights.IMAGENET1K_V1", classifier="fc"),
             reference=_torchvisions(parameter_count=25_557_032, multiply_adds=4_089_000_000, accuracy=0.76130),
             batch_norm=BatchNorm(),
@@ -89,27 +98,32 @@ BENCHMARK = Benchmark(
         ),
         Model(
             name="vit_b_16",
+            layers=frozenset(
+                {
+                    *(Layer.PATCH_PROJECTION, Layer.TOKEN, Layer.ATTENTION, Layer.MULTI_HEAD),
+                    *(Layer.LAYER_NORM, Layer.DENSE),
+                }
+            ),
             published=Published(weights="ViT_B_16_Weights.IMAGENET1K_V1", classifier="heads.head"),
             reference=_torchvisions(parameter_count=86_567_656, multiply_adds=17_564_000_000, accuracy=0.81072),
-            has_attention=True,
             parameter_count=85_875_556,
             multiply_adds=17_563_137_024,
         ),
         Model(
             name="mobilenet_v3_small",
+            layers=WITH_DEPTHWISE,
             published=Published(weights="MobileNet_V3_Small_Weights.IMAGENET1K_V1", classifier="classifier.3"),
             reference=_torchvisions(parameter_count=2_542_856, multiply_adds=57_000_000, accuracy=0.67668),
             batch_norm=BatchNorm(epsilon=1e-3, momentum=0.01),
-            has_depthwise=True,
             parameter_count=1_620_356,
             multiply_adds=55_588_800,
         ),
         Model(
             name="efficientnet_b0",
+            layers=WITH_DEPTHWISE,
             published=Published(weights="EfficientNet_B0_Weights.IMAGENET1K_V1", classifier="classifier.1"),
             reference=_torchvisions(parameter_count=5_288_548, multiply_adds=386_000_000, accuracy=0.77692),
             batch_norm=BatchNorm(),
-            has_depthwise=True,
             parameter_count=4_135_648,
             multiply_adds=384_662_752,
         ),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.errors import DataError
 from harness.work.datasets import Dataset, DataSource, Original, ensure_originals, labelled_images
-from harness.work.declared import Benchmark, Model
+from harness.work.declared import Benchmark, Layer, Model
 from harness.work.tasks import IMAGE_CLASSIFICATION
 
 DIGITS = Path(__file__).parent.parent / "sample" / "digits.npz"
@@ -64,7 +64,7 @@ def _sample_mnist() -> Dataset:
 BENCHMARK = Benchmark(
     name="mnist",
     task=IMAGE_CLASSIFICATION,
-    models=(Model(name="cnn", parameter_count=26_010),),
+    models=(Model(name="cnn", layers=frozenset({Layer.CONVOLUTION, Layer.DENSE}), parameter_count=26_010),),
     data=DataSource(
         benchmark="mnist",
         read=_read_mnist,

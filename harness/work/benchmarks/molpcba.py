@@ -20,7 +20,7 @@ from pydantic import Field
 from harness.errors import DataError
 from harness.plan import Frozen
 from harness.work.datasets import Arrays, Dataset, DataSource, Original, ensure_originals
-from harness.work.declared import Benchmark, Model
+from harness.work.declared import Benchmark, Layer, Model
 from harness.work.graphs import Graph, in_one_table, places, require_graphs, shared_arrays
 from harness.work.molecules import molecules
 from harness.work.tasks import GRAPH_CLASSIFICATION
@@ -165,13 +165,15 @@ def dataset_of(graphs: list[Graph], labels: NDArray[np.int8], train_count: int) 
     )
 
 
+LAYERS = frozenset({Layer.GRAPH, Layer.TABLE, Layer.DENSE, Layer.SCALE})
+
 BENCHMARK = Benchmark(
     name="molpcba",
     task=GRAPH_CLASSIFICATION,
     sizes=Sizes,
     models=(
-        Model(name="gcn", parameter_count=426_880, of_graphs=True),
-        Model(name="graphnet", parameter_count=3_598_464, of_graphs=True),
+        Model(name="gcn", layers=LAYERS, parameter_count=426_880),
+        Model(name="graphnet", layers=LAYERS, parameter_count=3_598_464),
     ),
     data=DataSource(
         benchmark="molpcba",

@@ -6,7 +6,7 @@ Shapes are neutral, as in harness/work/weights.py: features, or channels x heigh
 from pydantic import Field
 
 from harness.plan import Frozen
-from harness.work.declared import Benchmark, Drawn, Model
+from harness.work.declared import Benchmark, Drawn, Layer, Model
 from harness.work.tasks import GENERATED_CLASSIFICATION
 
 
@@ -47,10 +47,10 @@ BENCHMARK = Benchmark(
     name="synthetic",
     task=GENERATED_CLASSIFICATION,
     models=(
-        Model(name="linear", parameter_count=131_584),
-        Model(name="conv2d", parameter_count=896),
-        Model(name="mlp", parameter_count=919_552),
-        Model(name="convnet", parameter_count=22_282),
+        Model(name="linear", layers=frozenset({Layer.DENSE}), parameter_count=131_584),
+        Model(name="conv2d", layers=frozenset({Layer.CONVOLUTION}), parameter_count=896),
+        Model(name="mlp", layers=frozenset({Layer.DENSE}), parameter_count=919_552),
+        Model(name="convnet", layers=frozenset({Layer.CONVOLUTION}), parameter_count=22_282),
     ),
     data=None,
     drawn=Drawn(words="random inputs, made on the device from the seed", shape=input_shape, classes=class_count),

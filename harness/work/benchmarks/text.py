@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.work.datasets import Dataset, DataSource
-from harness.work.declared import Benchmark, Model
+from harness.work.declared import Benchmark, Layer, Model
 from harness.work.tasks import NEXT_TOKEN
 from harness.work.windows import tokens_of, windows
 
@@ -36,7 +36,7 @@ def _read(_originals: Path | None = None) -> Dataset:
 BENCHMARK = Benchmark(
     name="text",
     task=NEXT_TOKEN,
-    models=(Model(name="mlp", parameter_count=74_112),),
+    models=(Model(name="mlp", layers=frozenset({Layer.TABLE, Layer.DENSE}), parameter_count=74_112),),
     data=DataSource(
         benchmark="text",
         read=_read,

@@ -16,10 +16,11 @@ from harness.plan import Frozen, Precision, Scalar
 from harness.results.record import Check
 from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_centred, relative_error_of
 from harness.work.datasets import Dataset
-from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.declared import JAX_RUNS, TORCH_RUNS, Benchmark, Formulation, Layer, Model, Run, UseCase
 from harness.work.graphs import Given
 from harness.work.tasks import Metric, Task
 from harness.work.use_cases.many_models import drawn_batch
+from harness.work.use_cases.train import ANY_CONVOLUTION, SORTED_SUMS, SORTED_SUMS_OF_TORCH, TAPS, attention
 
 Weights = Literal["drawn", "pretrained"]
 Rows = NDArray[np.int64]
@@ -50,12 +51,21 @@ class Settings(Frozen):
     """Drawn from the seed, or those that torchvision publishes for ImageNet (`main.py data` brings them)."""
 
 
-def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
-    """Without BatchNorm there is nothing to fold, and `kept` would be the same program once more."""
-    if options["batch_norm"] == "kept" and not model.has_batch_norm:
-        return False
-    needs = {"taps": model.has_depthwise, "cudnn_attention": model.has_attention, "sorted_sums": model.of_graphs}
-    return needs.get(mode.formulation, True)
+EAGER_NCHW = Run(name="eager_nchw", run_as="eager", layout="nchw", needs=ANY_CONVOLUTION)
+"""What PyTorch does where nobody asks for channels_last."""
+
+
+def why_not_options(benchmark: Benchmark, model: Model, options: Mapping[str, Any]) -> str | None:
+    if options["batch_norm"] == "kept" and Layer.BATCH_NORM not in model.layers:
+        return f"{model.name} has no BatchNorm that could be kept, so it would be the same program once more"
+    return why_not_on_host(benchmark.task, options["inputs"])
+
+
+def why_not_on_host(task: Task, inputs: str) -> str | None:
+    """Inputs on the host are for samples that are their own arrays alone."""
+    if task.shared and inputs == "on_host":
+        return f"inputs on_host: {task.samples} are parts of arrays that lie on the device as a whole"
+    return None
 
 
 USE_CASE = UseCase(
@@ -63,24 +73,16 @@ USE_CASE = UseCase(
     about="outputs of a batch: latency, throughput",
     options=Options,
     settings=Settings,
-    goes_with=goes_with,
+    why_not_options=why_not_options,
     one_device=True,
     forward_passes=1,
     has_gradients=False,
-    headline={"jax": "jit", "torch": "compiled"},
-    modes={
-        "jax": (
-            *jax_modes("forward", "jit"),
-            *jax_modes("taps"),
-            *jax_modes("cudnn_attention", "cudnn"),
-            *jax_modes("sorted_sums", "sorted"),
-        ),
+    headline={"jax": "forward.jit", "torch": "forward.compiled"},
+    formulations={
+        "jax": (Formulation(name="forward", runs=JAX_RUNS), TAPS, attention("cudnn", JAX_RUNS), SORTED_SUMS),
         "torch": (
-            *torch_modes("forward"),
-            Mode(name="sorted_eager", formulation="sorted_sums", run_as="eager"),
-            Mode(name="sorted_compiled", formulation="sorted_sums"),
-            Mode(name="sorted_compiled_graph", formulation="sorted_sums", graph="step"),
-            Mode(name="eager_nchw", formulation="forward", run_as="eager", layout="nchw"),
+            Formulation(name="forward", runs=(*TORCH_RUNS, EAGER_NCHW)),
+            SORTED_SUMS_OF_TORCH,
         ),
     },
 )
@@ -113,8 +115,8 @@ def quality_of(
 
 def require_whole_inputs(task: Task, options: Options) -> None:
     """Raises Refused where inputs are to be on the host and a sample is not its own arrays alone."""
-    if task.shared and options.inputs == "on_host":
-        raise Refused(f"inputs on_host: {task.samples} are parts of arrays that lie on the device as a whole")
+    if why_not := why_not_on_host(task, options.inputs):
+        raise Refused(why_not)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,16 @@ from harness.work.closeness import (
     errors_of_tensors,
 )
 from harness.work.datasets import Dataset
-from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.declared import (
+    CONVOLUTIONS,
+    JAX_RUNS,
+    TORCH_RUNS,
+    Benchmark,
+    Formulation,
+    Layer,
+    Model,
+    UseCase,
+)
 from harness.work.graphs import Given
 from harness.work.weights import Draw, initial_weight
 
@@ -47,50 +56,47 @@ class Settings(Frozen):
     momentum: float = Field(ge=0, le=1)
 
 
-def refuses(_benchmark: Benchmark, model: Model) -> str | None:
-    if model.has_batch_norm:
-        return "BatchNorm's running statistics are no weights, and not every formulation can stack them"
+TRAINED = {"work": frozenset({"training_step"})}
+"""Of formulations that are another one where nothing is trained."""
+KNOWN = frozenset({Layer.DENSE, Layer.CONVOLUTION})
+"""Layers that have a form for a batch of models."""
+DENSE = frozenset({Layer.DENSE})
+
+
+def why_not_options(_benchmark: Benchmark, _model: Model, options: Mapping[str, Any]) -> str | None:
+    if options.get("work") == "forward" and options.get("learning_rates") == "separate":
+        return "work: forward has no learning rates that could be separate"
     return None
-
-
-OF_GRADIENTS = ("grad_of_vmap", "grad_of_side_by_side", "streams")
-"""Formulations that are another one where nothing is trained."""
-
-
-def goes_with(mode: Mode, _model: Model, options: Mapping[str, Any]) -> bool:
-    if options.get("work") != "forward":
-        return True
-    return mode.formulation not in OF_GRADIENTS and options.get("learning_rates") == "one"
 
 
 USE_CASE = UseCase(
     name="many_models",
     about="train many small models at once",
-    goes_with=goes_with,
+    why_not_options=why_not_options,
     options=Options,
     settings=Settings,
     parameter_passes=lambda _settings: 5,  # SGD with momentum, as use case 1 counts it
-    refuses=refuses,
+    without={Layer.BATCH_NORM: "BatchNorm's running statistics are no weights, and not every formulation stacks them"},
     one_device=True,
-    headline={"jax": "vmap", "torch": "vmap_compiled"},
-    modes={
+    headline={"jax": "vmap.jit", "torch": "vmap.compiled"},
+    formulations={
         "jax": (
-            *jax_modes("vmap"),
-            *jax_modes("side_by_side"),
-            *jax_modes("grad_of_vmap"),
-            *jax_modes("grad_of_side_by_side"),
-            *jax_modes("patches"),
-            *jax_modes("unrolled", is_loop=True),
-            *jax_modes("map"),
+            Formulation(name="vmap", runs=JAX_RUNS),
+            Formulation(name="side_by_side", runs=JAX_RUNS, needs=CONVOLUTIONS),
+            Formulation(name="grad_of_vmap", runs=JAX_RUNS, options=TRAINED),
+            Formulation(name="grad_of_side_by_side", runs=JAX_RUNS, needs=CONVOLUTIONS, options=TRAINED),
+            Formulation(name="patches", runs=JAX_RUNS, needs=CONVOLUTIONS),
+            Formulation(name="unrolled", runs=JAX_RUNS, is_loop=True),
+            Formulation(name="map", runs=JAX_RUNS),
         ),
         "torch": (
-            *torch_modes("loop", "loop_", is_loop=True),
-            *torch_modes("conv1d_loop", "conv1d_loop_"),
-            *torch_modes("streams", "streams_"),
-            *torch_modes("grouped_conv1d", "grouped_conv1d_"),
-            *torch_modes("batched", "batched_"),
-            *torch_modes("patches", "patches_"),
-            *torch_modes("vmap", "vmap_"),
+            Formulation(name="loop", runs=TORCH_RUNS, is_loop=True),
+            Formulation(name="conv1d_loop", runs=TORCH_RUNS, knows=DENSE),
+            Formulation(name="streams", runs=TORCH_RUNS, options=TRAINED),
+            Formulation(name="grouped_conv1d", runs=TORCH_RUNS, knows=DENSE),
+            Formulation(name="batched", runs=TORCH_RUNS, knows=KNOWN),
+            Formulation(name="patches", runs=TORCH_RUNS, needs=CONVOLUTIONS, knows=KNOWN),
+            Formulation(name="vmap", runs=TORCH_RUNS),
         ),
     },
 )

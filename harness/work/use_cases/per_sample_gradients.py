@@ -4,8 +4,8 @@ Numbers only, no framework. The check's batch repeats a few distinct samples up 
 very program that is timed is checked, and a one-by-one loop in float64 over the distinct samples is reference enough.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,18 @@ from harness.work.closeness import (
     relative_error,
 )
 from harness.work.datasets import Arrays
-from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.declared import (
+    CONVOLUTIONS,
+    EAGER,
+    JAX_RUNS,
+    JIT,
+    PROCESS_PER_NODE,
+    TORCH_RUNS,
+    Formulation,
+    Layer,
+    Run,
+    UseCase,
+)
 from harness.work.graphs import Given
 
 Output = Literal["norms", "full", "clipped_sum", "batch_gradient"]
@@ -75,27 +86,41 @@ def given_batches(train: Arrays, batch_size: int, devices: int) -> list[Given]:
     ]
 
 
-def refuses(benchmark: Benchmark, model: Model) -> str | None:
-    if benchmark.data is None:
-        return f"{benchmark.name} has no data set"
-    if model.has_batch_norm:
-        return "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined"
-    return None
+LAYERWISE = frozenset(
+    {
+        *(Layer.DENSE, Layer.DENSE_WITHOUT_BIAS, Layer.CONVOLUTION, Layer.CONVOLUTION_WITHOUT_BIAS),
+        *(Layer.PATCH_PROJECTION, Layer.SCALE, Layer.TABLE, Layer.TIED_HEAD, Layer.ATTENTION, Layer.GRAPH),
+    }
+)
+"""Kinds of layers whose weights' gradients are made of the layer's input and the gradient by its output."""
+PER_SAMPLE: dict[str, frozenset[Output]] = {"output": frozenset({"norms", "full", "clipped_sum"})}
+OF_THE_BATCH: dict[str, frozenset[Output]] = {"output": frozenset({"batch_gradient"})}
+WITHOUT_GRADIENTS: dict[str, frozenset[Output]] = {"output": frozenset({"norms", "clipped_sum"})}
+"""Ghost norms never have the gradients themselves."""
 
 
-WITHOUT_GRAPHS = ("grouped", "chunked_outer_product", "batch_process_per_node")
-"""Formulations and modes. The first is about convolutions; the others would cut a packed batch through its graphs."""
+def formulations(runs: tuple[Run, ...], several: tuple[Run, ...], chunked: tuple[Run, ...]) -> tuple[Formulation, ...]:
+    """Those that both frameworks have.
 
-
-def goes_with(mode: Mode, model: Model, options: Mapping[str, Any]) -> bool:
-    """The gradient of the batch has no per-sample gradients, and `batch` computes nothing else; ghost norms never have
-    the gradients themselves."""
-    output = options["output"]
-    if (mode.formulation == "batch") != (output == "batch_gradient"):
-        return False
-    if model.of_graphs and {mode.formulation, mode.name} & {*WITHOUT_GRAPHS}:
-        return False
-    return not (mode.formulation == "ghost" and output == "full")
+    Args:
+        several: further runs of `batch` and `vmap`, for several devices.
+        chunked: runs of the chunked ones.
+    """
+    return (
+        Formulation(name="batch", runs=(*runs, *several), options=OF_THE_BATCH, whole_batch=True),
+        Formulation(name="vmap", runs=(*runs, *several), options=PER_SAMPLE),
+        Formulation(name="outer_product", runs=runs, options=PER_SAMPLE, knows=LAYERWISE, whole_batch=True),
+        Formulation(name="ghost", runs=runs, options=WITHOUT_GRADIENTS, knows=LAYERWISE, whole_batch=True),
+        Formulation(name="chunked", runs=chunked, options=PER_SAMPLE, chunks_of="vmap"),
+        Formulation(
+            name="chunked_outer_product",
+            runs=chunked,
+            options=PER_SAMPLE,
+            knows=LAYERWISE,
+            whole_batch=True,
+            chunks_of="outer_product",
+        ),
+    )
 
 
 USE_CASE = UseCase(
@@ -103,30 +128,26 @@ USE_CASE = UseCase(
     about="the gradient of each single sample",
     options=Options,
     settings=Settings,
-    refuses=refuses,
-    goes_with=goes_with,
-    headline={"jax": "vmap", "torch": "vmap_compiled"},
-    modes={
+    needs_data=True,
+    without={Layer.BATCH_NORM: "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined"},
+    headline={"jax": "vmap.jit", "torch": "vmap.compiled"},
+    formulations={
         "jax": (
-            *jax_modes("batch"),
-            *jax_modes("vmap"),
-            *jax_modes("grouped"),
-            *jax_modes("outer_product"),
-            *jax_modes("ghost"),
-            # Not as one graph: XLA leaves the loop outside, for an asynchronous copy of slices in it (jaxlib 0.12.0).
-            Mode(name="chunked", formulation="chunked"),
-            Mode(name="chunked_outer_product", formulation="chunked_outer_product"),
-            Mode(name="batch_process_per_node", formulation="batch", process_per_node=True),
-            Mode(name="vmap_process_per_node", formulation="vmap", process_per_node=True),
+            # Chunks not as one graph: XLA leaves the loop outside, for an asynchronous copy of slices in it (jaxlib
+            # 0.12.0).
+            *formulations(JAX_RUNS, several=(PROCESS_PER_NODE,), chunked=(JIT,)),
+            Formulation(
+                name="grouped",
+                runs=JAX_RUNS,
+                options=PER_SAMPLE,
+                needs=CONVOLUTIONS,
+                knows=LAYERWISE,
+                whole_batch=True,
+            ),
         ),
         "torch": (
-            *torch_modes("batch", "batch_"),
-            *torch_modes("vmap", "vmap_"),
-            *torch_modes("outer_product", "outer_product_"),
-            *torch_modes("ghost", "ghost_"),
-            *torch_modes("chunked", "chunked_"),
-            *torch_modes("chunked_outer_product", "chunked_outer_product_"),
-            Mode(name="loop", formulation="loop", run_as="eager", is_loop=True),
+            *formulations(TORCH_RUNS, several=(), chunked=TORCH_RUNS),
+            Formulation(name="loop", runs=(EAGER,), options=PER_SAMPLE, is_loop=True),
         ),
     },
 )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +23,22 @@ from harness.work.closeness import (
     errors_of_tensors,
     relative_error,
 )
-from harness.work.declared import Benchmark, Mode, Model, UseCase, jax_modes, torch_modes
+from harness.work.declared import (
+    COMPILED,
+    COMPILED_GRAPH,
+    CONVOLUTIONS,
+    EAGER,
+    JAX_RUNS,
+    JIT,
+    JIT_GRAPH,
+    OVERLAP,
+    PROCESS_PER_NODE,
+    TORCH_RUNS,
+    Formulation,
+    Layer,
+    Run,
+    UseCase,
+)
 from harness.work.graphs import balanced
 from harness.work.schedule import Schedule, rates_of_steps
 from harness.work.tasks import Metric
@@ -69,20 +84,38 @@ FORWARD_PASSES = 3
 weights and of its inputs (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1)."""
 
 
-def refuses(benchmark: Benchmark, _model: Model) -> str | None:
-    return None if benchmark.data else f"{benchmark.name} has no data set to train and to test on"
+HALF: frozenset[Precision] = frozenset({"bf16", "fp16"})
+ATTENTION = frozenset({Layer.ATTENTION})
+NEEDS_HALF = {"cudnn": HALF, "flash": HALF}
+"""Kernels of attention that take half precision only."""
 
 
-KERNELS = ("flash", "cudnn", "efficient", "plain")
-"""Of attention, that PyTorch has; `plain` keeps the scores in memory."""
+def attention(kernel: str, runs: tuple[Run, ...], *, captures_several_devices: bool = True) -> Formulation:
+    """Attention in one kernel; `plain` keeps the scores in memory."""
+    return Formulation(
+        name=f"{kernel}_attention",
+        runs=runs,
+        needs=ATTENTION,
+        precisions=NEEDS_HALF.get(kernel),
+        captures_several_devices=captures_several_devices,
+    )
 
 
-def goes_with(mode: Mode, model: Model, _options: Mapping[str, Any]) -> bool:
-    if mode.formulation.endswith("_attention"):
-        return model.has_attention
-    if mode.formulation == "sorted_sums":
-        return model.of_graphs
-    return mode.formulation != "taps" or model.has_depthwise
+TAPS = Formulation(name="taps", runs=JAX_RUNS, needs=frozenset({Layer.DEPTHWISE}))
+"""Depthwise convolutions as sums of shifted products."""
+SORTED_SUMS = Formulation(name="sorted_sums", runs=JAX_RUNS, needs=frozenset({Layer.GRAPH}))
+"""Sums over the nodes of a graph and the edges of a node by kernels for sorted rows, instead of a scatter."""
+SORTED_SUMS_OF_TORCH = Formulation(
+    name="sorted_sums",
+    runs=(EAGER, COMPILED, COMPILED_GRAPH),
+    needs=frozenset({Layer.GRAPH}),
+    captures_several_devices=False,
+)
+ANY_CONVOLUTION = CONVOLUTIONS | {Layer.PATCH_PROJECTION}
+NCHW = Run(name="nchw", layout="nchw", needs=ANY_CONVOLUTION)
+# Where tensor cores compute in TF32, XLA takes NCHW before Hopper; of bf16 it takes NHWC by itself.
+NHWC = Run(name="nhwc", layout="nhwc", needs=CONVOLUTIONS, precisions=frozenset({"tf32"}))
+NHWC_GRAPH = replace(NHWC, name="nhwc_graph", graph="step")
 
 
 def parameter_passes(settings: Mapping[str, Any]) -> int:
@@ -95,38 +128,31 @@ USE_CASE = UseCase(
     about="train a model, epoch by epoch",
     settings=Settings,
     parameter_passes=parameter_passes,
-    refuses=refuses,
-    goes_with=goes_with,
+    needs_data=True,
     forward_passes=FORWARD_PASSES,
-    headline={"jax": "jit", "torch": "compiled"},
-    modes={
+    headline={"jax": "step.jit", "torch": "step.compiled"},
+    formulations={
         "jax": (
-            *jax_modes("step", "jit"),
-            Mode(name="jit_nchw", formulation="step", layout="nchw"),
-            Mode(name="jit_nhwc", formulation="step", layout="nhwc"),
-            Mode(name="jit_nhwc_graph", formulation="step", layout="nhwc", graph="step"),
-            Mode(name="jit_overlap", formulation="step", overlaps=True),
-            Mode(name="jit_process_per_node", formulation="step", process_per_node=True),
-            Mode(name="scan", formulation="scan", several_steps=True),
-            Mode(name="scan_graph", formulation="scan", graph="step", several_steps=True),
-            *jax_modes("taps"),
-            *jax_modes("cudnn_attention", "cudnn"),
-            *jax_modes("sorted_sums", "sorted"),
+            Formulation(name="step", runs=(*JAX_RUNS, NCHW, NHWC, NHWC_GRAPH, OVERLAP, PROCESS_PER_NODE)),
+            Formulation(name="scan", runs=(JIT, JIT_GRAPH), several_steps=True),
+            TAPS,
+            attention("cudnn", JAX_RUNS),
+            SORTED_SUMS,
         ),
         "torch": (
-            *torch_modes("step"),
-            Mode(name="reduce_overhead", formulation="step", graph="parts"),
-            Mode(name="compiled_unsplit", formulation="unsplit"),
-            *(Mode(name=f"{kernel}_compiled", formulation=f"{kernel}_attention") for kernel in KERNELS),
-            *(
-                Mode(name=f"{kernel}_compiled_graph", formulation=f"{kernel}_attention", graph="step")
-                for kernel in KERNELS
+            Formulation(
+                name="step",
+                runs=(*TORCH_RUNS, Run(name="reduce_overhead", graph="parts")),
+                captures_several_devices=False,
             ),
-            Mode(name="sorted_eager", formulation="sorted_sums", run_as="eager"),
-            Mode(name="sorted_compiled", formulation="sorted_sums"),
-            Mode(name="sorted_compiled_graph", formulation="sorted_sums", graph="step"),
-            *torch_modes("flat", "flat_"),
-            Mode(name="epoch_graph", formulation="epoch", graph="step", several_steps=True),
+            Formulation(name="unsplit", runs=(COMPILED,), min_devices=2),
+            *(
+                attention(kernel, (COMPILED, COMPILED_GRAPH), captures_several_devices=False)
+                for kernel in ("flash", "cudnn", "efficient", "plain")
+            ),
+            SORTED_SUMS_OF_TORCH,
+            Formulation(name="flat", runs=TORCH_RUNS, min_devices=2),
+            Formulation(name="epoch", runs=(COMPILED_GRAPH,), several_steps=True, captures_several_devices=False),
         ),
     },
 )

@@ -56,8 +56,8 @@ def test_what_a_job_is_given(config: Config) -> None:
 def test_variants_without_the_excluded(config: Config) -> None:
     (pair,) = expand(config, Selection(benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",)))
     expected = [
-        *("b16-fp32-{}-vmap_eager", "b16-fp32-{}-loop", "b16-bf16-{}-vmap_eager", "b16-bf16-{}-loop"),
-        *("b32-fp32-{}-vmap_eager", "b32-bf16-{}-vmap_eager"),
+        *("b16-fp32-{}-vmap.eager", "b16-fp32-{}-loop.eager", "b16-bf16-{}-vmap.eager", "b16-bf16-{}-loop.eager"),
+        *("b32-fp32-{}-vmap.eager", "b32-bf16-{}-vmap.eager"),
     ]
     found = [variant.key for variant in pair.jobs[0].variants]
     assert found == [f"cnn-{key.format(output)}" for output in ("norms", "full") for key in expected]
@@ -108,7 +108,7 @@ def test_quick_replaces_a_benchmarks_models_and_sizes(tmp_path: Path) -> None:
 
 
 def test_quick_excludes_of_a_benchmark(tmp_path: Path) -> None:
-    quick = "quick: {benchmarks: {mnist: {exclude: [{execution_mode: compiled}]}}}\n"
+    quick = "quick: {benchmarks: {mnist: {exclude: [{run: compiled}]}}}\n"
     config = config_of(MINIMAL + quick, tmp_path)
 
     def modes(*, quick: bool) -> list[str]:
@@ -119,8 +119,10 @@ def test_quick_excludes_of_a_benchmark(tmp_path: Path) -> None:
             for mode in dict.fromkeys(variant.execution_mode for variant in pair.jobs[0].variants)
         ]
 
-    assert modes(quick=False) == ["mnist eager", "mnist compiled", "cifar10 eager", "cifar10 compiled"]
-    assert modes(quick=True) == ["mnist eager", "cifar10 eager", "cifar10 compiled"]
+    assert modes(quick=False) == [
+        f"{name} step.{run}" for name in ("mnist", "cifar10") for run in ("eager", "compiled")
+    ]
+    assert modes(quick=True) == ["mnist step.eager", "cifar10 step.eager", "cifar10 step.compiled"]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +134,8 @@ def test_quick_excludes_of_a_benchmark(tmp_path: Path) -> None:
             "quick.benchmarks.mnist.models[0]: resnet18: not in benchmarks.mnist; valid: cnn",
         ),
         (
-            "mnist: {exclude: [{execution_mode: compild}]}",
-            "quick.benchmarks.mnist.exclude[0].execution_mode: compild: not defined; valid: jit, eager, compiled, vmap",
+            "mnist: {exclude: [{run: compild}]}",
+            "quick.benchmarks.mnist.exclude[0].run: compild: not defined; valid: jit, eager, compiled; did you mean",
         ),
     ],
 )
@@ -174,7 +176,7 @@ def test_excluded_cells(tmp_path: Path) -> None:
     config = config_of(MINIMAL.replace("  use_cases: [1]\n", exclude), tmp_path)
     asked = Selection(gpus=("any", "a100"), benchmarks=("mnist", "cifar10"), use_cases=(1, 3), frameworks=("jax",))
     assert names(config, asked) == ["any/jax_cifar10_1", "a100/jax_mnist_1", "a100/jax_cifar10_1"]
-    with pytest.raises(ConfigError, match=r"nothing to measure: matrix\.exclude"):
+    with pytest.raises(ConfigError, match=r"nothing to measure: mnist_3: matrix\.exclude in .* leaves it out"):
         expand(config, Selection(use_cases=(3,)))
 
 
@@ -186,7 +188,7 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
     with pytest.raises(ConfigError) as caught:
         expand(config, Selection(gpus=("a100",)))
     assert str(caught.value) == (
-        f"{config.file}:20:14: a100/mnist_1: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a node "
+        f"{config.file}:21:14: a100/mnist_1: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a node "
         "has 4. Lower `devices` "
         "or raise `nodes` of the use case, correct per_node, or leave the cell out with "
         "`- {gpu: a100, use_case: 1}` under matrix.exclude."
@@ -237,12 +239,12 @@ def test_a_screening_where_there_is_a_choice(config: Config) -> None:
     (pair,) = expand(config, Selection(use_cases=(3,)))
     jax, torch = pair.jobs
     assert jax.screening is None
-    assert torch.screening == Screening(always=("vmap_compiled", "loop"))
+    assert torch.screening == Screening(always=("vmap.compiled", "loop.eager"))
     # Two modes at batch 16 alone, for 2 outputs and 2 precisions.
     assert len(torch.screened_variants()) == 8
     assert {variant.batch_size for variant in torch.screened_variants()} == {16}
     (pair,) = expand(config, Selection(use_cases=(1,)))
-    assert pair.jobs[1].screening == Screening(always=("compiled",), many_steps=("epoch_graph",))
+    assert pair.jobs[1].screening == Screening(always=("step.compiled",), many_steps=("epoch.compiled_graph",))
     for selection in (Selection(use_cases=(3,), full=True), Selection(use_cases=(3,), quick=True)):
         assert [plan.screening for plan in expand(config, selection)[0].jobs] == [None, None]
 
@@ -268,10 +270,9 @@ SEVERAL = """\
     devices: 2
     batch_sizes: [16, 32, 64]
     precisions: [fp32]
-    execution_modes: {jax: [vmap], torch: [vmap_eager]}
+    formulations: {jax: [vmap], torch: [vmap: [eager]]}
     options: {output: [full]}
     settings: {chunk_size: 8, clip_norm: 1.0}
-    exclude: [{model: resnet18}]
 """
 
 
@@ -290,8 +291,8 @@ def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[st
 def test_baselines_have_the_whole_batch_or_a_device_s_part(with_several: Config) -> None:
     """Of 16, 32, 64 on two devices: 16 and 32 whole, 16 and 32 as halves of 32 and 64. Nothing else of use case 3."""
     assert keys_of_baselines(with_several, Selection(use_cases=(4,), force=True)) == {
-        "any/jax_mnist_3": ["cnn-b16-fp32-full-vmap", "cnn-b32-fp32-full-vmap"],
-        "any/torch_mnist_3": ["cnn-b16-fp32-full-vmap_eager", "cnn-b32-fp32-full-vmap_eager"],
+        "any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b32-fp32-full-vmap.jit"],
+        "any/torch_mnist_3": ["cnn-b16-fp32-full-vmap.eager", "cnn-b32-fp32-full-vmap.eager"],
     }
 
 
@@ -299,7 +300,7 @@ def test_baselines_of_a_quick_run_are_not_cut_by_the_quick_axes(with_several: Co
     selection = Selection(use_cases=(4,), frameworks=("torch",), quick=True, force=True)
     (pair,) = baselines(with_several, expand(with_several, selection), selection)
     (job,) = pair.jobs
-    assert [variant.key for variant in job.variants] == ["cnn-b16-fp32-full-vmap_eager", "cnn-b32-fp32-full-vmap_eager"]
+    assert [variant.key for variant in job.variants] == ["cnn-b16-fp32-full-vmap.eager", "cnn-b32-fp32-full-vmap.eager"]
     assert (job.quick, job.force) == (True, False)
 
 
@@ -309,7 +310,7 @@ def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path:
     found = keys_of_baselines(
         config_of(MINIMAL + SEVERAL + quick, tmp_path), Selection(use_cases=(4,), frameworks=("jax",), quick=True)
     )
-    assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-vmap", "cnn-b8-fp32-full-vmap"]}
+    assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b8-fp32-full-vmap.jit"]}
 
 
 def test_no_baseline_for_what_is_asked_for_or_needs_none(with_several: Config) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigError
-from harness.experiments.expand import expand_variants
+from harness.experiments.expand import Selection, expand, expand_variants
 from harness.experiments.load import load_config
 from harness.experiments.source import read_source
 from harness.paths import REPOSITORY
@@ -43,15 +43,18 @@ def planned(number: int, *benchmarks: str) -> list[Variant]:
 
 
 def test_what_every_device_refuses_is_not_planned() -> None:
-    kernels = ("cudnn", "cudnn_graph", "cudnn_compiled_graph", "flash_compiled_graph")
+    kernels = (
+        *("cudnn_attention.jit", "cudnn_attention.jit_graph"),
+        *("cudnn_attention.compiled_graph", "flash_attention.compiled_graph"),
+    )
     precisions = {mode: {one.precision for one in planned(1) if one.execution_mode == mode} for mode in kernels}
     assert precisions == dict.fromkeys(kernels, {"bf16"})
-    of_ghost = {one.model for number in (3, 4) for one in planned(number) if one.execution_mode.startswith("ghost")}
+    of_ghost = {one.model for number in (3, 4) for one in planned(number) if one.execution_mode.startswith("ghost.")}
     assert of_ghost == {"cnn", "mlp", "gpt_nano", "gpt_mini", "gpt2", "gcn", "graphnet"}
 
 
 def test_a_forced_layout_is_planned_for_convolutions_on_tensor_cores_in_32_bits() -> None:
-    forced = [one for one in planned(1) if one.execution_mode in ("jit_nhwc", "jit_nhwc_graph")]
+    forced = [one for one in planned(1) if one.execution_mode in ("step.nhwc", "step.nhwc_graph")]
     assert {one.precision for one in forced} == {"tf32"}
     convolutional = [
         "cnn",
@@ -128,26 +131,26 @@ MISTAKES = r"""
 3:3: cluster.time_limit_minute: unknown key; valid: partition, account, time_limit_minutes, cpus_per_task, memory_gb,
 sbatch_options, max_parallel_jobs, frameworks; did you mean time_limit_minutes?
 ?     batch_sizes: [64]\n ->
-18:3: use_cases.1.batch_sizes: is missing
+19:3: use_cases.1.batch_sizes: is missing
 ? batch_sizes: [64] -> batch_sizes: []
-20:18: use_cases.1.batch_sizes: []: must not be empty
+21:18: use_cases.1.batch_sizes: []: must not be empty
 ? batch_sizes: [64] -> batch_sizes: 64
-20:18: use_cases.1.batch_sizes: 64: must be a list, such as [a, b]
+21:18: use_cases.1.batch_sizes: 64: must be a list, such as [a, b]
 ? batch_sizes: [64] -> batch_sizes: [64, 64]
-20:23: use_cases.1.batch_sizes[1]: 64: listed twice
+21:23: use_cases.1.batch_sizes[1]: 64: listed twice
 ?   a100: {per_node: 4}\n ->   a100: {per_node: 4}\n  a100: {}\n
 10:3: gpus.a100: given twice; the first is in line 9
 ?   3:\n ->   1:\n
-24:3: use_cases.1: given twice; the first is in line 18
+25:3: use_cases.1: given twice; the first is in line 19
 ?   3:\n ->   three:\n
-24:3: use_cases.three: must be a whole number
+25:3: use_cases.three: must be a whole number
 ? precisions: [fp32] -> precisions: [fp23]
-21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
-? precisions: [fp32] -> precisions: [fp32, fp16]
-21:24: use_cases.1.precisions[1]: fp16: not for train: gradients below 6e-8 are zero in fp16, so training in it needs
+22:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
+? precisions: [fp32] -> precisions: [fp16]
+22:18: use_cases.1.precisions[0]: fp16: not for train: gradients below 6e-8 are zero in fp16, so training in it needs
 loss scaling, which this project does not have; bf16 needs none, and inference takes fp16
 ? epochs: 2 -> epochs: [2]
-23:24: use_cases.1.settings.epochs: [2]: must be one plain value: text, a number, true or false
+24:24: use_cases.1.settings.epochs: [2]: must be one plain value: text, a number, true or false
 ?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {trane: [4]}}
 15:40: benchmarks.mnist.batch_sizes.trane: not the name of a use case; valid: per_sample_gradients, train; did you mean
 train?
@@ -158,55 +161,77 @@ train?
 ?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {train: {cnn: 4}}}
 15:53: benchmarks.mnist.batch_sizes.train.cnn: 4: must be a list, such as [a, b]
 ?     name: train\n ->     name: train\n    measurement: {latency_call: 5}\n
-20:19: use_cases.1.measurement.latency_call: unknown key; valid: replicates, seed, warmup_s, warmup_min_calls,
+21:19: use_cases.1.measurement.latency_call: unknown key; valid: replicates, seed, warmup_s, warmup_min_calls,
 block_min_s, min_blocks, max_blocks, target_noise, max_time_s, latency_calls, latency_max_time_s, energy_window_s,
 idle_s, explain, timeout_s; did you mean latency_calls?
 ? clip_norm: 1.0 -> clip_norm: 1e999
-30:42: use_cases.3.settings.clip_norm: 1e999: too large for a number
+31:42: use_cases.3.settings.clip_norm: 1e999: too large for a number
 ? project: trial -> project: my trial
 1:10: project: my trial: must be of letters, digits, `_`, `.` and `-`: it becomes part of file names
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--gres=gpu:2]\n
 4:20: cluster.sbatch_options[0]: --gres=gpu:2: --gres is written by templates/job.sh.j2; leave it out here
-? - {model: resnet18} -> - {}
-32:9: use_cases.3.exclude[0]: would exclude everything; name at least one of framework, benchmark, model, batch_size,
-precision, execution_mode, options
+? - {formulation: loop, batch_size: 32} -> - {}
+33:9: use_cases.3.exclude[0]: would exclude everything; name at least one of framework, benchmark, model, batch_size,
+precision, formulation, run, options
 ? gpus: [any] -> gpus: [any, a10]
 11:15: matrix.gpus[1]: a10: not defined; valid: any, a100; did you mean a100?
 ?   mnist: {models: [cnn]}\n ->   mnist: {models: [cnn]}\n  minst: {models: [cnn]}\n
 16:3: benchmarks.minst: no such benchmark in harness/work/benchmarks/; valid: {benchmarks}; did you mean mnist?
 ?   mnist: {models: [cnn]}\n ->   mnist: {models: [cn]}\n
 15:20: benchmarks.mnist.models[0]: cn: not in harness/work/benchmarks/mnist.py; valid: cnn; did you mean cnn?
-? torch: [eager, compiled] -> torch: [eager, compile]
-22:50: use_cases.1.execution_modes.torch[1]: compile: not in harness/work/use_cases/train.py for torch; valid: eager,
-eager_graph, compiled, compiled_graph, max_autotune, max_autotune_graph, reduce_overhead, compiled_unsplit,
-flash_compiled, cudnn_compiled, efficient_compiled, plain_compiled, flash_compiled_graph, cudnn_compiled_graph,
-efficient_compiled_graph, plain_compiled_graph, sorted_eager, sorted_compiled, sorted_compiled_graph, flat_eager,
-flat_eager_graph, flat_compiled, flat_compiled_graph,
-flat_max_autotune, flat_max_autotune_graph, epoch_graph;
-did you mean compiled?
-? {jax: [jit], torch: [eager, compiled]} -> {jax: [jit]}
-22:5: use_cases.1.execution_modes.torch: is missing; name at least one
+? torch: [step]} -> torch: [steps]}
+23:41: use_cases.1.formulations.torch[0]: steps: not in harness/work/use_cases/train.py for torch; valid: step, unsplit,
+flash_attention, cudnn_attention, efficient_attention, plain_attention, sorted_sums, flat, epoch; did you mean step?
+? jax: [step], torch: [step] -> jax: [step]
+23:5: use_cases.1.formulations.torch: is missing; name at least one
+? vmap: [eager], loop -> vamp: [eager], vmap: [eager], loop
+29:41: use_cases.3.formulations.torch[0].vamp: not in harness/work/use_cases/per_sample_gradients.py for torch; valid:
+batch, vmap, outer_product, ghost, chunked, chunked_outer_product, loop; did you mean vmap?
+? vmap: [eager], loop -> vmap: [eagr], loop
+29:48: use_cases.3.formulations.torch[0].vmap[0]: eagr: not in the runs of vmap in
+harness/work/use_cases/per_sample_gradients.py for torch; valid: eager, eager_graph, compiled, compiled_graph,
+max_autotune, max_autotune_graph; did you mean eager?
+? vmap: [eager], loop -> vmap: [eager], vmap: [compiled], loop
+29:56: use_cases.3.formulations.torch[1].vmap: given twice; write all of its runs into one entry
+? vmap: [eager], loop -> vmap, loop, vmap
+29:53: use_cases.3.formulations.torch[2]: vmap: listed twice
+? vmap: [eager], loop -> vmap: [], loop
+29:47: use_cases.3.formulations.torch[0].vmap: []: must not be empty; name some of its runs, or write `vmap` alone for
+those of `runs`
+? vmap: [eager], loop -> vmap: , loop
+29:47: use_cases.3.formulations.torch[0].vmap: (nothing): must not be empty; name some of its runs, or write `vmap`
+alone for those of `runs`
+? vmap: [eager], loop -> vmap: eager, loop
+29:47: use_cases.3.formulations.torch[0].vmap: eager: must be a list, such as [a, b]
+? torch: [step]} -> torch: [step, epoch]}
+23:47: use_cases.1.formulations.torch[1]: epoch: has none of `runs`; write some beside it, such as `epoch:
+[compiled_graph]`
+? runs: {jax: [jit], -> runs: {jax: [jitt],
+17:14: runs.jax[0]: jitt: not in the runs of jax; valid: jit, jit_graph, tuned, tuned_graph, process_per_node, nchw,
+nhwc, nhwc_graph, overlap; did you mean jit?
+? runs: {jax: [jit], torch: [eager, compiled]} -> runs: {jax: [jit]}
+17:1: runs.torch: is missing; name at least one
 ? [norms, full] -> [norms, ful]
-29:31: use_cases.3.options.output[1]: ful: valid: norms, full, clipped_sum, batch_gradient; did you mean full?
+30:31: use_cases.3.options.output[1]: ful: valid: norms, full, clipped_sum, batch_gradient; did you mean full?
 ?     options: {output: [norms, full]}\n ->
-24:3: use_cases.3.options.output: is missing; list the values to measure
+25:3: use_cases.3.options.output: is missing; list the values to measure
 ? momentum: 0.9 -> momentum: 0.9, momentun: 1
-23:63: use_cases.1.settings.momentun: not a setting of train; valid: epochs, learning_rate, momentum, weight_decay,
+24:63: use_cases.1.settings.momentun: not a setting of train; valid: epochs, learning_rate, momentum, weight_decay,
 target_metric, schedule, warmup_epochs, label_smoothing, augmentation, weights,
 optimizer, beta1, beta2, epsilon, max_gradient_norm, epoch_steps, evaluation_samples; did you mean momentum?
 ? momentum: 0.9 -> momentum: 0.9, schedule: cosin
-23:73: use_cases.1.settings.schedule: cosin: valid: constant, cosine; did you mean cosine?
+24:73: use_cases.1.settings.schedule: cosin: valid: constant, cosine; did you mean cosine?
 ? momentum: 0.9 -> momentum: 0.9, label_smoothing: 1.5
-23:80: use_cases.1.settings.label_smoothing: 1.5: must be a number from 0 to 1
+24:80: use_cases.1.settings.label_smoothing: 1.5: must be a number from 0 to 1
 ? momentum: 0.9 -> momentum: 1.5
-23:58: use_cases.1.settings.momentum: 1.5: must be a number from 0 to 1
+24:58: use_cases.1.settings.momentum: 1.5: must be a number from 0 to 1
 ? epochs: 2 -> epochs: 2.5
-23:24: use_cases.1.settings.epochs: 2.5: must be a whole number of at least 1
+24:24: use_cases.1.settings.epochs: 2.5: must be a whole number of at least 1
 ? , target_metric: 0.5 ->
-23:5: use_cases.1.settings.target_metric: is missing for mnist, cifar10; give a number of at least 0 here or at
+24:5: use_cases.1.settings.target_metric: is missing for mnist, cifar10; give a number of at least 0 here or at
 benchmarks.mnist.settings.train.target_metric
 ?     name: train\n ->     name: trian\n
-19:11: use_cases.1.name: trian: no such use case in harness/work/use_cases/; valid: inference, many_models,
+20:11: use_cases.1.name: trian: no such use case in harness/work/use_cases/; valid: inference, many_models,
 per_sample_gradients, train; did you mean train?
 ?   mnist: {models: [cnn]}\n ->   mnist: {models: [cnn], sizes: {classes: 3}}\n
 15:34: benchmarks.mnist.sizes.classes: not a size of mnist; there is none to choose from
@@ -214,13 +239,13 @@ per_sample_gradients, train; did you mean train?
 15:37: benchmarks.mnist.settings.trains: not the name of a use case; valid: per_sample_gradients, train; did you mean
 train?
 ? {output: [norms, full]} -> {output: [norms, full], outputs: [full]}
-29:38: use_cases.3.options.outputs: not an option of per_sample_gradients; valid: output; did you mean output?
+30:38: use_cases.3.options.outputs: not an option of per_sample_gradients; valid: output; did you mean output?
 ?     name: per_sample_gradients\n ->     like: 3\n    name: per_sample_gradients\n
-25:11: use_cases.3.like: 3: must be another use case; valid: 1
+26:11: use_cases.3.like: 3: must be another use case; valid: 1
 ?     name: per_sample_gradients\n ->     like: 2\n
-25:11: use_cases.3.like: 2: not one of use_cases; valid: 1
+26:11: use_cases.3.like: 2: not one of use_cases; valid: 1
 ?     name: per_sample_gradients\n ->     like: true\n
-25:11: use_cases.3.like: true: not one of use_cases; valid: 1
+26:11: use_cases.3.like: true: not one of use_cases; valid: 1
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--hold --array=0-9]\n
 4:20: cluster.sbatch_options[0]: --hold --array=0-9: must be one long option of sbatch on one line, such as --qos=short
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--arr=0-9]\n
@@ -239,28 +264,35 @@ of file
 ? project: trial -> project: !foo trial
 1:10: project: !foo: a tag means nothing here; leave it out
 ? momentum: 0.9 -> momentum: 1e400
-23:58: use_cases.1.settings.momentum: 1e400: too large for a number
+24:58: use_cases.1.settings.momentum: 1e400: too large for a number
 ? epochs: 2 -> epochs: 12345678901234567890123
-23:24: use_cases.1.settings.epochs: 12345678901234567890123: too large for a number: it has more than 18 digits
+24:24: use_cases.1.settings.epochs: 12345678901234567890123: too large for a number: it has more than 18 digits
 ? epochs: 2 -> epochs: ٣
-23:24: use_cases.1.settings.epochs: ٣: must be a whole number of at least 1
+24:24: use_cases.1.settings.epochs: ٣: must be a whole number of at least 1
 ? weight_decay: 0 -> weight_decay: 1e300
-23:77: use_cases.1.settings.weight_decay: 1e+300: must be at most 1000000000
-?       - {model: resnet18}\n ->       - {model: resnet18, precision: }\n
-32:38: use_cases.3.exclude[0].precision: (nothing): name one, or leave the key out: without a value it would exclude
+24:77: use_cases.1.settings.weight_decay: 1e+300: must be at most 1000000000
+? batch_size: 32} -> precision: }
+33:40: use_cases.3.exclude[0].precision: (nothing): name one, or leave the key out: without a value it would exclude
 more than it says
-?       - {model: resnet18}\n ->       - {model: resnet18}\n      - {options: {}}\n
-33:9: use_cases.3.exclude[1]: would exclude everything; name at least one of framework, benchmark, model, batch_size,
-precision, execution_mode, options
-?       - {model: resnet18}\n ->
-25:11: use_cases.3.name: per_sample_gradients: does not go with resnet18 of cifar10: BatchNorm mixes the samples of a
-batch, so a per-sample gradient is not defined; add `- {model: resnet18}` to use_cases.3.exclude
-? execution_mode: loop, batch_size: 32 -> execution_mode: loop, batch_size: 23
-33:44: use_cases.3.exclude[1].batch_size: 23: not defined; valid: 16, 32; did you mean 32?
+? batch_size: 32} -> batch_size: 32}\n      - {options: {}}
+34:9: use_cases.3.exclude[1]: would exclude everything; name at least one of framework, benchmark, model, batch_size,
+precision, formulation, run, options
+? batch_size: 32} -> batch_size: 23}
+33:41: use_cases.3.exclude[0].batch_size: 23: not defined; valid: 16, 32; did you mean 32?
+? {formulation: loop, -> {formulation: [vmap, lop],
+33:30: use_cases.3.exclude[0].formulation[1]: lop: not defined; valid: vmap, loop; did you mean loop?
+? {formulation: loop, -> {run: eagr,
+33:15: use_cases.3.exclude[0].run: eagr: not defined; valid: jit, eager; did you mean eager?
+? {formulation: loop, -> {execution_mode: loop.eager,
+33:10: use_cases.3.exclude[0].execution_mode: unknown key; valid: framework, benchmark, model, batch_size, precision,
+formulation, run, options
+? {formulation: loop, -> {model: mnist/resnet18,
+33:17: use_cases.3.exclude[0].model: mnist/resnet18: not defined; valid: cnn, resnet18, mnist/cnn, cifar10/cnn,
+cifar10/resnet18; did you mean resnet18?
 ?     name: train\n ->     name: train\n    devices: 4\n    nodes: 3\n
-20:14: use_cases.1.devices: 4: must be divisible by nodes (3): every node takes as many
+21:14: use_cases.1.devices: 4: must be divisible by nodes (3): every node takes as many
 ?     name: train\n    batch_sizes: [64]\n ->     name: train\n    devices: 4\n    batch_sizes: [64, 66]\n
-21:23: use_cases.1.batch_sizes[1]: 66: must be divisible by devices (4): a batch size is that of all devices
+22:23: use_cases.1.batch_sizes[1]: 66: must be divisible by devices (4): a batch size is that of all devices
 """
 
 
@@ -277,21 +309,53 @@ def test_mistakes_under_quick(tmp_path: Path) -> None:
     quick = (
         "quick:\n"
         "  measurement: {replicates: 0, warmup: 1}\n"
-        "  use_cases: {1: {execution_modes: {torch: [egaer]}}, 2: {}}\n"
+        "  runs: {torch: [egaer]}\n"
+        "  benchmarks: {mnist: {runs: {jax: [jitt]}}}\n"
+        "  use_cases: {1: {formulations: {torch: [steps]}}, 2: {}}\n"
     )
     lines = complaints(MINIMAL + quick, tmp_path)
     assert lines[0] == "experiments.yaml:35:29: quick.measurement.replicates: 0: must be at least 1"
     assert lines[1].startswith("experiments.yaml:35:32: quick.measurement.warmup: unknown key; valid: replicates,")
     assert lines[1].endswith("did you mean warmup_s?")
-    assert lines[2:] == [
-        "experiments.yaml:36:45: quick.use_cases.1.execution_modes.torch[0]: egaer: not in "
-        "harness/work/use_cases/train.py for torch; valid: eager, eager_graph, compiled, compiled_graph, max_autotune, "
-        "max_autotune_graph, reduce_overhead, compiled_unsplit, flash_compiled, cudnn_compiled, efficient_compiled, "
-        "plain_compiled, flash_compiled_graph, cudnn_compiled_graph, efficient_compiled_graph, plain_compiled_graph, "
-        "sorted_eager, sorted_compiled, sorted_compiled_graph, flat_eager, flat_eager_graph, flat_compiled, "
-        "flat_compiled_graph, flat_max_autotune, flat_max_autotune_graph, epoch_graph; did you mean eager?",
-        "experiments.yaml:36:55: quick.use_cases.2: not one of use_cases; valid: 1, 3",
+    assert [line.partition("; valid")[0] for line in lines[2:]] == [
+        "experiments.yaml:36:18: quick.runs.torch[0]: egaer: not in the runs of torch",
+        "experiments.yaml:37:37: quick.benchmarks.mnist.runs.jax[0]: jitt: not in the runs of jax",
+        "experiments.yaml:38:42: quick.use_cases.1.formulations.torch[0]: steps: not in "
+        "harness/work/use_cases/train.py for torch",
+        "experiments.yaml:38:52: quick.use_cases.2: not one of use_cases",
     ]
+
+
+@pytest.mark.parametrize(
+    ("quick", "complaint", "cells"),
+    [
+        (
+            "benchmarks: {mnist: {runs: {torch: [compiled_graph]}}}",
+            "34:44: quick.benchmarks.mnist.runs.torch: [compiled_graph]: leaves no execution mode for {} with --quick",
+            ("mnist_1", "mnist_3"),
+        ),
+        (
+            "runs: {jax: [jit_graph]}, benchmarks: {mnist: {runs: {jax: [jit]}}}",
+            "34:68: quick.benchmarks.mnist.runs.jax: [jit]: leaves no execution mode for {} with --quick",
+            ("mnist_1", "mnist_3"),
+        ),
+        (
+            "runs: {jax: [nchw]}",
+            "34:21: quick.runs.jax: [nchw]: leaves no execution mode for {} with --quick",
+            ("cifar10_3", "mnist_3"),
+        ),
+        (
+            "use_cases: {1: {formulations: {jax: [step: [nhwc]]}}}",
+            "19:3: use_cases.1: with --quick, nothing to measure for jax on {}: nhwc is for tf32",
+            ("cifar10", "mnist"),
+        ),
+    ],
+)
+def test_quick_must_leave_each_cell_something(
+    quick: str, complaint: str, cells: tuple[str, ...], tmp_path: Path
+) -> None:
+    expected = [f"experiments.yaml:{complaint.format(cell)}" for cell in cells]
+    assert complaints(f"{MINIMAL}quick: {{{quick}}}\n", tmp_path) == expected
 
 
 def test_all_mistakes_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -300,15 +364,15 @@ def test_all_mistakes_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert complaints(text, tmp_path) == [
         "experiments.yaml:3:23: cluster.time_limit_minutes: 0: must be at least 1",
         "experiments.yaml:9:3: gpus.any: given twice; the first is in line 8",
-        "experiments.yaml:20:19: use_cases.1.batch_sizes[0]: 0: must be at least 1",
+        "experiments.yaml:21:19: use_cases.1.batch_sizes[0]: 0: must be at least 1",
     ]
 
 
 def test_a_use_case_that_leaves_a_framework_nothing(tmp_path: Path) -> None:
-    text = changed("- {execution_mode: loop, batch_size: 32}", "- {framework: torch, benchmark: mnist}")
+    text = changed("- {formulation: loop, batch_size: 32}", "- {framework: torch, benchmark: mnist}")
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:31:5: use_cases.3.exclude: exclude leaves nothing to measure for torch on mnist",
-        "experiments.yaml:31:5: use_cases.3.exclude: "
+        "experiments.yaml:32:5: use_cases.3.exclude: exclude leaves nothing to measure for torch on mnist",
+        "experiments.yaml:32:5: use_cases.3.exclude: "
         "with --quick, exclude leaves nothing to measure for torch on mnist",
     ]
 
@@ -317,10 +381,9 @@ def test_a_use_case_for_one_device_on_several(tmp_path: Path) -> None:
     """Each process would do all of the work, and the throughput would be that of one, times the devices."""
     many_models = (
         "  6:\n    name: many_models\n    devices: 2\n    batch_sizes: [32]\n    precisions: [fp32]\n"
-        "    execution_modes: {jax: [vmap], torch: [loop_eager]}\n"
+        "    formulations: {jax: [vmap], torch: [loop: [eager]]}\n"
         "    options: {models: [4], batches: [same], learning_rates: [one]}\n"
         "    settings: {learning_rate: 0.1, momentum: 0.9}\n"
-        "    exclude: [{model: resnet18}]\n"
     )
     rule = "use_cases.6.devices: 2: must be 1: many_models splits no work among devices"
     assert complaints(MINIMAL + many_models, tmp_path) == [f"experiments.yaml:36:14: {rule}"]
@@ -329,22 +392,21 @@ def test_a_use_case_for_one_device_on_several(tmp_path: Path) -> None:
 
 OF_SYNTHETIC = """\
   synthetic: {models: [linear], sizes: {in_features: 6, classes: 4}}
+runs: {jax: [jit], torch: [eager, compiled]}
 use_cases:
   6:
     name: many_models
     batch_sizes: [32]
     precisions: [fp32]
-    execution_modes: {jax: [vmap], torch: [loop_eager]}
+    formulations: {jax: [vmap], torch: [loop: [eager]]}
     options: {models: [1, 64], batches: [same], learning_rates: [one]}
     settings: {learning_rate: 0.1, momentum: 0.9}
-    exclude: [{model: resnet18}]
 """
 
 
 def with_synthetic(*change: str) -> str:
-    """Benchmark and use case of made-up inputs; the other two use cases, which need a data set, leave it out."""
-    exclude = "  use_cases: [1]\n  exclude: [{benchmark: synthetic, use_case: [1, 3]}]\n"
-    text = MINIMAL.replace("use_cases:\n  1:", OF_SYNTHETIC + "  1:").replace("  use_cases: [1]\n", exclude)
+    """Benchmark and use case of made-up inputs; the other two use cases need a data set."""
+    text = MINIMAL.replace("runs: {jax: [jit], torch: [eager, compiled]}\nuse_cases:\n  1:", OF_SYNTHETIC + "  1:")
     return text.replace(*change) if change else text
 
 
@@ -368,13 +430,13 @@ def test_sizes_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
         (
             "classes: 4",
             "clases: 4",
-            "18:57: benchmarks.synthetic.sizes.clases: not a size of synthetic; valid: in_features, hidden_features, "
+            "17:57: benchmarks.synthetic.sizes.clases: not a size of synthetic; valid: in_features, hidden_features, "
             "out_features, channels, image_size, hidden_channels, classes; did you mean classes?",
         ),
         (
             "classes: 4",
             "classes: 0",
-            "18:66: benchmarks.synthetic.sizes.classes: 0: must be a whole number of at least 1",
+            "17:66: benchmarks.synthetic.sizes.classes: 0: must be a whole number of at least 1",
         ),
         (
             "models: [1, 64]",
@@ -387,12 +449,26 @@ def test_sizes_and_options_that_are_numbers(old: str, new: str, complaint: str, 
     assert complaints(with_synthetic(old, new), tmp_path) == [f"experiments.yaml:{complaint}"]
 
 
-def test_a_use_case_refuses_what_has_no_data(tmp_path: Path) -> None:
-    lines = complaints(with_synthetic("use_case: [1, 3]", "use_case: [3]"), tmp_path)
-    assert lines == [
-        "experiments.yaml:29:11: use_cases.1.name: train: does not go with linear of synthetic: "
-        "synthetic has no data set to train and to test on; add `- {model: linear}` to use_cases.1.exclude"
-    ]
+def test_what_a_use_case_cannot_do_is_left_out(tmp_path: Path) -> None:
+    """No `exclude` names it, and none may have to. Asked for alone, the reason is told."""
+    config = config_of(with_synthetic(), tmp_path)
+    everything = Selection(benchmarks=("synthetic", "cifar10"), use_cases=(1, 3, 6))
+    models = {
+        pair.cell.name: {variant.model for job in pair.jobs for variant in job.variants}
+        for pair in expand(config, everything)
+    }
+    assert models == {
+        "any/cifar10_1": {"cnn", "resnet18"},
+        "any/cifar10_3": {"cnn"},
+        "any/cifar10_6": {"cnn"},
+        "any/synthetic_6": {"linear"},
+    }
+    with pytest.raises(ConfigError) as caught:
+        expand(config, Selection(benchmarks=("synthetic",), use_cases=(1, 3)))
+    assert str(caught.value) == (
+        "nothing to measure: synthetic_1: synthetic has no data set, and train needs one; "
+        "synthetic_3: synthetic has no data set, and per_sample_gradients needs one"
+    )
 
 
 LIKE = """\
@@ -408,21 +484,33 @@ def test_a_use_case_like_another_takes_what_it_does_not_say(tmp_path: Path) -> N
     config = config_of(MINIMAL + LIKE, tmp_path)
     first, second = config.use_cases[1], config.use_cases[2]
     assert (second.name, second.devices, second.batch_sizes) == ("train", 2, (128,))
-    assert (second.precisions, second.execution_modes) == (first.precisions, first.execution_modes)
+    assert (second.precisions, second.formulations) == (first.precisions, first.formulations)
     assert second.settings == first.settings | {"epochs": 3}
     assert (first.devices, first.batch_sizes, first.settings["epochs"]) == (1, (64,), 2)
     written_out = MINIMAL + (
         "  2:\n    name: train\n    devices: 2\n    batch_sizes: [128]\n    precisions: [fp32]\n"
-        "    execution_modes: {jax: [jit], torch: [eager, compiled]}\n"
+        "    formulations: {jax: [step], torch: [step]}\n"
         "    settings: {epochs: 3, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}\n"
     )
     assert config_of(written_out, tmp_path).use_cases[2] == second.model_copy(update={"like": None})
 
 
+def test_what_is_excluded_is_taken_over(tmp_path: Path) -> None:
+    """Also what names a formulation that the second does not have; a slip in it is told once."""
+    like = "  4: {like: 3, devices: 2, formulations: {jax: [vmap], torch: [vmap]}}\n"
+    use_cases = config_of(MINIMAL + like, tmp_path).use_cases
+    assert use_cases[4].exclude == use_cases[3].exclude != ()
+    slip = complaints(changed("{formulation: loop,", "{formulation: lop,") + like, tmp_path)
+    assert slip == [
+        "experiments.yaml:33:23: use_cases.3.exclude[0].formulation: lop: not defined; valid: vmap, loop; "
+        "did you mean loop?"
+    ]
+
+
 def test_a_mistake_that_is_taken_over_is_told_once_where_it_stands(tmp_path: Path) -> None:
     text = changed("precisions: [fp32]", "precisions: [fp23]") + LIKE
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:21:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; "
+        "experiments.yaml:22:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; "
         "did you mean fp32?"
     ]
 
@@ -431,7 +519,7 @@ def test_what_is_wrong_only_where_it_is_taken_over_says_whose_it_is(tmp_path: Pa
     """A batch of 63 is right for one device, and not for two."""
     text = changed("batch_sizes: [64]", "batch_sizes: [64, 63]") + LIKE.replace("    batch_sizes: [128]\n", "")
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:20:23: use_cases.2.batch_sizes[1] (of use_cases.1): 63: must be divisible by devices (2): "
+        "experiments.yaml:21:23: use_cases.2.batch_sizes[1] (of use_cases.1): 63: must be divisible by devices (2): "
         "a batch size is that of all devices"
     ]
 
@@ -443,13 +531,6 @@ def test_a_chain_of_likes_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_an_excluded_cell_may_be_impossible(tmp_path: Path) -> None:
-    text = changed("      - {model: resnet18}\n", "").replace(
-        "  use_cases: [1]\n", "  use_cases: [1]\n  exclude: [{benchmark: cifar10, use_case: 3}]\n"
-    )
-    assert config_of(text, tmp_path).is_excluded("any", "cifar10", 3)
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -458,7 +539,7 @@ def test_an_excluded_cell_may_be_impossible(tmp_path: Path) -> None:
         (
             "- a\n",
             "experiments.yaml:1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, "
-            "benchmarks, use_cases, measurement, quick, presets, wandb",
+            "benchmarks, runs, use_cases, measurement, quick, presets, wandb",
         ),
         (
             "project: p\ncluster:\n\tpartition: x\n",

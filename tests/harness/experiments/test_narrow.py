@@ -13,8 +13,11 @@ from harness.experiments.model import Config
 from harness.experiments.narrow import Narrowing, narrowing_of
 from harness.job.main import _parse_arguments, _plan_by_flags
 from harness.paths import REPOSITORY
+from harness.work import declared
 from pipeline.submission.render import run_arguments
 from tests.made.config_text import MINIMAL, PRETRAINED, config_of
+
+JAX_RUNS, TORCH_RUNS = (tuple(run.name for run in runs) for runs in (declared.JAX_RUNS, declared.TORCH_RUNS))
 
 
 @pytest.fixture
@@ -47,48 +50,92 @@ def test_flags_become_typed_values_each_once() -> None:
 
 
 def test_flags_go_back_to_words() -> None:
-    words = ("--model", "cnn", "--batch_size", "64", "--precision", "bf16", "--execution_mode", "jit")
+    words = (
+        "--model",
+        "cnn",
+        "--batch_size",
+        "64",
+        "--precision",
+        "bf16",
+        "--formulation",
+        "vmap",
+        "--run",
+        "jit",
+        "--execution_mode",
+        "vmap.jit",
+    )
     words = (*words, "--option", "output=full", "--option", "models=8", "--set", "weight_decay=0.5")
     assert of_words(*words).flags() == words
 
 
 def test_each_axis_is_narrowed(config: Config) -> None:
-    assert narrowed(
-        config, "--model", "resnet18", "--batch_size", "8", "--batch_size", "16", "--precision", "tf32"
-    ) == {
-        "any/jax_cifar10_1": ["resnet18-b8-tf32-jit", "resnet18-b16-tf32-jit"],
-        "any/torch_cifar10_1": [f"resnet18-b{size}-tf32-{mode}" for size in (8, 16) for mode in ("eager", "compiled")],
+    axes = ("--batch_size", "8", "--batch_size", "16", "--precision", "tf32")
+    expected = {
+        "any/jax_cifar10_1": ["resnet18-b8-tf32-step.jit", "resnet18-b16-tf32-step.jit"],
+        "any/torch_cifar10_1": [
+            f"resnet18-b{size}-tf32-step.{run}" for size in (8, 16) for run in ("eager", "compiled")
+        ],
     }
+    assert narrowed(config, "--model", "resnet18", *axes) == expected
+    of_several = {"benchmarks": ("mnist", "cifar10")}
+    assert narrowed(config, "--model", "cifar10/resnet18", *axes, **of_several) == expected
+    assert len(narrowed(config, "--model", "cifar10/resnet18", "--model", "mnist/cnn", *axes, **of_several)) == 4
 
 
 def test_an_option_is_narrowed(config: Config) -> None:
     """clipped_sum is declared, and not in the file."""
     words = ("--option", "output=clipped_sum", "--batch_size", "16", "--precision", "fp32")
     assert narrowed(config, *words, use_cases=(3,)) == {
-        "any/jax_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap"],
-        "any/torch_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap_eager", "cnn-b16-fp32-clipped_sum-loop"],
+        "any/jax_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap.jit"],
+        "any/torch_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap.eager", "cnn-b16-fp32-clipped_sum-loop.eager"],
     }
 
 
 def test_modes_of_both_frameworks_narrow_each(config: Config) -> None:
-    assert narrowed(config, "--model", "cnn", "--execution_mode", "jit_graph", "--execution_mode", "eager") == {
-        "any/jax_cifar10_1": ["cnn-b64-fp32-jit_graph"],
-        "any/torch_cifar10_1": ["cnn-b64-fp32-eager"],
+    assert narrowed(
+        config, "--model", "cnn", "--execution_mode", "step.jit_graph", "--execution_mode", "step.eager"
+    ) == {
+        "any/jax_cifar10_1": ["cnn-b64-fp32-step.jit_graph"],
+        "any/torch_cifar10_1": ["cnn-b64-fp32-step.eager"],
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "jax", "torch"),
+    [
+        ("--formulation vmap", ["vmap.jit"], ["vmap.eager"]),  # with the runs that the file has beside it
+        ("--formulation ghost", [f"ghost.{run}" for run in JAX_RUNS], [f"ghost.{run}" for run in TORCH_RUNS]),
+        ("--formulation loop", ["vmap.jit"], ["loop.eager"]),
+        ("--run jit", ["vmap.jit"], ["vmap.compiled"]),
+        ("--run eager", ["vmap.jit"], ["vmap.eager", "loop.eager"]),
+        ("--run jit --run eager", ["vmap.jit"], ["vmap.eager", "loop.eager"]),
+        ("--formulation vmap --run compiled", ["vmap.jit"], ["vmap.compiled"]),
+        ("--formulation vmap --run jit_graph --run compiled", ["vmap.jit_graph"], ["vmap.compiled"]),
+        ("--formulation vmap --execution_mode vmap.tuned", ["vmap.tuned"], ["vmap.compiled"]),
+    ],
+)
+def test_formulations_and_runs(words: str, jax: list[str], torch: list[str], config: Config) -> None:
+    """Of the modes in the file, where it has any of them; a framework that has none has one to be compared with."""
+    axes = "--batch_size 16 --precision fp32 --option output=norms"
+    expected = {
+        f"any/{framework}_cifar10_3": [f"cnn-b16-fp32-norms-{mode}" for mode in modes]
+        for framework, modes in (("jax", jax), ("torch", torch))
+    }
+    assert narrowed(config, *f"{axes} {words}".split(), use_cases=(3,)) == expected
 
 
 @pytest.mark.parametrize(
     ("mode", "jax", "torch"),
     [
-        ("jit", "jit", "compiled"),  # the headline of PyTorch
-        ("eager", "jit", "eager"),
-        ("epoch_graph", "scan", "epoch_graph"),  # many steps in a call: jit would be compared with nothing
+        ("step.jit", "step.jit", "step.compiled"),  # the headline of PyTorch
+        ("step.eager", "step.jit", "step.eager"),
+        ("epoch.compiled_graph", "scan.jit", "epoch.compiled_graph"),  # step.jit would be compared with nothing
     ],
 )
 def test_a_framework_without_a_named_mode_has_one_that_can_be_compared(
     mode: str, jax: str, torch: str, tmp_path: Path
 ) -> None:
-    config = config_of(MINIMAL.replace("{jax: [jit], torch", "{jax: [jit, scan], torch"), tmp_path)
+    config = config_of(MINIMAL.replace("{jax: [step], torch", "{jax: [step, scan], torch"), tmp_path)
     assert narrowed(config, "--model", "cnn", "--execution_mode", mode) == {
         "any/jax_cifar10_1": [f"cnn-b64-fp32-{jax}"],
         "any/torch_cifar10_1": [f"cnn-b64-fp32-{torch}"],
@@ -98,7 +145,7 @@ def test_a_framework_without_a_named_mode_has_one_that_can_be_compared(
 def test_cells_that_have_nothing_of_it_are_left_out(config: Config) -> None:
     everything = {"benchmarks": ("mnist", "cifar10"), "use_cases": (1, 3), "frameworks": ("torch",)}
     assert list(narrowed(config, "--model", "resnet18", **everything)) == ["any/torch_cifar10_1"]
-    assert list(narrowed(config, "--execution_mode", "loop", **everything)) == [
+    assert list(narrowed(config, "--execution_mode", "loop.eager", **everything)) == [
         "any/torch_mnist_3",
         "any/torch_cifar10_3",
     ]
@@ -138,9 +185,50 @@ def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> 
             {"use_cases": (1, 3)},
             "--precision fp16: not for train, per_sample_gradients: gradients below 6e-8",
         ),
-        (["--execution_mode", "egar"], {}, "did you mean eager?"),
-        (["--execution_mode", "vmap"], {}, "--execution_mode vmap: no mode of train; valid: jit, "),
-        (["--execution_mode", "jit"], {"frameworks": ("torch",)}, "a mode of jax, and only torch is selected; valid: "),
+        (["--execution_mode", "step.egar"], {}, "did you mean step.eager?"),
+        (
+            ["--execution_mode", "vmap.jit"],
+            {},
+            "--execution_mode vmap.jit: no such name in train; valid: step.jit, ",
+        ),
+        (
+            ["--execution_mode", "step.jit"],
+            {"frameworks": ("torch",)},
+            "step.jit: only jax has it, and only torch is selected; valid: step.eager, ",
+        ),
+        (
+            ["--formulation", "vamp"],
+            {"use_cases": (3,)},
+            "--formulation vamp: no such name in per_sample_gradients; valid: batch, vmap, outer_product, ghost, "
+            "chunked, chunked_outer_product, grouped, loop; did you mean vmap?",
+        ),
+        (
+            ["--formulation", "loop"],
+            {"use_cases": (3,), "frameworks": ("jax",)},
+            "--formulation loop: only torch has it, and only jax is selected; valid: batch, vmap, ",
+        ),
+        (["--run", "compild"], {"frameworks": ("torch",)}, "--run compild: no such name in train; valid: eager, "),
+        (["--run", "compild"], {"use_cases": (3,)}, "did you mean compiled?"),
+        (
+            ["--run", "jit"],
+            {"frameworks": ("torch",)},
+            "--run jit: only jax has it, and only torch is selected; valid: eager, ",
+        ),
+        (
+            ["--formulation", "loop", "--run", "compiled"],
+            {"use_cases": (3,)},
+            "--formulation loop --run compiled: no mode of per_sample_gradients has all of that",
+        ),
+        (
+            ["--run", "eager", "--execution_mode", "vmap.compiled"],
+            {"use_cases": (3,)},
+            "--run eager --execution_mode vmap.compiled: no mode of per_sample_gradients has all of that",
+        ),
+        (
+            ["--model", "cifar10/resnet19"],
+            {},
+            "--model cifar10/resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?",
+        ),
         (
             ["--option", "outputs=full"],
             {"use_cases": (3,)},
@@ -158,16 +246,19 @@ def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> 
         (["--set", "learning_rate=1e999"], {}, "--set learning_rate=inf: too large for a number"),
         (["--set", "epochs=2", "--set", "epochs=3"], {}, "--set epochs: given twice"),
         (
-            ["--execution_mode", "loop", "--batch_size", "32"],
+            ["--execution_mode", "loop.eager", "--batch_size", "32"],
             {"use_cases": (3,)},
-            "nothing to measure: cifar10_3 has no variant for torch with all of --batch_size 32 --execution_mode loop. "
-            "use_cases.3.exclude in experiments.yaml removes it, or its model, mode and options do not go together; "
-            "without --batch_size there would be 8 + 4, without --execution_mode there would be 4 + 4.",
+            "nothing to measure: cifar10_3 has no variant for torch with all of --batch_size 32 --execution_mode "
+            "loop.eager: `exclude` in experiments.yaml; BatchNorm mixes the samples of a batch, so a per-sample "
+            "gradient is not defined. Without --batch_size there would be 8 + 4, without --execution_mode there "
+            "would be 4 + 4.",
         ),
         (
             ["--model", "resnet18"],
             {"use_cases": (3,)},
-            "nothing to measure: cifar10_3 has no variant for jax and torch with all of --model resnet18. ",
+            "nothing to measure: cifar10_3 has no variant for jax and torch with all of --model resnet18: "
+            "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined. Without --model there "
+            "would be 8 + 12.",
         ),
     ],
 )
@@ -176,13 +267,13 @@ def test_what_is_wrong_with_a_flag(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         narrowed(config, *words, **selection)
-    assert complaint in str(caught.value)
+    assert complaint in str(caught.value).replace(config.file, "experiments.yaml")
 
 
 def test_a_precision_concerns_the_cells_that_take_it(tmp_path: Path) -> None:
     """Training does not take fp16, inference does."""
     selection = Selection(benchmarks=("cifar10",), use_cases=(1, 5), frameworks=("torch",))
-    words = ("--precision", "fp16", "--precision", "fp32", "--model", "cnn", "--execution_mode", "eager")
+    words = ("--precision", "fp16", "--precision", "fp32", "--model", "cnn", "--run", "eager")
     train, inference = expand(config_of(PRETRAINED, tmp_path), replace(selection, narrowing=of_words(*words)))
     assert [variant.precision for variant in train.jobs[0].variants] == ["fp32"]
     assert [variant.precision for variant in inference.jobs[0].variants] == ["fp16", "fp32"]
@@ -205,15 +296,17 @@ def test_baselines_of_a_batch_that_is_not_in_the_file(tmp_path: Path) -> None:
         benchmarks=("cifar10",),
         use_cases=(2,),
         frameworks=("torch",),
-        narrowing=of_words("--batch_size", "20", "--model", "cnn", "--execution_mode", "eager", "--precision", "bf16"),
+        narrowing=of_words(
+            "--batch_size", "20", "--model", "cnn", "--execution_mode", "step.eager", "--precision", "bf16"
+        ),
     )
     (alone,) = baselines(config, expand(config, selection), selection)
-    assert [variant.key for variant in alone.jobs[0].variants] == ["cnn-b10-bf16-eager", "cnn-b20-bf16-eager"]
+    assert [variant.key for variant in alone.jobs[0].variants] == ["cnn-b10-bf16-step.eager", "cnn-b20-bf16-step.eager"]
 
 
 def test_the_script_and_run_py_make_the_same_plan(config: Config, tmp_path: Path) -> None:
-    """`eager` is no mode of JAX: its script names its own."""
-    words = ["--model", "cnn", "--batch_size", "12", "--execution_mode", "eager", "--set", "epochs=1"]
+    """`eager` is no run of JAX: its script names its own mode."""
+    words = ["--model", "cnn", "--batch_size", "12", "--run", "eager", "--set", "epochs=1"]
     selection = Selection(benchmarks=("cifar10",), use_cases=(1,), narrowing=of_words(*words))
     (pair,) = expand(config, selection)
     for plan in pair.jobs:
@@ -221,6 +314,6 @@ def test_the_script_and_run_py_make_the_same_plan(config: Config, tmp_path: Path
         arguments = run_arguments(plan, config_path=config_path, results=tmp_path, repository=REPOSITORY)
         assert arguments[4:12] == [
             *("--model", "cnn", "--batch_size", "12"),
-            *("--execution_mode", {"jax": "jit", "torch": "eager"}[plan.framework], "--set", "epochs=1"),
+            *("--execution_mode", {"jax": "step.jit", "torch": "step.eager"}[plan.framework], "--set", "epochs=1"),
         ]
         assert _plan_by_flags(plan.framework, _parse_arguments(plan.framework, arguments)) == plan

@@ -22,11 +22,11 @@ presets:
   headline:
     about: one pair
     parts:
-      - {use_cases: [1], models: [cnn], execution_modes: [jit, compiled]}
+      - {use_cases: [1], models: [cnn], runs: [jit, compiled]}
       - use_cases: [3]
         benchmarks: [cifar10]
         batch_sizes: [20]
-        execution_modes: [vmap, vmap_eager]
+        execution_modes: [vmap.jit, vmap.eager]
         options: {output: clipped_sum}
         settings: {replicates: 5, chunk_size: 4}
   short: {about: a look, quick: true, data: sample, parts: [{benchmarks: [mnist]}]}
@@ -52,12 +52,12 @@ def variants(config: Config, name: str, selection: Selection | None = None) -> d
 
 def test_its_parts_and_nothing_else(config: Config) -> None:
     assert variants(config, "headline") == {
-        "any/jax_mnist_1": ["cnn-b64-fp32-jit"],
-        "any/torch_mnist_1": ["cnn-b64-fp32-compiled"],
-        "any/jax_cifar10_1": ["cnn-b64-fp32-jit"],
-        "any/torch_cifar10_1": ["cnn-b64-fp32-compiled"],
-        "any/jax_cifar10_3": ["cnn-b20-fp32-clipped_sum-vmap", "cnn-b20-bf16-clipped_sum-vmap"],
-        "any/torch_cifar10_3": ["cnn-b20-fp32-clipped_sum-vmap_eager", "cnn-b20-bf16-clipped_sum-vmap_eager"],
+        "any/jax_mnist_1": ["cnn-b64-fp32-step.jit"],
+        "any/torch_mnist_1": ["cnn-b64-fp32-step.compiled"],
+        "any/jax_cifar10_1": ["cnn-b64-fp32-step.jit"],
+        "any/torch_cifar10_1": ["cnn-b64-fp32-step.compiled"],
+        "any/jax_cifar10_3": ["cnn-b20-fp32-clipped_sum-vmap.jit", "cnn-b20-bf16-clipped_sum-vmap.jit"],
+        "any/torch_cifar10_3": ["cnn-b20-fp32-clipped_sum-vmap.eager", "cnn-b20-bf16-clipped_sum-vmap.eager"],
     }
     parts = expand_preset(config, "headline", Selection())
     plans = [part.pairs[0].jobs[0] for part in parts]
@@ -65,12 +65,30 @@ def test_its_parts_and_nothing_else(config: Config) -> None:
     assert plans[1].settings["chunk_size"] == 4
 
 
+def test_a_headline_has_the_declared_modes(tmp_path: Path) -> None:
+    """Whatever the file chooses for its use cases: it has no vmap.compiled. Flags replace them as all else."""
+    parts = "{use_cases: [1], benchmarks: [mnist]}, {use_cases: [3], frameworks: [torch], batch_sizes: [20]}"
+    text = f"{MINIMAL}presets: {{short: {{about: x, headline: true, parts: [{parts}]}}}}\n"
+    of_loss = Selection(narrowing=Narrowing(precisions=("fp32",), options=(("output", "norms"),)))
+    assert variants(config_of(text, tmp_path), "short", of_loss) == {
+        "any/jax_mnist_1": ["cnn-b64-fp32-step.jit"],
+        "any/torch_mnist_1": ["cnn-b64-fp32-step.compiled"],
+        "any/torch_mnist_3": ["cnn-b20-fp32-norms-vmap.compiled"],
+        "any/torch_cifar10_3": ["cnn-b20-fp32-norms-vmap.compiled"],
+    }
+    by_flag = Selection(use_cases=(1,), narrowing=Narrowing(formulations=("step",), runs=("jit_graph", "eager")))
+    assert variants(config_of(text, tmp_path), "short", by_flag) == {
+        "any/jax_mnist_1": ["cnn-b64-fp32-step.jit_graph"],
+        "any/torch_mnist_1": ["cnn-b64-fp32-step.eager"],
+    }
+
+
 def test_flags_choose_its_cells_and_replace_its_axes(config: Config) -> None:
     narrowing = Narrowing(batch_sizes=(7,), precisions=("fp32",), options=(("output", "norms"),))
     selection = Selection(gpus=("a100",), benchmarks=("cifar10",), frameworks=("torch",), narrowing=narrowing)
     assert variants(config, "headline", selection) == {
-        "a100/torch_cifar10_1": ["cnn-b7-fp32-compiled"],
-        "a100/torch_cifar10_3": ["cnn-b7-fp32-norms-vmap_eager"],
+        "a100/torch_cifar10_1": ["cnn-b7-fp32-step.compiled"],
+        "a100/torch_cifar10_3": ["cnn-b7-fp32-norms-vmap.eager"],
     }
     only_one_has_it = Selection(narrowing=Narrowing(models=("resnet18",)))
     assert list(variants(config, "headline", only_one_has_it)) == ["any/jax_cifar10_1", "any/torch_cifar10_1"]
@@ -140,7 +158,10 @@ def test_what_is_wrong_with_a_preset_or_a_flag(name: str, selection: Selection, 
             "parts[0].benchmarks[0]: minst: not defined; valid: mnist, cifar10; did you mean mnist",
         ),
         ("{models: [cn]}", "as flags: --model cn: no model of mnist, cifar10; valid: cnn, resnet18; did you mean cnn?"),
-        ("{use_cases: [1], execution_modes: [vmap]}", "as flags: --execution_mode vmap: no mode of train; valid: jit"),
+        (
+            "{use_cases: [1], execution_modes: [vmap.jit]}",
+            "as flags: --execution_mode vmap.jit: no such name in train; valid: step.jit,",
+        ),
         ("{use_cases: [3], models: [resnet18]}", "leaves nothing to measure for jax in mnist_3"),
         (
             "{use_cases: [1]}, {benchmarks: [mnist]}",

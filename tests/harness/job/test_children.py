@@ -18,10 +18,12 @@ from harness.measure.channel import MARK, ChildTask
 from harness.measure.world import World
 from harness.paths import REPOSITORY
 from harness.plan import Framework
+from harness.work.declared import EAGER, Formulation, Mode
 from tests.made.faults import programs
 from tests.made.patience import patience
 from tests.made.project import FakeProject
 
+MODE = Mode(written=Formulation(name="step", runs=(EAGER,)), run=EAGER)
 OLD, NEW = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
 
 
@@ -148,9 +150,7 @@ def test_a_step_waits_for_a_controller_that_does_not_answer(
     monkeypatch.setattr(children, "ASK_CONTROLLER_EVERY_S", 0.05)
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: SimpleNamespace(process_per_node=False))
-    )
+    monkeypatch.setattr(children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: MODE))
     measurement = next(iter(FakeProject(root=tmp_path).plan().measurements()))
     cell = measurement.cell.model_copy(update={"devices": 2})
     told: list[str] = []
@@ -187,9 +187,7 @@ def out_of_memory(
     monkeypatch.setattr(children, "REPOSITORY", folder)
     monkeypatch.setattr(children, "gpu_memory_bytes", lambda: gpu_bytes)
     measurement = next(iter(FakeProject(root=folder).plan().measurements())).model_copy(update={"framework": framework})
-    monkeypatch.setattr(
-        children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: SimpleNamespace(process_per_node=False))
-    )
+    monkeypatch.setattr(children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: MODE))
     told: list[str] = []
     made = children.Children(framework, measurement.cell, while_waiting=lambda: None, tell=told.append)
     report = made.work(ChildTask(measurement=measurement, data_dir="data"), folder / "log", lambda _event: None)

@@ -98,19 +98,23 @@ def test_what_fails_after_the_turns_takes_nothing_from_the_other() -> None:
     assert order.took_turns
 
 
+def written(measurement: Measurement) -> str:
+    """The formulation, which fake_framework runs in one way only."""
+    return measurement.variant.execution_mode.removesuffix(".eager")
+
+
 def test_the_fastest_takes_turns_with_the_fastest(tmp_path: Path) -> None:
     """Of three modes and two; one of many steps in a call only with its like."""
     project = BehavingProject(root=tmp_path)
 
     def candidates(plan: JobPlan, **speeds: float) -> list[Candidate]:
         return [
-            Candidate(each, each.variant.execution_mode == "slower", speeds.get(each.variant.execution_mode, 0.0))
-            for each in plan.replicates()
+            Candidate(each, written(each) == "slower", speeds.get(written(each), 0.0)) for each in plan.replicates()
         ]
 
     ours = candidates(project.plan("well", "slow", "slower", "gated", framework="jax"), slow=3.0, well=2.0, gated=1.0)
     theirs = candidates(project.plan("gated", "well"), gated=7.0, well=9.0)
-    found = [(one.variant.execution_mode, other.variant.execution_mode) for one, other in counterparts(ours, theirs)]
+    found = [(written(one), written(other)) for one, other in counterparts(ours, theirs)]
     assert found == [("slow", "well"), ("well", "gated")]
 
 
@@ -120,7 +124,7 @@ def test_the_fastest_takes_turns_with_the_fastest(tmp_path: Path) -> None:
 @pytest.fixture
 def jobs(tmp_path: Path) -> Callable[[int], tuple[Job, Job]]:
     """Of one replicate. JAX's `scan` has many steps in a call, which no mode of PyTorch's has."""
-    plans = [plan("jax", "jit", "scan"), plan("torch", "eager", "compiled")]
+    plans = [plan("jax", "step.jit", "scan.jit"), plan("torch", "step.eager", "step.compiled")]
     folders = [JobFolder(root=tmp_path / one.framework) for one in plans]
     results = Results(root=tmp_path / "results")
     for folder in folders:
@@ -142,18 +146,18 @@ def steps_of(jobs: tuple[Job, Job]) -> list[str]:
 
 def test_who_is_first_alternates(jobs: Callable[[int], tuple[Job, Job]]) -> None:
     assert [steps_of(jobs(replicate)) for replicate in (0, 1, 2)] == [
-        ["jit + eager", "scan", "compiled"],
-        ["eager + jit", "scan", "compiled"],
-        ["jit + eager", "scan", "compiled"],
+        ["step.jit + step.eager", "scan.jit", "step.compiled"],
+        ["step.eager + step.jit", "scan.jit", "step.compiled"],
+        ["step.jit + step.eager", "scan.jit", "step.compiled"],
     ]
 
 
 @pytest.mark.parametrize(
     ("mode", "steps"),
     [
-        ("exclusive_process", ["jit", "scan", "eager", "compiled"]),
-        ("default", ["jit + eager", "scan", "compiled"]),
-        (None, ["jit + eager", "scan", "compiled"]),  # NVML does not say
+        ("exclusive_process", ["step.jit", "scan.jit", "step.eager", "step.compiled"]),
+        ("default", ["step.jit + step.eager", "scan.jit", "step.compiled"]),
+        (None, ["step.jit + step.eager", "scan.jit", "step.compiled"]),  # NVML does not say
     ],
 )
 def test_a_gpu_that_takes_one_process_at_a_time_has_no_turns(
@@ -173,9 +177,9 @@ def test_what_is_left_of_a_pair_is_measured_by_itself(jobs: Callable[[int], tupl
     [eager, _] = [one for one in torch.plan.replicates() if one.replicate == 0]
     failed = torch.results.new_record(eager)
     write_record(bare_record(eager, "failed", reason="x", environment={"scheduler": "local"}), failed)
-    assert steps_of((jax, torch))[0] == "jit + eager"  # both are to be measured
+    assert steps_of((jax, torch))[0] == "step.jit + step.eager"  # both are to be measured
     write_record(bare_record(eager, environment={"scheduler": "local"}), torch.results.new_record(eager))
-    assert steps_of((jax, torch)) == ["jit", "scan", "eager", "compiled"]
+    assert steps_of((jax, torch)) == ["step.jit", "scan.jit", "step.eager", "step.compiled"]
 
 
 def test_a_pair_that_was_cut_off_again_and_again_is_measured_one_by_one(
@@ -184,9 +188,9 @@ def test_a_pair_that_was_cut_off_again_and_again_is_measured_one_by_one(
     jax, torch = jobs(0)
     jit = next(jax.plan.replicates())
     jax.cut_offs.note(jit, warn=print)
-    assert steps_of((jax, torch))[0] == "jit + eager"
+    assert steps_of((jax, torch))[0] == "step.jit + step.eager"
     jax.cut_offs.note(jit, warn=print)
-    assert steps_of((jax, torch)) == ["scan", "eager", "compiled", "jit"]
+    assert steps_of((jax, torch)) == ["scan.jit", "step.eager", "step.compiled", "step.jit"]
 
 
 class Diary(NullTracker):
@@ -213,11 +217,11 @@ def test_a_job_has_one_run_in_w_and_b_at_a_time(
     jax.tracker = torch.tracker = diary = Diary()
     jit, scan = (one for one in jax.plan.replicates() if one.replicate == 0)
     _measure_in_turns((jax, jit), (jax, scan))
-    assert diary.told == ["begin jit", "end jit", "begin scan", "end scan"]
+    assert diary.told == ["begin step.jit", "end step.jit", "begin scan.jit", "end scan.jit"]
     diary.told.clear()
     eager = next(torch.plan.replicates())
     _measure_in_turns((jax, jit), (torch, eager))
-    assert diary.told == ["begin jit", "begin eager", "end jit", "end eager"]
+    assert diary.told == ["begin step.jit", "begin step.eager", "end step.jit", "end step.eager"]
 
 
 # Real runs of a pair.
@@ -255,11 +259,11 @@ def folders_of(project: BehavingProject, pair: Pair, **protocol: Any) -> list[Jo
 
 
 Found = dict[tuple[str, str], Record]
-"""By framework and mode."""
+"""By framework and formulation."""
 
 
 def by_mode(project: BehavingProject) -> Found:
-    return {(one.measurement.framework, one.measurement.variant.execution_mode): one for one in project.records()}
+    return {(one.measurement.framework, written(one.measurement)): one for one in project.records()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +320,7 @@ def test_death_of_one_costs_the_other_nothing(faulty: Faulty) -> None:
     pairing = left.environment["pairing"]
     assert (pairing["kind"], pairing["not_interleaved"]) == (
         "together",
-        "jax cnn-b8-fp32-dies_later-r0 was over before",
+        "jax cnn-b8-fp32-dies_later.eager-r0 was over before",
     )
     assert left.result.energy.absent != BESIDE_ANOTHER  # it was alone by then
 
@@ -331,7 +335,9 @@ def test_who_is_out_of_memory_beside_another_is_tried_alone(faulty: Faulty) -> N
     """`out_of_memory` is an answer for good, so it must not be the other process's doing."""
     alone, other = faulty.records["torch", "fills_the_device_at_first"], faulty.records["jax", "well"]
     assert (alone.outcome, other.outcome) == ("ok", "ok")
-    assert alone.environment["pairing"]["not_interleaved"] == "it ran out of memory beside jax cnn-b8-fp32-well-r0"
+    assert (
+        alone.environment["pairing"]["not_interleaved"] == "it ran out of memory beside jax cnn-b8-fp32-well.eager-r0"
+    )
     assert "out of memory beside the other process; once more, alone" in faulty.output
 
 
@@ -402,7 +408,7 @@ def test_jax_and_pytorch_are_at_rest_while_they_wait(tmp_path: Path) -> None:
     declared = use_case("inference")
     protocol = MeasurementSettings(**QUICK | {"warmup_s": 0.1, "block_min_s": 0.05, "explain": False})
     sides = []
-    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+    for framework, mode in (("jax", "forward.jit"), ("torch", "forward.eager")):
         variant = Variant(
             model="mlp", batch_size=64, precision="fp32", execution_mode=mode, options=made_up(declared.options)
         )

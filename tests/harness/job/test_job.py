@@ -82,9 +82,9 @@ def test_fault_is_recorded_with_its_reason(faulty_job: FaultyJob, fault: str) ->
 
 def test_reason_has_the_last_words_and_names_the_log_which_has_the_traceback(faulty_job: FaultyJob) -> None:
     assert "the framework's last words" in str(faulty_job.records["exits"].reason)
-    (log,) = faulty_job.repository.results.records().rglob("*is_killed-*.log")
+    (log,) = faulty_job.repository.results.records().rglob("*is_killed.eager-*.log")
     assert str(log) in str(faulty_job.records["is_killed"].reason)
-    (log,) = faulty_job.repository.results.records().rglob("*-raises-*.log")
+    (log,) = faulty_job.repository.results.records().rglob("*-raises.eager-*.log")
     assert "Traceback" in log.read_text() and "in raises" in log.read_text()
 
 
@@ -255,7 +255,7 @@ def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: Beh
     assert "1 measured, 1 had a record, 1 failed" in output
     assert repository.heartbeat(folder).measurements_skipped == 1
     found = sorted(path.name.split("-")[3] for path in repository.results.records().rglob("*.json"))
-    assert found == ["exits", "exits", "well"]  # the first failure's record is still there
+    assert found == ["exits.eager", "exits.eager", "well.eager"]  # the first failure's record is still there
 
 
 def run_arm(repository: BehavingProject, folder: JobFolder, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -437,12 +437,13 @@ gpus: {{any: {{}}}}
 matrix: {{gpus: [any], benchmarks: [mnist], use_cases: [1]}}
 benchmarks:
   mnist: {{models: [cnn]}}
+runs: {{jax: [jit], torch: [eager]}}
 use_cases:
   1:
     name: train
     batch_sizes: [256]
     precisions: {precisions}
-    execution_modes: {{jax: [jit], torch: [eager]}}
+    formulations: {{jax: [step], torch: [step]}}
     settings: {{epochs: 1, learning_rate: {learning_rate}, momentum: 0.9, weight_decay: 5e-4, target_metric: 0.5}}
 measurement:
   replicates: 1

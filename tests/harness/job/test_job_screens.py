@@ -10,13 +10,13 @@ STEADY = {"block_min_s": 0.02, "min_blocks": 5, "max_blocks": 5}
 
 def plan_of(repository: BehavingProject, *modes: str, always: tuple[str, ...], replicates: int = 2) -> JobPlan:
     plan = repository.plan(*modes, replicates=replicates, **STEADY)
-    return plan.model_copy(update={"screening": Screening(always=always)})
+    return plan.model_copy(update={"screening": Screening(always=tuple(f"{mode}.eager" for mode in always))})
 
 
 def made(repository: BehavingProject) -> list[tuple[str, str, int]]:
     """Of each record, in the order of their making."""
     found = [record.measurement for record in repository.records()]
-    return [(one.stage, one.variant.execution_mode, one.replicate) for one in found]
+    return [(one.stage, one.variant.execution_mode.removesuffix(".eager"), one.replicate) for one in found]
 
 
 def test_only_what_can_still_be_the_fastest_goes_on_and_the_headline(repository: BehavingProject) -> None:
@@ -28,9 +28,9 @@ def test_only_what_can_still_be_the_fastest_goes_on_and_the_headline(repository:
         *(("replicate", mode, number) for number in (0, 1) for mode in ("well", "slower")),
     ]
     assert "at most 9 measurements" in output
-    assert "[screening 2/3] cnn-b8-fp32-well-screening: " in output
-    assert "cnn-b8-fp32: 2 of 3 modes go on: well, slower" in output
-    assert "[7/7] cnn-b8-fp32-slower-r1: " in output
+    assert "[screening 2/3] cnn-b8-fp32-well.eager-screening: " in output
+    assert "cnn-b8-fp32: 2 of 3 modes go on: well.eager, slower.eager" in output
+    assert "[7/7] cnn-b8-fp32-slower.eager-r1: " in output
     beat = repository.heartbeat(folder)
     assert (beat.state, beat.measurements_done, beat.measurements_total) == ("done", 7, 7)
     assert (beat.screenings_done, beat.screenings_total, beat.fraction()) == (3, 3, "7/7")
@@ -64,7 +64,7 @@ def test_arms_of_a_pair_choose_by_what_the_screening_left(repository: BehavingPr
 
 def test_the_headline_is_measured_before_the_screening_and_not_again(repository: BehavingProject) -> None:
     """Three modes, of which `slower` is the headline, and `well` the fastest: 3 screenings and 2 x 2 replicates."""
-    headed = ('"torch": MODES}', '"torch": MODES}, headline={"torch": "slower"}')
+    headed = ('"torch": FORMULATIONS}', '"torch": FORMULATIONS}, headline={"torch": "slower.eager"}')
     repository.change("harness/work/use_cases/behave.py", headed)
     folder = repository.job(plan_of(repository, "slow", "well", "slower", always=("slower",)))
 
@@ -80,7 +80,7 @@ def test_the_headline_is_measured_before_the_screening_and_not_again(repository:
     assert "done: 0 measured, 1 had a record, 0 failed" in again
     beat = repository.heartbeat(folder)
     assert (beat.state, beat.fraction(), beat.eta_s) == ("waiting", "2/9", None)
-    assert "cnn-b8-fp32: 2 of 3 modes go on: well, slower" in run("screening")
+    assert "cnn-b8-fp32: 2 of 3 modes go on: well.eager, slower.eager" in run("screening")
     beat = repository.heartbeat(folder)
     assert (beat.state, beat.fraction(), beat.replicates_made) == ("waiting", "5/7", 2)
     for turn in ("0", "1"):

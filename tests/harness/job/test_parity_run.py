@@ -44,11 +44,11 @@ def test_one_process_does_all_keys_and_the_records_name_their_files(repository: 
     assert {Record.model_validate_json(each.read_text()).parity for each in paths} == {path.name}
     kept = read_parity(path)
     assert kept.metadata.outcome == "ok"
-    assert kept.metadata.key.execution_mode == "well"
+    assert kept.metadata.key.execution_mode == "well.eager"
     assert kept.metadata.environment["framework"]["version"] == "1.2.3"
     assert {"job", "node", "git", "scheduler"} <= kept.metadata.environment.keys()
     np.testing.assert_array_equal(kept.kept["outputs"], [0, 1, 2, 3])
-    assert logs(repository) == ["rank 0 computes cnn-b16-fp32-well\n"]
+    assert logs(repository) == ["rank 0 computes cnn-b16-fp32-well.eager\n"]
 
 
 def test_fault_in_one_program_costs_no_other(repository: BehavingProject) -> None:
@@ -70,12 +70,12 @@ def test_fault_in_one_program_costs_no_other(repository: BehavingProject) -> Non
     assert "killed by SIGKILL" in str(found["parity_is_killed"].metadata.reason)
     assert found["parity_raises"].metadata.reason == "KeyError: 'conv9'"
     assert found["parity_is_refused"].metadata.reason == "this mode needs an NVIDIA GPU"
-    assert "no parity numbers, so no ratio: cnn-b16-fp32-parity_raises: failed: KeyError: 'conv9'" in output
+    assert "no parity numbers, so no ratio: cnn-b16-fp32-parity_raises.eager: failed: KeyError: 'conv9'" in output
     lines = [log.splitlines() for log in logs(repository)]
     assert [[line.rpartition("-")[2] for line in log if line.startswith("rank")] for log in lines] == [
-        ["parity_is_killed"],
-        ["well", "parity_raises"],
-        ["parity_is_refused", "gated"],
+        ["parity_is_killed.eager"],
+        ["well.eager", "parity_raises.eager"],
+        ["parity_is_refused.eager", "gated.eager"],
     ]
 
 
@@ -156,7 +156,7 @@ def test_numbers_that_cannot_be_read_are_computed_anew_and_nothing_is_measured_a
 
 
 def test_numbers_of_other_code_are_not_computed_for_an_old_record(tmp_path: Path) -> None:
-    made = record("jax", "jit", environment={"code": {"harness": "a", "runner": "b"}}, parity="gone.npz")
+    made = record("jax", "step.jit", environment={"code": {"harness": "a", "runner": "b"}}, parity="gone.npz")
     files_of = ParityFiles(Results(root=tmp_path))
     assert files_of.can_be_repaired(made, {"harness": "a", "runner": "b", "a new file": "d"})
     assert not files_of.can_be_repaired(made, {"harness": "a", "runner": "c"})

@@ -52,7 +52,7 @@ def a_measurement(framework: Framework = "jax", *, replicate: int = 0, quick: bo
             model="small_cnn",
             batch_size=64,
             precision="tf32",
-            execution_mode="jit" if framework == "jax" else "compiled",
+            execution_mode="vmap.jit" if framework == "jax" else "vmap.compiled",
             options={"output": "full"},
         ),
         replicate=replicate,
@@ -112,7 +112,7 @@ def test_both_frameworks_share_a_group_and_differ_in_job_type() -> None:
     torch = describe_run(a_measurement("torch"), ENVIRONMENT, attempt="t1")
     assert jax["group"] == torch["group"] == "a100/cifar10_3/small_cnn-b64-tf32-full"
     assert (jax["job_type"], torch["job_type"]) == ("jax", "torch")
-    assert jax["name"] == "jax-small_cnn-b64-tf32-full-jit-r0"
+    assert jax["name"] == "jax-small_cnn-b64-tf32-full-vmap.jit-r0"
     assert jax["tags"] == ["jax", "cifar10", "per_sample_gradients", "tf32", "NVIDIA A100", "paper"]
 
 
@@ -202,7 +202,7 @@ def test_online_run_arrives_at_the_server(server: WandbServer, tmp_path: Path) -
     assert url == f"{server.url}/lab/speed/runs/{jax_id}"
     assert jax.group == torch.group == "a100/cifar10_3/small_cnn-b64-tf32-full"
     assert (jax.job_type, torch.job_type) == ("jax", "torch")
-    assert jax.name == "jax-small_cnn-b64-tf32-full-jit-r0"
+    assert jax.name == "jax-small_cnn-b64-tf32-full-vmap.jit-r0"
     assert {"jax", "NVIDIA A100", "paper"} <= set(jax.tags)
     assert jax.config["environment"] == ENVIRONMENT
     assert [(row["epoch"], row["train/loss"]) for row in jax.history] == [(1, 2.25), (2, 1.5)]

@@ -207,7 +207,7 @@ def session_of(
     measurement = Measurement(
         framework="jax",
         cell=Cell(gpu="any", benchmark="text", use_case=1, use_case_name="train"),
-        variant=Variant(model="tiny", batch_size=16, precision="fp32", execution_mode="jit", **of_variant),
+        variant=Variant(model="tiny", batch_size=16, precision="fp32", execution_mode="step.jit", **of_variant),
         replicate=0,
         settings={"epochs": 2, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, "target_metric": target},
         protocol=PROTOCOL,

@@ -42,7 +42,7 @@ GOOD: dict[str, Any] = {
 
 
 def measurement(framework: Framework = "jax", **changes: Any) -> Measurement:
-    variant = {"model": "cnn", "batch_size": 256, "precision": "tf32", "execution_mode": "jit"}
+    variant = {"model": "cnn", "batch_size": 256, "precision": "tf32", "execution_mode": "step.jit"}
     of_variant = {name: changes.pop(name) for name in list(changes) if name in Variant.model_fields}
     devices = changes.pop("devices", 1)
     return Measurement(
@@ -87,7 +87,7 @@ def test_key_is_the_program_and_not_its_size(change: dict[str, Any]) -> None:
     "change",
     [
         {"model": "resnet18"},
-        {"execution_mode": "scan"},
+        {"execution_mode": "scan.jit"},
         {"options": {"output": "full"}},
         {"protocol": MeasurementSettings(seed=8)},
         {"settings": SETTINGS | {"momentum": 0.8}},
@@ -320,7 +320,7 @@ def test_numbers_of_different_work_are_not_compared() -> None:
     judgement = judge(numbers("jax"), other)
     assert judgement.state == "unchecked"
     assert judgement.sentence == "the parity numbers of jax and torch are of different work: seed: 7 and 8"
-    compiled = numbers("torch", key=key_of(measurement("torch", execution_mode="compiled")))
+    compiled = numbers("torch", key=key_of(measurement("torch", execution_mode="step.compiled")))
     assert judge(numbers("jax"), compiled).state == "passed"
 
 

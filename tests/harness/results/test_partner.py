@@ -39,23 +39,23 @@ def ratio(one: Record, results: Results, state: str = "passed") -> float | None:
 
 
 def test_against_the_fastest_mode_that_is_there(results: Results) -> None:
-    jax = record("jax", "jit", 3000, environment=HERE)
+    jax = record("jax", "step.jit", 3000, environment=HERE)
     assert ratio(jax, results) is None
-    save(record("torch", "eager", 1000, environment=HERE), results)
+    save(record("torch", "step.eager", 1000, environment=HERE), results)
     assert ratio(jax, results) == pytest.approx(3.0)
-    save(record("torch", "compiled", 2000, environment=HERE), results)
+    save(record("torch", "step.compiled", 2000, environment=HERE), results)
     assert ratio(jax, results) == pytest.approx(1.5)
 
 
 def test_of_pytorch_it_is_the_same_way_up(results: Results) -> None:
-    save(record("jax", "jit", 3000, environment=HERE), results)
-    assert ratio(record("torch", "eager", 1500, environment=HERE), results) == pytest.approx(2.0)
+    save(record("jax", "step.jit", 3000, environment=HERE), results)
+    assert ratio(record("torch", "step.eager", 1500, environment=HERE), results) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("state", ["failed", "unchecked"])
 def test_without_parity_there_is_no_ratio(state: str, results: Results) -> None:
-    save(record("torch", "eager", environment=HERE), results)
-    assert ratio(record("jax", "jit", environment=HERE), results, state) is None
+    save(record("torch", "step.eager", environment=HERE), results)
+    assert ratio(record("jax", "step.jit", environment=HERE), results, state) is None
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_without_parity_there_is_no_ratio(state: str, results: Results) -> None:
     ],
 )
 def test_other_work_is_no_partner(changes: dict[str, Any], results: Results) -> None:
-    save(record("torch", "eager", **{"environment": HERE, **changes}), results)
-    assert ratio(record("jax", "jit", environment=HERE), results) is None
+    save(record("torch", "step.eager", **{"environment": HERE, **changes}), results)
+    assert ratio(record("jax", "step.jit", environment=HERE), results) is None
 
 
 def test_a_record_that_cannot_be_read_and_an_older_attempt_do_not_count(results: Results) -> None:
-    old = record("torch", "eager", 9000, environment=HERE, ended_at="2026-11-20T10:00:00+00:00")
+    old = record("torch", "step.eager", 9000, environment=HERE, ended_at="2026-11-20T10:00:00+00:00")
     save(old, results)
-    path = save(record("torch", "eager", 1000, environment=HERE), results)
-    path.with_name("cnn-b100-fp32-compiled-r0-broken.json").write_text("{")
-    assert ratio(record("jax", "jit", 3000, environment=HERE), results) == pytest.approx(3.0)
+    path = save(record("torch", "step.eager", 1000, environment=HERE), results)
+    path.with_name("cnn-b100-fp32-step.compiled-r0-broken.json").write_text("{")
+    assert ratio(record("jax", "step.jit", 3000, environment=HERE), results) == pytest.approx(3.0)
 
 
 def test_against_the_process_that_it_took_turns_with(results: Results) -> None:
     """Not against the mode that is fastest so far. Blocks are all alike, so that the ratio is that of throughputs."""
     turns = [HERE | {"pairing": {"kind": "interleaved", "turns": name}} for name in ("t1", "t2")]
-    save(record("torch", "eager", 1000, environment=turns[0]), results)
-    save(record("torch", "compiled", 2000, environment=turns[1]), results)
-    assert ratio(record("jax", "jit", 3000, environment=turns[0]), results) == pytest.approx(3.0)
+    save(record("torch", "step.eager", 1000, environment=turns[0]), results)
+    save(record("torch", "step.compiled", 2000, environment=turns[1]), results)
+    assert ratio(record("jax", "step.jit", 3000, environment=turns[0]), results) == pytest.approx(3.0)

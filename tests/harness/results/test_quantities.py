@@ -65,8 +65,8 @@ def test_quality_is_that_of_the_last_epoch_or_of_the_evaluation() -> None:
     drawn = Result(evaluation=evaluation_of(labels, None, "the weights are drawn"))
     assert "test_metric" not in summary_numbers(drawn)
     absent = BY_NAME["test_metric"].absent
-    assert absent and absent.reason(record("jax", "jit"), drawn) == "the weights are drawn"
-    assert absent.reason(record("jax", "jit"), Result(epochs=epochs)) is None
+    assert absent and absent.reason(record("jax", "step.jit"), drawn) == "the weights are drawn"
+    assert absent.reason(record("jax", "step.jit"), Result(epochs=epochs)) is None
 
 
 def test_what_is_achieved_takes_the_operations_of_a_sample() -> None:
@@ -162,7 +162,7 @@ def mocked_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 def measured(nvml: Any, replicate: int) -> Record:
     """A record with three states read from this GPU, as it comes back from its file."""
     states = [gpu.Gpu(nvml, "handle").state() for _ in range(3)]
-    one = record("jax", "jit", replicate=replicate)
+    one = record("jax", "step.jit", replicate=replicate)
     result = one.result.model_copy(update={"gpu_states": states})
     return Record.model_validate_json(one.model_copy(update={"result": result}).model_dump_json())
 
@@ -198,21 +198,21 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
     (line,) = csv.DictReader(csv_text(compared).splitlines())
     assert float(line["gpu_sm_utilisation_percent"]) == 80
     html = page_html(compared, {}, records, (), Path("results"))
-    (row_of_jit,) = re.findall(r'<tr><th scope="row" class="jax">JAX jit</th>.*?</tr>', html)
-    titles = re.findall(r'<th scope="col" class="n">([^<]*)</th>', html[: html.index(row_of_jit)])
-    cells = re.findall(r'<td class="n">([^<]*)', row_of_jit)
+    (row,) = re.findall(r'<tr><th scope="row" class="jax">JAX step\.jit</th>.*?</tr>', html)
+    titles = re.findall(r'<th scope="col" class="n">([^<]*)</th>', html[: html.index(row)])
+    cells = re.findall(r'<td class="n">([^<]*)', row)
     assert (titles[-1], cells[-1]) == ("SM utilisation, %", "80")
     assert wandb_summary(records[0], monkeypatch, tmp_path)["gpu_sm_utilisation_percent"] == 90
 
 
 def test_a_refused_reading_is_missing_with_its_reason() -> None:
-    one = record("torch", "eager", environment={"gpu": {"name": "L4", "absent": {"power_watts": "Not Supported"}}})
+    one = record("torch", "step.eager", environment={"gpu": {"name": "L4", "absent": {"power_watts": "Not Supported"}}})
     states: list[GpuState] = [{"temperature_c": 50}]
     fields = {"gpu_states": states, "memory": Memory(), "energy": Energy(gross_joules=1.0)}
     (section,) = sections([one.model_copy(update={"result": one.result.model_copy(update=fields)})], passed)
     assert section.rows[0].modes[0].numbers["gpu_temperature_c"] == 50
     assert "gpu_power_watts" not in section.rows[0].modes[0].numbers
-    assert absent_lines(section.rows) == ["GPU power: Not Supported; PyTorch cnn-b100-fp32 eager"]
+    assert absent_lines(section.rows) == ["GPU power: Not Supported; PyTorch cnn-b100-fp32 step.eager"]
 
 
 def test_rows_are_data() -> None:

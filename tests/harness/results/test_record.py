@@ -32,7 +32,7 @@ def make_plan(seed: int = 0) -> JobPlan:
     return JobPlan(
         framework="jax",
         cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train"),
-        variants=(Variant(model="cnn", batch_size=64, precision="fp32", execution_mode="jit"),),
+        variants=(Variant(model="cnn", batch_size=64, precision="fp32", execution_mode="step.jit"),),
         settings={"epochs": 2},
         protocol=MeasurementSettings(replicates=1, seed=seed),
         wandb=WandbSettings(mode="disabled"),

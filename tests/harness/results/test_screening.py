@@ -112,41 +112,46 @@ def modes_going_on(throughputs: dict[str, float | str], *, without: str = "", sc
     return [one.execution_mode for one in going_on(plan, records)]
 
 
-SCREENING = Screening(always=("jit",), many_steps=("scan", "scan_graph"))
+SCREENING = Screening(always=("step.jit",), many_steps=("scan.jit", "scan.jit_graph"))
 
 
 def test_the_fastest_and_the_headline_go_on() -> None:
-    assert modes_going_on({"jit": 500, "taps": 990, "tuned": 1000, "slow": 700}, screening=SCREENING) == [
-        *("jit", "taps", "tuned")
-    ]
+    throughputs: dict[str, float | str] = {"step.jit": 500, "taps.jit": 990, "step.tuned": 1000, "slow": 700}
+    assert modes_going_on(throughputs, screening=SCREENING) == ["step.jit", "taps.jit", "step.tuned"]
 
 
 def test_many_steps_in_a_call_have_a_contest_of_their_own() -> None:
     """The fastest of all is no rival of those that run one step in a call."""
-    throughputs: dict[str, float | str] = {"jit": 500, "tuned": 1000, "scan": 3000, "scan_graph": 2000, "taps": 600}
-    assert modes_going_on(throughputs, screening=SCREENING) == ["jit", "tuned", "scan"]
+    throughputs: dict[str, float | str] = {
+        "step.jit": 500,
+        "a": 1000,
+        "scan.jit": 3000,
+        "scan.jit_graph": 2000,
+        "b": 600,
+    }
+    assert modes_going_on(throughputs, screening=SCREENING) == ["step.jit", "a", "scan.jit"]
 
 
 def test_what_has_no_number_does_not_go_on_and_what_is_not_screened_does() -> None:
-    throughputs: dict[str, float | str] = {"jit": "out_of_memory", "a": "failed", "b": 1000, "c": 10, "d": 100}
+    throughputs: dict[str, float | str] = {"step.jit": "out_of_memory", "a": "failed", "b": 1000, "c": 10, "d": 100}
     assert modes_going_on(throughputs, without="c", screening=SCREENING) == ["b", "c"]
 
 
 def test_contests_of_other_work_are_apart_and_need_a_choice() -> None:
     plan = plan_of(
-        variant("jit"), variant("taps"), variant("jit", batch_size=128), variant("jit", batch_size=256),
-        variant("taps", batch_size=256), screening=SCREENING,
+        variant("step.jit"), variant("taps.jit"), variant("step.jit", batch_size=128),
+        variant("step.jit", batch_size=256), variant("taps.jit", batch_size=256), screening=SCREENING,
     )  # fmt: skip
     assert [one.key for one in plan.screenings()] == [
-        *("cnn-b64-fp32-jit-screening", "cnn-b64-fp32-taps-screening"),
-        *("cnn-b256-fp32-jit-screening", "cnn-b256-fp32-taps-screening"),
+        *("cnn-b64-fp32-step.jit-screening", "cnn-b64-fp32-taps.jit-screening"),
+        *("cnn-b256-fp32-step.jit-screening", "cnn-b256-fp32-taps.jit-screening"),
     ]
-    found = {one.variant.key: result_of(one, 1000 if "jit" in one.key else 10) for one in plan.screenings()}
+    found = {one.variant.key: result_of(one, 1000 if "step" in one.key else 10) for one in plan.screenings()}
     going = going_on(plan, found)
-    assert [one.key for one in going] == ["cnn-b64-fp32-jit", "cnn-b128-fp32-jit", "cnn-b256-fp32-jit"]
+    assert [one.key for one in going] == ["cnn-b64-fp32-step.jit", "cnn-b128-fp32-step.jit", "cnn-b256-fp32-step.jit"]
     assert list(describe_choice(plan, found, going)) == [
-        "cnn-b64-fp32: 1 of 2 modes go on: jit",
-        "cnn-b256-fp32: 1 of 2 modes go on: jit",
+        "cnn-b64-fp32: 1 of 2 modes go on: step.jit",
+        "cnn-b256-fp32: 1 of 2 modes go on: step.jit",
     ]
     everything = list(plan.measurements())
     assert [one.stage for one in everything] == ["screening"] * 4 + ["replicate"] * 15
@@ -155,7 +160,7 @@ def test_contests_of_other_work_are_apart_and_need_a_choice() -> None:
 
 def test_of_one_program_under_several_names_the_headline_or_the_first_goes_on() -> None:
     """Two digests are one program each; `alone` says none, and `other` failed, so that its digest says nothing."""
-    programs = {"taps": "p", "jit": "p", "a": "q", "b": "q", "alone": None, "other": "q"}
+    programs = {"taps.jit": "p", "step.jit": "p", "a": "q", "b": "q", "alone": None, "other": "q"}
     plan = plan_of(*map(variant, programs), screening=SCREENING)
     records = {}
     for one in plan.screenings():
@@ -166,22 +171,22 @@ def test_of_one_program_under_several_names_the_headline_or_the_first_goes_on() 
             record = record.model_copy(update={"result": record.result.model_copy(update={"details": details})})
         records[one.variant.key] = record
     going = going_on(plan, records)
-    assert [one.execution_mode for one in going] == ["jit", "a", "alone"]
+    assert [one.execution_mode for one in going] == ["step.jit", "a", "alone"]
     assert list(describe_choice(plan, records, going)) == [
-        "cnn-b64-fp32: 3 of 6 modes go on: jit, a, alone",
-        "cnn-b64-fp32-taps: the same program as jit, which stands for both",
+        "cnn-b64-fp32: 3 of 6 modes go on: step.jit, a, alone",
+        "cnn-b64-fp32-taps.jit: the same program as step.jit, which stands for both",
         "cnn-b64-fp32-b: the same program as a, which stands for both",
     ]
 
 
 def test_without_a_screening_all_go_on() -> None:
-    plan = plan_of(variant("jit"), variant("taps"))
+    plan = plan_of(variant("step.jit"), variant("taps.jit"))
     assert list(plan.screenings()) == []
     assert going_on(plan, {}) == plan.variants
 
 
 def test_a_screening_is_short_and_has_an_id_of_its_own() -> None:
-    plan = plan_of(variant("jit"), variant("taps"), screening=SCREENING)
+    plan = plan_of(variant("step.jit"), variant("taps.jit"), screening=SCREENING)
     screening, replicate = next(plan.screenings()), next(plan.replicates())
     assert (screening.replicate, replicate.replicate) == (0, 0)
     assert screening.id != replicate.id
@@ -191,7 +196,9 @@ def test_a_screening_is_short_and_has_an_id_of_its_own() -> None:
 
 def test_what_is_short_already_does_not_become_longer() -> None:
     protocol = MeasurementSettings(warmup_s=0.1, min_blocks=3, max_blocks=3, target_noise=0.5, max_time_s=1.0)
-    plan = plan_of(variant("jit"), variant("taps"), screening=SCREENING).model_copy(update={"protocol": protocol})
+    plan = plan_of(variant("step.jit"), variant("taps.jit"), screening=SCREENING).model_copy(
+        update={"protocol": protocol}
+    )
     timing = next(plan.screenings()).timing
     assert (timing.warmup_s, timing.min_blocks, timing.max_blocks) == (0.1, 3, 3)
     assert (timing.target_noise, timing.max_time_s) == (0.5, 1.0)

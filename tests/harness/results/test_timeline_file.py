@@ -45,7 +45,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_chrome_trace_by_hand(tmp_path: Path) -> None:
     """The second event begins in the first, so it has a lane of its own; the third has the first one's again."""
-    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline_of(EVENTS))), "JAX jit")
+    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline_of(EVENTS))), "JAX step.jit")
     events = found["traceEvents"]
     assert [event for event in events if event["ph"] == "X"] == [
         {"ph": "X", "pid": 1, "tid": 1, "name": "gemm", "cat": "product", "ts": 0.0, "dur": 4.0},
@@ -58,10 +58,10 @@ def test_chrome_trace_by_hand(tmp_path: Path) -> None:
     ]
     names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"}
     assert names == {
-        (1, 0): "JAX jit: kernels",
+        (1, 0): "JAX step.jit: kernels",
         (1, 1): "kernels, lane 1",
         (1, 2): "kernels, lane 2",
-        (2, 0): "JAX jit: calls of the host, where they had returned",
+        (2, 0): "JAX step.jit: calls of the host, where they had returned",
     }
     assert found["otherData"]["steps"] == 2
 
@@ -85,9 +85,9 @@ def test_events_of_one_lane_never_overlap_and_no_lane_is_wasted(seed: int, tmp_p
 
 def test_operators_of_a_host_have_no_launches(tmp_path: Path) -> None:
     timeline = timeline_of([("aten::mm", 0.0, US, math.nan)])
-    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline, on_device=False)), "PyTorch eager")
+    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline, on_device=False)), "PyTorch step.eager")
     assert {event["pid"] for event in found["traceEvents"]} == {1}
-    assert found["traceEvents"][0]["args"]["name"] == "PyTorch eager: operators"
+    assert found["traceEvents"][0]["args"]["name"] == "PyTorch step.eager: operators"
 
 
 def test_only_the_first_events_of_very_many_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

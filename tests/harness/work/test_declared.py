@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from harness.errors import ConfigError
 from harness.plan import FRAMEWORKS
 from harness.work import declared
-from harness.work.declared import Mode, Nothing, benchmark, benchmark_names, use_case, use_case_names
+from harness.work.declared import Formulation, Mode, Nothing, Run, benchmark, benchmark_names, use_case, use_case_names
 
 
 def test_every_file_declares_what_it_is_called() -> None:
@@ -29,15 +29,19 @@ def test_the_modes_of_a_use_case(name: str) -> None:
     for framework in FRAMEWORKS:
         modes = found.modes[framework]
         assert modes and len({mode.name for mode in modes}) == len(modes)
-        content = {replace(mode, name="") for mode in modes}
-        assert len(content) == len(modes)
+        assert [mode.name for mode in modes] == [
+            f"{one.name}.{run.name}" for one in found.formulations[framework] for run in one.runs
+        ]
+        assert all(
+            len({replace(run, name="") for run in one.runs}) == len(one.runs) for one in found.formulations[framework]
+        )
         assert not [mode for mode in modes if mode.run_as == "eager" and mode.graph == "parts"]
         assert all(found.mode(framework, mode.name) is mode for mode in modes)
     assert set(found.headline) == set(FRAMEWORKS)
     for framework in FRAMEWORKS:
         assert not found.mode(framework, found.headline[framework]).several_steps
     if found.one_device:
-        assert not [mode for framework in FRAMEWORKS for mode in found.modes[framework] if mode.process_per_node]
+        assert not [mode for framework in FRAMEWORKS for mode in found.modes[framework] if mode.run.process_per_node]
 
 
 @pytest.mark.parametrize("name", benchmark_names())
@@ -63,12 +67,12 @@ def test_a_benchmark_has_a_data_set_or_draws_its_inputs_and_its_sample_has_the_a
         (lambda: benchmark("mnist").model("cn"), "cn: mnist has no such model; valid: cnn; did you mean cnn?"),
         (
             lambda: use_case("train").mode("jax", "scna"),
-            "scna: train has no such execution mode in jax; valid: jit, jit_graph, jit_tuned, ",
+            "scna: train has no such execution mode in jax; valid: step.jit, step.jit_graph, step.tuned, ",
         ),
         # Of the other framework
         (
-            lambda: use_case("train").mode("torch", "scan"),
-            "scan: train has no such execution mode in torch; valid: eag",
+            lambda: use_case("train").mode("torch", "scan.jit"),
+            "scan.jit: train has no such execution mode in torch; valid: step.eag",
         ),
         # No file of that name may be imported by accident
         (lambda: benchmark("../mnist"), "../mnist: there is no such benchmark"),
@@ -96,24 +100,13 @@ def test_a_file_that_is_there_is_known_and_one_with_an_underscore_is_none(
 
 
 def test_a_mode_is_compiled_without_a_graph_unless_it_says_otherwise() -> None:
-    mode = Mode(name="any", formulation="step")
-    assert (mode.run_as, mode.graph, mode.is_loop, mode.process_per_node) == ("compiled", "none", False, False)
+    run = Run(name="jit")
+    mode = Mode(written=Formulation(name="step", runs=(run,)), run=run)
+    assert (mode.name, mode.run_as, mode.graph, mode.layout) == ("step.jit", "compiled", "none", "own")
+    assert not (mode.is_loop or mode.several_steps or run.process_per_node or run.overlaps)
 
 
 def test_what_has_no_options_takes_none() -> None:
     assert Nothing().model_dump() == {}
     with pytest.raises(ValidationError):
         Nothing.model_validate({"classes": 3})
-
-
-def test_what_a_use_case_refuses() -> None:
-    def why(name: str, of: str, model: str) -> str | None:
-        return use_case(name).refuses(benchmark(of), benchmark(of).model(model))
-
-    assert why("train", "cifar10", "resnet18") is None
-    assert why("train", "synthetic", "mlp") == "synthetic has no data set to train and to test on"
-    assert why("per_sample_gradients", "mnist", "cnn") is None
-    assert "BatchNorm" in str(why("per_sample_gradients", "cifar10", "resnet18"))
-    assert why("per_sample_gradients", "synthetic", "mlp") == "synthetic has no data set"
-    assert why("many_models", "synthetic", "mlp") is None
-    assert "BatchNorm" in str(why("many_models", "cifar10", "resnet18"))

@@ -67,9 +67,9 @@ def test_rules_have_a_version_that_older_plans_do_not_say() -> None:
 
 def test_another_headline_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     before = registration("train", [])
-    assert headline_of("train") == {"jax": "jit", "torch": "compiled"}
-    assert not is_as_registered(before, "inference") or headline_of("inference") == headline_of("train")
-    monkeypatch.setattr(module, "headline_of", lambda _: {"jax": "scan", "torch": "compiled"})
+    assert headline_of("train") == {"jax": "step.jit", "torch": "step.compiled"}
+    assert not is_as_registered(before, "inference")
+    monkeypatch.setattr(module, "headline_of", lambda _: {"jax": "scan.jit", "torch": "step.compiled"})
     module.checksum.cache_clear()
     assert not is_as_registered(before, "train")
 
@@ -100,7 +100,7 @@ def test_every_plan_has_it_and_only_a_line_that_concerns_its_cell_changes_it() -
     one_cell_less = PartialCell.model_validate({"benchmark": "molpcba", "use_case": 6})
     matrix = config.matrix.model_copy(update={"exclude": (*config.matrix.exclude, one_cell_less)})
     assert of_plans(config.model_copy(update={"matrix": matrix})) == before
-    for elsewhere in ({"benchmark": "molpcba", "precision": "tf32"}, {"model": "gcn", "execution_mode": "vmap"}):
+    for elsewhere in ({"benchmark": "molpcba", "precision": "tf32"}, {"model": "gcn", "formulation": "vmap"}):
         assert of_plans(with_line(config, 6, elsewhere)) == before
 
     def changed(line: dict[str, object]) -> set[str]:
@@ -108,8 +108,8 @@ def test_every_plan_has_it_and_only_a_line_that_concerns_its_cell_changes_it() -
         return {name for name in before if after[name] != before[name]}
 
     of_text = {"any/jax_text_6", "any/torch_text_6"}
-    assert changed({"batch_size": 32, "execution_mode": "map"}) == {"any/jax_mnist_6", "any/torch_mnist_6"} | of_text
-    assert changed({"model": ("mlp", "gcn"), "execution_mode": "map"}) == of_text
+    assert changed({"batch_size": 32, "formulation": "map"}) == {"any/jax_mnist_6", "any/torch_mnist_6"} | of_text
+    assert changed({"model": ("mlp", "gcn"), "formulation": "map"}) == of_text
 
 
 def test_a_benchmark_or_model_that_joins_a_line_changes_no_other_ones_registration() -> None:

@@ -1,7 +1,9 @@
 """Declares behave.py; the makers of projects put this into their copy of harness/work/use_cases/."""
 
+from dataclasses import replace
+
 from harness.plan import Frozen
-from harness.work.declared import Mode, UseCase
+from harness.work.declared import Formulation, Run, UseCase
 
 
 class Settings(Frozen):
@@ -35,5 +37,13 @@ NAMES = (
     *("fills_rank_1", "is_controlled", "control_fills_rank_1", "control_is_killed_on_rank_1", "control_hangs"),
     *("parity_is_killed", "parity_raises", "parity_is_refused", "parity_sleeps"),
 )
-MODES = tuple(Mode(name=name, formulation=name, process_per_node=name == "stands_for_its_node") for name in NAMES)
-USE_CASE = UseCase(name="behave", about="behave as told", settings=Settings, modes={"jax": MODES, "torch": MODES})
+RUN = Run(name="eager", run_as="eager")
+FORMULATIONS = tuple(
+    Formulation(name=name, runs=(replace(RUN, process_per_node=name == "stands_for_its_node"),)) for name in NAMES
+)
+USE_CASE = UseCase(
+    name="behave",
+    about="behave as told",
+    settings=Settings,
+    formulations={"jax": FORMULATIONS, "torch": FORMULATIONS},
+)

@@ -31,7 +31,7 @@ def test_a_panel_for_each_model_precision_and_options() -> None:
     found = [
         *vision_records(replicates=1),
         *vision_records(replicates=1, precision="fp32"),
-        vision_record("jax", "jit", "resnet50", 1, 1.0, precision="tf32"),  # one batch size makes no line
+        vision_record("jax", "forward.jit", "resnet50", 1, 1.0, precision="tf32"),  # one batch size makes no line
     ]
     panels = batch_panels(section_of(found))
     models = ("efficientnet_b0", "mobilenet_v3_small", "resnet50", "vit_b_16")
@@ -43,7 +43,9 @@ def test_a_panel_for_each_model_precision_and_options() -> None:
 
 def test_other_settings_have_panels_of_their_own() -> None:
     found = [
-        record("jax", "jit", batch_size=size, settings={"epochs": epochs}) for size in (100, 200) for epochs in (2, 3)
+        record("jax", "step.jit", batch_size=size, settings={"epochs": epochs})
+        for size in (100, 200)
+        for epochs in (2, 3)
     ]
     labels = [panel.label for panel in batch_panels(section_of(found))]
     assert len(set(labels)) == 2 and all(label.startswith("cnn | fp32 (settings ") for label in labels)
@@ -51,17 +53,17 @@ def test_other_settings_have_panels_of_their_own() -> None:
 
 def test_the_best_mode_is_chosen_at_each_batch_size_and_worthless_ones_are_left_out() -> None:
     found = [
-        *(record("torch", "eager", 900, batch_size=size) for size in (1, 8)),
-        record("torch", "compiled", 500, batch_size=1),
-        record("torch", "compiled", 2000, batch_size=8),
-        record("torch", "loop", 9000, batch_size=8, flags={"recompiled": "1 compilation"}),
+        *(record("torch", "step.eager", 900, batch_size=size) for size in (1, 8)),
+        record("torch", "step.compiled", 500, batch_size=1),
+        record("torch", "step.compiled", 2000, batch_size=8),
+        record("torch", "loop.eager", 9000, batch_size=8, flags={"recompiled": "1 compilation"}),
     ]
     (panel,) = batch_panels(section_of(found))
     assert {(size, mode.execution_mode): is_best for size, mode, is_best in panel.points} == {
-        (1, "eager"): True,
-        (1, "compiled"): False,
-        (8, "eager"): False,
-        (8, "compiled"): True,
+        (1, "step.eager"): True,
+        (1, "step.compiled"): False,
+        (8, "step.eager"): False,
+        (8, "step.compiled"): True,
     }
 
 
@@ -71,7 +73,8 @@ def test_the_points_of_the_charts() -> None:
         name: next(
             point
             for point in drawing.data[name]
-            if (point["group"].split(" | ")[0], point["mode"], point["batch_size"]) == ("resnet50", "jit_graph", 1)
+            if (point["group"].split(" | ")[0], point["mode"], point["batch_size"])
+            == ("resnet50", "forward.jit_graph", 1)
         )
         for name in ("batch_throughput", "batch_latency", "batch_memory", "batch_energy")
     }
@@ -112,13 +115,13 @@ def test_a_chart_takes_a_number_and_enough_batch_sizes() -> None:
 
 def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
     console = plain(80)
-    modes = (("torch", "max_autotune_graph", 2.0), ("jax", "taps_tuned_graph", 1.0))
+    modes = (("torch", "forward.max_autotune_graph", 2.0), ("jax", "taps.tuned_graph", 1.0))
     found = [vision_record(side, mode, "mobilenet_v3_small", 1, speed) for side, mode, speed in modes]
     print_sections(sections(found, passed), console, {})
     shown = text(console)
     assert all(len(line.rstrip()) <= 80 for line in shown.splitlines())
-    (head,) = [line for line in shown.splitlines() if "every mode" in line]
-    assert head.split() == ["every", "mode", "samples/s", "p50", "ms", "p95", "ms", "p99", "ms", "s", "s"]
+    (head,) = [line for line in shown.splitlines() if "p50" in line]
+    assert head.split()[1:4] == ["p50", "p95", "p99"]
     # A call takes 1 ms + 55.6 M / 8e12 s, over 2.
-    (line,) = [line for line in shown.splitlines() if "PyTorch max_autotune_graph" in line]
+    (line,) = [line for line in shown.splitlines() if "PyTorch forward.max_autotune_graph" in line]
     assert line.split()[2:6] == ["1,986", "0.503", "1.01", "1.51"]

@@ -74,7 +74,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *records(cell=TWO),
         *records(environment=A100, cell=CELL.model_copy(update={"benchmark": "cifar10"})),
         *records(environment=CPU, quick=True, replicates=1),
-        record("jax", "outer_product", outcome="failed", reason="a node died", result=None),
+        record("jax", "scan.jit", outcome="failed", reason="a node died", result=None),
         *many_models(),
     ]
     compared = sections(found, passed)
@@ -86,7 +86,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def many_models() -> list[Record]:
-    timed = of("torch", "loop_eager", 1, 1000, details={"phases": {"forward": [0.01, 0.02], "backward": [0.03, 0.05]}})
+    timed = of("torch", "loop.eager", 1, 1000, details={"phases": {"forward": [0.01, 0.02], "backward": [0.03, 0.05]}})
     found = [with_memory(one) for one in (*sweep()[1:], timed)]
     quick = [one.measurement.model_copy(update={"quick": True}) for one in found]
     return [one.model_copy(update={"measurement": m}) for one, m in zip(found, quick, strict=True)]

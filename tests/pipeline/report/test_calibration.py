@@ -158,7 +158,7 @@ def test_pairs_in_turns_are_a_calibration_of_their_own() -> None:
         assert row.ratio == pytest.approx(row.true_ratio)
         if row.condition != "slower_1_percent":
             assert row.shares["right"] == 1.0
-    assert "(cnn-b256-fp32-eager, sample data), interleaved, on 2 CPUs" in describe([other])
+    assert "(cnn-b256-fp32-step.eager, sample data), interleaved, on 2 CPUs" in describe([other])
     assert "interleaved" not in describe([one])
 
 

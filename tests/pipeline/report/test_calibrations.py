@@ -59,10 +59,10 @@ def test_description_says_where_how_much_and_with_which_flags() -> None:
     made = [one.model_copy(update={"flags": its}) for one, its in zip(processes(4), flags, strict=True)]
     told = describe(calibrations_of(made))
     assert told.startswith(
-        "**torch**, mnist, use case 1 (cnn-b256-fp32-eager, sample data), on 2 CPUs (A CPU), with torch 2.15.0 and "
-        "Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round differ by "
-        "0.00 % (root mean square). Flags: imprecise in 2 of 24 processes, drift in 1. Too few rounds for 5 and 10 "
-        "replicates.\n\n| replicates |"
+        "**torch**, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), on 2 CPUs (A CPU), with torch 2.15.0 "
+        "and Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round "
+        "differ by 0.00 % (root mean square). Flags: imprecise in 2 of 24 processes, drift in 1. Too few rounds for 5 "
+        "and 10 replicates.\n\n| replicates |"
     )
     assert "| 3 | +10 % | 100.0 % | 0.0 % | 0.0 % | 1.1000 | +0.00 % |  |" in told
     assert "no complete round yet" in describe(calibrations_of(processes(1)[:-1]))
@@ -166,7 +166,7 @@ def test_each_device_has_its_own_and_no_other() -> None:
 def test_in_words() -> None:
     found = calibrated_devices([blind_to_2_percent(3)], [HERE])[HERE]
     assert sentences(HERE, found) == [
-        "Calibrated on CPU: A CPU: PyTorch, mnist, use case 1 (cnn-b256-fp32-eager, sample data), 3 rounds on "
+        "Calibrated on CPU: A CPU: PyTorch, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), 3 rounds on "
         "2026-11-22: flags: noisy in 3 of 18 processes; with 3 replicates 0.0 % false verdicts between two that are "
         "alike, and 2 % slower found in 0.0 %",
         "Not calibrated on CPU: A CPU: JAX; python main.py calibrate",
@@ -200,7 +200,7 @@ def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     results = Results(root=tmp_path / "results")
     here = CPU | {"cpu": {"model": "A CPU"}}
     for environment in (here, CPU):
-        for framework, mode in (("jax", "jit"), ("torch", "eager")):
+        for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
             save(record(framework, mode, environment=environment), results)  # type: ignore[arg-type]
     for one in blind_records(3):
         save(one, published)

@@ -85,15 +85,15 @@ def test_without_a_ceiling_nothing_is_said_of_one() -> None:
 def test_a_ceiling_is_that_of_the_rows_precision() -> None:
     jax, torch = (explanation({GEMM: (1, 1.0)}, step_ms=1.1) for _ in range(2))
     records = [
-        *explained("jax", "jit", jax, precision="tf32"),
-        *explained("torch", "eager", torch, precision="tf32"),
+        *explained("jax", "step.jit", jax, precision="tf32"),
+        *explained("torch", "step.eager", torch, precision="tf32"),
     ]
     assert compared(records).rows[0].modes[0].attainable_operations_per_s is None
 
 
 def test_nothing_counted_has_no_share() -> None:
     without = explanation({GEMM: (1, 1.0)}, step_ms=1.1, work=None)
-    records = [*explained("jax", "jit", without), *explained("torch", "eager", without)]
+    records = [*explained("jax", "step.jit", without), *explained("torch", "step.eager", without)]
     terms = terms_of(compared(records).rows[0].modes[0])
     assert terms is not None and terms.share_of_attainable is None
 

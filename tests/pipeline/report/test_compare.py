@@ -26,7 +26,7 @@ from pipeline.report.terminal import print_sections
 from pipeline.report.wording import differences, no_ratio_lines, scaling_texts, use_case_title, verdict
 from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, plan, record, save, text
 
-PAIR: tuple[tuple[Framework, str], ...] = (("jax", "jit"), ("torch", "eager"))
+PAIR: tuple[tuple[Framework, str], ...] = (("jax", "step.jit"), ("torch", "step.eager"))
 
 
 def csv_only(path: Path) -> ReportOptions:
@@ -45,21 +45,21 @@ def sections(records: list[Record]) -> list[Section]:
 
 def test_the_fastest_modes_are_compared_with_an_interval() -> None:
     records = []
-    # Log ratios of jit to cuda_graphs: log 1.25 + (-0.01, 0, 0.01).
+    # Log ratios of step.jit to cuda_graphs: log 1.25 + (-0.01, 0, 0.01).
     for replicate, noise in enumerate((-0.01, 0.0, 0.01)):
         records += [
-            record("jax", "jit", 5000 * math.exp(noise), replicate=replicate),
-            record("jax", "scan", 3000, replicate=replicate),
-            record("torch", "eager", 2000, replicate=replicate),
+            record("jax", "step.jit", 5000 * math.exp(noise), replicate=replicate),
+            record("jax", "scan.jit", 3000, replicate=replicate),
+            record("torch", "step.eager", 2000, replicate=replicate),
             record("torch", "cuda_graphs", 4000, replicate=replicate),
         ]
     (section,) = sections(records)
     (row,) = section.rows
     assert [(mode.framework, mode.execution_mode) for mode in row.modes] == [
-        ("jax", "jit"),
-        ("jax", "scan"),
+        ("jax", "step.jit"),
+        ("jax", "scan.jit"),
         ("torch", "cuda_graphs"),
-        ("torch", "eager"),
+        ("torch", "step.eager"),
     ]
     assert [mode.throughput_samples_per_s for mode in row.modes] == pytest.approx([5000, 3000, 4000, 2000])
     ratio = row.ratio
@@ -85,18 +85,21 @@ def test_a_pair_tells_how_many_predictions_are_the_same() -> None:
         assert made.result
         return made.model_copy(update={"result": made.result.model_copy(update={"evaluation": evaluation})})
 
-    ours = predicting("jax", "jit", 5000, [1, 2, 3, 4])
-    theirs = [predicting("torch", "compiled", 4000, [1, 2, 3, 3]), predicting("torch", "eager", 3000, [1, 2, 3, 4])]
+    ours = predicting("jax", "step.jit", 5000, [1, 2, 3, 4])
+    theirs = [
+        predicting("torch", "step.compiled", 4000, [1, 2, 3, 3]),
+        predicting("torch", "step.eager", 3000, [1, 2, 3, 4]),
+    ]
     (comparison,) = [row.comparison for section in sections([ours, *theirs]) for row in section.rows]
     sentence = "Of 4 predictions on the test set, of 4 classes, 75.00% are the same; 1 differ."
     assert comparison and comparison.predictions == sentence
-    (without,) = [row.comparison for section in sections([ours, record("torch", "eager")]) for row in section.rows]
+    (without,) = [row.comparison for section in sections([ours, record("torch", "step.eager")]) for row in section.rows]
     assert without and without.predictions is None
 
 
 def test_an_interval_that_holds_1_decides_nothing() -> None:
     records = [
-        record(framework, "jit" if framework == "jax" else "eager", throughput, replicate=replicate)
+        record(framework, "step.jit" if framework == "jax" else "step.eager", throughput, replicate=replicate)
         for framework, throughputs in (("jax", (1000, 1100, 1200)), ("torch", (1100, 1000, 1150)))
         for replicate, throughput in enumerate(throughputs)
     ]
@@ -106,7 +109,7 @@ def test_an_interval_that_holds_1_decides_nothing() -> None:
 
 
 def test_one_replicate_has_a_ratio_and_no_interval() -> None:
-    (section,) = sections([record("jax", "jit", 2000), record("torch", "loop", 4000)])
+    (section,) = sections([record("jax", "step.jit", 2000), record("torch", "loop.eager", 4000)])
     ratio = section.rows[0].ratio
     assert ratio is not None
     assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "undecided")
@@ -114,8 +117,8 @@ def test_one_replicate_has_a_ratio_and_no_interval() -> None:
 
 
 def test_only_common_replicates_are_paired() -> None:
-    records = [record("jax", "jit", 1000 * (r + 1), replicate=r) for r in range(3)]
-    records += [record("torch", "eager", 500 * (r + 1), replicate=r) for r in (1, 2, 3)]
+    records = [record("jax", "step.jit", 1000 * (r + 1), replicate=r) for r in range(3)]
+    records += [record("torch", "step.eager", 500 * (r + 1), replicate=r) for r in (1, 2, 3)]
     ratio = sections(records)[0].rows[0].ratio
     assert ratio is not None
     # Replicates 1 and 2: 2000/1000 and 3000/1500.
@@ -125,11 +128,11 @@ def test_only_common_replicates_are_paired() -> None:
 
 def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
     records = [
-        record("jax", "jit", 1000),
-        record("torch", "eager", 2000, environment=A100),
-        record("torch", "eager", 3000, quick=True),
-        record("torch", "eager", 4000, data="sample"),
-        record("torch", "eager", 5000, environment=CPU),
+        record("jax", "step.jit", 1000),
+        record("torch", "step.eager", 2000, environment=A100),
+        record("torch", "step.eager", 3000, quick=True),
+        record("torch", "step.eager", 4000, data="sample"),
+        record("torch", "step.eager", 5000, environment=CPU),
     ]
     compared = sections(records)
     assert [(s.setup.device, s.setup.data, s.setup.quick) for s in compared] == [
@@ -144,15 +147,15 @@ def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
 
 def test_a_jax_for_the_cpu_beside_a_gpu_is_not_compared_with_the_gpu() -> None:
     on_cpu = H200 | {"framework": {"platform": "cpu"}, "cpu": {"model": "Xeon"}}
-    compared = sections([record("jax", "jit", environment=on_cpu), record("torch", "eager")])
+    compared = sections([record("jax", "step.jit", environment=on_cpu), record("torch", "step.eager")])
     assert [section.setup.device for section in compared] == ["CPU: Xeon", "NVIDIA H200"]
 
 
 def test_other_settings_and_precisions_have_rows_of_their_own() -> None:
     records = [
-        record("jax", "jit", 1000, settings={"epochs": 2}),
-        record("torch", "eager", 2000, settings={"epochs": 3}),
-        record("torch", "eager", 3000, precision="bf16"),
+        record("jax", "step.jit", 1000, settings={"epochs": 2}),
+        record("torch", "step.eager", 2000, settings={"epochs": 3}),
+        record("torch", "step.eager", 3000, precision="bf16"),
     ]
     (section,) = sections(records)
     labels = [row.label for row in section.rows]
@@ -169,11 +172,11 @@ def on_data(one: Record, sha256: str | None, source: str = "MNIST") -> Record:
 def test_records_of_different_data_are_never_compared() -> None:
     old, new = "0a" * 32, "0b" * 32
     records = [
-        on_data(record("jax", "jit", 1000), old),
-        on_data(record("torch", "eager", 2000), new),
-        on_data(record("torch", "eager", 3000, replicate=1), old),  # no median over both, either
-        on_data(record("jax", "jit", 4000, batch_size=200), old),
-        on_data(record("torch", "eager", 2000, batch_size=200), old),
+        on_data(record("jax", "step.jit", 1000), old),
+        on_data(record("torch", "step.eager", 2000), new),
+        on_data(record("torch", "step.eager", 3000, replicate=1), old),  # no median over both, either
+        on_data(record("jax", "step.jit", 4000, batch_size=200), old),
+        on_data(record("torch", "step.eager", 2000, batch_size=200), old),
     ]
     (section,) = sections(records)
     rows = {row.label: row for row in section.rows}
@@ -205,7 +208,7 @@ def test_planted_slowdowns_are_no_results(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
     for framework, mode in PAIR:
         save(record(framework, mode), results)
-    one = record("jax", "jit", replicate=1)
+    one = record("jax", "step.jit", replicate=1)
     variant = one.measurement.variant.model_copy(update={"planted": next(iter(CONDITIONS))})
     measurement = one.measurement.model_copy(update={"variant": variant})
     save(one.model_copy(update={"measurement": measurement}), results)
@@ -217,11 +220,11 @@ def test_planted_slowdowns_are_no_results(tmp_path: Path) -> None:
 
 def test_the_newest_settled_record_counts() -> None:
     records = [
-        record("jax", "jit", 1000, ended_at="2026-11-21T10:00:00+00:00"),
-        record("jax", "jit", 2000, ended_at="2026-11-21T11:00:00+00:00"),
+        record("jax", "step.jit", 1000, ended_at="2026-11-21T10:00:00+00:00"),
+        record("jax", "step.jit", 2000, ended_at="2026-11-21T11:00:00+00:00"),
         record(
             "jax",
-            "jit",
+            "step.jit",
             ended_at="2026-11-21T12:00:00+00:00",
             outcome="failed",
             reason="node died",
@@ -234,21 +237,23 @@ def test_the_newest_settled_record_counts() -> None:
 
 
 def test_flags_are_recorded_ones_and_those_of_todays_rules() -> None:
-    (section,) = sections([record("jax", "jit", 100_000, flags={"other_processes": "up to 2"})])
+    (section,) = sections([record("jax", "step.jit", 100_000, flags={"other_processes": "up to 2"})])
     # 1000 samples at 100,000 samples/s: blocks of 10 ms.
     assert set(section.rows[0].modes[0].flags) == {"few_replicates", "other_processes", "short_blocks"}
 
 
 def test_a_failure_before_the_device_was_known_stands_beside_its_cell() -> None:
-    failed = record("torch", "compiled", environment={"scheduler": "slurm"}, outcome="failed", reason="no", result=None)
-    (section,) = sections([record("jax", "jit"), failed])
+    failed = record(
+        "torch", "step.compiled", environment={"scheduler": "slurm"}, outcome="failed", reason="no", result=None
+    )
+    (section,) = sections([record("jax", "step.jit"), failed])
     assert section.setup.device == "NVIDIA H200"
     assert section.without_number == (failed,)
 
 
 def test_the_headline_says_what_may_not_be_quoted() -> None:
     def of(**changes: Any) -> str:
-        return headline(sections([record("jax", "jit", **changes)])[0].setup)
+        return headline(sections([record("jax", "step.jit", **changes)])[0].setup)
 
     assert of() == "mnist, use case 1 (train), on NVIDIA H200."
     assert of(quick=True, data="sample", environment=CPU) == (
@@ -261,8 +266,8 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
     epochs = [EpochPoint(epoch=1, train_time_s=1, train_loss=0.4, test_loss=0.3, test_metric=0.9876)]
     for replicate in range(3):
-        save(record("jax", "jit", 12345, replicate=replicate, epochs=epochs), results)
-        save(record("torch", "eager", 10000, replicate=replicate, epochs=epochs), results)
+        save(record("jax", "step.jit", 12345, replicate=replicate, epochs=epochs), results)
+        save(record("torch", "step.eager", 10000, replicate=replicate, epochs=epochs), results)
         save(
             record(
                 "torch",
@@ -274,9 +279,11 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
             ),
             results,
         )
-    save(record("jax", "jit", 1, quick=True), results)  # of no plan, so left out
+    save(record("jax", "step.jit", 1, quick=True), results)  # of no plan, so left out
     console = plain()
-    print_summary(results, [plan("jax", "jit", "scan"), plan("torch", "eager", "cuda_graphs")], console, passed)
+    print_summary(
+        results, [plan("jax", "step.jit", "scan.jit"), plan("torch", "step.eager", "cuda_graphs")], console, passed
+    )
     output = text(console)
     assert max(len(line) for line in output.splitlines()) <= 80
     assert "mnist, use case 1 (train), on NVIDIA H200." in output
@@ -289,17 +296,17 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
     assert "1.25" in output
     joined = " ".join(output.split())
     assert "No number: PyTorch cnn-b100-fp32-cuda_graphs: refused (3 replicates): [CPU] has no CUDA graphs" in joined
-    assert "Not measured yet: 3 of 12 (JAX cnn-b100-fp32-scan-r0," in joined
+    assert "Not measured yet: 3 of 12 (JAX cnn-b100-fp32-scan.jit-r0," in joined
     assert "quick" not in output
 
 
 def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None:
     results = Results(root=tmp_path / "results")
     for replicate in range(3):
-        save(record("jax", "jit", 3000, replicate=replicate), results)
-        save(record("torch", "eager", 1500, replicate=replicate), results)
-        save(record("torch", "compiled", 2000, replicate=replicate), results)
-    corrupt = save(record("jax", "scan"), results)
+        save(record("jax", "step.jit", 3000, replicate=replicate), results)
+        save(record("torch", "step.eager", 1500, replicate=replicate), results)
+        save(record("torch", "step.compiled", 2000, replicate=replicate), results)
+    corrupt = save(record("jax", "scan.jit"), results)
     corrupt.write_text(corrupt.read_text()[:100])
     target = tmp_path / "tables" / "all.csv"
     console = plain()
@@ -308,9 +315,9 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
     assert corrupt.exists()
     lines = list(csv.DictReader(target.read_text().splitlines()))
     assert [(line["framework"], line["execution_mode"], line["fastest"]) for line in lines] == [
-        ("jax", "jit", "True"),
-        ("torch", "compiled", "True"),
-        ("torch", "eager", "False"),
+        ("jax", "step.jit", "True"),
+        ("torch", "step.compiled", "True"),
+        ("torch", "step.eager", "False"),
     ]
     assert [float(line["throughput_samples_per_s"]) for line in lines] == pytest.approx([3000, 2000, 1500])
     assert float(lines[0]["ratio_jax_over_torch"]) == pytest.approx(1.5)
@@ -339,29 +346,32 @@ def efficiencies(records: list[Record]) -> dict[tuple[str, str], tuple[str, str]
 
 
 def test_scaling_efficiency_is_against_the_same_batch_and_against_half_of_it() -> None:
-    one = [record("jax", "jit", 1000, batch_size=100), record("jax", "jit", 1250, batch_size=200)]
-    two = [record("jax", "jit", 1500, batch_size=100, cell=TWO), record("jax", "jit", 1600, batch_size=200, cell=TWO)]
+    one = [record("jax", "step.jit", 1000, batch_size=100), record("jax", "step.jit", 1250, batch_size=200)]
+    two = [
+        record("jax", "step.jit", 1500, batch_size=100, cell=TWO),
+        record("jax", "step.jit", 1600, batch_size=200, cell=TWO),
+    ]
     found = efficiencies(one + two)
-    assert found["jit", "100"][1] == ""  # nobody measured 50 on one device
-    strong_100, strong_200, weak_200 = found["jit", "100"][0], *found["jit", "200"]
+    assert found["step.jit", "100"][1] == ""  # nobody measured 50 on one device
+    strong_100, strong_200, weak_200 = found["step.jit", "100"][0], *found["step.jit", "200"]
     assert float(strong_100) == pytest.approx(1500 / 2000)
     assert float(strong_200) == pytest.approx(1600 / 2500)
     assert float(weak_200) == pytest.approx(1600 / 2000)
 
 
 def test_one_process_per_node_is_compared_with_the_mode_that_does_the_same_on_one_device() -> None:
-    one = record("jax", "jit", 1000)
-    two = record("jax", "jit_process_per_node", 1500, cell=TWO)
+    one = record("jax", "step.jit", 1000)
+    two = record("jax", "step.process_per_node", 1500, cell=TWO)
     assert two.result is not None
-    per_node = two.result.model_copy(update={"details": {"one_device_mode": "jit"}})
+    per_node = two.result.model_copy(update={"details": {"one_device_mode": "step.jit"}})
     found = efficiencies([one, two.model_copy(update={"result": per_node})])
-    assert float(found["jit_process_per_node", "100"][0]) == pytest.approx(1500 / 2000)
-    assert efficiencies([one, two])["jit_process_per_node", "100"] == ("", "")
+    assert float(found["step.process_per_node", "100"][0]) == pytest.approx(1500 / 2000)
+    assert efficiencies([one, two])["step.process_per_node", "100"] == ("", "")
 
 
 def test_communication_is_what_a_step_takes_more_than_alone() -> None:
     """A block of 10 steps takes 0.5 s, and 0.4 s with nothing moved: a fifth of the step's time."""
-    two = record("jax", "jit", 2000, cell=TWO)
+    two = record("jax", "step.jit", 2000, cell=TWO)
     assert two.result is not None and two.result.blocks is not None
     alone = two.result.blocks.model_copy(update={"block_times_s": [0.4, 0.4, 0.4]})
     with_control = two.model_copy(update={"result": two.result.model_copy(update={"blocks_alone": alone})})
@@ -382,7 +392,7 @@ def test_an_efficiency_of_unstable_blocks_has_a_question_mark(unstable: str) -> 
         blocks = one.result.blocks.model_copy(update={"block_times_s": times_s})
         return one.model_copy(update={"result": one.result.model_copy(update={"blocks": blocks})})
 
-    one, two = record("jax", "jit", 1000), record("jax", "jit", 1500, cell=TWO)
+    one, two = record("jax", "step.jit", 1000), record("jax", "step.jit", 1500, cell=TWO)
     compared = sections([shaken(one) if unstable == "one device" else one, shaken(two) if "two" in unstable else two])
     section = next(section for section in compared if section.setup.cell.devices == 2)
     (row,) = section.rows
@@ -398,8 +408,8 @@ def test_an_efficiency_of_unstable_blocks_has_a_question_mark(unstable: str) -> 
 
 
 def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measured() -> None:
-    measured = record("jax", "jit")
-    failed = record("jax", "jit", environment={}, outcome="failed", reason="no such file", result=None)
+    measured = record("jax", "step.jit")
+    failed = record("jax", "step.jit", environment={}, outcome="failed", reason="no such file", result=None)
     assert newest([failed, measured]) == [measured]
     assert newest([measured, failed]) == [measured]
     assert newest([failed]) == [failed]
@@ -411,37 +421,37 @@ def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measure
 @pytest.mark.parametrize(
     "other",
     [
-        record("jax", "scan"),
-        record("torch", "jit"),
-        record("jax", "jit", precision="tf32"),
-        record("jax", "jit", settings={"epochs": 3}),
-        record("jax", "jit", environment=CPU),
-        record("jax", "jit", quick=True),
-        record("jax", "jit", data="sample"),
-        record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "cifar10"})),
-        record("jax", "jit", cell=CELL.model_copy(update={"use_case_name": "per_sample_gradients"})),
+        record("jax", "scan.jit"),
+        record("torch", "step.jit"),
+        record("jax", "step.jit", precision="tf32"),
+        record("jax", "step.jit", settings={"epochs": 3}),
+        record("jax", "step.jit", environment=CPU),
+        record("jax", "step.jit", quick=True),
+        record("jax", "step.jit", data="sample"),
+        record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "cifar10"})),
+        record("jax", "step.jit", cell=CELL.model_copy(update={"use_case_name": "per_sample_gradients"})),
     ],
     ids=["mode", "framework", "precision", "settings", "device", "quick", "data", "benchmark", "use case"],
 )
 def test_scaling_efficiency_is_against_the_same_work_only(other: Record) -> None:
-    assert efficiencies([other, record("jax", "jit", cell=TWO)]) == {("jit", "100"): ("", "")}
+    assert efficiencies([other, record("jax", "step.jit", cell=TWO)]) == {("step.jit", "100"): ("", "")}
 
 
 def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    several = plan("jax", "jit").model_copy(update={"cell": TWO})
-    save(record("jax", "jit", 1500, cell=TWO), results)
+    several = plan("jax", "step.jit").model_copy(update={"cell": TWO})
+    save(record("jax", "step.jit", 1500, cell=TWO), results)
     console = plain()
     print_summary(results, [several], console, passed)
     assert "No scaling efficiency: this folder has no record of train on one such device" in text(console)
-    save(record("jax", "jit", 1000), results)
+    save(record("jax", "step.jit", 1000), results)
     console = plain()
     print_summary(results, [several], console, passed)
     output = text(console)
     assert "on 2 x NVIDIA H200" in output
     assert "use case 1" not in output  # it is read for the efficiency and not shown
     assert "75%" in output
-    assert "JAX cnn-b100-fp32 jit" in output
+    assert "JAX cnn-b100-fp32 step.jit" in output
     assert "Throughput on 2 devices over 2 times that of one, which had the whole batch" in output
     assert max(len(line) for line in output.splitlines()) <= 80
 
@@ -457,7 +467,7 @@ def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
 
 def pair_of(replicates: int = 3, **changes: Any) -> list[Record]:
     """JAX at 3000 and PyTorch at 2000 samples/s."""
-    both = (("jax", "jit", 3000), ("torch", "eager", 2000))
+    both = (("jax", "step.jit", 3000), ("torch", "step.eager", 2000))
     return [record(f, mode, speed, replicate=r, **changes) for f, mode, speed in both for r in range(replicates)]  # type: ignore[arg-type]
 
 
@@ -494,7 +504,7 @@ def test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out() -
     def compared() -> Comparison:
         speeds = {"jax": (3000, 9000, 4500), "torch": (2000, 1000, 2000)}
         found = [
-            record(framework, "jit", speed, replicate=replicate, environment=H200 | {"node": f"n{replicate}"})
+            record(framework, "step.jit", speed, replicate=replicate, environment=H200 | {"node": f"n{replicate}"})
             for framework in FRAMEWORKS
             for replicate, speed in enumerate(speeds[framework])
         ]
@@ -524,19 +534,19 @@ def with_result(one: Record, **changes: Any) -> Record:
 
 
 def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
-    scans = [record("jax", "scan", 9000, replicate=replicate) for replicate in range(3)]
+    scans = [record("jax", "scan.jit", 9000, replicate=replicate) for replicate in range(3)]
     scans[1] = with_result(scans[1], recompiles=2)
     (section,) = sections([*pair_of(), *scans])
     (row,) = section.rows
-    assert [mode.execution_mode for mode in row.modes] == ["scan", "jit", "eager"]  # listed all the same
+    assert [mode.execution_mode for mode in row.modes] == ["scan.jit", "step.jit", "step.eager"]  # listed all the same
     best = row.best("jax")
-    assert best is not None and best.execution_mode == "jit"
+    assert best is not None and best.execution_mode == "step.jit"
     assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
-    alone = [one for one in scans + pair_of() if one.measurement.variant.execution_mode != "jit"]
+    alone = [one for one in scans + pair_of() if one.measurement.variant.execution_mode != "step.jit"]
     (row,) = sections(alone)[0].rows
     assert row.ratio is None
     assert row.why_no_ratio == (
-        "JAX scan: recompiled: 2 compilation(s) inside the timed windows: the times are worthless"
+        "JAX scan.jit: recompiled: 2 compilation(s) inside the timed windows: the times are worthless"
     )
     assert no_ratio_lines([row]) == [f"{row.why_no_ratio}; cnn-b100-fp32"]
     assert tally([row]).without_ratio == 1
@@ -551,26 +561,32 @@ def test_a_jaxlib_that_is_known_to_be_slow_is_no_speed_of_jax() -> None:
     ):
         framework = {"name": "jax", "platform": platform}
         environment = {**H200, "framework": framework, "packages": packages}
-        jax = [record("jax", "jit", 1000, replicate=replicate, environment=environment) for replicate in range(3)]
+        jax = [record("jax", "step.jit", 1000, replicate=replicate, environment=environment) for replicate in range(3)]
         torch = [
             record(
-                "torch", "eager", 900, replicate=replicate, environment={**H200, "framework": {"platform": platform}}
+                "torch",
+                "step.eager",
+                900,
+                replicate=replicate,
+                environment={**H200, "framework": {"platform": platform}},
             )
             for replicate in range(3)
         ]
         (row,) = sections([*jax, *torch])[0].rows
-        assert [mode.execution_mode for mode in row.modes] == ["jit", "eager"]
+        assert [mode.execution_mode for mode in row.modes] == ["step.jit", "step.eager"]
         assert (row.ratio is not None) == is_compared
         if not is_compared:
             assert row.why_no_ratio is not None
-            assert row.why_no_ratio.startswith("JAX jit: known_slow_jaxlib: jaxlib 0.11.0 has a scatter-add that is ")
+            assert row.why_no_ratio.startswith(
+                "JAX step.jit: known_slow_jaxlib: jaxlib 0.11.0 has a scatter-add that is "
+            )
 
 
 def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
-    one, two = record("jax", "jit", 1000), record("jax", "jit", 1500, cell=TWO)
-    assert float(efficiencies([one, two])["jit", "100"][0]) == pytest.approx(0.75)
-    assert efficiencies([with_result(one, recompiles=1), two])["jit", "100"] == ("", "")
-    assert efficiencies([one, with_result(two, recompiles=1)])["jit", "100"] == ("", "")
+    one, two = record("jax", "step.jit", 1000), record("jax", "step.jit", 1500, cell=TWO)
+    assert float(efficiencies([one, two])["step.jit", "100"][0]) == pytest.approx(0.75)
+    assert efficiencies([with_result(one, recompiles=1), two])["step.jit", "100"] == ("", "")
+    assert efficiencies([one, with_result(two, recompiles=1)])["step.jit", "100"] == ("", "")
 
 
 def in_calls_of(steps: int, record: Record) -> Record:
@@ -580,11 +596,17 @@ def in_calls_of(steps: int, record: Record) -> Record:
 
 
 def test_calls_of_many_steps_are_compared_with_their_like_only() -> None:
-    records = [record("jax", "jit", 1000), record("torch", "eager", 2000)]
-    records += [in_calls_of(8, record("jax", "scan", 500)), in_calls_of(5, record("torch", "epoch_graph", 800))]
+    records = [record("jax", "step.jit", 1000), record("torch", "step.eager", 2000)]
+    records += [
+        in_calls_of(8, record("jax", "scan.jit", 500)),
+        in_calls_of(5, record("torch", "epoch.compiled_graph", 800)),
+    ]
     (section,) = sections(records)
     found = {row.label: [mode.execution_mode for mode in row.modes] for row in section.rows}
-    assert found == {"cnn-b100-fp32": ["jit", "eager"], "cnn-b100-fp32, many steps in a call": ["scan", "epoch_graph"]}
+    assert found == {
+        "cnn-b100-fp32": ["step.jit", "step.eager"],
+        "cnn-b100-fp32, many steps in a call": ["scan.jit", "epoch.compiled_graph"],
+    }
     alone = {row.label: row for row in sections(records[:3])[0].rows}
     assert alone["cnn-b100-fp32, many steps in a call"].why_no_ratio == "PyTorch has no number here"
 
@@ -642,7 +664,7 @@ def test_the_same_times_under_two_numbers_decide_nothing() -> None:
 
 def test_replicates_of_different_environments_are_flagged() -> None:
     def flags(*environments: dict[str, Any]) -> dict[str, str]:
-        found = [record("jax", "jit", replicate=r, environment=one) for r, one in enumerate(environments)]
+        found = [record("jax", "step.jit", replicate=r, environment=one) for r, one in enumerate(environments)]
         (section,) = sections(found)
         return section.rows[0].modes[0].flags
 
@@ -677,7 +699,7 @@ def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
     board: dict[str, Any] = {"name": "NVIDIA H200", "mig": True, "memory_total_bytes": 18 * 2**30}
     named = {"gpu": board, "framework": {"platform": "gpu", "device": "NVIDIA H200 MIG 1g.18gb"}}
     unnamed = {"gpu": board, "framework": {"platform": "gpu"}}
-    found = [record("jax", "jit", environment=one) for one in (H200, without_nvml, named, unnamed)]
+    found = [record("jax", "step.jit", environment=one) for one in (H200, without_nvml, named, unnamed)]
     assert [device_name(one) for one in found] == [
         "NVIDIA H200",
         "NVIDIA H200",
@@ -685,7 +707,7 @@ def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
         "NVIDIA H200 MIG 18.0 GiB",
     ]
     assert newest(found) == [found[1], *found[2:]]  # the same measurement, on three devices
-    assert device_name(record("jax", "jit", environment=CPU | {"cpu": {"model": "Xeon"}})) == "CPU: Xeon"
+    assert device_name(record("jax", "step.jit", environment=CPU | {"cpu": {"model": "Xeon"}})) == "CPU: Xeon"
 
 
 def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
@@ -695,19 +717,21 @@ def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
     assert sections(on("NVIDIA H200", "NVIDIA H200"))[0].rows[0].ratio is not None
     (row,) = sections(on("NVIDIA H200", "NVIDIA A100"))[0].rows
     assert row.ratio is None
-    assert row.why_no_ratio == "JAX jit: mixed_gpus: its devices are of different kinds: NVIDIA A100, NVIDIA H200"
+    assert row.why_no_ratio == "JAX step.jit: mixed_gpus: its devices are of different kinds: NVIDIA A100, NVIDIA H200"
     several = H200 | {"gpu": {"name": "NVIDIA H200", "names": ["NVIDIA H200", "NVIDIA A100"]}}
-    assert "mixed_gpus" in sections([record("jax", "jit", cell=TWO, environment=several)])[0].rows[0].modes[0].flags
+    assert (
+        "mixed_gpus" in sections([record("jax", "step.jit", cell=TWO, environment=several)])[0].rows[0].modes[0].flags
+    )
 
 
 def test_numbers_among_options_are_sorted_as_numbers() -> None:
-    found = [record("jax", "jit", options={"models": models, "of": "x"}) for models in (64, 8, 1, 32)]
+    found = [record("jax", "step.jit", options={"models": models, "of": "x"}) for models in (64, 8, 1, 32)]
     (section,) = sections(found)
     assert [row.variant.options["models"] for row in section.rows] == [1, 8, 32, 64]
 
 
 def test_without_a_common_replicate_there_is_no_ratio() -> None:
-    found = [record("jax", "jit", replicate=0), record("torch", "eager", replicate=1)]
+    found = [record("jax", "step.jit", replicate=0), record("torch", "step.eager", replicate=1)]
     (row,) = sections(found)[0].rows
     assert (row.ratio, row.why_no_ratio) == (None, "no replicate is common to both")
     (row,) = sections(found[:1])[0].rows
@@ -717,10 +741,10 @@ def test_without_a_common_replicate_there_is_no_ratio() -> None:
 def test_a_tally_counts_verdicts_and_takes_the_geometric_mean() -> None:
     records = pair_of() + [
         record(framework, mode, speed, replicate=r, precision="bf16")
-        for framework, mode, speed in (("jax", "jit", 1000), ("torch", "eager", 1500))
+        for framework, mode, speed in (("jax", "step.jit", 1000), ("torch", "step.eager", 1500))
         for r in range(3)
     ]
-    records += [record("jax", "jit", 1, replicate=0, precision="tf32")]
+    records += [record("jax", "step.jit", 1, replicate=0, precision="tf32")]
     found = tally(sections(records)[0].rows)
     assert found.verdicts == {"JAX faster": 1, "PyTorch faster": 1, "same": 0, "undecided": 0}
     assert found.without_ratio == 1
@@ -816,7 +840,7 @@ def test_parameters_are_counted_by_each_side_and_compared(
     ours: int | None, theirs: int | None, expected: str | None
 ) -> None:
     def counted(framework: Framework, count: int | None) -> Record:
-        one = record(framework, "jit")
+        one = record(framework, "step.jit")
         assert one.result is not None
         return one.model_copy(update={"result": one.result.model_copy(update={"parameter_count": count})})
 
@@ -828,7 +852,7 @@ def test_parameters_are_counted_by_each_side_and_compared(
 def test_every_rank_has_its_gpu() -> None:
     def on(*uuids: str) -> Record:
         ranks = [rank_result(rank, gpu_uuids=[uuid]) for rank, uuid in enumerate(uuids)]
-        return record("jax", "jit", cell=TWO, environment=same, ranks=ranks)
+        return record("jax", "step.jit", cell=TWO, environment=same, ranks=ranks)
 
     same: dict[str, Any] = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}}
     same["node"] = "n1"
@@ -843,7 +867,7 @@ def test_every_rank_has_its_gpu() -> None:
     # One process for both GPUs has no ranks.
     def of_one_process(*uuids: str) -> Record:
         environment = same | {"gpu": {"name": "NVIDIA H200", "uuid": uuids[0], "uuids": list(uuids)}}
-        return record("jax", "jit_process_per_node", cell=TWO, environment=environment)
+        return record("jax", "step.process_per_node", cell=TWO, environment=environment)
 
     assert states(of_one_process("GPU-2", "GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "equal"
     assert states(of_one_process("GPU-1", "GPU-3"), on("GPU-1", "GPU-2"))["GPU"] == "GPU-1 GPU-3 / GPU-1 GPU-2"
@@ -853,7 +877,7 @@ def test_every_rank_has_its_gpu() -> None:
 
 def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
     sides = {"jax": H200 | {"node": "n1"}, "torch": H200 | {"node": "n2"}}
-    speeds: list[tuple[Framework, str, float]] = [("jax", "jit", 3000), ("torch", "eager", 2000)]
+    speeds: list[tuple[Framework, str, float]] = [("jax", "step.jit", 3000), ("torch", "step.eager", 2000)]
     found = [record(f, mode, speed, replicate=r, environment=sides[f]) for f, mode, speed in speeds for r in range(3)]
     for one in found:
         save(one, Results(root=tmp_path))
@@ -939,7 +963,10 @@ def of_both(name: str, jax: dict[str, Any], torch: dict[str, Any]) -> str:
 
 def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_path: Path) -> None:
     one, several = (H200 | {"packages": {"jax": version}, "python": "3.12"} for version in ("0.10.1", "0.10.2"))
-    found = [record("jax", "jit", 1000, environment=one), record("jax", "jit", 1500, cell=TWO, environment=several)]
+    found = [
+        record("jax", "step.jit", 1000, environment=one),
+        record("jax", "step.jit", 1500, cell=TWO, environment=several),
+    ]
     sentence = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
     lines = list(csv.DictReader(csv_text(sections(found)).splitlines()))
     assert [line["scaling_differences"] for line in lines] == ["", sentence]
@@ -947,7 +974,7 @@ def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_pat
         save(each, Results(root=tmp_path))
     console = plain(200)
     report_command(Results(root=tmp_path), ReportOptions(figures=False), console, passed)
-    assert f"One device / 2: {sentence}; JAX cnn-b100-fp32 jit" in text(console)
+    assert f"One device / 2: {sentence}; JAX cnn-b100-fp32 step.jit" in text(console)
     assert sentence in (tmp_path / "report" / "report.html").read_text()
 
 
@@ -974,7 +1001,7 @@ def test_an_unknown_use_case_appears_like_any_other() -> None:
     ],
 )
 def test_filters(options: ReportOptions, shown: set[str]) -> None:
-    everything = sections([record("jax", "jit", environment=one) for one in (H200, A100, CPU)])
+    everything = sections([record("jax", "step.jit", environment=one) for one in (H200, A100, CPU)])
     assert {section.setup.device for section in everything if options.takes(section)} == shown
 
 
@@ -984,7 +1011,9 @@ def test_filters(options: ReportOptions, shown: set[str]) -> None:
 def in_turns(framework: Framework, replicate: int, times_s: list[float], turns: str | None) -> Record:
     """1,000 samples in each block."""
     environment = H200 | {"pairing": {"kind": "interleaved", "position": replicate, "pair": "12.0", "turns": turns}}
-    made = record(framework, "eager" if framework == "torch" else "jit", replicate=replicate, environment=environment)
+    made = record(
+        framework, "step.eager" if framework == "torch" else "step.jit", replicate=replicate, environment=environment
+    )
     assert made.result is not None and made.result.blocks is not None
     blocks = made.result.blocks.model_copy(update={"block_times_s": times_s})
     return made.model_copy(update={"result": made.result.model_copy(update={"blocks": blocks})})

@@ -39,12 +39,12 @@ STILL = (0.0, 0.0, 0.0)
 
 
 def four_modes(**changes: Any) -> list[Record]:
-    """Best: taps 3000 / eager 2000. Declared: jit 2800 / compiled 1000."""
+    """Best: taps.jit 3000 / step.eager 2000. Declared: step.jit 2800 / step.compiled 1000."""
     return [
-        *of_mode("jax", "jit", 2800, **changes),
-        *of_mode("jax", "taps", 3000, **changes),
-        *of_mode("torch", "compiled", 1000, STILL, **changes),
-        *of_mode("torch", "eager", 2000, STILL, **changes),
+        *of_mode("jax", "step.jit", 2800, **changes),
+        *of_mode("jax", "taps.jit", 3000, **changes),
+        *of_mode("torch", "step.compiled", 1000, STILL, **changes),
+        *of_mode("torch", "step.eager", 2000, STILL, **changes),
     ]
 
 
@@ -59,21 +59,21 @@ def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
     assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
     assert row.declared_ratio is not None and row.declared_ratio.value == pytest.approx(2.8)
     assert row.declared is not None
-    assert (row.declared.jax.execution_mode, row.declared.torch.execution_mode) == ("jit", "compiled")
+    assert (row.declared.jax.execution_mode, row.declared.torch.execution_mode) == ("step.jit", "step.compiled")
     assert not row.best_is_declared and which_pair(row) == "fastest modes"
     # t[2] = 4.303 times 0.001 / sqrt(3) is 0.0025: 2.8 * exp(+-0.0025)
     (line,) = declared_lines(section.rows)
-    assert line == "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (jit / compiled)"
+    assert line == "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (step.jit / step.compiled)"
 
 
 def test_mean_of_the_declared_pairs_stands_beside_that_of_the_fastest() -> None:
     """2.8 and 1.4: their geometric mean is 1.98; of the fastest modes 1.5 and 1.4. One variant has no declared pair."""
     records = [
         *four_modes(),
-        *of_mode("jax", "jit", 1400, batch_size=200),
-        *of_mode("torch", "compiled", 1000, STILL, batch_size=200),
-        *of_mode("jax", "jit", 9000, batch_size=300),
-        *of_mode("torch", "eager", 1000, STILL, batch_size=300),
+        *of_mode("jax", "step.jit", 1400, batch_size=200),
+        *of_mode("torch", "step.compiled", 1000, STILL, batch_size=200),
+        *of_mode("jax", "step.jit", 9000, batch_size=300),
+        *of_mode("torch", "step.eager", 1000, STILL, batch_size=300),
     ]
     (section,) = sections(records, passed)
     found = tally(section.rows)
@@ -87,13 +87,13 @@ def test_mean_of_the_declared_pairs_stands_beside_that_of_the_fastest() -> None:
 
 
 def test_where_the_best_is_the_declared_pair_it_is_said_once() -> None:
-    section, row = only([*of_mode("jax", "jit", 3000), *of_mode("torch", "compiled", 2000, STILL)])
+    section, row = only([*of_mode("jax", "step.jit", 3000), *of_mode("torch", "step.compiled", 2000, STILL)])
     assert row.best_is_declared and which_pair(row) == "declared pair"
     assert row.declared_ratio is row.ratio
     assert declared_lines(section.rows) == []
 
 
-@pytest.mark.parametrize("missing", ["jit", "compiled"])
+@pytest.mark.parametrize("missing", ["step.jit", "step.compiled"])
 def test_without_one_of_its_modes_there_is_no_declared_ratio(missing: str) -> None:
     kept = [one for one in four_modes() if one.measurement.variant.execution_mode != missing]
     section, row = only(kept)
@@ -104,7 +104,7 @@ def test_without_one_of_its_modes_there_is_no_declared_ratio(missing: str) -> No
 def test_a_worthless_mode_is_in_no_declared_pair() -> None:
     records = [
         one.model_copy(update={"result": one.result.model_copy(update={"recompiles": 1})})
-        if one.result and one.measurement.variant.execution_mode == "jit"
+        if one.result and one.measurement.variant.execution_mode == "step.jit"
         else one
         for one in four_modes()
     ]
@@ -115,29 +115,29 @@ def test_declared_pair_in_csv_latex_terminal_and_page() -> None:
     section, _ = only(four_modes())
     lines = {line["execution_mode"]: line for line in csv.DictReader(io.StringIO(csv_text([section])))}
     assert {mode: (line["fastest"], line["declared"]) for mode, line in lines.items()} == {
-        **{"jit": ("False", "True"), "taps": ("True", "False")},
-        **{"compiled": ("False", "True"), "eager": ("True", "False")},
+        **{"step.jit": ("False", "True"), "taps.jit": ("True", "False")},
+        **{"step.compiled": ("False", "True"), "step.eager": ("True", "False")},
     }
-    assert float(lines["jit"]["declared_ratio_jax_over_torch"]) == pytest.approx(2.8)
-    assert float(lines["taps"]["ratio_jax_over_torch"]) == pytest.approx(1.5)
-    assert lines["taps"]["declared_ratio_jax_over_torch"] == lines["jit"]["ratio_jax_over_torch"] == ""
-    assert lines["compiled"]["declared_verdict"] == "JAX faster"
-    assert "2.80 [2.79, 2.81] JAX faster (jit / compiled)" in section_table(section)
+    assert float(lines["step.jit"]["declared_ratio_jax_over_torch"]) == pytest.approx(2.8)
+    assert float(lines["taps.jit"]["ratio_jax_over_torch"]) == pytest.approx(1.5)
+    assert lines["taps.jit"]["declared_ratio_jax_over_torch"] == lines["step.jit"]["ratio_jax_over_torch"] == ""
+    assert lines["step.compiled"]["declared_verdict"] == "JAX faster"
+    assert "2.80 [2.79, 2.81] JAX faster (step.jit / step.compiled)" in section_table(section)
     console = plain()
     print_sections([section], console, {})
     shown = " ".join(text(console).split())
     assert "fastest modes" in shown
-    assert "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (jit / compiled)" in shown
+    assert "Declared pair of cnn-b100-fp32: 2.80 [2.79, 2.81] JAX faster (step.jit / step.compiled)" in shown
     page = page_html([section], {}, four_modes(), (), Path("results"))
-    assert '<td class="two-sides">2.80 [2.79, 2.81] JAX faster (jit / compiled)</td>' in page
+    assert '<td class="two-sides">2.80 [2.79, 2.81] JAX faster (step.jit / step.compiled)</td>' in page
 
 
 def many_rows(*shifts: float) -> list[Record]:
     """One row for each: the logarithm of its ratio, with d = shift + (-0.01, 0, 0.01)."""
     found = []
     for number, shift in enumerate(shifts, start=1):
-        found += of_mode("jax", "jit", 1000 * math.exp(shift), (-0.01, 0.0, 0.01), batch_size=100 * number)
-        found += of_mode("torch", "compiled", 1000, STILL, batch_size=100 * number)
+        found += of_mode("jax", "step.jit", 1000 * math.exp(shift), (-0.01, 0.0, 0.01), batch_size=100 * number)
+        found += of_mode("torch", "step.compiled", 1000, STILL, batch_size=100 * number)
     return found
 
 
@@ -171,14 +171,14 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
 
 
 def test_same_is_no_name_that_chance_could_have_given() -> None:
-    records = [*of_mode("jax", "jit", 1000, STILL), *of_mode("torch", "compiled", 1000, STILL)]
+    records = [*of_mode("jax", "step.jit", 1000, STILL), *of_mode("torch", "step.compiled", 1000, STILL)]
     (section,) = sections(records, passed)
     found = by_chance(section.rows)
     assert (found.judged, found.same, found.named, found.expected) == (1, 1, 0, 0)
 
 
 def test_too_few_replicates_and_doubts_are_in_no_family() -> None:
-    few = [*of_mode("jax", "jit", 1020, (0.0, 0.01)), *of_mode("torch", "compiled", 1000, (0.0, 0.0))]
+    few = [*of_mode("jax", "step.jit", 1020, (0.0, 0.01)), *of_mode("torch", "step.compiled", 1000, (0.0, 0.0))]
     (section,) = sections(few, passed)
     assert section.rows[0].q is None and chance_sentence([section]) == ""
     (section,) = sections(many_rows(0.0252), passed)
@@ -239,6 +239,6 @@ def test_records_of_older_rules_are_told_once_in_each_report(tmp_path: Path) -> 
 
 def test_a_use_case_without_a_declared_pair_has_a_report() -> None:
     cell = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="of_long_ago")
-    section, row = only([*of_mode("jax", "jit", 2, cell=cell), *of_mode("torch", "eager", 1, cell=cell)])
+    section, row = only([*of_mode("jax", "step.jit", 2, cell=cell), *of_mode("torch", "step.eager", 1, cell=cell)])
     assert cell != CELL and row.declared is None and row.ratio is not None
     assert section.why_exploratory is not None

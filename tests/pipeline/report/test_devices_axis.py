@@ -32,9 +32,9 @@ def three_devices(**changes: Any) -> list[Record]:
         ):
             of_all = {"environment": environment, "replicate": replicate, **cell, **changes}
             found += [
-                record("jax", "jit", jax, **of_all),
-                record("torch", "eager", torch / 2, **of_all),
-                record("torch", "compiled", torch, **of_all),
+                record("jax", "step.jit", jax, **of_all),
+                record("torch", "step.eager", torch / 2, **of_all),
+                record("torch", "step.compiled", torch, **of_all),
             ]
     return found
 
@@ -45,9 +45,9 @@ def test_a_panel_has_every_device_the_slowest_first() -> None:
     assert list(panel.devices) == ["CPU: Xeon", "NVIDIA A100", "NVIDIA H200"]
     lines = [cells(device, one.row) for device, one in panel.devices.items()]
     assert [line[:3] for line in lines] == [
-        ["CPU: Xeon", "50 (jit)", "40 (compiled)"],
-        ["NVIDIA A100", "1,000 (jit)", "2,000 (compiled)"],
-        ["NVIDIA H200", "8,000 (jit)", "4,000 (compiled)"],
+        ["CPU: Xeon", "50 (step.jit)", "40 (step.compiled)"],
+        ["NVIDIA A100", "1,000 (step.jit)", "2,000 (step.compiled)"],
+        ["NVIDIA H200", "8,000 (step.jit)", "4,000 (step.compiled)"],
     ]
     assert [line[3].partition(" ")[0] for line in lines] == ["1.25", "0.50", "2.00"]
     assert {len(line) for line in lines} == {len(HEADS)}
@@ -78,15 +78,15 @@ def test_every_table_of_ratios_says_which_side_of_1_is_whose(tmp_path: Path) -> 
 def test_other_settings_or_one_device_make_no_panel() -> None:
     found = three_devices()
     assert device_panels(sections(found[:3], passed)) == ()
-    other = [record("jax", "jit", 10, environment=A100, settings={"epochs": 9}), *found[:3]]
+    other = [record("jax", "step.jit", 10, environment=A100, settings={"epochs": 9}), *found[:3]]
     assert device_panels(sections(other, passed)) == ()
-    quick = [record("jax", "jit", 10, environment=A100, quick=True), *found[:3]]
+    quick = [record("jax", "step.jit", 10, environment=A100, quick=True), *found[:3]]
     assert device_panels(sections(quick, passed)) == ()
 
 
 def test_the_same_device_by_two_names_stands_once_with_its_ratio() -> None:
     named = Cell(gpu="a100", benchmark="mnist", use_case=1, use_case_name="train")
-    alone = record("jax", "jit", 7, environment=A100, cell=named)
+    alone = record("jax", "step.jit", 7, environment=A100, cell=named)
     (panel,) = device_panels(sections([alone, *three_devices()], passed))
     assert panel.devices["NVIDIA A100"].row.ratio is not None
 

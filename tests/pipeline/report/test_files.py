@@ -51,7 +51,12 @@ def full(framework: Any, mode: str, speed: float, replicate: int = 0, **changes:
 
 
 def records(replicates: int = 3, **changes: Any) -> list[Record]:
-    speeds = [("jax", "jit", 3000), ("jax", "scan", 2500), ("torch", "eager", 1000), ("torch", "compiled", 2000)]
+    speeds = [
+        ("jax", "step.jit", 3000),
+        ("jax", "scan.jit", 2500),
+        ("torch", "step.eager", 1000),
+        ("torch", "step.compiled", 2000),
+    ]
     return [
         full(framework, mode, speed * batch_size / 100, replicate, batch_size=batch_size, **changes)
         for framework, mode, speed in speeds
@@ -85,7 +90,7 @@ def test_the_latex_row_of_a_pair() -> None:
     (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
     *_, row, _, _, _, _, exploratory = section_table(section).splitlines()
     ratio = r"1.50 [1.50, 1.50]\textsuperscript{1}"
-    jax, torch = "jit (best of 2) & 3,000", "compiled (best of 2) & 2,000"
+    jax, torch = "step.jit (best of 2) & 3,000", "step.compiled (best of 2) & 2,000"
     assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster & 0 & the same \\"
     assert exploratory.startswith(r"\par\noindent{\footnotesize Exploratory: ")
     overview = overview_table([section], {}).splitlines()
@@ -113,8 +118,8 @@ def test_flags_stand_before_the_ratio_and_each_difference_is_told_once() -> None
         record(framework, mode, speed, replicate=replicate, environment=environment, precision=precision)
         for precision, node in (("bf16", "n2"), ("fp32", "n1"), ("tf32", "n2"))
         for framework, mode, speed, environment in (
-            ("jax", "jit", 3000, equal | arm(0)),
-            ("torch", "eager", 2000, equal | arm(1) | {"node": node}),
+            ("jax", "step.jit", 3000, equal | arm(0)),
+            ("torch", "step.eager", 2000, equal | arm(1) | {"node": node}),
         )
         for replicate in (0, 1)
     ]
@@ -122,7 +127,7 @@ def test_flags_stand_before_the_ratio_and_each_difference_is_told_once() -> None
     text_of = section_table(section)
     assert text_of.count(r"1.50 [1.50, 1.50]\textsuperscript{1} undecided") == 2  # bf16 and tf32
     assert r" & 2,000 & 1.50 [1.50, 1.50] undecided \\" in text_of  # fp32: all equal
-    assert text_of.count(r"cnn-{}b100-{}fp32 & jit (only mode)") == 1
+    assert text_of.count(r"cnn-{}b100-{}fp32 & step.jit (only mode)") == 1
     # Three lines that say the same of these, and no q at all.
     assert r"variant & JAX mode & samples/s & PyTorch mode & samples/s & JAX / PyTorch \\" in text_of
     assert r"{\footnotesize In every line flags: few\_replicates.\par}" in text_of
@@ -144,7 +149,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
         pytest.skip("there is no pdflatex (Debian: texlive-latex-base and texlive-latex-recommended)")
     strange = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
     timed = {"phases": {NASTY: [0.001, 0.002], "zero_gradients": [0.001]}}
-    long = [r for size in range(1, LONGEST_TABULAR + 20) for r in (record("jax", "jit", batch_size=size),)]
+    long = [r for size in range(1, LONGEST_TABULAR + 20) for r in (record("jax", "step.jit", batch_size=size),)]
     compared = sections(
         [*records(), *records(environment=A100, details=timed), *records(cell=strange), *records(quick=True), *long],
         passed,
@@ -187,14 +192,14 @@ def test_every_chart_is_drawn_and_shows_what_it_says() -> None:
 def test_the_data_of_the_charts() -> None:
     (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
     data = section_drawing(section, {}).data
-    jit = next(point for point in data["modes"] if point["mode"] == "jit")
+    jit = next(point for point in data["modes"] if point["mode"] == "step.jit")
     # 500 J over 100,000 samples; 20 W for 5 s of it are idle.
     assert (jit["throughput"], jit["gross_mj"], jit["net_mj"], jit["compile_s"]) == (3000, 5.0, 4.0, 2.5)
     assert {point["mode"]: point["fastest"] for point in data["modes"]} == {
-        "jit": True,
-        "scan": False,
-        "compiled": True,
-        "eager": False,
+        "step.jit": True,
+        "scan.jit": False,
+        "step.compiled": True,
+        "step.eager": False,
     }
     assert {p["kind"]: p["mib"] for p in data["memory"] if p["framework"] == "JAX"} == {
         "memory of a steady step": 512,
@@ -221,7 +226,7 @@ def test_the_learning_curve_is_that_of_the_tasks_metric(monkeypatch: pytest.Monk
 
 
 def test_other_settings_have_learning_curves_of_their_own() -> None:
-    found = [full("jax", "jit", 3000, settings={"epochs": 3, "momentum": momentum}) for momentum in (0.5, 0.9)]
+    found = [full("jax", "step.jit", 3000, settings={"epochs": 3, "momentum": momentum}) for momentum in (0.5, 0.9)]
     (section,) = sections(found, passed)
     points = section_drawing(section, {}).data["learning"]
     assert [(point["group"], point["epoch"]) for point in points] == [
@@ -231,13 +236,13 @@ def test_other_settings_have_learning_curves_of_their_own() -> None:
 
 
 def test_a_mode_with_many_steps_in_a_call_has_no_bar_to_a_p95() -> None:
-    scan = full("jax", "scan", 3000)
+    scan = full("jax", "scan.jit", 3000)
     assert scan.result is not None and scan.result.latency is not None
     many = scan.result.model_copy(update={"latency": scan.result.latency.model_copy(update={"steps_per_call": 10})})
-    (section,) = sections([scan.model_copy(update={"result": many}), full("torch", "eager", 1000)], passed)
+    (section,) = sections([scan.model_copy(update={"result": many}), full("torch", "step.eager", 1000)], passed)
     points = {point["mode"]: point for point in section_drawing(section, {}).data["modes"]}
-    assert "p95_ms" not in points["scan"] and points["eager"]["p95_ms"] == 50
-    assert points["scan"]["p50_ms"] == 5  # calls of 50 ms, 10 steps in each
+    assert "p95_ms" not in points["scan.jit"] and points["step.eager"]["p95_ms"] == 50
+    assert points["scan.jit"]["p50_ms"] == 5  # calls of 50 ms, 10 steps in each
 
 
 def test_the_frameworks_look_the_same_everywhere() -> None:
@@ -252,12 +257,12 @@ def test_the_frameworks_look_the_same_everywhere() -> None:
 def test_file_names_of_sections_are_unique() -> None:
     compared = sections(
         [
-            record("jax", "jit"),
-            record("jax", "jit", quick=True),
-            record("jax", "jit", data="sample"),
-            record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "m n"})),
-            record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "m-n"})),
-            record("jax", "jit", cell=CELL.model_copy(update={"benchmark": "../m-n"})),
+            record("jax", "step.jit"),
+            record("jax", "step.jit", quick=True),
+            record("jax", "step.jit", data="sample"),
+            record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "m n"})),
+            record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "m-n"})),
+            record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "../m-n"})),
         ],
         passed,
     )
@@ -274,7 +279,7 @@ def test_file_names_of_sections_are_unique() -> None:
 
 def test_a_very_long_device_name_makes_a_name_that_a_file_may_have() -> None:
     long = H200 | {"gpu": {"name": "x" * 5000}}
-    (name,) = section_names(sections([record("jax", "jit", environment=long)], passed)).values()
+    (name,) = section_names(sections([record("jax", "step.jit", environment=long)], passed)).values()
     assert name == "mnist-1-train-" + "x" * 136
 
 
@@ -350,7 +355,9 @@ def test_the_page_needs_nothing_but_itself() -> None:
 def test_nothing_in_a_record_can_break_the_page() -> None:
     strange = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
     environment = H200 | {"gpu": {"name": NASTY, "uuid": NASTY}, "packages": {NASTY: NASTY}, "node": NASTY}
-    failed = record("jax", "scan", cell=strange, environment=environment, outcome="failed", reason=NASTY, result=None)
+    failed = record(
+        "jax", "scan.jit", cell=strange, environment=environment, outcome="failed", reason=NASTY, result=None
+    )
     html = html_of([*records(cell=strange, environment=environment), failed], (NASTY,))
     page = Page(html)
     assert page.text.count(NASTY) >= 5
@@ -362,14 +369,14 @@ def test_nothing_in_a_record_can_break_the_page() -> None:
 
 
 def test_a_page_of_nothing_but_failures() -> None:
-    failed = record("jax", "jit", outcome="out_of_memory", reason="tried to allocate 9 GiB", result=None)
+    failed = record("jax", "step.jit", outcome="out_of_memory", reason="tried to allocate 9 GiB", result=None)
     page = Page(html_of([failed], ("x.json: schema version 99; this code reads 1.",)))
-    assert "JAX cnn-b100-fp32-jit: out of memory: tried to allocate 9 GiB" in page.text
+    assert "JAX cnn-b100-fp32-step.jit: out of memory: tried to allocate 9 GiB" in page.text
     assert "x.json: schema version 99" in page.text
 
 
 def test_environments_are_told_once_for_all_records_of_the_same() -> None:
-    found = environment_groups([*records(), record("jax", "jit", environment=H200 | {"python": "3.11.1"})])
+    found = environment_groups([*records(), record("jax", "step.jit", environment=H200 | {"python": "3.11.1"})])
     assert [(group.title, group.records) for group in found] == [
         ("JAX of unknown version on NVIDIA H200", 12),
         ("JAX of unknown version on NVIDIA H200", 1),
@@ -409,8 +416,8 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
 
 def test_a_record_of_a_newer_schema_is_refused_by_its_version(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    save(record("torch", "eager", environment=CPU), results)
-    newer = save(record("jax", "jit", environment=CPU), results)
+    save(record("torch", "step.eager", environment=CPU), results)
+    newer = save(record("jax", "step.jit", environment=CPU), results)
     newer.write_text(newer.read_text().replace('"schema_version":2', '"schema_version":3,"unheard_of":true'))
     console = plain()
     assert report_command(results, ReportOptions(figures=False), console, passed) == 0
@@ -420,7 +427,9 @@ def test_a_record_of_a_newer_schema_is_refused_by_its_version(tmp_path: Path) ->
 
 
 def test_a_spreadsheet_computes_nothing_of_a_record() -> None:
-    text = csv_text(sections([record("jax", "jit", environment=H200 | {"gpu": {"name": '=cmd|"/c calc"!A1'}})], passed))
+    text = csv_text(
+        sections([record("jax", "step.jit", environment=H200 | {"gpu": {"name": '=cmd|"/c calc"!A1'}})], passed)
+    )
     (line,) = csv.DictReader(text.splitlines())
     assert line["device"] == '\'=cmd|"/c calc"!A1'
     assert float(line["throughput_samples_per_s"]) == pytest.approx(1000)
@@ -428,7 +437,7 @@ def test_a_spreadsheet_computes_nothing_of_a_record() -> None:
 
 def test_what_a_terminal_would_obey_is_shown_on_the_page(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    path = save(record("jax", "jit", environment=H200 | {"gpu": {"name": "card \x1b[31mred"}}), results)
+    path = save(record("jax", "step.jit", environment=H200 | {"gpu": {"name": "card \x1b[31mred"}}), results)
     (path.parent / os.fsdecode(b"\xff.json")).write_text("{")
     shown = plain(200)
     assert report_command(results, ReportOptions(), shown, passed) == 0

@@ -20,7 +20,7 @@ HERE = CPU | {
     "git": {"commit": "a" * 40, "clean": True},
 }
 THERE = HERE | {"node": "n2", "packages": HERE["packages"] | {"torch": "2.99.0"}}
-SIDES: list[tuple[Framework, str]] = [("jax", "jit"), ("torch", "eager")]
+SIDES: list[tuple[Framework, str]] = [("jax", "step.jit"), ("torch", "step.eager")]
 REPEATED = ", where nothing that is recorded of software and machine differs."
 
 
@@ -74,8 +74,11 @@ def test_long_lists_are_cut_and_the_framework_comes_first() -> None:
         "python": "3.13.0",
         "packages": {"numpy": "2.4", "torch": "2.99.0", "jax": "0.12.0"},
     }
-    found = [record("jax", "jit", environment=HERE), record("jax", "scan", environment=HERE | {"node": "n2"})]
-    found += [record("jax", mode, environment=newer, ended_at="2026-11-22T10:00:00+00:00") for mode in ("jit", "scan")]
+    found = [record("jax", "step.jit", environment=HERE), record("jax", "scan.jit", environment=HERE | {"node": "n2"})]
+    found += [
+        record("jax", mode, environment=newer, ended_at="2026-11-22T10:00:00+00:00")
+        for mode in ("step.jit", "scan.jit")
+    ]
     (line,) = left_out_lines(found)
     assert "Not the same: node (n1 / n3 and 1 other), libraries (" in line
     assert "libraries (jax 0.11.1 / 0.12.0, torch 2.15.0 / 2.99.0, Python 3.12.1 / 3.13.0, 1 more);" in line
@@ -105,12 +108,14 @@ def test_the_terminal_and_the_page_say_it_once(two_labs: Results) -> None:
     assert page.count(begin) == page.count("left out: newer") == 1
 
     waited_for = plain()
-    print_summary(two_labs, [plan("jax", "jit"), plan("torch", "eager")], waited_for, passed)
+    print_summary(two_labs, [plan("jax", "step.jit"), plan("torch", "step.eager")], waited_for, passed)
     assert text(waited_for).count(begin) == 1
 
 
 def test_a_report_of_other_cells_does_not_say_it(two_labs: Results) -> None:
-    other = record("jax", "jit", cell=record("jax", "jit").measurement.cell.model_copy(update={"benchmark": "cifar10"}))
+    other = record(
+        "jax", "step.jit", cell=record("jax", "step.jit").measurement.cell.model_copy(update={"benchmark": "cifar10"})
+    )
     save(other, two_labs)
     console = plain()
     assert report_command(two_labs, ReportOptions(figures=False, benchmarks=("cifar10",)), console, passed) == 0

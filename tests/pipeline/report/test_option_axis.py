@@ -12,7 +12,7 @@ import pytest
 from harness.plan import Cell, Framework, Variant
 from harness.results.record import Memory, Record
 from harness.work.declared import use_case, use_case_names
-from pipeline.report.charts import PRINT, RUN_AS, RUN_AS_DASHES, specification
+from pipeline.report.charts import DASHES, PRINT, specification
 from pipeline.report.compare import Section
 from pipeline.report.compare import sections as judged_sections
 from pipeline.report.declared import how_it_runs
@@ -51,27 +51,27 @@ def axis_of(records: Sequence[Record]) -> OptionAxis:
 def sweep() -> list[Record]:
     """Throughputs at 1, 8 and 64 models; the loops have 1000 samples/s at each."""
     speeds: dict[tuple[Framework, str], tuple[float, ...]] = {
-        ("torch", "loop_eager"): (1000, 1000, 1000),
-        ("torch", "loop_compiled"): (1200, 1300, 1400),
-        ("torch", "batched_eager"): (800, 2000, 4000),
-        ("torch", "vmap_eager"): (500, 900, 1005),
-        ("torch", "streams"): (1500, 900, 1500),
-        ("jax", "unrolled"): (1000, 1000),
-        ("jax", "vmap"): (900, 1100, 3000),
+        ("torch", "loop.eager"): (1000, 1000, 1000),
+        ("torch", "loop.compiled"): (1200, 1300, 1400),
+        ("torch", "batched.eager"): (800, 2000, 4000),
+        ("torch", "vmap.eager"): (500, 900, 1005),
+        ("torch", "streams.eager"): (1500, 900, 1500),
+        ("jax", "unrolled.jit"): (1000, 1000),
+        ("jax", "vmap.jit"): (900, 1100, 3000),
     }
     found = [
         of(framework, mode, models, speed)
         for (framework, mode), of_mode in speeds.items()
         for models, speed in zip((1, 8, 64), of_mode, strict=False)
     ]
-    return [*found, short_of_memory("jax", "unrolled", 64), short_of_memory("jax", "map", 64)]
+    return [*found, short_of_memory("jax", "unrolled.jit", 64), short_of_memory("jax", "map.jit", 64)]
 
 
 # The axis.
 
 
 def variant(**options: Any) -> Variant:
-    return Variant(model="cnn", batch_size=1, precision="fp32", execution_mode="jit", options=options)
+    return Variant(model="cnn", batch_size=1, precision="fp32", execution_mode="vmap.jit", options=options)
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ def test_any_number_with_several_values_is_an_axis(variants: list[Variant], opti
 
 
 def test_values_that_only_ran_out_of_memory_are_on_the_axis() -> None:
-    axis = axis_of([of("torch", "loop_eager", 1), short_of_memory("torch", "loop_eager", 64)])
+    axis = axis_of([of("torch", "loop.eager", 1), short_of_memory("torch", "loop.eager", 64)])
     (line,) = axis.panels[0].lines
     assert (list(line.modes), line.out_of_memory) == ([1], (64,))
 
 
 def test_records_from_before_the_option_have_no_place() -> None:
-    old = record("torch", "loop_eager", cell=MANY)
-    old_short = record("torch", "vmap_eager", cell=MANY, outcome="out_of_memory", reason="out of memory", result=None)
-    axis = axis_of([old, old_short, of("torch", "loop_eager", 1), of("torch", "loop_eager", 8)])
+    old = record("torch", "loop.eager", cell=MANY)
+    old_short = record("torch", "vmap.eager", cell=MANY, outcome="out_of_memory", reason="out of memory", result=None)
+    axis = axis_of([old, old_short, of("torch", "loop.eager", 1), of("torch", "loop.eager", 8)])
     assert [(panel.label, len(panel.lines)) for panel in axis.panels] == [("cnn-b100-fp32-different", 1)]
 
 
 def test_other_batch_sizes_precisions_and_settings_have_panels_of_their_own() -> None:
     records = [
-        of("torch", "loop_eager", models, **changes)
+        of("torch", "loop.eager", models, **changes)
         for models in (1, 8)
         for changes in ({}, {"batch_size": 200}, {"precision": "tf32"}, {"settings": {"epochs": 3}})
     ]
@@ -124,20 +124,20 @@ def test_where_each_mode_begins_to_win() -> None:
     (panel,) = axis_of(sweep()).panels
     lines = {(win.line.framework, win.line.execution_mode): win for win in win_lines(panel)}
     assert {where: win.wins for where, win in lines.items()} == {
-        ("jax", "unrolled"): "is the loop",
-        ("jax", "map"): "not compared",
-        ("jax", "vmap"): "from 8",
-        ("torch", "loop_eager"): "is the loop",
-        ("torch", "batched_eager"): "from 8",
-        ("torch", "loop_compiled"): "always",
-        ("torch", "streams"): "only at 1, 64",
-        ("torch", "vmap_eager"): "never",  # 0.5 % faster at 64 is the same
+        ("jax", "unrolled.jit"): "is the loop",
+        ("jax", "map.jit"): "not compared",
+        ("jax", "vmap.jit"): "from 8",
+        ("torch", "loop.eager"): "is the loop",
+        ("torch", "batched.eager"): "from 8",
+        ("torch", "loop.compiled"): "always",
+        ("torch", "streams.eager"): "only at 1, 64",
+        ("torch", "vmap.eager"): "never",  # 0.5 % faster at 64 is the same
     }
-    assert list(lines)[0] == ("jax", "unrolled") and list(lines)[3] == ("torch", "loop_eager")
-    assert lines["torch", "batched_eager"].last == "4.00 at 64"
+    assert list(lines)[0] == ("jax", "unrolled.jit") and list(lines)[3] == ("torch", "loop.eager")
+    assert lines["torch", "batched.eager"].last == "4.00 at 64"
     # JAX's loop has no number at 64, so nothing is compared there.
-    assert (lines["jax", "vmap"].last, lines["jax", "vmap"].compared_at) == ("1.10 at 8", "1, 8")
-    assert lines["jax", "unrolled"].out_of_memory == lines["jax", "map"].out_of_memory == "64"
+    assert (lines["jax", "vmap.jit"].last, lines["jax", "vmap.jit"].compared_at) == ("1.10 at 8", "1, 8")
+    assert lines["jax", "unrolled.jit"].out_of_memory == lines["jax", "map.jit"].out_of_memory == "64"
 
 
 @pytest.mark.parametrize(("spread", "wins"), [(0.001, (1, 8)), (0.2, ())])
@@ -146,8 +146,8 @@ def test_with_replicates_the_interval_decides(spread: float, wins: tuple[int, ..
     records = []
     for models in (1, 8):
         for replicate, noise in enumerate((-spread, 0.0, spread)):
-            records.append(of("torch", "loop_eager", models, 1000, replicate=replicate))
-            records.append(of("torch", "vmap_eager", models, 1100 * math.exp(noise), replicate=replicate))
+            records.append(of("torch", "loop.eager", models, 1000, replicate=replicate))
+            records.append(of("torch", "vmap.eager", models, 1100 * math.exp(noise), replicate=replicate))
     (panel,) = axis_of(records).panels
     loop, vmap = panel.lines
     win = where_it_wins(vmap, loop)
@@ -157,9 +157,9 @@ def test_with_replicates_the_interval_decides(spread: float, wins: tuple[int, ..
 
 def test_replicates_that_the_loop_lacks_are_not_compared() -> None:
     records = [
-        of("torch", "loop_eager", 1),
-        of("torch", "loop_eager", 8),
-        of("torch", "vmap_eager", 8, 9000, replicate=1),
+        of("torch", "loop.eager", 1),
+        of("torch", "loop.eager", 8),
+        of("torch", "vmap.eager", 8, 9000, replicate=1),
     ]
     (panel,) = axis_of(records).panels
     assert [win.wins for win in win_lines(panel)] == ["is the loop", "not compared"]
@@ -167,7 +167,7 @@ def test_replicates_that_the_loop_lacks_are_not_compared() -> None:
 
 @pytest.mark.parametrize(("throughput", "wins"), [(2000, "at 8"), (500, "not at 8")])
 def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
-    records = [of("torch", "loop_eager", 1), of("torch", "loop_eager", 8), of("torch", "vmap_eager", 8, throughput)]
+    records = [of("torch", "loop.eager", 1), of("torch", "loop.eager", 8), of("torch", "vmap.eager", 8, throughput)]
     (panel,) = axis_of(records).panels
     assert win_lines(panel)[1].wins == f"{wins}, no other compared"
 
@@ -176,19 +176,19 @@ def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
 
 
 def test_a_mode_is_a_formulation_and_how_it_is_run_as_declared() -> None:
-    speeds = [of("torch", mode, models) for mode in ("loop_compiled", "batched_eager", "gone") for models in (1, 8)]
+    speeds = [of("torch", mode, models) for mode in ("loop.compiled", "batched.eager", "gone") for models in (1, 8)]
     (panel,) = axis_of(speeds).panels
     assert {line.execution_mode: (line.formulation, line.run_as, line.is_loop) for line in panel.lines} == {
-        "loop_compiled": ("loop", "compiled", False),
-        "batched_eager": ("batched", "eager", False),
+        "loop.compiled": ("loop", "compiled", False),
+        "batched.eager": ("batched", "eager", False),
         "gone": ("gone", "not declared", False),  # a record outlives the declaration of its mode
     }
 
 
 def test_every_declared_way_to_run_has_words_and_a_dash() -> None:
     modes = [mode for name in use_case_names() for of_one in use_case(name).modes.values() for mode in of_one]
-    assert {how_it_runs(mode) for mode in modes} <= set(RUN_AS)
-    assert len(RUN_AS_DASHES) == len(RUN_AS)
+    assert {how_it_runs(mode) for mode in modes} <= set(DASHES)
+    assert len({*map(tuple, DASHES.values())}) == len(DASHES)
 
 
 def test_the_charts_over_the_number_of_models() -> None:
@@ -204,16 +204,16 @@ def test_the_charts_over_the_number_of_models() -> None:
     ]
     step = {(p["framework"], p["mode"], p["value"]): p["step_ms"] for p in drawing.data["axis_step"]}
     # 100 samples a step: 4000 samples/s are 25 ms a step.
-    assert step["PyTorch", "batched_eager", 64] == 25
+    assert step["PyTorch", "batched.eager", 64] == 25
     assert len(step) == 5 * 3 + 2 + 3
     speed_up = {(p["framework"], p["mode"], p["value"]): p["speed_up"] for p in drawing.data["axis_speed_up"]}
-    assert speed_up["PyTorch", "loop_compiled", 8] == 1.3
-    assert speed_up["JAX", "vmap", 1] == 0.9
-    assert speed_up["PyTorch", "loop_eager", 64] == 1
+    assert speed_up["PyTorch", "loop.compiled", 8] == 1.3
+    assert speed_up["JAX", "vmap.jit", 1] == 0.9
+    assert speed_up["PyTorch", "loop.eager", 64] == 1
     assert len(speed_up) == 5 * 3 + 2 * 2  # not JAX at 64
     memory = {(p["group"], p["mode"], p["value"]): p["mib"] for p in drawing.data["axis_memory"]}
-    assert memory["cnn-b100-fp32-different | memory of a steady step", "loop_eager", 1] == 512
-    assert memory["cnn-b100-fp32-different | pool", "loop_eager", 1] == 2048
+    assert memory["cnn-b100-fp32-different | memory of a steady step", "loop.eager", 1] == 512
+    assert memory["cnn-b100-fp32-different | pool", "loop.eager", 1] == 2048
     for name in ("step_time_over_models", "speed_up_over_models", "memory_over_models"):
         chart = charts[name]
         svg = vl_convert.vegalite_to_svg(specification(chart, drawing.data, PRINT))
@@ -230,12 +230,12 @@ def with_memory(one: Record) -> Record:
 
 
 def test_without_loop_or_memory_there_is_the_step_time_only() -> None:
-    drawing = section_drawing(section_of([of("jax", "vmap", 1), of("jax", "vmap", 8)]), {})
+    drawing = section_drawing(section_of([of("jax", "vmap.jit", 1), of("jax", "vmap.jit", 8)]), {})
     assert [chart.name for chart in drawing.charts if "_over_" in chart.name] == ["step_time_over_models"]
 
 
 def test_a_loop_alone_has_no_speed_up() -> None:
-    drawing = section_drawing(section_of([of("torch", "loop_eager", 1), of("torch", "loop_eager", 8)]), {})
+    drawing = section_drawing(section_of([of("torch", "loop.eager", 1), of("torch", "loop.eager", 8)]), {})
     assert [chart.name for chart in drawing.charts if "_over_" in chart.name] == ["step_time_over_models"]
 
 
@@ -245,7 +245,7 @@ def test_an_axis_is_named_in_words(option: str, name: str) -> None:
 
 
 def test_one_number_of_models_makes_no_chart() -> None:
-    drawing = section_drawing(section_of([of("jax", "vmap", 8)]), {})
+    drawing = section_drawing(section_of([of("jax", "vmap.jit", 8)]), {})
     assert not [chart.name for chart in drawing.charts if "_over_" in chart.name]
 
 
@@ -258,16 +258,16 @@ def phases(**times_s: list[float]) -> dict[str, Any]:
 
 def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
     records = [
-        of("jax", "vmap", 8, details=phases(data_generation=[1.0], forward=[0.5])),
+        of("jax", "vmap.jit", 8, details=phases(data_generation=[1.0], forward=[0.5])),
         of(
             "torch",
-            "loop_eager",
+            "loop.eager",
             8,
             details=phases(data_generation=[1.0], zero_gradients=[9.0], forward=[1.0, 2.0, 9.0]),
         ),
-        of("torch", "loop_eager", 8, replicate=1, details=phases(zero_gradients=[1.0, 3.0], forward=[4.0])),
-        of("torch", "loop_eager", 8, replicate=2, details=phases(zero_gradients=[4.0], forward=[5.0])),
-        of("torch", "vmap_eager", 8, details={"phases": {}, "phases_absent": "out of memory: 9 GiB"}),
+        of("torch", "loop.eager", 8, replicate=1, details=phases(zero_gradients=[1.0, 3.0], forward=[4.0])),
+        of("torch", "loop.eager", 8, replicate=2, details=phases(zero_gradients=[4.0], forward=[5.0])),
+        of("torch", "vmap.eager", 8, details={"phases": {}, "phases_absent": "out of memory: 9 GiB"}),
     ]
     table = phase_table(section_of(records))
     assert table is not None
@@ -278,17 +278,17 @@ def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
         if times.mode.framework == "torch"
     } == {
         # Medians of the replicates: 9, 2 and 4; 2, 4 and 5.
-        "loop_eager": {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
+        "loop.eager": {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
     }
-    assert table.absent == ("PyTorch cnn-b100-fp32-different-8 vmap_eager: out of memory: 9 GiB",)
+    assert table.absent == ("PyTorch cnn-b100-fp32-different-8 vmap.eager: out of memory: 9 GiB",)
 
 
 def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
     found = [
         # Of 1 to 5: squares of the distances from the mean 3 are 10, over n - 1 = 4. p95 at position 3.8.
-        of("torch", "loop_eager", 8, replicate=0, details=phases(forward=[1.0, 2.0, 3.0, 4.0, 5.0])),
-        of("torch", "loop_eager", 8, replicate=1, details=phases(forward=[10.0])),
-        of("torch", "loop_eager", 8, replicate=2, details=phases(forward=[0.0, 8.0])),
+        of("torch", "loop.eager", 8, replicate=0, details=phases(forward=[1.0, 2.0, 3.0, 4.0, 5.0])),
+        of("torch", "loop.eager", 8, replicate=1, details=phases(forward=[10.0])),
+        of("torch", "loop.eager", 8, replicate=2, details=phases(forward=[0.0, 8.0])),
     ]
     section = section_of(found)
     table = phase_table(section)
@@ -305,13 +305,13 @@ def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
     assert [line["phase"] for line in lines] == ["forward", "whole_step"]
     assert [line["max_s"] for line in lines] == ["8.0", "0.05"]
     latex = phases_table(section, table)
-    row = r"cnn-{}b100-{}fp32-{}different-{}8 & PyTorch loop\_eager"
+    row = r"cnn-{}b100-{}fp32-{}different-{}8 & PyTorch loop.eager"
     assert rf"{row} & forward & 4,000 & 1,581 & 1,000 & 8,000 & 4,000 & 7,600 \\" in latex
     assert rf"{row} & whole step & 32 & 19 & 12 & 50 & 50 & 50 \\" in latex
 
 
 def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
-    one = record("jax", "scan")
+    one = record("jax", "scan.jit")
     assert one.result is not None and one.result.latency is not None
     many = one.result.model_copy(update={"latency": one.result.latency.model_copy(update={"steps_per_call": 10})})
     (times,) = all_times(section_of([one.model_copy(update={"result": many})]))
@@ -321,8 +321,8 @@ def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
 
 def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() -> None:
     records = [
-        of("jax", "vmap", 8, details=phases(draw=[1.0], compile=[1.0], forward=[1.0])),
-        of("torch", "loop_eager", 8, details=phases(draw=[1.0], zero=[1.0], forward=[1.0], backward=[1.0])),
+        of("jax", "vmap.jit", 8, details=phases(draw=[1.0], compile=[1.0], forward=[1.0])),
+        of("torch", "loop.eager", 8, details=phases(draw=[1.0], zero=[1.0], forward=[1.0], backward=[1.0])),
     ]
     table = phase_table(section_of(records))
     assert table is not None
@@ -330,22 +330,22 @@ def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() 
 
 
 def test_records_without_phases_have_no_table() -> None:
-    assert phase_table(section_of([of("jax", "vmap", 8)])) is None
+    assert phase_table(section_of([of("jax", "vmap.jit", 8)])) is None
 
 
 # The page and the terminal.
 
 
 def test_the_page_has_both_tables() -> None:
-    found = [*sweep(), of("torch", "grouped_conv1d_eager", 8, details=phases(forward=[0.0125], backward=[0.25]))]
+    found = [*sweep(), of("torch", "grouped_conv1d.eager", 8, details=phases(forward=[0.0125], backward=[0.25]))]
     html = page_html([section_of(found)], {}, found, (), Path("results"))
     assert "From which number of models on each execution mode wins" in html
     assert (
-        '<th scope="row" class="torch">PyTorch batched_eager</th><td>from 8</td><td class="n">4.00 at 64</td>' in html
+        '<th scope="row" class="torch">PyTorch batched.eager</th><td>from 8</td><td class="n">4.00 at 64</td>' in html
     )
     assert '<td class="differs">64</td>' in html
     # Of the whole step the median latency, 50 ms.
-    row = '<th scope="row" class="torch">PyTorch grouped_conv1d_eager</th><td class="n">12.5</td><td class="n">250</td>'
+    row = '<th scope="row" class="torch">PyTorch grouped_conv1d.eager</th><td class="n">12.5</td><td class="n">250</td>'
     assert f'{row}<td class="n">50</td>' in html
     assert "their sum is not the step" in html
     statistics = '<th scope="row">forward</th>' + '<td class="n">12.5</td><td class="n">0</td>'
@@ -353,7 +353,7 @@ def test_the_page_has_both_tables() -> None:
 
 
 def test_the_page_of_other_use_cases_has_neither() -> None:
-    found = [record("jax", "jit"), record("torch", "eager")]
+    found = [record("jax", "step.jit"), record("torch", "step.eager")]
     html = page_html(judged_sections(found, passed), {}, found, (), Path("results"))
     assert "each execution mode wins" not in html and "Phases of a step" not in html
 
@@ -362,5 +362,5 @@ def test_the_terminal_says_where_each_mode_wins() -> None:
     console = plain()
     print_sections([section_of(sweep())], console, {})
     lines = [line.split() for line in text(console).splitlines()]
-    assert ["PyTorch", "batched_eager", "from", "8", "4.00", "at", "64"] in lines
-    assert ["JAX", "unrolled", "is", "the", "loop", "64"] in lines
+    assert ["PyTorch", "batched.eager", "from", "8", "4.00", "at", "64"] in lines
+    assert ["JAX", "unrolled.jit", "is", "the", "loop", "64"] in lines

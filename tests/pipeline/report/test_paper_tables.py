@@ -65,13 +65,13 @@ def test_the_full_table_of_inference() -> None:
     # Of 100 calls 93 take that, 5 twice, 2 three times that; the mean is 1.09 of it. 350 W for it are 353 mJ.
     # 2 * 4.0873 G in it are 8.12 TFLOP/s. 256 MiB and 1 for each image.
     assert lines_of(table)[0] == (
-        r"resnet50 & 1 & JAX & jit\_graph (best of 2) & 993 & 1.01 & 2.01 & 3.02 & 1.1 & 353 & 8.12 & 257 & 2,048 & 20"
-        r" & 4"
+        r"resnet50 & 1 & JAX & forward.jit\_graph (best of 2) & 993 & 1.01 & 2.01 & 3.02 & 1.1 & 353 & 8.12 & 257"
+        r" & 2,048 & 20 & 4"
     )
     # 128 images: 66.397 ms at speed 1; over 1.25, 53.12 ms.
     assert lines_of(table)[3] == (
-        r"resnet50 & 128 & PyTorch & compiled\_graph (best of 2) & 2,410 & 53.1 & 106 & 159 & 57.9 & 145 & 19.7 & 384"
-        r" & 2,048 & 20 & 4"
+        r"resnet50 & 128 & PyTorch & forward.compiled\_graph (best of 2) & 2,410 & 53.1 & 106 & 159 & 57.9 & 145"
+        r" & 19.7 & 384 & 2,048 & 20 & 4"
     )
     assert below(table)[0] == "Everywhere precision: bf16, batch norm: folded, inputs: on device."
     assert not any("The two sides" in line for line in below(table))  # there is no ratio here
@@ -135,8 +135,8 @@ def test_the_tables_of_training() -> None:
     full, summary = training_full(section), training_summary(section)
     # 32 images in 17.349 ms at speed 1, so 128,000 of them in 69.4 s; over 1.5, 46.3 s. 350 W: 16,193 J.
     # Three forward passes of 2 * 4.0873 G for each of 2,767 images/s are 67.8 TFLOP/s; with speed 1.5 of them 67.8.
-    start = r"resnet50 & 32 & JAX & jit\_graph (best of 2) & 2,767 & 46.3 & 75.0\% & 99 & 16,193 & 127 & 2.5 & 67.8"
-    assert lines_of(full)[0] == rf"{start} & 288 & 2,048 & 20 & 4"
+    start = r"resnet50 & 32 & JAX & step.jit\_graph (best of 2) & 2,767 & 46.3 & 75.0\% & 99 & 16,193 & 127 & 2.5"
+    assert lines_of(full)[0] == rf"{start} & 67.8 & 288 & 2,048 & 20 & 4"
     assert lines_of(summary)[0].startswith(
         r"resnet50 & 2,892 & 2,410 & 44.3 & 53.1 & 75.0\% & 75.0\% & 99 & 99 & 15,493 & 18,591 & 121 & 145 & 1.20"
     )
@@ -146,10 +146,12 @@ def test_the_tables_of_training() -> None:
 def test_what_has_no_number_has_a_reason() -> None:
     crash = "CUDA_ERROR_ILLEGAL_ADDRESS"
     jax = [
-        vision_record("jax", "jit", "vit_b_16", size, 1.0, cell=TRAINING, outcome="failed", reason=crash, result=None)
+        vision_record(
+            "jax", "step.jit", "vit_b_16", size, 1.0, cell=TRAINING, outcome="failed", reason=crash, result=None
+        )
         for size in (32, 128)
     ]
-    torch = [vision_record("torch", "eager", "vit_b_16", 32, 1.0, cell=TRAINING)]
+    torch = [vision_record("torch", "step.eager", "vit_b_16", 32, 1.0, cell=TRAINING)]
     section = section_of([*jax, *torch])
     full, summary = training_full(section), training_summary(section)
     # The batch of 128 was tried by JAX only, and has a line too.
@@ -195,7 +197,7 @@ def test_a_pair_that_the_gate_failed_has_the_gates_sentence() -> None:
 
 def test_other_settings_are_other_lines() -> None:
     found = [
-        record("jax", "jit", cell=INFERENCE, options={"inputs": inputs}, settings={"weights": weights})
+        record("jax", "step.jit", cell=INFERENCE, options={"inputs": inputs}, settings={"weights": weights})
         for inputs in ("on_device", "on_host")
         for weights in ("drawn", "pretrained")
     ]
@@ -206,8 +208,8 @@ def test_other_settings_are_other_lines() -> None:
 
 def test_only_inference_and_training_have_such_tables() -> None:
     other = INFERENCE.model_copy(update={"use_case_name": "many_models"})
-    assert paper_tables(section_of([record("jax", "jit", cell=other)])) == {}
-    mnist = section_of([record("jax", "jit")])
+    assert paper_tables(section_of([record("jax", "step.jit", cell=other)])) == {}
+    mnist = section_of([record("jax", "step.jit")])
     assert paper_tables(mnist).keys() == {"full", "summary"}
     head = paper_tables(mnist)["full"].splitlines()[4]
     assert "images/s" in head and "top 5" not in head and "input" not in head
@@ -216,7 +218,9 @@ def test_only_inference_and_training_have_such_tables() -> None:
 def test_the_table_of_models() -> None:
     unknown = INFERENCE.model_copy(update={"benchmark": "gone"})
     found = models_of(
-        sections([*pair(1, model="vit_b_16"), record("jax", "jit"), record("jax", "jit", cell=unknown)], passed)
+        sections(
+            [*pair(1, model="vit_b_16"), record("jax", "step.jit"), record("jax", "step.jit", cell=unknown)], passed
+        )
     )
     table = models_table(found)
     assert lines_of(table) == [
@@ -232,7 +236,7 @@ def test_models_without_a_declared_size_have_the_counts_of_their_records() -> No
     counted = [
         one.model_copy(update={"result": one.result.model_copy(update={"parameter_count": count})})
         for count in (10, 2_000, 300)
-        if (one := record("jax", "jit", batch_size=count, cell=unknown)).result
+        if (one := record("jax", "step.jit", batch_size=count, cell=unknown)).result
     ]
     (model,) = models_of(sections(counted, passed))
     assert model.parameters == "10 to 2,000"
@@ -244,7 +248,7 @@ def test_these_tables_compile(tmp_path: Path) -> None:
         if os.environ.get("REQUIRE_LATEX") == "1":
             pytest.fail("REQUIRE_LATEX=1, and there is no pdflatex")
         pytest.skip("there is no pdflatex (Debian: texlive-latex-base and texlive-latex-recommended)")
-    failed = vision_record("jax", "taps", "resnet50", 8, 1.0, outcome="failed", reason="a_b & 100 %", result=None)
+    failed = vision_record("jax", "taps.jit", "resnet50", 8, 1.0, outcome="failed", reason="a_b & 100 %", result=None)
     compared = sections([*vision_records(replicates=1), *vision_records(TRAINING, replicates=1), failed], passed)
     tables = latex_tables(compared, section_names(compared))
     assert {name for name in tables if name.endswith(("full", "summary", "models"))} == {

@@ -51,7 +51,10 @@ def pair(**changes: Any) -> list[Record]:
             parity=f"parity-{framework}.npz",
             **changes,
         )
-        for framework, mode, speed, version in (("jax", "jit", 3000, "0.10.2"), ("torch", "eager", 2000, "2.15.0"))
+        for framework, mode, speed, version in (
+            ("jax", "step.jit", 3000, "0.10.2"),
+            ("torch", "step.eager", 2000, "2.15.0"),
+        )
         for replicate in range(3)
     ]
 
@@ -172,7 +175,14 @@ def test_one_command_publishes_and_fills_the_readme(
     assert "No result on real data is published yet" in text
     (row,) = [line for line in text.splitlines() if line.startswith("| CPU: Xeon")]
     assert row.split(" | ")[1:9] == [
-        *("mnist", "1: Train on one CPU", "cnn-b100-fp32", "3,000 (jit)", "2,000 (eager)", "**1.50** [1.50, 1.50]"),
+        *(
+            "mnist",
+            "1: Train on one CPU",
+            "cnn-b100-fp32",
+            "3,000 (step.jit)",
+            "2,000 (step.eager)",
+            "**1.50** [1.50, 1.50]",
+        ),
         *("JAX faster", "none"),
     ]
     assert "6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by" in text

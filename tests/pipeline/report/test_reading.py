@@ -15,7 +15,7 @@ from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.reading import Reading, without_odd_ones
 from tests.made.report_records import passed, record, save
 
-MODES = ("jit", "scan", "taps", "jit_graph", "cudnn")
+MODES = ("step.jit", "scan.jit", "taps.jit", "step.jit_graph", "cudnn_attention.jit")
 
 
 def reading() -> Reading:
@@ -49,8 +49,8 @@ def test_one_odd_record_is_left_out_and_named(odd: str) -> None:
 
 
 def test_two_that_do_no_harm_alone() -> None:
-    sound = without_odd_ones(reading(), refusing("jit", "cudnn"))
-    assert modes(sound.records) == ["jit", "scan", "taps", "jit_graph"]
+    sound = without_odd_ones(reading(), refusing("step.jit", "cudnn_attention.jit"))
+    assert modes(sound.records) == ["step.jit", "scan.jit", "taps.jit", "step.jit_graph"]
 
 
 def test_what_fails_for_every_record_is_no_records_fault() -> None:
@@ -60,13 +60,13 @@ def test_what_fails_for_every_record_is_no_records_fault() -> None:
 
 def test_the_report_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = Results(root=tmp_path)
-    for mode in ("eager", "compiled"):
+    for mode in ("step.eager", "step.compiled"):
         path = save(record("torch", mode), results)
-    save(record("jax", "jit"), results)
+    save(record("jax", "step.jit"), results)
     real = command.latex_tables
 
     def latex_tables(compared: Any, *more: Any) -> Any:
-        refusing("compiled")(
+        refusing("step.compiled")(
             [one for section in compared for row in section.rows for mode in row.modes for one in mode.records]
         )
         return real(compared, *more)
@@ -76,6 +76,6 @@ def test_the_report_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("pipeline.report.page._vega", lambda: "")
     terminal = io.StringIO()
     assert report_command(results, ReportOptions(figures=False), Console(file=terminal, width=200), passed) == 0
-    assert f"{path}: no report can be made with it (ZeroDivisionError: no compiled)" in terminal.getvalue()
+    assert f"{path}: no report can be made with it (ZeroDivisionError: no step.compiled)" in terminal.getvalue()
     assert f"{path.name}: no report can be made" in (results.report / "report.html").read_text()
-    assert "eager" in (results.report / "comparison.csv").read_text()
+    assert "step.eager" in (results.report / "comparison.csv").read_text()

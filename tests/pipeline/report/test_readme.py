@@ -29,7 +29,10 @@ def pair(**changes: object) -> list[Record]:
     torch = H200 | {"framework": {"platform": "gpu", "version": "2.15.0"}}
     return [
         record(framework, mode, speed, replicate=replicate, environment=environment, **changes)  # type: ignore[arg-type]
-        for framework, mode, speed, environment in (("jax", "jit", 3000, jax), ("torch", "eager", 2000, torch))
+        for framework, mode, speed, environment in (
+            ("jax", "step.jit", 3000, jax),
+            ("torch", "step.eager", 2000, torch),
+        )
         for replicate in range(3)
     ]
 

@@ -220,21 +220,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     maker = Maker(folder)
     noise = maker.draw.lognormvariate
     for replicate in range(4):
-        maker.record("jax", "jit", replicate, 2.0e-3 * noise(0, 0.002), epochs=3)
-        maker.record("jax", "scan", replicate, 1.9e-3 * noise(0, 0.002), epochs=3, steps_per_call=23)
-        maker.record("torch", "eager", replicate, 2.8e-3 * noise(0, 0.002), epochs=3)
+        maker.record("jax", "step.jit", replicate, 2.0e-3 * noise(0, 0.002), epochs=3)
+        maker.record("jax", "scan.jit", replicate, 1.9e-3 * noise(0, 0.002), epochs=3, steps_per_call=23)
+        maker.record("torch", "step.eager", replicate, 2.8e-3 * noise(0, 0.002), epochs=3)
         if replicate != 1:  # pairs are by number: the ratio has three
-            maker.record("torch", "compiled", replicate, 2.3e-3 * noise(0, 0.002), epochs=3)
+            maker.record("torch", "step.compiled", replicate, 2.3e-3 * noise(0, 0.002), epochs=3)
     for replicate in range(3):
-        for framework, mode, step_s in (("jax", "jit", 4e-3), ("torch", "eager", 4.001e-3)):
+        for framework, mode, step_s in (("jax", "step.jit", 4e-3), ("torch", "step.eager", 4.001e-3)):
             maker.record(framework, mode, replicate, step_s, use_case=3, batch_size=64)  # the same
-        for framework, mode in (("jax", "jit"), ("torch", "eager")):
+        for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
             maker.record(framework, mode, replicate, 4e-3 * noise(0, 0.05), use_case=3)  # undecided
             maker.record(framework, mode, replicate, 1e-3 * noise(0, 0.01), gpu="NVIDIA A100")
             other_s = 1.1e-3 if framework == "jax" else 0.9e-3
             maker.record(framework, mode, replicate, other_s, gpu="NVIDIA A100", momentum=0.5)  # other settings
         for devices, batch_size, step_s in ((1, 512, 1.8e-3), (2, 512, 1.1e-3), (2, 256, 0.7e-3)):
-            for framework, mode in (("jax", "jit"), ("torch", "eager")):
+            for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
                 maker.record(
                     framework,
                     mode,
@@ -245,42 +245,47 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     batch_size=batch_size,
                     gpu="NVIDIA A100",
                 )
-    maker.record("jax", "jit", 0, 2e-3, quick=True)
-    maker.record("torch", "eager", 0, 1e-3, quick=True)  # one replicate: a ratio, no interval
+    maker.record("jax", "step.jit", 0, 2e-3, quick=True)
+    maker.record("torch", "step.eager", 0, 1e-3, quick=True)  # one replicate: a ratio, no interval
     # The newest that is settled counts: not the slower one before it, and not the failure after it.
-    again = maker.record("torch", "eager", 0, 9e-3, batch_size=32)
-    maker.record("torch", "eager", 0, 1e-3, batch_size=32, measurement_id=again)
-    maker.record("torch", "eager", 0, 9e-3, batch_size=32, measurement_id=again, outcome="failed")
-    maker.record("jax", "jit", 0, 9e-3, batch_size=32, outcome="out_of_memory")
+    again = maker.record("torch", "step.eager", 0, 9e-3, batch_size=32)
+    maker.record("torch", "step.eager", 0, 1e-3, batch_size=32, measurement_id=again)
+    maker.record("torch", "step.eager", 0, 9e-3, batch_size=32, measurement_id=again, outcome="failed")
+    maker.record("jax", "step.jit", 0, 9e-3, batch_size=32, outcome="out_of_memory")
     for replicate in range(3):
         # The fastest mode was recompiled in one replicate: the other is compared.
-        maker.record("jax", "scan", replicate, 1e-3, batch_size=128, recompiles=2 if replicate == 1 else 0)
-        maker.record("jax", "jit", replicate, 2e-3 * noise(0, 0.01), batch_size=128, gated=replicate != 2)
-        maker.record("torch", "eager", replicate, 3e-3 * noise(0, 0.01), batch_size=128)
+        maker.record("jax", "scan.jit", replicate, 1e-3, batch_size=128, recompiles=2 if replicate == 1 else 0)
+        maker.record("jax", "step.jit", replicate, 2e-3 * noise(0, 0.01), batch_size=128, gated=replicate != 2)
+        maker.record("torch", "step.eager", replicate, 3e-3 * noise(0, 0.01), batch_size=128)
         # A clear ratio, also where blocks spread by much more than a quarter.
-        maker.record("jax", "jit", replicate, 1e-3, batch_size=1024, spread=1.0 if replicate == 0 else 0.01)
-        maker.record("torch", "eager", replicate, 4e-3, batch_size=1024)
+        maker.record("jax", "step.jit", replicate, 1e-3, batch_size=1024, spread=1.0 if replicate == 0 else 0.01)
+        maker.record("torch", "step.eager", replicate, 4e-3, batch_size=1024)
         # Processes that took turns; in the last replicate each with another one, and of different numbers of blocks.
-        for framework, mode, step_s in (("jax", "jit", 2e-3), ("torch", "eager", 3e-3)):
+        for framework, mode, step_s in (("jax", "step.jit", 2e-3), ("torch", "step.eager", 3e-3)):
             turns = f"{replicate} {framework if replicate == 2 else ''}"
             pairing = {"kind": "interleaved", "position": replicate, "pair": "12.0", "turns": turns}
             maker.record(
                 framework, mode, replicate, step_s, batch_size=4096, spread=0.1, environment={"pairing": pairing}
             )
         # Without NVML; and a slice of the card, which is another device.
-        maker.record("jax", "jit", replicate, 2e-3, environment={"framework": {"platform": "gpu", "device": "L4"}})
-        maker.record("torch", "eager", replicate, 3e-3, environment={"framework": {"platform": "cuda", "device": "L4"}})
+        maker.record("jax", "step.jit", replicate, 2e-3, environment={"framework": {"platform": "gpu", "device": "L4"}})
+        maker.record(
+            "torch", "step.eager", replicate, 3e-3, environment={"framework": {"platform": "cuda", "device": "L4"}}
+        )
         part = {"name": "L4", "mig": True, "memory_total_bytes": 10 * 2**30}
-        maker.record("jax", "jit", replicate, 5e-3, gpu="L4", environment={"gpu": part})
+        maker.record("jax", "step.jit", replicate, 5e-3, gpu="L4", environment={"gpu": part})
         # A screening found `compiled` first, where the replicates have `eager` first by less than their noise; and
         # `jit`, where `taps` is clearly faster.
         lucky = (2.95e-3, 3.0e-3, 3.1e-3)[replicate]
         for framework, mode, step_s in (
-            *(("jax", "jit", 3.0e-3), ("jax", "taps", 2.5e-3)),
-            *(("torch", "compiled", 3.02e-3), ("torch", "eager", lucky)),
+            *(("jax", "step.jit", 3.0e-3), ("jax", "taps.jit", 2.5e-3)),
+            *(("torch", "step.compiled", 3.02e-3), ("torch", "step.eager", lucky)),
         ):
             maker.record(framework, mode, replicate, step_s * noise(0, 0.001), batch_size=2048, spread=0.001)
-    for framework, modes in {"jax": ("jit", "taps"), "torch": ("compiled", "eager", "loop")}.items():
+    for framework, modes in {
+        "jax": ("step.jit", "taps.jit"),
+        "torch": ("step.compiled", "step.eager", "loop.eager"),
+    }.items():
         for step_s, mode in enumerate(modes, start=3):
             maker.record(framework, mode, 0, step_s * 1e-3, batch_size=2048, stage="screening")
     return folder
@@ -357,9 +362,12 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
         # And one after a screening, and one of processes that took turns.
         assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1 + 3 + 1 + 1)
         after_screening = [line for line in found.values() if line["batch_size"] == "2048"]
-        assert {line["execution_mode"] for line in after_screening if line["fastest"] == "True"} == {"taps", "compiled"}
+        assert {line["execution_mode"] for line in after_screening if line["fastest"] == "True"} == {
+            "taps.jit",
+            "step.compiled",
+        }
         assert {line["execution_mode"]: line["modes_compared"] for line in after_screening} == {
-            **{"jit": "2", "taps": "2", "compiled": "3", "eager": "3"}
+            **{"step.jit": "2", "taps.jit": "2", "step.compiled": "3", "step.eager": "3"}
         }
         assert {line["ratio_replicates"] for line in found.values() if line["batch_size"] == "128"} == {"", "2"}
         assert {line["verdict"] for line in found.values() if line["batch_size"] == "1024"} == {"JAX faster"}
@@ -374,7 +382,7 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
 def test_records_made_here_have_phases_and_calls_of_several_steps(made: Path) -> None:
     lines = recompute.phases(made)
     assert {line["phase"] for line in lines} == {"forward", "backward", "whole_step"}
-    assert {line["execution_mode"]: len(line) for line in lines if "p95_s" not in line}.keys() == {"scan"}
+    assert {line["execution_mode"]: len(line) for line in lines if "p95_s" not in line}.keys() == {"scan.jit"}
 
 
 def test_records_made_here_have_every_verdict(made: Path) -> None:

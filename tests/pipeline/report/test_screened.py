@@ -29,12 +29,12 @@ def replicated(framework: Framework, mode: str, *throughputs: float) -> list[Rec
 
 
 RECORDS = [
-    *(screening("jax", "jit", 2100), screening("jax", "taps", 2000), screening("jax", "scan_all", 900)),
+    *(screening("jax", "step.jit", 2100), screening("jax", "taps.jit", 2000), screening("jax", "scan.jit", 900)),
     screening("jax", "big", 0.1, "out_of_memory"),
     # The replicates prefer taps, by less than their noise.
-    *replicated("jax", "jit", 2000, 2050, 2010),
-    *replicated("jax", "taps", 2030, 2020, 2080),
-    *replicated("torch", "eager", 1000, 1025, 1005),
+    *replicated("jax", "step.jit", 2000, 2050, 2010),
+    *replicated("jax", "taps.jit", 2030, 2020, 2080),
+    *replicated("torch", "step.eager", 1000, 1025, 1005),
 ]
 
 
@@ -46,11 +46,11 @@ def section_of(records: list[Record]) -> Section:
 def test_the_screening_chooses_and_is_in_no_number() -> None:
     (row,) = section_of(RECORDS).rows
     assert row.comparison is not None and row.ratio is not None
-    assert (row.comparison.jax.execution_mode, row.comparison.torch.execution_mode) == ("jit", "eager")
+    assert (row.comparison.jax.execution_mode, row.comparison.torch.execution_mode) == ("step.jit", "step.eager")
     assert row.ratio.value == 2.0 and row.ratio.replicates == 3
-    assert [mode.execution_mode for mode in row.modes] == ["taps", "jit", "eager"]
+    assert [mode.execution_mode for mode in row.modes] == ["taps.jit", "step.jit", "step.eager"]
     assert row.best("jax").throughputs == {0: 2000, 1: 2050, 2: 2010}
-    assert [one.execution_mode for one in row.only_screened] == ["scan_all"]
+    assert [one.execution_mode for one in row.only_screened] == ["scan.jit"]
     assert (modes_compared(row, "jax"), best_of(row, "jax")) == (3, "first of 3")
     assert (modes_compared(row, "torch"), best_of(row, "torch")) == (1, "only mode")
 
@@ -59,21 +59,21 @@ def test_without_a_screening_the_fastest_of_the_replicates_is_chosen_and_the_not
     records = [one for one in RECORDS if not one.measurement.is_screening]
     (row,) = section_of(records).rows
     assert row.comparison is not None
-    assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps", "best of 2")
+    assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 2")
     assert choice_note([row]).startswith("Best of n: by the ratio's own numbers")
 
 
 def test_one_mode_that_was_not_screened_makes_it_a_choice_by_the_replicates() -> None:
     (row,) = section_of([*RECORDS, *replicated("jax", "added_later", 1990, 1990, 1990)]).rows
     assert row.comparison is not None
-    assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps", "best of 4")
+    assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 4")
 
 
 def test_what_replicates_say_clearly_stands() -> None:
-    records = [one for one in RECORDS if one.measurement.variant.execution_mode != "taps"]
-    records += [screening("jax", "taps", 2000), *replicated("jax", "taps", 3000, 3070, 3020)]
+    records = [one for one in RECORDS if one.measurement.variant.execution_mode != "taps.jit"]
+    records += [screening("jax", "taps.jit", 2000), *replicated("jax", "taps.jit", 3000, 3070, 3020)]
     (row,) = section_of(records).rows
-    assert row.comparison is not None and row.comparison.jax.execution_mode == "taps"
+    assert row.comparison is not None and row.comparison.jax.execution_mode == "taps.jit"
 
 
 def test_the_terminal_shows_what_was_only_screened() -> None:
@@ -81,8 +81,8 @@ def test_the_terminal_shows_what_was_only_screened() -> None:
     print_sections([section_of(RECORDS)], console, {})
     shown = text(console)
     lines = {line.split()[1]: line.split() for line in shown.splitlines() if line.startswith("   JAX ")}
-    assert lines["scan_all"][2:] == ["(900)"]
-    assert lines["jit"][2] == "2,010"
+    assert lines["scan.jit"][2:] == ["(900)"]
+    assert lines["step.jit"][2] == "2,010"
     assert "first of 3" in shown
     joined = " ".join(shown.split())
     assert "First of n: by a screening, whose numbers are in no ratio; in brackets, a mode that had no more." in joined
@@ -92,11 +92,11 @@ def test_the_terminal_shows_what_was_only_screened() -> None:
 def test_the_csv_has_the_modes_with_replicates() -> None:
     lines = list(csv.DictReader(io.StringIO(csv_text([section_of(RECORDS)]))))
     found = [(line["execution_mode"], line["fastest"], line["modes_compared"], line["replicates"]) for line in lines]
-    assert found == [("taps", "False", "3", "3"), ("jit", "True", "3", "3"), ("eager", "True", "1", "3")]
+    assert found == [("taps.jit", "False", "3", "3"), ("step.jit", "True", "3", "3"), ("step.eager", "True", "1", "3")]
 
 
 def test_while_nothing_has_a_replicate_the_report_says_what_was_screened() -> None:
-    section = section_of([screening("jax", "jit", 2100), screening("torch", "eager", 900)])
+    section = section_of([screening("jax", "step.jit", 2100), screening("torch", "step.eager", 900)])
     assert (section.rows, section.awaited) == ((), ("cnn-b100-fp32",))
     console = plain(120)
     print_sections([section], console, {})
@@ -109,30 +109,31 @@ def of_program(one: Record, program: str) -> Record:
 
 
 def test_one_program_under_two_names_is_one_mode() -> None:
-    """jit_graph would win by 3 %, which as the same program would be luck. jit_tuned is another one, taps says none."""
+    """`step.jit_graph` would win by 3 %, which as the same program would be luck. `step.tuned` is another one, and
+    `taps.jit` says none."""
     records = [
-        *(of_program(one, "p") for one in replicated("jax", "jit", 1000, 1001, 1002)),
-        *(of_program(one, "p") for one in replicated("jax", "jit_graph", 1030, 1031, 1032)),
-        *(of_program(one, "q") for one in replicated("jax", "jit_tuned", 990, 991, 992)),
-        *replicated("jax", "taps", 980, 981, 982),
-        *replicated("torch", "eager", 500, 500.5, 501),
+        *(of_program(one, "p") for one in replicated("jax", "step.jit", 1000, 1001, 1002)),
+        *(of_program(one, "p") for one in replicated("jax", "step.jit_graph", 1030, 1031, 1032)),
+        *(of_program(one, "q") for one in replicated("jax", "step.tuned", 990, 991, 992)),
+        *replicated("jax", "taps.jit", 980, 981, 982),
+        *replicated("torch", "step.eager", 500, 500.5, 501),
     ]
     (row,) = section_of(records).rows
-    assert row.best("jax").name == "jit = jit_graph"
-    assert [mode.name for mode in row.modes] == ["jit = jit_graph", "jit_tuned", "taps", "eager"]
+    assert row.best("jax").name == "step.jit = step.jit_graph"
+    assert [mode.name for mode in row.modes] == ["step.jit = step.jit_graph", "step.tuned", "taps.jit", "step.eager"]
     assert row.ratio is not None and row.ratio.value == pytest.approx(2.0)
     console = plain(120)
     print_sections([section_of(records)], console, {})
-    assert "jit = jit_graph" in text(console) and "1,03" not in text(console)
+    assert "step.jit = step.jit_graph" in text(console) and "1,03" not in text(console)
 
 
 def test_what_stands_for_a_screened_double_is_what_has_replicates() -> None:
     records = [
-        of_program(screening("jax", "grouped", 950), "p"),
-        of_program(screening("jax", "vmap_graph", 900), "p"),
-        *(of_program(one, "p") for one in replicated("jax", "vmap_graph", 900, 901, 902)),
-        *replicated("torch", "eager", 700, 701, 702),
+        of_program(screening("jax", "grouped.jit", 950), "p"),
+        of_program(screening("jax", "vmap.jit_graph", 900), "p"),
+        *(of_program(one, "p") for one in replicated("jax", "vmap.jit_graph", 900, 901, 902)),
+        *replicated("torch", "step.eager", 700, 701, 702),
     ]
     (row,) = section_of(records).rows
-    assert [mode.name for mode in row.modes] == ["vmap_graph = grouped", "eager"]
+    assert [mode.name for mode in row.modes] == ["vmap.jit_graph = grouped.jit", "step.eager"]
     assert row.only_screened == ()

@@ -52,7 +52,7 @@ def test_trace_is_named_after_its_record_and_linked(results: Results) -> None:
     assert trace.name == f"{record.stem}.trace.json"
     events = json.loads(trace.read_text())["traceEvents"]
     assert [event["name"] for event in events if event["ph"] == "X"] == ["gemm"]
-    assert events[0]["args"]["name"] == "JAX cnn-b100-fp32-jit of mnist_1: kernels"
+    assert events[0]["args"]["name"] == "JAX cnn-b100-fp32-step.jit of mnist_1: kernels"
     assert f'<a href="traces/{trace.name}" download>trace</a>' in page
     assert page.count(">trace</a>") == 1
     assert f"traces:  {results.report / 'traces'} (1; open one at https://ui.perfetto.dev)" in shown
@@ -94,6 +94,6 @@ def test_what_is_gone_or_has_an_odd_name_costs_its_trace_only(tmp_path: Path, na
 
 def test_where_no_events_were_kept_it_is_said(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    for one in explained("jax", "jit", explanation({"gemm": (1, 1.0)}, step_ms=1.2)):
+    for one in explained("jax", "step.jit", explanation({"gemm": (1, 1.0)}, step_ms=1.2)):
         save(one, results)
     assert NO_TRACES in report(results, trace=True)[0]

@@ -40,7 +40,7 @@ def found(records: Any) -> Why:
 
 
 def pair(jax: Any, torch: Any, **changes: Any) -> list[Record]:
-    return [*explained("jax", "jit", jax, **changes), *explained("torch", "eager", torch, **changes)]
+    return [*explained("jax", "step.jit", jax, **changes), *explained("torch", "step.eager", torch, **changes)]
 
 
 def test_terms_add_up_to_the_step() -> None:
@@ -120,9 +120,9 @@ def busy(step_ms: float) -> Any:
 
 def measured(jax_ms: float, torch_ms: float, ratios: Sequence[float]) -> str:
     """The sentence on explained steps of these times, and replicates of these ratios, whatever the steps say."""
-    records = explained("torch", "eager", busy(torch_ms), replicates=len(ratios), throughput=50_000.0)
+    records = explained("torch", "step.eager", busy(torch_ms), replicates=len(ratios), throughput=50_000.0)
     for number, ratio in enumerate(ratios):
-        of_ratio = explained("jax", "jit", busy(jax_ms), replicates=number + 1, throughput=50_000.0 * ratio)
+        of_ratio = explained("jax", "step.jit", busy(jax_ms), replicates=number + 1, throughput=50_000.0 * ratio)
         records.append(of_ratio[number])
     return why_sentence(found(records))
 
@@ -201,8 +201,8 @@ def test_doubts_stand_first() -> None:
 
 
 def test_step_of_the_explained_process_is_compared_with_the_records() -> None:
-    slow = explained("torch", "eager", explanation({GEMM: (10, 3.9)}, step_ms=4.0), throughput=20_000.0)
-    why = found([*explained("jax", "jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)), *slow])
+    slow = explained("torch", "step.eager", explanation({GEMM: (10, 3.9)}, step_ms=4.0), throughput=20_000.0)
+    why = found([*explained("jax", "step.jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)), *slow])
     assert why.doubts == [("torch", "the explained process took 80% of the measured step time")]
 
 
@@ -264,7 +264,7 @@ def test_why_there_is_none_is_told() -> None:
     broken = records[0].model_copy(
         update={"result": records[0].result.model_copy(update={"explanation_absent": "failed: CUPTI"})}
     )
-    assert not_explained_lines([row_of([broken, *records[1:]])]) == ["JAX cnn-b100-fp32 jit: failed: CUPTI"]
+    assert not_explained_lines([row_of([broken, *records[1:]])]) == ["JAX cnn-b100-fp32 step.jit: failed: CUPTI"]
 
 
 def test_csv_has_terms_and_work() -> None:
@@ -310,27 +310,27 @@ def test_ten_longest_are_the_longest() -> None:
 @pytest.mark.parametrize(
     ("graph_ms", "words"),
     [
-        (2.3, "2.2 ms predicted; 2.3 ms measured as one CUDA graph (eager_graph)"),
-        (3.6, "2.2 ms predicted; 3.6 ms measured as one CUDA graph (eager_graph), which disagrees: the explanation is"),
+        (2.3, "2.3 ms measured as one CUDA graph (step.eager_graph)"),
+        (3.6, "3.6 ms measured as one CUDA graph (step.eager_graph), which disagrees: the explanation is"),
     ],
 )
 def test_prediction_stands_beside_the_graph_that_was_measured(graph_ms: float, words: str, tmp_path: Any) -> None:
     """PyTorch's 4 ms hold 1.8 in which the GPU waits. The graph of another way to run it is no test."""
     records = [
         *launch_bound_pair(),
-        *explained("torch", "eager_graph", None, throughput=1e5 / graph_ms),
-        *explained("torch", "compiled_graph", None, throughput=1e5),
+        *explained("torch", "step.eager_graph", None, throughput=1e5 / graph_ms),
+        *explained("torch", "step.compiled_graph", None, throughput=1e5),
     ]
     (line,) = prediction_lines([row_of(records)])
-    assert line.startswith(f"PyTorch cnn-b100-fp32 eager without its waiting: {words}")
+    assert line.startswith(f"PyTorch cnn-b100-fp32 step.eager without its waiting: 2.2 ms predicted; {words}")
     assert line in page_html(sections(records, passed), {}, records, [], tmp_path)
 
 
-def at_batches(first: Any, *, larger: int, larger_ms: float, mode: str = "eager") -> list[str]:
+def at_batches(first: Any, *, larger: int, larger_ms: float, mode: str = "step.eager") -> list[str]:
     """PyTorch at batch 100, where it is explained, and at a larger batch, where the step takes `larger_ms`."""
     records = [
-        *explained("jax", "jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)),
-        *explained("torch", "eager", first),
+        *explained("jax", "step.jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)),
+        *explained("torch", "step.eager", first),
         *explained("torch", mode, None, throughput=1e5 / larger_ms, batch_size=larger),
     ]
     (section,) = sections(records, passed)
@@ -349,7 +349,7 @@ def test_a_launch_bound_step_hardly_rises_with_its_batch(larger_ms: float, disag
     """4 ms, 1.65 of them busy: four times the batch keeps the GPU busy for 6.6 ms."""
     slow = explanation({GEMM: (10, 1.65)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=2.3)
     assert at_batches(slow, larger=400, larger_ms=larger_ms) == [
-        "PyTorch cnn-b100-fp32-eager, launch-bound, with 4 times the batch: 6.6 ms predicted, which hardly rises, "
+        "PyTorch cnn-b100-fp32-step.eager, launch-bound, with 4 times the batch: 6.6 ms predicted, which hardly rises, "
         f"from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
     ]
 
@@ -361,7 +361,7 @@ def test_a_launch_bound_step_hardly_rises_with_its_batch(larger_ms: float, disag
 def test_a_step_of_products_rises_in_proportion_to_its_batch(larger_ms: float, disagrees: str) -> None:
     slow = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
     assert at_batches(slow, larger=200, larger_ms=larger_ms) == [
-        "PyTorch cnn-b100-fp32-eager, matrix products, with 2 times the batch: 8 ms predicted, in proportion, "
+        "PyTorch cnn-b100-fp32-step.eager, matrix products, with 2 times the batch: 8 ms predicted, in proportion, "
         f"from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
     ]
 
@@ -370,7 +370,7 @@ def test_nothing_is_said_of_a_batch_where_there_is_nothing_to_say() -> None:
     """A smaller batch, another mode, waiting that is not the host's, and a CPU."""
     products = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
     assert at_batches(products, larger=50, larger_ms=2.0) == []
-    assert at_batches(products, larger=200, larger_ms=8.0, mode="compiled") == []
+    assert at_batches(products, larger=200, larger_ms=8.0, mode="step.compiled") == []
     waiting = explanation({GEMM: (10, 2.0)}, step_ms=4.0, other_gaps_ms=2.0)
     assert at_batches(waiting, larger=200, larger_ms=8.0) == []
     operators = explanation({"aten::mm": (10, 3.9)}, step_ms=4.0, on_device=False)

@@ -78,14 +78,14 @@ def without(one: Record, **numbers: str) -> Record:
 def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_same_reason() -> None:
     records = [
         without(record("jax", mode, replicate=replicate), blocks_alone_absent="failed: rank 1 on n2: killed")
-        for mode in ("jit", "scan")
+        for mode in ("step.jit", "scan.jit")
         for replicate in range(2)
     ]
-    records.append(without(record("torch", "eager"), compile_time_warm_absent="timeout: not done after 9 s"))
+    records.append(without(record("torch", "step.eager"), compile_time_warm_absent="timeout: not done after 9 s"))
     (section,) = sections(records, passed)
-    about_communication = "Communication: failed: rank 1 on n2: killed; JAX cnn-b100-fp32 jit (and 1 more)"
-    about_warm = "Compile time with warm caches: timeout: not done after 9 s; PyTorch cnn-b100-fp32 eager"
-    nowhere = "not measured; JAX cnn-b100-fp32 jit (and 2 more)"
+    about_communication = "Communication: failed: rank 1 on n2: killed; JAX cnn-b100-fp32 step.jit (and 1 more)"
+    about_warm = "Compile time with warm caches: timeout: not done after 9 s; PyTorch cnn-b100-fp32 step.eager"
+    nowhere = "not measured; JAX cnn-b100-fp32 step.jit (and 2 more)"
     about_device = f"Memory, Energy: {nowhere}"
     assert absent_lines(section.rows) == [about_communication, about_warm, about_device]
     assert absent_lines(section.rows, on_terminal=True) == [about_communication, about_warm]
@@ -96,5 +96,5 @@ def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_s
 
 
 def test_nothing_is_missing_where_all_was_measured() -> None:
-    (section,) = sections([record("jax", "jit")], passed)
+    (section,) = sections([record("jax", "step.jit")], passed)
     assert absent_lines(section.rows, on_terminal=True) == []

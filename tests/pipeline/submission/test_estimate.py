@@ -33,7 +33,7 @@ def plan_of(*modes: str, quick: bool = False, **cell: Any) -> JobPlan:
         framework="jax",
         cell=Cell(**whole),
         variants=tuple(
-            Variant(model="cnn", batch_size=8, precision="fp32", execution_mode=mode) for mode in modes or ("vmap",)
+            Variant(model="cnn", batch_size=8, precision="fp32", execution_mode=mode) for mode in modes or ("vmap.jit",)
         ),
         settings={},
         protocol=MeasurementSettings(),
@@ -68,7 +68,7 @@ def test_of_a_plan_without_records(plan: JobPlan, each_s: float) -> None:
     assert (found.measurements, found.from_records) == (5, 0)
     assert found.seconds == pytest.approx(5 * each_s)
     assert found.longest_s == pytest.approx(each_s)
-    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap": 3})
+    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap.jit": 3})
 
 
 def test_of_a_plan_with_records() -> None:
@@ -80,9 +80,11 @@ def test_of_a_plan_with_records() -> None:
 
 def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
     """Three modes are screened for 10 start + 0.5 warm-up + 1 blocks + 0.25 latency + 0.1 energy; two go on."""
-    plan = plan_of("vmap", "grouped", "ghost").model_copy(update={"screening": Screening(always=("vmap",))})
+    plan = plan_of("vmap.jit", "grouped.jit", "ghost.jit").model_copy(
+        update={"screening": Screening(always=("vmap.jit",))}
+    )
     left = expected(plan)
-    assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap": 3, "cnn-b8-fp32-grouped": 3})
+    assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap.jit": 3, "cnn-b8-fp32-grouped.jit": 3})
     found = estimate_of(plan, left, Durations(by_variant={}, of_any=60.0))
     assert (found.measurements, found.screenings, found.from_records, found.longest_s) == (9, 3, 6, 60.0)
     assert found.seconds == pytest.approx(3 * 11.85 + 6 * 60)
@@ -151,28 +153,28 @@ def write_record(folder: Path, mode: str, seconds: int, *, number: int, **change
 
 
 def test_of_processes_that_took_turns_their_own_time_counts(tmp_path: Path) -> None:
-    write_record(tmp_path, "vmap", 60, number=1, pairing={"kind": "interleaved", "active_s": 25.5})
+    write_record(tmp_path, "vmap.jit", 60, number=1, pairing={"kind": "interleaved", "active_s": 25.5})
     assert read_durations(tmp_path, quick=False).of_any == 25.5
 
 
 def test_what_records_tell(tmp_path: Path) -> None:
     """Of 10, 20 and 60 s the median is 20; 10, 20, 60 and 30 s together have 25."""
     for number, seconds in enumerate((10, 20, 60), start=1):
-        write_record(tmp_path, "vmap", seconds, number=number)
-    write_record(tmp_path, "ghost", 30, number=4)
-    write_record(tmp_path, "vmap", 1, number=5, outcome="failed")
-    write_record(tmp_path, "vmap", 1, number=6, quick=True)
+        write_record(tmp_path, "vmap.jit", seconds, number=number)
+    write_record(tmp_path, "ghost.jit", 30, number=4)
+    write_record(tmp_path, "vmap.jit", 1, number=5, outcome="failed")
+    write_record(tmp_path, "vmap.jit", 1, number=6, quick=True)
     (tmp_path / "broken.json").write_text("{")
     assert read_durations(tmp_path, quick=False) == Durations(
-        by_variant={"cnn-b8-fp32-vmap": 20.0, "cnn-b8-fp32-ghost": 30.0}, of_any=25.0
+        by_variant={"cnn-b8-fp32-vmap.jit": 20.0, "cnn-b8-fp32-ghost.jit": 30.0}, of_any=25.0
     )
     assert read_durations(tmp_path / "none", quick=False).of_any is None
 
 
 def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
     """Their measurements have other ids, so all six are to be made. The mode without a record takes as long."""
-    results, plan = Results(root=tmp_path), plan_of("vmap", "ghost")
-    write_record(results.records(plan.cell, "jax"), "vmap", 20, number=1)
+    results, plan = Results(root=tmp_path), plan_of("vmap.jit", "ghost.jit")
+    write_record(results.records(plan.cell, "jax"), "vmap.jit", 20, number=1)
     part = Pair(cell=plan.cell, jobs=(plan,))
     assert estimates_of([part], results, "slurm") == [estimate(120.0, measurements=6, from_records=6, longest_s=20.0)]
     (without,) = estimates_of([part], Results(root=tmp_path / "none"), "slurm")

@@ -194,7 +194,7 @@ def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
     """JAX has three modes, of which two are clearly slower, and one of these is the headline; PyTorch has one."""
     steady = {"replicates": 2, "block_min_s": 0.02, "min_blocks": 5, "max_blocks": 5}
     jax_plan = behaving.plan("slow", "well", "slower", framework="jax", **steady)
-    jax_plan = jax_plan.model_copy(update={"screening": Screening(always=("slow",))})
+    jax_plan = jax_plan.model_copy(update={"screening": Screening(always=("slow.eager",))})
     pair = Pair(cell=jax_plan.cell, jobs=(jax_plan, behaving.plan("well", **steady)))
     folders = behaving.submit_pairs(pair, executor="local")
     assert follow(folders, behaving.results) == 0, behaving.results.local_queue_log.read_text()
@@ -204,15 +204,15 @@ def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
         for one in records
     ]
     assert arms == [
-        *(("jax", "slow-screening", 0), ("jax", "well-screening", 0), ("jax", "slower-screening", 0)),
-        *(("jax", "slow-r0", 1), ("jax", "well-r0", 1), ("torch", "well-r0", 2)),
-        *(("torch", "well-r1", 3), ("jax", "slow-r1", 4), ("jax", "well-r1", 4)),
+        *(("jax", "slow.eager-screening", 0), ("jax", "well.eager-screening", 0), ("jax", "slower.eager-screening", 0)),
+        *(("jax", "slow.eager-r0", 1), ("jax", "well.eager-r0", 1), ("torch", "well.eager-r0", 2)),
+        *(("torch", "well.eager-r1", 3), ("jax", "slow.eager-r1", 4), ("jax", "well.eager-r1", 4)),
     ]
     jax, torch = job_states(behaving.results, folders)
     assert [progress(state) for state in (jax, torch)] == ["7/7", "2/2"]
     said = capsys.readouterr().out
     ratios = [line for line in said.splitlines() if "JAX / PyTorch" in line]
-    assert "any/mnist_1 cnn-b8-fp32: " in ratios[-1] and ratios[-1].endswith("(2 replicates; well, well)")
+    assert "any/mnist_1 cnn-b8-fp32: " in ratios[-1] and ratios[-1].endswith("(2 replicates; well.eager, well.eager)")
     assert "The first interval of a ratio came " in said
     assert behaving.submit_pairs(pair, executor="local") == []
     assert capsys.readouterr().out.count("every measurement has a record") == 2

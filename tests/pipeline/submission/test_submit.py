@@ -205,7 +205,7 @@ def test_the_order_of_a_pair(tmp_path: Path) -> None:
 def interleaved(project: FakeProject, **of_cell: Any) -> Pair:
     plans = tuple(map(project.plan, ("jax", "torch")))
     cell = plans[0].cell.model_copy(update=of_cell)
-    screening = Screening(always=("eager",))
+    screening = Screening(always=("step.eager",))
     changes = {"cell": cell, "screening": screening, "protocol": MeasurementSettings(replicates=2)}
     return Pair(cell=cell, jobs=tuple(plan.model_copy(update=changes) for plan in plans))
 
@@ -271,7 +271,9 @@ def test_by_itself_processes_take_turns_on_a_cpu_where_nothing_is_screened(tmp_p
 )
 def test_screenings_come_before_all_replicates(tmp_path: Path, screening: tuple[str, ...], expected: list[str]) -> None:
     plans = tuple(
-        plan.model_copy(update={"screening": Screening(always=("eager",)) if plan.framework in screening else None})
+        plan.model_copy(
+            update={"screening": Screening(always=("step.eager",)) if plan.framework in screening else None}
+        )
         for plan in map(make_project(tmp_path).plan, ("jax", "torch"))
     )
     arms = arms_of(Pair(cell=plans[0].cell, jobs=plans))
@@ -280,8 +282,8 @@ def test_screenings_come_before_all_replicates(tmp_path: Path, screening: tuple[
 
 
 def with_headlines(project: FakeProject, replicates: int = 3, modes: int = 2, *, same: bool = True) -> Pair:
-    """The headline modes are JAX's `vmap` and PyTorch's `vmap_compiled`."""
-    headlines: dict[Framework, str] = {"jax": "vmap", "torch": "vmap_compiled"}
+    """The headline modes are JAX's `vmap.jit` and PyTorch's `vmap.compiled`."""
+    headlines: dict[Framework, str] = {"jax": "vmap.jit", "torch": "vmap.compiled"}
     jobs = []
     for framework, headline in headlines.items():
         plan = project.plan(framework)

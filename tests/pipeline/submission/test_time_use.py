@@ -13,7 +13,7 @@ from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Variant, Wand
 from pipeline.submission.time_use import Process, Processes, Split, advice, best_split, described
 
 CELL = Cell(gpu="any", benchmark="mnist", use_case=3, use_case_name="per_sample_gradients")
-VARIANT = Variant(model="cnn", batch_size=8, precision="fp32", execution_mode="vmap")
+VARIANT = Variant(model="cnn", batch_size=8, precision="fp32", execution_mode="vmap.jit")
 NOISY_PROCESSES = Processes(count=3, between=4e-4, within=1e-3, beside_s=16.0, block_s=0.1, blocks=300)
 """Equal ones differ by 2 %."""
 

@@ -29,44 +29,47 @@ def as_screening(one: Record) -> Record:
 
 
 def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
-    ratios = RatiosSoFar([plan("jax", "jit", "taps"), plan("torch", "eager")], results, passed)
+    ratios = RatiosSoFar([plan("jax", "step.jit", "taps.jit"), plan("torch", "step.eager")], results, passed)
     assert ratios.news() == []
-    save(as_screening(record("jax", "jit", 2000)), results)
-    save(as_screening(record("jax", "taps", 2100)), results)
-    save(record("jax", "jit", 2000), results)
+    save(as_screening(record("jax", "step.jit", 2000)), results)
+    save(as_screening(record("jax", "taps.jit", 2100)), results)
+    save(record("jax", "step.jit", 2000), results)
     assert ratios.news() == []  # one framework, and screenings
 
-    save(record("torch", "eager", 1000), results)
+    save(record("torch", "step.eager", 1000), results)
     [first] = ratios.news()
-    assert str(first) == "any/mnist_1 cnn-b100-fp32: JAX / PyTorch 2.00 (1 replicate, no interval yet; jit, eager)"
+    assert (
+        str(first)
+        == "any/mnist_1 cnn-b100-fp32: JAX / PyTorch 2.00 (1 replicate, no interval yet; step.jit, step.eager)"
+    )
     assert ratios.news() == []
     assert ratios.first_interval_unix_s is None
 
-    for framework, mode, throughput in (("jax", "jit", 2000), ("torch", "eager", 1000)):
+    for framework, mode, throughput in (("jax", "step.jit", 2000), ("torch", "step.eager", 1000)):
         save(record(framework, mode, throughput, replicate=1), results)
     [second] = ratios.news()
     assert second.ratio == "2.00 [2.00, 2.00]" and second.rests_on == "2 replicates"
     assert ratios.first_interval_unix_s == pytest.approx(time.time(), abs=30)
 
     # The screening prefers taps, as soon as that has a number.
-    save(record("jax", "taps", 1500), results)
+    save(record("jax", "taps.jit", 1500), results)
     [third] = ratios.news()
-    assert (third.modes, third.rests_on) == ("taps, eager", "1 replicate, no interval yet")
+    assert (third.modes, third.rests_on) == ("taps.jit, step.eager", "1 replicate, no interval yet")
     console = plain(120)
     console.print(ratios.table())
     assert "1.50" in text(console) and "2.00" not in text(console) and WHOSE_SIDE in text(console)
 
 
 def test_other_records_of_the_folder_are_not_shown(results: Results) -> None:
-    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+    for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
         save(record(framework, mode, settings={"epochs": 9}), results)
     (results.records(CELL, "jax") / "broken.json").write_text("{")
-    assert RatiosSoFar([plan("jax", "jit"), plan("torch", "eager")], results, passed).news() == []
+    assert RatiosSoFar([plan("jax", "step.jit"), plan("torch", "step.eager")], results, passed).news() == []
 
 
 def test_an_interval_that_was_there_before_has_no_time(results: Results) -> None:
-    for framework, mode in (("jax", "jit"), ("torch", "eager")):
+    for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
         for replicate in range(2):
             save(record(framework, mode, replicate=replicate), results)
-    ratios = RatiosSoFar([plan("jax", "jit"), plan("torch", "eager")], results, passed)
+    ratios = RatiosSoFar([plan("jax", "step.jit"), plan("torch", "step.eager")], results, passed)
     assert len(ratios.news()) == 1 and ratios.first_interval_unix_s is None

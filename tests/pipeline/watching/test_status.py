@@ -304,8 +304,8 @@ def test_a_failure_names_its_cause(project: FakeProject) -> None:
     assert last_words(folder) == "ModuleNotFoundError: No module named 'jax'"
     words = "Slurm: FAILED: ModuleNotFoundError: No module named 'jax'"
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", words)
-    beat(folder, "done", measurements_failed=1, last_error="cnn-b1-fp32-eager-r0: timeout")
-    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "cnn-b1-fp32-eager-r0: timeout")
+    beat(folder, "done", measurements_failed=1, last_error="cnn-b1-fp32-step.eager-r0: timeout")
+    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "cnn-b1-fp32-step.eager-r0: timeout")
 
 
 def test_silence_of_a_running_job_is_told(project: FakeProject) -> None:
@@ -497,7 +497,7 @@ def test_state_progress_and_reason_stay_readable_however_narrow(project: FakePro
             "done",
             measurements_done=2,
             measurements_failed=1,
-            last_error="cnn-b1-fp32-eager-r0: RuntimeError: the reason [in brackets]",
+            last_error="cnn-b1-fp32-step.eager-r0: RuntimeError: the reason [in brackets]",
         )
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table(newest(JobReader(project.results).read()), width))

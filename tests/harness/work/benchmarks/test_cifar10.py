@@ -38,7 +38,3 @@ def test_an_archive_without_the_batches_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(CIFAR10, "tgz_md5", md5_of(path))
     with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz: not the archive of CIFAR-10 .*fetch again"):
         fetch(SOURCE, tmp_path)
-
-
-def test_the_model_with_batch_norm_says_so() -> None:
-    assert {model.name: model.has_batch_norm for model in BENCHMARK.models} == {"cnn": False, "resnet18": True}

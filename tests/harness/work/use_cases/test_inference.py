@@ -8,7 +8,7 @@ from harness.errors import CheckFailed
 from harness.work import datasets
 from harness.work.closeness import OUTPUTS
 from harness.work.datasets import NO_DATA, Dataset
-from harness.work.declared import benchmark, use_case
+from harness.work.declared import benchmark
 from harness.work.use_cases.inference import (
     DISTINCT_SAMPLES,
     PREDICTED_SAMPLES,
@@ -155,24 +155,9 @@ def test_what_is_no_number_does_not_pass(wrong: float) -> None:
         check_outputs(outputs, REFERENCE, "bf16")
 
 
-# Weights and modes.
+# Weights.
 
 
 def test_drawn_weights_have_no_quality() -> None:
     assert no_score(Settings()) == "the weights are drawn"
     assert no_score(Settings(weights="pretrained")) is None
-
-
-def modes_of(model: str, batch_norm: str, data: str = "imagenet100") -> set[str]:
-    """Formulations in JAX that make sense for it."""
-    declared, options = use_case("inference"), {"batch_norm": batch_norm, "inputs": "on_device"}
-    of_model = benchmark(data).model(model)
-    return {mode.formulation for mode in declared.modes["jax"] if declared.goes_with(mode, of_model, options)}
-
-
-def test_modes_go_with_models_that_have_what_they_change() -> None:
-    assert modes_of("resnet50", "folded") == modes_of("resnet50", "kept") == {"forward"}
-    assert modes_of("mobilenet_v3_small", "folded") == {"forward", "taps"}
-    assert modes_of("vit_b_16", "folded") == {"forward", "cudnn_attention"}
-    assert modes_of("vit_b_16", "kept") == set()
-    assert modes_of("cnn", "kept", "mnist") == set()

@@ -9,8 +9,7 @@ import pytest
 from harness.errors import CheckFailed
 from harness.plan import Precision
 from harness.work.closeness import TOLERANCES
-from harness.work.declared import Model
-from harness.work.use_cases.per_sample_gradients import USE_CASE, check_batch_rows, check_gradients, expected_output
+from harness.work.use_cases.per_sample_gradients import check_batch_rows, check_gradients, expected_output
 
 Gradients = dict[str, np.ndarray]
 
@@ -158,16 +157,3 @@ def test_loss_summed_instead_of_averaged_is_caught() -> None:
     summed = {name: 2 * value for name, value in MEAN.items()}
     with pytest.raises(CheckFailed, match="mean of the float64 loop against the float64 batch gradient"):
         check(expected_output(LOOP, "full", 2, 2.0).output, "full", batch_gradient=summed)
-
-
-def test_modes_that_graphs_do_not_have() -> None:
-    """What would cut a packed batch through its graphs, and what is about convolutions."""
-    graphs, others = Model(name="graphs", of_graphs=True), Model(name="others")
-    lost = {
-        mode.formulation if mode.formulation != "batch" else mode.name
-        for mode in (*USE_CASE.modes["jax"], *USE_CASE.modes["torch"])
-        for output in ("norms", "batch_gradient")
-        if USE_CASE.goes_with(mode, others, {"output": output})
-        and not USE_CASE.goes_with(mode, graphs, {"output": output})
-    }
-    assert lost == {"grouped", "chunked_outer_product", "batch_process_per_node"}

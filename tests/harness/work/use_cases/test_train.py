@@ -5,10 +5,8 @@ import pytest
 
 from harness.errors import CheckFailed
 from harness.results.record import EpochPoint
-from harness.work.declared import Model
 from harness.work.tasks import ACCURACY, PERPLEXITY
 from harness.work.use_cases.train import (
-    USE_CASE,
     Course,
     Settings,
     check_first_losses,
@@ -138,12 +136,3 @@ def test_rates_and_crops_are_those_of_the_steps() -> None:
     assert steps.crops.shape == (4, 4, 5)
     assert (steps.crops[..., 0] + steps.crops[..., 2]).max() <= 6
     assert (steps.crops[..., 1] + steps.crops[..., 3]).max() <= 4
-
-
-def test_shifted_products_are_for_depthwise_convolutions() -> None:
-    taps = [mode for mode in USE_CASE.modes["jax"] if mode.formulation == "taps"]
-    assert [mode.name for mode in taps] == ["taps", "taps_graph", "taps_tuned", "taps_tuned_graph"]
-    for mode in taps:
-        assert USE_CASE.goes_with(mode, Model(name="mobile", has_depthwise=True), {})
-        assert not USE_CASE.goes_with(mode, Model(name="plain"), {})
-    assert USE_CASE.goes_with(USE_CASE.mode("jax", "jit"), Model(name="plain"), {})

@@ -55,7 +55,7 @@ class Work(Program):
         print(f"rank {world.rank} computes {self.session.measurement.variant.key}")
         self.session.agree(0.0)  # hangs or fails unless all ranks take part
         if world.rank == world.size - 1:
-            fail_parity_as(self.session.mode.name)
+            fail_parity_as(self.session.mode.formulation)
         return {"outputs": np.arange(4.0), "loss": np.array(world.size)}
 
 
@@ -63,7 +63,7 @@ def build(session: Session[Any], *, joined: bool = True) -> Work:
     """The gate's program behaves well: only its parity numbers may be missing."""
     if session.measurement.variant.batch_size == PARITY_BATCH_SIZE:
         return Work(session)
-    name = session.mode.name
+    name = session.mode.formulation
     made: Work = globals()[name if joined else f"control_of_{name}"](session)
     return made
 

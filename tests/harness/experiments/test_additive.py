@@ -1,0 +1,78 @@
+"""Additive: a new benchmark, model and formulation change no plan, id, registration or code of what was there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.made.project import copy_repository
+
+PLANS = """
+import json
+from pathlib import Path
+from harness.experiments.expand import Selection, expand
+from harness.experiments.load import load_config
+from harness.plan import FRAMEWORKS
+from harness.results.environment import code_digests
+
+config = load_config(Path("experiments.yaml"))
+found = {}
+for quick in (False, True):
+    everything = Selection(benchmarks=tuple(config.benchmarks), use_cases=tuple(config.use_cases), quick=quick)
+    for pair in expand(config, everything):
+        for plan in pair.jobs:
+            content = plan.model_dump(mode="json", exclude={"variants"})
+            variants = {one.key: one.model_dump(mode="json") for one in plan.variants}
+            ids = [one.id for one in plan.measurements()]
+            found[f"{plan.name} {quick}"] = {"plan": content, "variants": variants, "ids": ids}
+print(json.dumps([found, {one: code_digests(one, Path.cwd()) for one in FRAMEWORKS}]))
+"""
+ADDED = """
+from dataclasses import replace
+
+from harness.work.benchmarks.cifar10 import BENCHMARK as CIFAR10
+
+BENCHMARK = replace(CIFAR10, name="added")
+"""
+CHANGES = (
+    ("harness/work/benchmarks/mnist.py", "models=(", 'models=(Model(name="added", layers=frozenset({Layer.DENSE})), '),
+    ("harness/work/use_cases/inference.py", '"jax": (', '"jax": (Formulation(name="added", runs=JAX_RUNS), '),
+    ("experiments.yaml", "\nbenchmarks:\n", "\nbenchmarks:\n  added: {models: [cnn]}\n"),
+    ("experiments.yaml", "  mnist:\n    models: [", "  mnist:\n    models: [added, "),
+    ("experiments.yaml", "jax: [forward: [jit, ", "jax: [added: [jit], forward: [jit, "),
+)
+
+
+def planned(repository: Path) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """Everything that the copy's experiments.yaml has, and the code that its processes would run."""
+    done = subprocess.run([sys.executable, "-c", PLANS], cwd=repository, env={}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    plans, code = json.loads(done.stdout)
+    return plans, code
+
+
+def test_what_is_added_changes_nothing_else(tmp_path: Path) -> None:
+    copy_repository(tmp_path)
+    plans_before, code_before = planned(tmp_path)
+    (tmp_path / "harness/work/benchmarks/added.py").write_text(ADDED)
+    for name, old, new in CHANGES:
+        text = (tmp_path / name).read_text()
+        assert text.count(old) == 1, (name, old)
+        (tmp_path / name).write_text(text.replace(old, new))
+    plans, code = planned(tmp_path)
+
+    assert {name.split("_")[1] for name in plans.keys() - plans_before.keys()} == {"added"}
+    grown = {name for name, before in plans_before.items() if plans[name] != before}
+    assert grown == {name for name in plans_before if "_mnist_" in name or ("/jax_" in name and "_5 False" in name)}
+    for name in grown:
+        before, after = plans_before[name], plans[name]
+        assert after["plan"]["registration"] == before["plan"]["registration"]
+        assert after["variants"].items() > before["variants"].items()
+        assert {*after["ids"]} > {*before["ids"]}
+    for framework, digests in code_before.items():
+        changed = {name for name, digest in code[framework].items() if digests.get(name) != digest}
+        assert changed == {
+            f"harness.work.{name}" for name in ("benchmarks.added", "benchmarks.mnist", "use_cases.inference")
+        }
+        assert digests.keys() <= code[framework].keys()
