@@ -108,7 +108,7 @@ class Mode:
 
     @property
     def name(self) -> str:
-        """`jit`, or `jit = jit_graph` for one program under two names."""
+        """`step.jit`, or `step.jit = step.jit_graph` for one program under two names."""
         return " = ".join([self.execution_mode, *self.doubles])
 
     @property
