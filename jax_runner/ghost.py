@@ -9,6 +9,7 @@ weight gradient of each layer, whose samples are scaled by their clip factors (b
 """
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -47,6 +48,9 @@ OfSample = Callable[[Any, jax.Array, jax.Array], jax.Array]
 
 SLICE_BYTES = {"cpu": 2**21, "gpu": 2**28}
 """Memory for what is made of some samples at a time: a CPU core's cache; on a GPU this only bounds the memory."""
+MOST_SLICES = 64
+"""As many are written out on a GPU, as PyTorch's are, so that a step can be one CUDA graph: of a loop XLA leaves the
+condition outside (jaxlib 0.12.0). More are a loop, which is compiled in less time."""
 
 
 def ghost(problem: Problem, output: str, settings: Settings) -> Function:
@@ -206,9 +210,12 @@ def in_slices(of_one: Callable[[Any], jax.Array], arrays: Any, bytes_of_sample: 
         of_one: from the arrays of one sample, a scalar.
     """
     limit = SLICE_BYTES["gpu" if on_gpu else "cpu"]
-    size = max(1, limit // bytes_of_sample)
-    if size >= len(jax.tree.leaves(arrays)[0]):
+    size, samples = max(1, limit // bytes_of_sample), len(jax.tree.leaves(arrays)[0])
+    if size >= samples:
         return jax.vmap(of_one)(arrays)
+    if on_gpu and samples <= MOST_SLICES * size:
+        slices = (itemgetter(slice(first, first + size)) for first in range(0, samples, size))
+        return jnp.concatenate([jax.vmap(of_one)(jax.tree.map(some, arrays)) for some in slices])
     return jax.lax.map(of_one, arrays, batch_size=size)
 
 

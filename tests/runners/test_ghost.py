@@ -158,7 +158,8 @@ def test_forms_agree(name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatc
     for one, of_one in zip(inputs, gradient, strict=True):
         (weight,) = torch.autograd.grad(module(one[None]), module.weight, of_one[None])
         wanted.append(weight.square().sum().item())
-    monkeypatch.setitem(of_jax.SLICE_BYTES, "cpu", slice_bytes)
+    for machine in ("cpu", "gpu"):
+        monkeypatch.setitem(of_jax.SLICE_BYTES, machine, slice_bytes)
 
     def last(tensor: torch.Tensor) -> jax.Array:
         return jnp.asarray(tensor.numpy() if name == "dense" else tensor.movedim(1, -1).numpy())
@@ -167,7 +168,9 @@ def test_forms_agree(name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatc
     for form in FORMS[name]:
         layer = of_torch.Layer("layer", module, form, slice_bytes)
         np.testing.assert_allclose(of_torch.squared_norms(layer, inputs, gradient), wanted, rtol=1e-12, err_msg=form)
-        np.testing.assert_allclose(of_jax.squared_norms(captured, form, on_gpu=False), wanted, rtol=1e-12, err_msg=form)
+        for on_gpu in (False, True):
+            found = of_jax.squared_norms(captured, form, on_gpu=on_gpu)
+            np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=form)
 
 
 @pytest.mark.usefixtures("double")
