@@ -410,6 +410,16 @@ def with_synthetic(*change: str) -> str:
     return text.replace(*change) if change else text
 
 
+def test_a_wrong_run_is_the_only_complaint_though_exclude_leaves_nothing_else(tmp_path: Path) -> None:
+    text = MINIMAL.replace("runs: {jax: [jit]", "runs: {jax: [jitt]").replace(
+        "[vmap], torch", "[vmap, ghost: [jit]], torch"
+    )
+    text = text.replace("formulation: loop, batch_size: 32", "formulation: ghost")
+    with pytest.raises(ConfigError) as caught:
+        config_of(text, tmp_path)
+    assert str(caught.value).count("\n") == 0 and "runs.jax[0]: jitt: not in the runs of jax" in str(caught.value)
+
+
 def test_sizes_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
     config = config_of(with_synthetic(), tmp_path)
     assert config.sizes("synthetic", quick=False) == {
