@@ -61,7 +61,7 @@ gpu-compile: $(GPU_COMPILE)/installed  ## without a GPU: compile steps of JAX fo
 	$(GPU_COMPILE)/bin/python -m pytest tests/gpu_compile -m "not nightly"
 
 gpu-compile-nightly: $(GPU_COMPILE)/installed  ## the same for each formulation on two cards; build each declared variant
-	$(GPU_COMPILE)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/gpu_compile -m nightly
+	$(GPU_COMPILE)/bin/python -m pytest --numprocesses 2 --dist load --maxschedchunk 1 tests/gpu_compile -m nightly
 
 $(GPU_COMPILE)/installed: pyproject.toml install.sh
 	@./install.sh "$(GPU_PYTHON)" $(GPU_COMPILE) cuda13,gpu-compile

@@ -95,7 +95,8 @@ class ForTarget:
 
 def target_config(card: Card) -> str:
     """A GpuTargetConfigProto (xla/stream_executor/device_description.proto) in protobuf's text format. What all GPUs
-    here have in common is from the CUDA C++ Programming Guide; the versions are of CUDA 13's libraries."""
+    here have in common is from the CUDA C++ Programming Guide; the versions are of CUDA 13's libraries. XLA captures a
+    fused slice only from CUDA 12.9 on, and reads that from these (command_buffer_conversion_pass.cc)."""
     generation, (major, minor) = card.generation, card.capability
     return f"""\
 gpu_device_info {{
@@ -120,6 +121,9 @@ gpu_device_info {{
   cuda_compute_capability {{ major: {major} minor: {minor} }}
   registers_per_core_limit: 65536
   registers_per_block_limit: 65536
+  driver_version: "13.0.0"
+  runtime_version: "13.0.0"
+  compile_time_toolkit_version: "13.0.0"
 }}
 platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
