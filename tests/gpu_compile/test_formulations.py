@@ -1,5 +1,7 @@
 """The same rules over each formulation of each model, on two cards."""
 
+import re
+
 import pytest
 
 from harness.plan import JobPlan
@@ -8,6 +10,10 @@ from tests.gpu_compile.programs import cell_of, each_formulation, examine, plans
 from tests.gpu_compile.test_programs import require_rules
 
 TOO_LARGE = "more memory than the card has"
+FLOAT32_PRODUCTS = "products of float32 in half precision"
+TABLES_IN_FLOAT32 = r"molpcba_3-.*-(ghost|outer_product)\."
+"""In both frameworks a table of codes adds its rows up in float32 (models/molpcba.py), so the norm of its gradient is
+made of products of float32."""
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("default::UserWarning")]
 
 
@@ -20,7 +26,9 @@ def test_no_rule_is_broken_by_any_formulation(plan: JobPlan, name: str) -> None:
     if not measurements:
         pytest.skip(f"in fp32 and in what {name} has of half precision, nothing is declared")
     for found in examine(name, measurements):
-        left = {rule: words for rule, words in found.broken.items() if rule != TOO_LARGE or name != "rtx2080ti"}
+        meant = {TOO_LARGE} if name == "rtx2080ti" else set()
+        meant |= {FLOAT32_PRODUCTS} if re.match(TABLES_IN_FLOAT32, found.name) else set()
+        left = {rule: words for rule, words in found.broken.items() if rule not in meant}
         try:
             if found.outcome != "refused":
                 require_rules(found.model_copy(update={"broken": left}))
