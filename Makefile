@@ -2,9 +2,18 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# A machine with a GPU gets JAX for CUDA 13, the CUDA that PyTorch's default wheel brings too; any other gets both for the
-# CPU. Choose yourself with, for example, `make env EXTRAS=cuda13,torch` on a login node that has no GPU.
-EXTRAS ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda13 || echo jax),torch
+# LOCK=cuda13, cuda12 or cpu installs the versions of constraints/, and LOCK=none the newest; without it, the extras choose
+# the lock. A machine with a GPU gets both for the CUDA of its driver, any other for the CPU; who names neither gets what
+# $(VENV) was made of before.
+EXTRAS_cuda13 := cuda13,torch
+EXTRAS_cuda12 := cuda12,torch-cuda12
+EXTRAS_cpu := jax,torch
+MADE_OF := $(VENV)/made-of.mk
+ifeq ($(LOCK)$(EXTRAS),)
+-include $(MADE_OF)
+endif
+OF_DRIVER = nvidia-smi | grep -q 'CUDA.* Version: 12\.' && echo cuda12 || echo cuda13
+EXTRAS ?= $(or $(EXTRAS_$(LOCK)),$(EXTRAS_$(shell nvidia-smi -L >/dev/null 2>&1 && { $(OF_DRIVER); } || echo cpu)))
 
 # `:=`, so that the GPU is looked for once.
 EXTRAS := $(EXTRAS)
@@ -14,18 +23,23 @@ RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check gpu-compile gpu-compile-nightly
-.PHONY: lint bench
+.PHONY: lint bench pin
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 22
 
-env: $(VENV)/installed-$(EXTRAS)  ## make .venv with what measurements need (again only when pyproject.toml changes)
+env: $(VENV)/installed-$(LOCK)-$(EXTRAS)  ## make .venv with what measurements need (again only when that changes)
 
-env-dev: $(VENV)/installed-$(WITH_TESTS)  ## the same, with what tests and linters need
+env-dev: $(VENV)/installed-$(LOCK)-$(WITH_TESTS)  ## the same, with what tests and linters need
 
-$(VENV)/installed-%: pyproject.toml install.sh
-	@./install.sh $(PYTHON) $(VENV) $*
-	@touch $@ $(VENV)/installed-$(patsubst %$(comma)dev,%,$*)
+$(VENV)/installed-$(LOCK)-%: pyproject.toml install.sh $(wildcard constraints/*.txt)
+	@./install.sh $(PYTHON) $(VENV) $* $(LOCK)
+	@rm -f $(VENV)/installed-*
+	@touch $@ $(VENV)/installed-$(LOCK)-$(patsubst %$(comma)dev,%,$*)
+	@printf 'LOCK := $(LOCK)\nEXTRAS := $(patsubst %$(comma)dev,%,$*)\n' >$(MADE_OF)
+
+pin:  ## make the locks of constraints/ anew, of today's releases
+	@constraints/pin.sh
 
 demo: env  ## two short pairs of both frameworks on this machine: a live table, the comparison, the report's page
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
@@ -50,7 +64,11 @@ test-inputs: env-dev  ## try thousands of odd files, command lines and values; S
 test-faults: env-dev  ## what a hostile cluster and a clumsy user could do: kills, full disks, lost answers; 15 minutes at most
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/faults
 
-gpu-check: env-dev  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send
+$(RUN):
+	@$(MAKE) --no-print-directory env
+
+# What `make env` has made is enough, and a node may have no network.
+gpu-check: $(RUN)  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send
 	$(RUN) main.py gpu-check
 
 # JAX with its CUDA plugin, in an environment of its own: the plugin compiles for GPUs, and none is needed.

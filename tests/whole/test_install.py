@@ -16,8 +16,22 @@ PIP = "python -m pip install --disable-pip-version-check"
 class Machine:
     """One whose environment is there, and whose programs only note how they are called."""
 
-    def __init__(self, folder: Path, *, reaches: bool = True, has: str = "2.15.0", uv: int | None = None) -> None:
-        """`has`: the version of torch that is installed. `uv`: its exit status; None where there is none."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        reaches: bool = True,
+        has: str = "2.15.0",
+        uv: int | None = None,
+        python: str = "39",
+        machine: str = "x86_64",
+    ) -> None:
+        """
+        Args:
+            has: the version of torch that is installed.
+            uv: its exit status; None where there is none.
+            python: the version of the environment's; by default one without locks.
+        """
         self.log = folder / "log"
         self.venv = folder / "venv"
         self.tools = folder / "tools"
@@ -26,19 +40,20 @@ class Machine:
             self.venv / "bin" / "python",
             f"""case "$*" in
                 *urlopen*) exit {0 if reaches else 1} ;;
+                *version_info*) echo {python}; exit ;;
                 *m.version*) exit {0 if "+cpu" in has else 1} ;;
             esac
             echo "python $*" >> {self.log}""",
         )
-        self._tool(self.tools / "uname", "echo Linux x86_64")
+        self._tool(self.tools / "uname", f"echo Linux {machine}")
         if uv is not None:
             self._tool(self.tools / "uv", f'echo "uv $*" >> {self.log}; exit {uv}')
 
-    def install(self, extras: str, python: str = sys.executable) -> tuple[int, str, list[str]]:
+    def install(self, extras: str, lock: str = "", python: str = sys.executable) -> tuple[int, str, list[str]]:
         """Exit status, what was said, and the calls."""
         path = f"{self.tools}:/usr/bin:/bin"
         done = subprocess.run(
-            [REPOSITORY / "install.sh", python, self.venv, extras],
+            [REPOSITORY / "install.sh", python, self.venv, extras, lock],
             env=os.environ | {"PATH": path},
             capture_output=True,
             text=True,
@@ -56,7 +71,7 @@ class Machine:
 def test_for_the_cpu_nothing_of_cuda_is_downloaded(tmp_path: Path) -> None:
     status, said, calls = Machine(tmp_path).install("jax,torch")
     assert status == 0 and "for the CPU, some hundred MB" in said
-    assert calls == [f"{PIP} --index-url {CPU_INDEX} torch torchvision", f"{PIP} --editable .[jax,torch]"]
+    assert calls == [f"{PIP} --index-url {CPU_INDEX} --no-deps torch torchvision", f"{PIP} --editable .[jax,torch]"]
 
 
 def test_where_its_index_cannot_be_reached_the_size_is_said(tmp_path: Path) -> None:
@@ -86,6 +101,89 @@ def test_uv_comes_first_and_pip_where_it_fails(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("extras", "lock", "python", "machine", "file"),
+    [
+        ("cuda13,torch", "", "312", "x86_64", "cuda13-py312-x86_64"),
+        ("cuda13,torch,dev", "", "312", "aarch64", "cuda13-py312-aarch64"),
+        ("torch", "", "312", "x86_64", "cuda13-py312-x86_64"),
+        ("cuda12,torch-cuda12", "", "312", "x86_64", "cuda12-py312-x86_64"),
+        ("torch", "cuda12", "312", "x86_64", "cuda12-py312-x86_64"),
+        ("jax,torch", "", "311", "x86_64", "cpu-py311-x86_64"),
+        ("jax,torch", "cpu", "312", "aarch64", "cpu-py312-aarch64"),
+        ("jax,torch", "none", "312", "x86_64", None),
+        ("cuda12,torch-cuda12", "", "312", "aarch64", None),
+        ("cuda13,torch", "", "313", "x86_64", None),
+    ],
+)
+@pytest.mark.parametrize("uv", [None, 0])
+def test_the_lock_is_that_of_extras_python_and_machine(
+    extras: str, lock: str, python: str, machine: str, file: str | None, uv: int | None, tmp_path: Path
+) -> None:
+    computer = Machine(tmp_path, python=python, machine=machine, uv=uv)
+    left = computer.venv / "lock.txt"
+    left.write_text("of another day")
+    status, said, calls = computer.install(extras, lock)
+    assert status == 0 and all((f"--constraint constraints/{file}.txt" in call) == bool(file) for call in calls)
+    if file:
+        assert left.read_text() == (REPOSITORY / f"constraints/{file}.txt").read_text()
+        assert f" {file}\n" in said
+    else:
+        assert not left.exists()
+        assert ("is there, so the newest releases are installed; valid: cpu-py311" in said) == (lock != "none")
+
+
+def test_what_could_not_be_installed_leaves_no_lock(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, python="312", uv=2)
+    Machine._tool(machine.venv / "bin" / "python", 'case "$*" in *version_info*) echo 312 ;; *) exit 1 ;; esac')
+    assert machine.install("cuda13,torch")[0] != 0 and not (machine.venv / "lock.txt").exists()
+
+
+@pytest.mark.parametrize(("extras", "refused"), [("cuda13,torch", True), ("cuda12", True), ("jax,torch", False)])
+def test_cuda_is_refused_on_python_3_11(extras: str, refused: bool, tmp_path: Path) -> None:
+    machine = Machine(tmp_path, python="311")
+    status, said, calls = machine.install(extras, "none")
+    assert (status != 0, not calls) == (refused, refused)
+    assert all((words in said) == refused for words in ("refused on Python 3.11", "issue 46225", "python3.12"))
+    assert machine.install("cuda13,gpu-compile")[0] == 0
+
+
+def test_on_aarch64_cuda_12_is_of_pytorchs_own_index(tmp_path: Path) -> None:
+    _, _, calls = Machine(tmp_path, python="312", machine="aarch64").install("cuda12,torch-cuda12")
+    assert calls[0] == f"{PIP} --index-url {CPU_INDEX.replace('cpu', 'cu126')} --no-deps torch torchvision"
+    (tmp_path / "other").mkdir()
+    status, said, calls = Machine(tmp_path / "other", machine="aarch64", reaches=False).install("cuda12,torch-cuda12")
+    assert (status, calls) == (1, []) and "cannot be reached" in said
+
+
+def make(*words: str, **variables: str) -> list[str]:
+    """The lines that it would run."""
+    command, environment = ["make", "--dry-run", *words], os.environ | variables
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_an_environment_is_asked_for_as_it_was_made(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    chosen = f"./install.sh python3 {venv} cuda12,torch-cuda12 cuda12"
+    assert make("env", f"VENV={venv}", "LOCK=cuda12")[0] == chosen
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").touch()
+    (venv / "made-of.mk").write_text("LOCK := cuda12\nEXTRAS := cuda12,torch-cuda12\n")
+    assert make("env", f"VENV={venv}")[0] == chosen
+    assert make("test", f"VENV={venv}")[0] == chosen.replace("torch-cuda12", "torch-cuda12,dev")
+    assert make("env", f"VENV={venv}", "EXTRAS=jax,torch")[0].split()[3:] == ["jax,torch"]
+    # On a node without a network, nothing is installed.
+    assert make("gpu-check", f"VENV={venv}") == [f"{venv}/bin/python main.py gpu-check"]
+
+
+def test_the_cuda_of_the_driver_is_chosen(tmp_path: Path) -> None:
+    for driver, extras in {"12.4": "cuda12,torch-cuda12", "13.1": "cuda13,torch"}.items():
+        Machine._tool(tmp_path / "nvidia-smi", f'echo "| NVIDIA-SMI 550.1   CUDA Version: {driver}  |"')
+        lines = make("env", f"VENV={tmp_path}/venv", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        assert lines[0].split()[3] == extras
+
+
 def test_an_old_python_is_named_with_the_way_out(tmp_path: Path) -> None:
     old = tmp_path / "python3.9"
     Machine._tool(old, '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
@@ -100,9 +198,9 @@ def test_the_demo_installs_no_tools_of_tests() -> None:
         lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
         return next(line for line in lines if "install.sh" in line)
 
-    assert first_line("demo").endswith(" jax,torch")
-    assert first_line("test").endswith(" jax,torch,dev")
-    assert first_line("test", "EXTRAS=cuda13,torch,dev").endswith(" cuda13,torch,dev")
+    assert first_line("demo").split()[-1] == "jax,torch"
+    assert first_line("test").split()[-1] == "jax,torch,dev"
+    assert first_line("test", "EXTRAS=cuda13,torch,dev").split()[-1] == "cuda13,torch,dev"
 
 
 @pytest.mark.parametrize(("fails", "called"), [("none", ["lint", "test", "gpu-compile"]), ("lint", ["lint"])])
