@@ -27,6 +27,7 @@ from harness.suggest import nearest  # noqa: E402
 
 if TYPE_CHECKING:
     from harness.experiments.expand import Selection
+    from harness.experiments.model import Config
     from harness.paths import Results
     from pipeline.measure import JobFlags
 
@@ -379,10 +380,9 @@ def data_parser() -> Parser:
 
 
 def data_command(arguments: argparse.Namespace) -> int:
-    from harness.experiments.load import load_config
     from pipeline.data import fetch_command, verify_command
 
-    config, benchmarks = load_config(arguments.config), tuple(arguments.benchmark or ())
+    config, benchmarks = read_config(arguments), tuple(arguments.benchmark or ())
     if arguments.verify:
         return verify_command(config, benchmarks)
     if arguments.images_per_class and not benchmarks:
@@ -425,11 +425,10 @@ def doctor_parser() -> Parser:
 
 
 def doctor_command(arguments: argparse.Namespace) -> int:
-    from harness.experiments.load import load_config
     from pipeline.doctor import doctor
 
     return doctor(
-        load_config(arguments.config),
+        read_config(arguments),
         read_results(arguments),
         slurm=arguments.executor != "local",
         compute=arguments.compute,
@@ -459,10 +458,9 @@ def ceilings_parser() -> Parser:
 
 
 def ceilings_command(arguments: argparse.Namespace) -> int:
-    from harness.experiments.load import load_config
     from pipeline.ceilings import measure_ceilings
 
-    return measure_ceilings(load_config(arguments.config), read_results(arguments))
+    return measure_ceilings(read_config(arguments), read_results(arguments))
 
 
 COMPILE_DESCRIPTION = f"""\
@@ -528,6 +526,7 @@ def compile_command(arguments: argparse.Namespace) -> int:
         preset=arguments.preset,
         anew=arguments.force,
         update_docs=arguments.update_docs,
+        profile=read_profile(arguments),
     )
 
 
@@ -564,7 +563,12 @@ def gpu_check_parser() -> Parser:
 def gpu_check_command(arguments: argparse.Namespace) -> int:
     from pipeline.gpu_check import gpu_check
 
-    return gpu_check(read_results(arguments), config_path=arguments.config, dry_run=arguments.dry_run)
+    return gpu_check(
+        read_results(arguments),
+        config_path=arguments.config,
+        profile=read_profile(arguments),
+        dry_run=arguments.dry_run,
+    )
 
 
 WANDB_DESCRIPTION = f"""\
@@ -586,11 +590,10 @@ def wandb_parser() -> Parser:
 
 
 def wandb_command(arguments: argparse.Namespace) -> int:
-    from harness.experiments.load import load_config
     from pipeline import wandb_workspace
 
     return wandb_workspace.wandb_command(
-        load_config(arguments.config), entity=arguments.entity, project=arguments.project, dry_run=arguments.dry_run
+        read_config(arguments), entity=arguments.entity, project=arguments.project, dry_run=arguments.dry_run
     )
 
 
@@ -737,6 +740,24 @@ def add_config_flag(parser: Parser) -> None:
         default=EXPERIMENTS,
         help="the file that defines what to measure (default: experiments.yaml)",
     )
+    parser.add_argument(
+        "--cluster",
+        type=name,
+        metavar="NAME",
+        help="lay clusters/NAME.yaml over that file (default: the one with Slurm's name for this cluster, if any)",
+    )
+
+
+def read_profile(arguments: argparse.Namespace) -> Path | None:
+    from harness.experiments.profile import profile_of
+
+    return profile_of(arguments.cluster)
+
+
+def read_config(arguments: argparse.Namespace) -> "Config":
+    from harness.experiments.load import load_config
+
+    return load_config(arguments.config, read_profile(arguments))
 
 
 def add_results_flag(parser: Parser) -> None:
@@ -826,6 +847,7 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
 
     return JobFlags(
         config=arguments.config,
+        profile=read_profile(arguments),
         results=read_results(arguments),
         executor=arguments.executor,
         pairing=arguments.pairing,

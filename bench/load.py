@@ -21,7 +21,7 @@ from harness.plan import FRAMEWORKS
 from harness.plan_file import write_plan
 from harness.results.record import find_settled_record
 from pipeline.report.command import ReportOptions, report_command
-from pipeline.submission.submit import find_twin
+from pipeline.submission.submit import job_that_measures
 from pipeline.watching.jobs import Submission, job_states
 from pipeline.watching.status import show_status
 
@@ -73,7 +73,7 @@ def look_before_a_submission(results: Results) -> None:
     active = [state for state in job_states(results) if state.is_active]
     [pair] = expand(config, Selection(gpus=("h200",), benchmarks=("mnist",), use_cases=(1,), frameworks=FRAMEWORKS))
     for plan in pair.jobs:
-        find_twin(plan, active)
+        job_that_measures(plan, active)
         for each in plan.measurements():
             find_settled_record(each, results, "slurm")
 

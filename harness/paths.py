@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.plan import Cell, JobPlan, Measurement, Share
+from harness.plan import Cell, Measurement, Pair
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = REPOSITORY / "README.md"
@@ -127,8 +127,8 @@ class Results:
         """What ran when in its traced steps, beside it (harness/results/timeline_file.py)."""
         return record.with_name(f"{record.stem}{TIMELINE_ENDING}")
 
-    def new_job_folder(self, plan: JobPlan) -> "JobFolder":
-        return JobFolder(root=self.jobs / f"{plan.name}-{timestamp()}")
+    def new_job_folder(self, pair: Pair) -> "JobFolder":
+        return JobFolder(root=self.jobs / f"{pair.name}-{timestamp()}")
 
     def job_folders(self) -> list["JobFolder"]:
         """All jobs ever submitted or started by hand, oldest first."""
@@ -170,11 +170,6 @@ class JobFolder:
         """The script as it was when it was submitted. Absent where sbatch, which keeps such a copy, took this one."""
         return self.root / "script.sh"
 
-    def arm(self, share: Share) -> Path:
-        """Of a job that runs in turn with the other framework's: what submitit keeps of its screening, or of this one
-        replicate."""
-        return self.root / arm_name(share)
-
     @property
     def cut_offs(self) -> Path:
         """How often each measurement was ended by the job's time limit, by its id."""
@@ -194,11 +189,6 @@ class JobFolder:
     def cancelled(self) -> Path:
         """There from the moment that `main.py cancel` meant this job."""
         return self.root / "cancelled"
-
-
-def arm_name(share: Share) -> str:
-    """`screening`, `r0`, or `first-1`."""
-    return f"r{share}" if isinstance(share, int) else str(share)
 
 
 def script_path(name: str, folder: Path = REPOSITORY / "slurm_scripts") -> Path:

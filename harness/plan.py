@@ -4,7 +4,6 @@ import hashlib
 import json
 import random
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -22,19 +21,6 @@ its own. `auto` is for each cell what calibrations found to be better (pipeline/
 Stage = Literal["screening", "replicate"]
 """A screening is one short measurement of a mode, to choose which modes have replicates. It is in no ratio."""
 
-
-@dataclass(frozen=True)
-class First:
-    """One replicate of the declared headline of one variant, before everything else (harness/work/registration.py)."""
-
-    replicate: int
-
-    def __str__(self) -> str:
-        return f"first-{self.replicate}"
-
-
-Share = int | Literal["screening"] | First
-"""What an arm of a pair measures: a replicate by its number, the screening, or what comes before both."""
 
 FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
 CPU = "cpu"
@@ -148,8 +134,37 @@ class WandbSettings(Frozen):
     tags: tuple[Line, ...] = ()
 
 
+Runtime = Literal["apptainer", "pyxis", "charliecloud", "podman"]
+
+
+class Launch(Frozen):
+    """How a framework's processes are started: by which Python, after which set-up lines, in which container. Only they
+    need a framework: the job that starts them runs on the host, by the Python of main.py."""
+
+    python: Line | None = None
+    """The interpreter; None is the one that runs the job or, in a container, its `python3`."""
+    setup: tuple[str, ...] = ()
+    """Shell lines before each process, on the host, such as `module load cuda`."""
+    runtime: Runtime | None = None
+    """Of the container; None: there is none."""
+    image: Line | None = None
+    """A file or a folder; with pyxis and podman also the name of an image in a registry."""
+    mounts: tuple[Line, ...] = ()
+    """`/host/path`, or `/host/path:/path/inside`, beside the folders of this project, which are there by themselves."""
+    options: tuple[Line, ...] = ()
+    """Of the runtime: of `apptainer exec`, `ch-run` or `podman run`; of srun with pyxis."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.runtime is None) != (self.image is None):
+            raise ValueError("runtime and image go together: name both for a container, or neither")
+        if self.runtime is None and (self.mounts or self.options):
+            raise ValueError("mounts and options are of a container; name its runtime and image, or leave them out")
+        return self
+
+
 Scalar = str | int | float | bool | None
-PLAN_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 2
 
 
 class Cell(Frozen):
@@ -280,9 +295,8 @@ class Registration(Frozen):
 
 
 class JobPlan(Frozen):
-    """All that one job of a pair measures. Frozen in the job's folder when it is submitted."""
+    """All that a job measures of one framework."""
 
-    schema_version: int = PLAN_SCHEMA_VERSION
     framework: Framework
     cell: Cell
     variants: tuple[Variant, ...]
@@ -296,15 +310,16 @@ class JobPlan(Frozen):
     force: bool = False
     """Measure again what has a good record."""
     flags: tuple[str, ...] = ()
-    """Of run.py: those that narrow it to this plan, beside those of the cell."""
+    """Of a job by hand: those that narrow it to this plan, beside those of the cell."""
+    srun_options: tuple[str, ...] = ()
+    """Of the step that starts several ranks, beside those that it always has. In no measurement's id."""
     full: bool = False
     """Every mode in all replicates, whichever is the fastest."""
     screening: Screening | None = None
     """None: nothing is to be chosen, and every mode has all replicates."""
     registration: Registration | None = None
     """None in plans that were made before there was any."""
-    is_interleaved: bool = False
-    """Where the other framework's job shares the allocation, their processes take turns, block by block."""
+    launch: Launch = Launch()
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
@@ -384,12 +399,33 @@ class JobPlan(Frozen):
 
 
 class Pair(Frozen):
-    """The two jobs of a cell, or the one that `--framework` asked for."""
+    """What one job measures: a cell by both frameworks, or by one. Frozen in the job's folder when it is submitted."""
 
+    schema_version: int = PLAN_SCHEMA_VERSION
     cell: Cell
-    jobs: tuple[JobPlan, ...]
+    jobs: tuple[JobPlan, ...] = Field(min_length=1, max_length=2)
+    is_interleaved: bool = False
+    """The processes of both take turns, block by block."""
 
     @property
     def name(self) -> str:
-        """`any/pair_cifar10_3`: of the script that runs both in turn."""
-        return f"{self.cell.gpu}/pair_{self.cell.short_name}"
+        """`any/pair_cifar10_3`, or of one framework `any/jax_cifar10_3`: the rendered script's name without its ending,
+        and a relative path."""
+        return f"{self.cell.gpu}/pair_{self.cell.short_name}" if len(self.jobs) > 1 else self.jobs[0].name
+
+    @property
+    def frameworks(self) -> tuple[Framework, ...]:
+        return tuple(plan.framework for plan in self.jobs)
+
+    @property
+    def force(self) -> bool:
+        return any(plan.force for plan in self.jobs)
+
+    @property
+    def measurement_count(self) -> int:
+        """At most: the screening makes it fewer."""
+        return sum(plan.measurement_count for plan in self.jobs)
+
+    def measurements(self) -> Iterator[Measurement]:
+        for plan in self.jobs:
+            yield from plan.measurements()

@@ -7,28 +7,28 @@ from pydantic import ValidationError
 from harness.errors import RecordError
 from harness.files import in_words, read_json, way_out, write_atomically
 from harness.paths import JobFolder
-from harness.plan import PLAN_SCHEMA_VERSION, JobPlan
+from harness.plan import PLAN_SCHEMA_VERSION, Pair
 
 
-def write_plan(plan: JobPlan, folder: JobFolder) -> None:
+def write_plan(pair: Pair, folder: JobFolder) -> None:
     """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
     with way_out(folder.plan):
-        write_atomically(folder.plan, plan.model_dump_json(indent=1), replace=False)
+        write_atomically(folder.plan, pair.model_dump_json(indent=1), replace=False)
 
 
-def read_plan(path: Path) -> JobPlan:
+def read_plan(path: Path) -> Pair:
     """Raises RecordError that names the file when it is missing, truncated or of another schema."""
     try:
         text = read_json(path)
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:
-        plan = JobPlan.model_validate_json(text)
+        pair = Pair.model_validate_json(text)
     except ValidationError as error:
         raise RecordError(f"{path}: not a job plan: {in_words(error)}. Submit the job again.") from error
-    if plan.schema_version != PLAN_SCHEMA_VERSION:
+    if pair.schema_version != PLAN_SCHEMA_VERSION:
         raise RecordError(
-            f"{path}: a job plan of schema version {plan.schema_version}; this code reads {PLAN_SCHEMA_VERSION}. "
+            f"{path}: a job plan of schema version {pair.schema_version}; this code reads {PLAN_SCHEMA_VERSION}. "
             f"Submit the job again."
         )
-    return plan
+    return pair

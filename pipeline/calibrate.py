@@ -62,7 +62,7 @@ def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, kind
     Args:
         kind: None takes the pairing of experiments.yaml, and where that is `auto` the one that it means here.
     """
-    config = load_config(flags.config)
+    config = load_config(flags.config, flags.profile)
     kind = kind or config.pairing
     if kind == "auto":
         cells = [pair.cell for pair in expand(config, selection)]

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from harness.errors import RecordError
 from harness.experiments.model import Config
+from harness.job.launch import command_of
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS
 from harness.printable import printable
@@ -22,13 +23,12 @@ def measure_ceilings(config: Config, results: Results, console: Console | None =
     console = console or Console()
     found = []
     for framework in FRAMEWORKS:
-        own = config.cluster.frameworks[framework]
+        own = config.launch(framework)
         path = results.new_ceilings(framework)
-        command = [own.python, "-m", "harness.job.ceilings", framework, str(path)]
-        script = "\n".join([*own.setup, 'exec "$@"'])
+        words = ["-m", "harness.job.ceilings", framework, str(path)]
         try:
             subprocess.run(
-                ["bash", "-c", script, "bash", *command],
+                command_of(own, words, [REPOSITORY, results.root.absolute()]),
                 cwd=REPOSITORY,
                 env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ,
                 stdin=subprocess.DEVNULL,
@@ -38,6 +38,8 @@ def measure_ceilings(config: Config, results: Results, console: Console | None =
             found.append(read_ceilings(path))
         except subprocess.TimeoutExpired:
             console.print(f"{framework}: no answer in {TIMEOUT_S:g} s", style="yellow", highlight=False)
+        except OSError as error:
+            console.print(f"{framework}: {error}", style="yellow", highlight=False)
         except RecordError as error:
             console.print(f"{framework}: no record: {printable(str(error))}", style="yellow", highlight=False)
     for line in ceiling_lines(attainable_of_devices(found)):

@@ -10,6 +10,7 @@ import queue
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,8 +30,9 @@ from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.experiments.presets import HEADLINE, expand_preset, preset_of
 from harness.files import in_words, way_out, write_atomically
+from harness.job.launch import command_of, python_of
 from harness.paths import REPOSITORY, Results
-from harness.plan import FRAMEWORKS, NEEDED_CAPABILITY, Framework, JobPlan, Measurement, Pair, Variant
+from harness.plan import FRAMEWORKS, NEEDED_CAPABILITY, Framework, JobPlan, Launch, Measurement, Pair, Variant
 from harness.results.environment import describe_git
 from harness.results.program_facts import ProgramFacts, program_key, read_program_facts
 from harness.results.record import Outcome
@@ -59,17 +61,19 @@ def compile_programs(
     preset: str | None,
     anew: bool,
     update_docs: bool = False,
+    profile: Path | None = None,
 ) -> int:
     """Exit status: 0, or 1 where a program cannot be built.
 
     Args:
+        profile: of the cluster, laid over the experiments.
         anew: compile what an earlier call has compiled of the same code by the same packages, too.
 
     Raises:
         ConfigError: as `python main.py` does.
         ProjectError: a framework cannot compile for a GPU here.
     """
-    console, config = Console(highlight=False, soft_wrap=True), load_config(config_path)
+    console, config = Console(highlight=False, soft_wrap=True), load_config(config_path, profile)
     pairs = selected(config, selection, preset)
     for pair in pairs:
         if pair.cell.devices > 1:
@@ -163,17 +167,15 @@ def _mode(plan: JobPlan, variant: Variant) -> Mode:
 class Interpreter:
     """A framework's Python, as jobs start it, and the versions of its packages."""
 
-    python: str
-    setup: Sequence[str] = ()
+    launch: Launch
     packages: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, *arguments: str) -> list[str]:
-        script = "\n".join([*self.setup, 'exec "$@"'])
-        return ["bash", "-c", script, "bash", self.python, *arguments]
+        return command_of(self.launch, arguments, [REPOSITORY, Path(tempfile.gettempdir())], for_cpu=True)
 
 
 PACKAGES = (
-    "import json; from harness.results.environment import package_versions; print(json.dumps(package_versions()))"
+    "import json; from harness.results.installed import describe_installed as d; print(json.dumps(d()['packages']))"
 )
 
 
@@ -183,28 +185,30 @@ def interpreters(config: Config, frameworks: Iterable[Framework]) -> dict[Framew
 
 
 def _interpreter(config: Config, framework: Framework) -> Interpreter:
-    own = config.cluster.frameworks[framework]
-    candidates = [Interpreter(python=own.python, setup=tuple(own.setup))]
+    own = config.launch(framework)
+    candidates: list[Launch] = [own]
     if framework == "jax":
-        candidates.append(Interpreter(python=str(OWN_ENVIRONMENT / "bin" / "python")))
+        candidates.append(Launch(python=str(OWN_ENVIRONMENT / "bin" / "python")))
     for one in candidates:
-        packages = packages_of(one)
+        packages = packages_of(Interpreter(launch=one))
         if framework in packages and (framework != "jax" or any(name.startswith("jax-cuda") for name in packages)):
-            return Interpreter(python=one.python, setup=one.setup, packages=packages)
+            return Interpreter(launch=one, packages=packages)
     if framework == "jax":
         raise ProjectError(
-            f"jax: {own.python} has no JAX with the plugin for CUDA, which alone compiles for GPUs. `make gpu-compile` "
-            f"makes an environment for it, without a GPU; --framework torch compiles PyTorch's side alone"
+            f"jax: {python_of(own)} has no JAX with the plugin for CUDA, which alone compiles for GPUs. "
+            f"`make gpu-compile` makes an environment for it, without a GPU; --framework torch compiles "
+            f"PyTorch's side alone"
         )
-    raise ProjectError(f"torch: {own.python} has no PyTorch; --framework jax compiles JAX's side alone")
+    raise ProjectError(f"torch: {python_of(own)} has no PyTorch; --framework jax compiles JAX's side alone")
 
 
 def packages_of(interpreter: Interpreter) -> dict[str, str]:
     """By name; empty where this Python cannot be started."""
-    if not interpreter.setup and shutil.which(interpreter.python) is None:
+    command = interpreter.command("-c", PACKAGES)
+    if shutil.which(command[0]) is None:
         return {}
     done = subprocess.run(
-        interpreter.command("-c", PACKAGES),
+        command,
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -7,13 +7,14 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.experiments.model import Config
+from harness.job.launch import command_of
 from harness.paths import REPOSITORY
 from harness.plan import Framework
 from harness.results.environment import CACHE_FOLDERS
@@ -105,18 +106,14 @@ class Ran:
 
 
 def examine_compute(config: Config, framework: Framework, *, timeout_s: float = TIMEOUT_S) -> Finding:
-    own = config.cluster.frameworks[framework]
-    command = [own.python, "-m", f"{framework}_runner.compute_check"]
-    return judge_compute(framework, compute(command, setup=own.setup, timeout_s=timeout_s))
+    own = config.launch(framework)
+    folders = [REPOSITORY, Path(tempfile.gettempdir())]
+    command = command_of(own, ["-m", f"{framework}_runner.compute_check"], folders)
+    return judge_compute(framework, compute(command, timeout_s=timeout_s))
 
 
-def compute(command: Sequence[str], *, setup: Iterable[str] = (), timeout_s: float) -> Ran:
-    """Runs it with empty compilers' caches, as a measurement has them, and ends it with all that it has started.
-
-    Args:
-        setup: shell lines that come first, as in the rendered script.
-    """
-    script = "\n".join([*setup, 'exec "$@"'])
+def compute(command: Sequence[str], *, timeout_s: float) -> Ran:
+    """Runs it with empty compilers' caches, as a measurement has them, and ends it with all that it has started."""
     with tempfile.TemporaryDirectory(prefix="compute-check-", ignore_cleanup_errors=True) as folder:
         caches = {name: str(Path(folder) / cache) for name, cache in CACHE_FOLDERS.items()}
         output, log = Path(folder) / "stdout", Path(folder) / "stderr"
@@ -125,7 +122,7 @@ def compute(command: Sequence[str], *, setup: Iterable[str] = (), timeout_s: flo
             log.open("w") as to_log,
         ):  # a pipe would stay open with what it leaves behind
             process = subprocess.Popen(
-                ["bash", "-c", script, "bash", *command],
+                command,
                 cwd=REPOSITORY,
                 env=os.environ | caches | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
                 stdin=subprocess.DEVNULL,

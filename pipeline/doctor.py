@@ -6,23 +6,24 @@ Each framework is asked in a process of its own, by the interpreter that jobs us
 import json
 import os
 import platform
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ConfigError, DataError
 from harness.experiments.model import Config
+from harness.job.launch import command_of
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
-from harness.plan import CPU, FRAMEWORKS, Framework
+from harness.plan import FRAMEWORKS, Framework
 from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.flags import KNOWN_SLOW_JAXLIB
-from harness.suggest import valid_names
+from harness.results.installed import lock_words
+from pipeline.doctor_slurm import examine_slurm
 from pipeline.finding import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -31,14 +32,19 @@ if TYPE_CHECKING:
 OLDEST_PYTHON = (3, 11)
 PROBE_TIMEOUT_S = 120.0
 """The first import of a framework from a cold network file system takes a minute or more."""
-SLURM_TIMEOUT_S = 15.0
+
+DRIVER_OF_CUDA_13 = 580
+LITTLE_ROOM_GB, FEW_FILES, MANY_FILES = 2.0, 10_000, 10**9
+"""An environment is 6 GB in 44,000 files, a measurement a few files, and a compiler's cache some hundred."""
 
 JOB_PACKAGES = ("numpy", "pydantic", "pynvml", "submitit", "wandb", "yaml")
 """What the harness imports in a job, so what each framework's interpreter needs besides the framework."""
 
 COMMON_PROBE = f"""
 import importlib.metadata, importlib.util, json, os, platform, shlex, shutil, sysconfig
+from contextlib import suppress
 from pathlib import Path
+from harness.results.installed import describe_installed
 def version_of(package):
     try:
         return importlib.metadata.version(package)
@@ -46,11 +52,17 @@ def version_of(package):
         return None
 missing = [name for name in {JOB_PACKAGES!r} if importlib.util.find_spec(name) is None]
 def answer(**found):
-    print(json.dumps({{"python": platform.python_version(), "missing": missing, **found}}))
+    found |= {{"python": platform.python_version(), "missing": missing, "lock": describe_installed()["lock"]}}
+    print(json.dumps(found))
 """
 PROBES = {
     "jax": COMMON_PROBE
     + """
+import ctypes
+try:
+    ctypes.CDLL("libcuda.so.1")
+except OSError:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX for CUDA 13 crashes without a driver (jax-ml/jax issue 39101)
 import jax, flax, optax
 devices = jax.devices()
 is_gpu = devices[0].platform == "gpu"
@@ -63,6 +75,7 @@ if is_gpu:
     except Exception:
         pass
 answer(
+    cuda=plugins[-1] if plugins else None,
     version=jax.__version__, gpus=[d.device_kind for d in devices if is_gpu], built_for_gpu=bool(is_gpu or plugins),
     jaxlib=version_of("jaxlib"), cudnn=cudnn,
     cudnn_package=version_of(f"nvidia-cudnn-cu{plugins[-1]}") if plugins else None,
@@ -80,7 +93,7 @@ cuda = torch.version.cuda
 compilers = [shlex.split(os.environ["CC"])[0]] if os.environ.get("CC") else ["gcc", "clang"]
 headers = Path(sysconfig.get_path("include"))
 answer(
-    version=torch.__version__, gpus=gpus, built_for_gpu=cuda is not None,
+    cuda=cuda, version=torch.__version__, gpus=gpus, built_for_gpu=cuda is not None,
     cudnn=torch.backends.cudnn.version() if gpus else None,
     cudnn_package=version_of("nvidia-cudnn-cu" + cuda.split(".")[0]) if cuda else None,
     compilers=compilers, compiler=next(filter(None, map(shutil.which, compilers)), None),
@@ -179,15 +192,18 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         judge_python(),
         *(judge_framework(name, answers[name], nvml_sees) for name in FRAMEWORKS),
         *(finding for name in FRAMEWORKS for finding in judge_versions(name, answers[name])),
+        *judge_locks({name: answers[name] for name in FRAMEWORKS}),
         *judge_compiler(answers["torch"], compiles),
         *(_examine_compute(config, answers) if compute else ()),
         judge_nvml(gpu.describe()),
         *examine_fakes(results),
-        *examine_tracer(),
+        *judge_driver(gpu.describe(), answers),
+        *judge_machine(platform.machine(), answers),
         *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
         *(examine_data(benchmark, Path(config.data_dir)) for benchmark in config.benchmarks),
         examine_results(results),
+        examine_room(results),
     ]
 
 
@@ -288,6 +304,30 @@ def judge_versions(name: str, answer: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
+def judge_locks(answers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Of each framework's environment; one finding where both say the same."""
+    locks = {f"lock of {name}": answer["lock"] for name, answer in answers.items() if "lock" in answer}
+    if len(locks) > 1 and len({json.dumps(lock) for lock in locks.values()}) == 1:
+        locks = {"lock": next(iter(locks.values()))}
+    return [judge_lock(name, lock) for name, lock in locks.items()]
+
+
+def judge_lock(name: str, lock: Mapping[str, Any] | None) -> Finding:
+    """`lock` is that of `describe_installed`."""
+    if lock is None:
+        found = "none: other places and days have other versions. `make env LOCK=cuda13` (cuda12, cpu) installs one"
+        return Finding(name=name, verdict="ok", found=found)
+    if lock["matching"] == lock["packages"]:
+        return Finding(name=name, verdict="ok", found=lock_words(lock))
+    more = lock["packages"] - lock["matching"] - len(lock["others"])
+    others = ", ".join([*lock["others"], *([f"and {more} more"] if more else [])])
+    way_out = (
+        "`make -B env` installs the lock's versions again; what the lock does not have goes by a new environment "
+        "(remove this one first). Without a lock: make env LOCK=none."
+    )
+    return Finding(name=name, verdict="warning", found=f"{lock_words(lock)}; not {others}", way_out=way_out)
+
+
 def cudnn_words(version: int) -> str:
     """`92600` is 9.26.0, and `8902`, as it was until 8, is 8.9.2."""
     major, rest = divmod(version, 10_000 if version >= 90_000 else 1_000)
@@ -317,17 +357,11 @@ def judge_compiler(answer: Mapping[str, Any], compiles: Mapping[str, Any] | None
 
 
 def _ask_framework(config: Config, name: Any, probe: str, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
-    framework = config.cluster.frameworks[name]
-    return ask(framework.python, probe, setup=framework.setup, timeout_s=timeout_s)
+    return ask(command_of(config.launch(name), ["-c", probe]), timeout_s=timeout_s)
 
 
-def ask(python: str, code: str, *, setup: Iterable[str] = (), timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
-    """The JSON object that `code` prints as its last line, or {"error": why there is none}.
-
-    Args:
-        setup: shell lines that come first, as in the rendered script.
-    """
-    script = "\n".join([*setup, 'exec "$@"'])
+def ask(command: Sequence[str], *, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
+    """The JSON object that this `PYTHON -c CODE` prints as its last line, or {"error": why there is none}."""
     environment = os.environ | {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # leaves the GPU's memory to those who work there
         "WANDB_SILENT": "true",
@@ -335,7 +369,7 @@ def ask(python: str, code: str, *, setup: Iterable[str] = (), timeout_s: float =
     }
     try:
         done = subprocess.run(
-            ["bash", "-c", script, "bash", python, "-c", code],
+            command,
             cwd=REPOSITORY,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -344,12 +378,14 @@ def ask(python: str, code: str, *, setup: Iterable[str] = (), timeout_s: float =
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"no answer from {python} in {timeout_s:g} s"}
+        return {"error": f"no answer from {command[-3]} in {timeout_s:g} s"}
+    except OSError as error:
+        return {"error": f"{command[0]}: {error.strerror}"}
     if done.returncode == 0 and done.stdout.strip():
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return answer
     last_line = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    return {"error": f"{python}: {last_line}"}
+    return {"error": f"{command[-3]}: {last_line}"}
 
 
 def judge_nvml(description: Mapping[str, Any]) -> Finding:
@@ -368,6 +404,26 @@ def judge_nvml(description: Mapping[str, Any]) -> Finding:
     return Finding(name="nvml", verdict="ok", found=found)
 
 
+def judge_driver(description: Mapping[str, Any], answers: Mapping[Framework, Mapping[str, Any]]) -> list[Finding]:
+    """Of builds for CUDA 13. Nothing where there is no GPU, as on a login node."""
+    driver = str(description.get("driver_version", ""))
+    wanting = [name for name, answer in answers.items() if str(answer.get("cuda") or "").startswith("13")]
+    if not wanting or not driver[:3].isdecimal() or int(driver[:3]) >= DRIVER_OF_CUDA_13:
+        return []
+    found = f"{driver}, and CUDA 13, for which {' and '.join(wanting)} is built here, needs {DRIVER_OF_CUDA_13}"
+    way_out = "Install builds for CUDA 12, and name them under cluster.frameworks: docs/running.md, Two environments."
+    return [Finding(name="driver", verdict="problem", found=found, way_out=way_out)]
+
+
+def judge_machine(machine: str, answers: Mapping[Framework, Mapping[str, Any]]) -> list[Finding]:
+    if machine != "aarch64":
+        return []
+    is_for_cpu = answers["torch"].get("built_for_gpu") is False
+    found = "aarch64: PyPI's wheel of PyTorch may be for the CPU alone" + (", as the one here is" if is_for_cpu else "")
+    way_out = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu130"
+    return [Finding(name="machine", verdict="warning" if is_for_cpu else "ok", found=found, way_out=way_out)]
+
+
 def examine_fakes(results: Results) -> list[Finding]:
     """Nothing where jobs may begin."""
     try:
@@ -377,163 +433,13 @@ def examine_fakes(results: Results) -> list[Finding]:
     return []
 
 
-DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
-
-
-def examine_tracer(parameters: Path = DRIVER_PARAMETERS) -> list[Finding]:
-    """Nothing where there is no driver."""
-    try:
-        return [judge_tracer(parameters.read_text(errors="replace"))]
-    except OSError:
-        return []
-
-
-def judge_tracer(parameters: str) -> Finding:
-    """Of the profilers that say where a step's time goes. Since CUDA 10.2 anybody may trace kernels by CUPTI; counters
-    of the hardware are another matter (docs.nvidia.com/cupti, "Limitations"), and nothing here needs any.
-
-    Args:
-        parameters: /proc/driver/nvidia/params
-    """
-    found = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", parameters, re.MULTILINE)
-    told = f"RmProfilingAdminOnly: {found[1]}" if found else "RmProfilingAdminOnly is not told"
-    meaning = {"1": "administrators alone may read counters", "0": "everybody may read counters"}
-    words = f"{told} ({meaning[found[1]]})" if found and found[1] in meaning else told
-    return Finding(
-        name="tracer",
-        verdict="ok",
-        found=f"torch.profiler and jax.profiler, by CUPTI. {words}; explanations need none. Another CUPTI client, such "
-        "as nsys or ncu, would shut them out",
-    )
-
-
-# ---- Slurm
-
-
-def examine_slurm(config: Config) -> list[Finding]:
-    if shutil.which("sbatch") is None:
-        way_out = "Jobs run here, one after the other (--executor local)."
-        return [Finding(name="slurm", verdict="warning", found="sbatch is not on PATH", way_out=way_out)]
-    missing = [name for name in ("squeue", "scancel", "sinfo", "scontrol") if shutil.which(name) is None]
-    if missing:
-        way_out = "Load the module, or install the package, that has all of Slurm's commands."
-        return [Finding(name="slurm", verdict="problem", found=f"without {', '.join(missing)}", way_out=way_out)]
-    ping = _slurm("scontrol", "ping")
-    if ping.returncode != 0 or "is UP" not in ping.stdout:
-        answer = " ".join((ping.stdout + ping.stderr).split())[:200] or "no answer"
-        way_out = "Check SLURM_CONF and the network, ask the cluster's people, or measure here: --executor local."
-        return [Finding(name="slurm", verdict="problem", found=f"the controller is not up: {answer}", way_out=way_out)]
-    version = _slurm("sinfo", "--version").stdout.strip()
-    gres = _slurm("sinfo", "--noheader", "--format=%G").stdout
-    partitions = _slurm("sinfo", "--noheader", "--format=%R").stdout.split()
-    return [
-        Finding(name="slurm", verdict="ok", found=f"{version}, the controller is up"),
-        _examine_accounting(),
-        judge_partitions(config, partitions),
-        judge_gpu_types(config, parse_gpu_types(gres)),
-        *judge_time_limit(config),
-    ]
-
-
-def judge_time_limit(config: Config) -> list[Finding]:
-    """A measurement with its warm start is three processes, each of which may take its timeout; 90 s before the
-    limit the job stops and begins anew."""
-    available_s = config.cluster.time_limit_minutes * 60 - 90
-    needed_s = 3 * config.measurement.timeout_s
-    if available_s >= needed_s:
-        return []
-    found = f"a job has {available_s} s before it starts again, and one measurement may take {needed_s:g} s"
-    way_out = "Raise cluster.time_limit_minutes, or lower measurement.timeout_s."
-    return [Finding(name="time limit", verdict="warning", found=found, way_out=way_out)]
-
-
-def _examine_accounting() -> Finding:
-    if shutil.which("sacct") is not None and _slurm("sacct", "--allocations", "--noheader").returncode == 0:
-        return Finding(name="slurm accounting", verdict="ok", found="sacct answers")
-    found = "sacct does not answer: states come from squeue and from the records, and that is enough"
-    return Finding(name="slurm accounting", verdict="ok", found=found)
-
-
-def judge_partitions(config: Config, partitions: Iterable[str]) -> Finding:
-    known = sorted(set(partitions))
-    wanted = {"cluster.partition": config.cluster.partition} | {
-        f"gpus.{name}.partition": gpu.partition for name, gpu in config.gpus.items() if name in config.matrix.gpus
-    }
-    wrong = {key: name for key, name in wanted.items() if name is not None and name not in known}
-    if not wrong:
-        return Finding(name="slurm partitions", verdict="ok", found=", ".join(known))
-    return Finding(
-        name="slurm partitions",
-        verdict="problem",
-        found="; ".join(f"{key} is {name!r}, which Slurm does not have" for key, name in wrong.items()),
-        way_out=f"{valid_names(next(iter(wrong.values())), known)}.",
-    )
-
-
-def parse_gpu_types(gres: str) -> dict[str, int]:
-    """Most GPUs of each type in one node, from `sinfo --format=%G`; "" is the type of GPUs without one.
-
-    `gpu:a100:4(S:0-1),gpu:h100:2` and `gpu:8` are such lines, and `(null)`.
-    """
-    types: dict[str, int] = {}
-    for entry in re.findall(r"\bgpu:(?:[^,()\s]+)", gres):
-        *kind, count = entry.split(":")[1:]
-        name = kind[0] if kind else ""
-        if count.isdecimal():
-            types[name] = max(types.get(name, 0), int(count))
-    return types
-
-
-def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
-    """Of the GPUs in the matrix; those that `gpus` only defines are nobody's problem yet."""
-    offered = ", ".join(f"{count} x {name or 'GPUs without a type'}" for name, count in sorted(types.items()))
-    if set(config.matrix.gpus) == {CPU}:
-        return Finding(name="slurm GPUs", verdict="ok", found=f"none is asked for; in one node: {offered or 'none'}")
-    if not types:
-        return Finding(
-            name="slurm GPUs",
-            verdict="problem",
-            found="Slurm knows of no GPU (sinfo -o %G)",
-            way_out="Ask the cluster's people for gres.conf, or measure here: --executor local.",
-        )
-    typed = sorted(name for name in types if name)
-    wanted = {
-        name: config.gpus[name].gres or name
-        for name in config.matrix.gpus
-        if name != CPU and (name != "any" or config.gpus[name].gres is not None)
-    }
-    wrong = {name: gres for name, gres in wanted.items() if gres not in typed}
-    if not wrong:
-        return Finding(name="slurm GPUs", verdict="ok", found=f"in one node: {offered}")
-    name, gres = next(iter(wrong.items()))
-    return Finding(
-        name="slurm GPUs",
-        verdict="problem",
-        found=f"no node has gpu:{', gpu:'.join(wrong.values())}; in one node: {offered}",
-        way_out=f"Set gpus.{name}.gres ({_likely_types(gres, typed)}), or leave {name} out of matrix.gpus.",
-    )
-
-
-def _likely_types(gres: str, typed: list[str]) -> str:
-    """`a100` means `nvidia_a100_80gb`, though `h100` is spelled more like it."""
-    containing = [name for name in typed if gres.lower() in name.lower()]
-    return f"valid: {', '.join(typed)}; did you mean {containing[0]}?" if containing else valid_names(gres, typed)
-
-
-def _slurm(*command: str) -> "subprocess.CompletedProcess[str]":
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(command, returncode=1, stdout="", stderr=str(error))
-
-
 # ---- W&B, data, results
 
 
 def examine_wandb(config: Config) -> Finding:
     if config.wandb.mode == "disabled":
         return Finding(name="wandb", verdict="ok", found="disabled in experiments.yaml")
-    return judge_wandb(config, ask(sys.executable, WANDB_PROBE, timeout_s=60))
+    return judge_wandb(config, ask([sys.executable, "-c", WANDB_PROBE], timeout_s=60))
 
 
 def judge_wandb(config: Config, answer: Mapping[str, Any]) -> Finding:
@@ -590,15 +496,32 @@ def examine_results(results: Results) -> Finding:
     try:
         results.root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=results.root):
-            free_gb = shutil.disk_usage(results.root).free / 1e9
+            pass
     except OSError as error:
         found = f"{results.root} cannot be written: {error.strerror or error}"
         way_out = "Choose another folder with --results DIR."
         return Finding(name="results", verdict="problem", found=found, way_out=way_out)
-    found = f"{results.root} can be written, {free_gb:,.0f} GB free"
-    if free_gb < 1:
-        return Finding(name="results", verdict="warning", found=found, way_out="Free some space: records are small.")
-    return Finding(name="results", verdict="ok", found=found)
+    return Finding(name="results", verdict="ok", found=f"{results.root} can be written")
+
+
+def examine_room(results: Results) -> Finding:
+    """Space and inodes, and what `quota` complains about where there is one."""
+    folders = (str(results.root), sys.prefix, tempfile.gettempdir())
+    ways_out = ("--results DIR", "`make env VENV=DIR`", "`export TMPDIR=DIR` under cluster.setup")
+    found, short = [], []
+    for folder, way_out in zip(folders, ways_out, strict=True):
+        with suppress(OSError):
+            told = os.statvfs(folder)
+            free_gb = told.f_bavail * told.f_frsize / 1e9
+            free_files = told.f_favail if told.f_files else MANY_FILES  # a file system without a count of inodes
+            found.append(f"{folder} has {free_gb:,.0f} GB and room for {free_files:,} files")
+            short += [way_out] if free_gb < LITTLE_ROOM_GB or free_files < FEW_FILES else []
+    with suppress(OSError, subprocess.TimeoutExpired):
+        over = subprocess.run(["quota", "-q"], capture_output=True, text=True, timeout=10).stdout.split()
+        found += [f"quota: {' '.join(over)}"] if over else []
+        short += ["less in your home"] if over else []
+    way_out = f"Free some, or choose others: {', '.join(short)}." if short else ""
+    return Finding(name="room", verdict="warning" if short else "ok", found="; ".join(found), way_out=way_out)
 
 
 def _print_table(findings: Iterable[Finding], console: "Console") -> None:

@@ -28,6 +28,7 @@ from harness.errors import RecordError
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.files import way_out, write_atomically
+from harness.job.launch import command_of
 from harness.measure.gpu import Gpu, NoGpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
@@ -113,6 +114,7 @@ def gpu_check(
     results: Results,
     *,
     config_path: Path,
+    profile: Path | None = None,
     dry_run: bool = False,
     gpu: Gpu | NoGpu | None = None,
     run: Run | None = None,
@@ -127,7 +129,7 @@ def gpu_check(
     deadline = now() + LIMIT_S
     gpu = gpu or open_gpu()
     folder = results.gpu_check
-    steps = make_steps(results, load_config(config_path), config_path)
+    steps = make_steps(results, load_config(config_path, profile), config_path)
     if dry_run or isinstance(gpu, NoGpu):
         _tell_steps(steps, results, say, commands=dry_run)
         if isinstance(gpu, NoGpu):
@@ -169,6 +171,7 @@ def make_steps(results: Results, config: Config, config_path: Path) -> list[Step
     def of_main(*words: str) -> tuple[str, ...]:
         return (sys.executable, str(REPOSITORY / "main.py"), *words, "--results", str(results.root))
 
+    cluster = ("--cluster", config.profile) if config.profile else ()
     short = str(results.gpu_check / CONFIG)
     pairs = [
         Step(
@@ -176,7 +179,7 @@ def make_steps(results: Results, config: Config, config_path: Path) -> list[Step
             what=f"a short pair of {benchmark}, use case {number}: both frameworks, checks, parity gate, NVML",
             command=of_main(
                 *("--benchmark", benchmark, "--use_case", str(number), "--quick", "--data", "sample"),
-                *("--executor", "local", "--wait", "--config", short),
+                *("--executor", "local", "--wait", "--config", short, *cluster),
             ),
             limit_s=180,
             clean_up=of_main("cancel"),
@@ -187,7 +190,7 @@ def make_steps(results: Results, config: Config, config_path: Path) -> list[Step
         Step(
             name="doctor",
             what="environment, versions, a C compiler, torch.compile and CUDA graphs",
-            command=of_main("doctor", "--executor", "local", "--config", str(config_path.absolute())),
+            command=of_main("doctor", "--executor", "local", "--config", str(config_path.absolute()), *cluster),
             limit_s=240,
             leaves_s=PAIRS_S,
         ),
@@ -223,17 +226,14 @@ def _tests(results: Results, config: Config) -> Iterator[Step]:
 
 def _test(results: Results, config: Config, framework: Framework, path: str, chosen: str) -> Step:
     """pytest by the framework's own interpreter, as jobs start it."""
-    own = config.cluster.frameworks[framework]
+    own = config.launch(framework)
     pytest = ("-m", "pytest", "-m", "gpu", path, "-k", chosen, "-rfE", "--tb=short", "-p", "no:cacheprovider")
-    command: tuple[str, ...] = (own.python, *pytest)
-    if own.setup:
-        command = ("bash", "-c", "\n".join([*own.setup, 'exec "$@"']), "bash", *command)
     # What was compiled in one go need not be in the next. Measurements have their own, which are empty.
     caches = {variable: str(results.root / "caches" / folder) for variable, folder in CACHE_FOLDERS.items()}
     return Step(
         name="",
         what="",
-        command=command,
+        command=tuple(command_of(own, pytest, [REPOSITORY, results.root.absolute()])),
         limit_s=240,
         leaves_s=REPORT_S + PAIRS_S,
         variables={"REQUIRE_GPU": "1", "COLUMNS": "300", **caches},  # pytest cuts the lines that name what failed

@@ -28,6 +28,8 @@ class JobFlags:
     """How jobs are handed over and followed."""
 
     config: Path
+    profile: Path | None = None
+    """Of the cluster, laid over `config`."""
     results: Results
     executor: Literal["auto", "slurm", "local"]
     pairing: Pairing | None
@@ -46,7 +48,7 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
         baseline: of cells on several devices, also measure on one what the scaling efficiency is compared with.
     """
     with without_collector():
-        parts, config = chosen_parts(selection, flags.config, preset)
+        parts, config = chosen_parts(selection, flags, preset)
         pairs = plan(parts, config, baseline=baseline)
 
     def compare(results: Results) -> None:
@@ -60,9 +62,9 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
     return status
 
 
-def chosen_parts(selection: Selection, path: Path, preset: str | None) -> tuple[list[Part], Config]:
+def chosen_parts(selection: Selection, flags: JobFlags, preset: str | None) -> tuple[list[Part], Config]:
     """What is asked for; prints what a preset is."""
-    config = load_config(path)
+    config = load_config(flags.config, flags.profile)
     chosen = preset_of(config, preset, selection)
     if chosen is None:
         return [Part(selection=selection, pairs=expand(config, selection))], config
@@ -143,28 +145,27 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
     from pipeline.submission.render import write_scripts
 
     results = flags.results
+    if config.profile:
+        print(f"Cluster {config.profile}: {config.site_file} over {config.file}")
     require_writable(results)
     require_place(results, found_fakes())
     pairing = flags.pairing or config.pairing
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
-        pairs, refused = as_paired(pairs, pairing, config.cluster, is_on_cpu=is_on_cpu)
+        pairs, refused = as_paired(pairs, pairing, is_on_cpu=is_on_cpu)
         for line in foreseen(pairs, results):
             print(line)
         for reason, cells in refused.items():
             print(f"Not interleaved but together: {', '.join(cells)}: {reason}")
         scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
         if flags.dry_run:
-            limit = config.cluster.time_limit_minutes
-            return print_dry_run(
-                pairs, scripts, results, pairing=pairing, executor=flags.executor, time_limit_minutes=limit
-            )
+            return print_dry_run(pairs, scripts, results, executor=flags.executor, config=config)
 
     from pipeline.submission.submit import choose_executor, submit
     from pipeline.watching.follow import INTERRUPTED, follow
 
     executor = choose_executor(flags.executor)
-    folders = submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
+    folders = submit(pairs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page
 

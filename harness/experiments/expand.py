@@ -164,7 +164,9 @@ def _plans(
             quick=quick,
             force=selection.force,
             flags=own.flags(),
+            srun_options=config.srun_options(),
             full=selection.full,
+            launch=config.launch(framework, in_a_job=True),
             registration=registration(
                 config.use_cases[use_case].name, _exclusions(config, benchmark, use_case, quick=quick)
             ),

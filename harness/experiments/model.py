@@ -3,8 +3,7 @@
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
@@ -27,6 +26,7 @@ from harness.plan import (
     FileName,
     Framework,
     Frozen,
+    Launch,
     Line,
     MeasurementSettings,
     Pairing,
@@ -54,24 +54,36 @@ OneOrMore = Annotated[
 ]
 """`loop`, or `[loop, chunked]`."""
 
-WRITTEN_BY_THE_TEMPLATE = (
-    *("array", "job-name", "nodes", "ntasks-per-node", "cpus-per-task", "gres", "time"),
-    *("output", "error", "open-mode", "signal", "requeue"),
-)
-"""Given twice, these would contradict the plan, or hide the job from main.py."""
-
-
-ONE_SBATCH_OPTION = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=.*| [\w%+,./:@][\w%+,./:=@-]*)?")
-REFUSED_OF_SBATCH = {
-    WRITTEN_BY_THE_TEMPLATE: "is written by templates/job.sh.j2",
-    ("gpus-per-task", "gpu-bind", "gpus", "gpus-per-node", "gpus-per-socket"): (
-        "hides a node's GPUs from its tasks, or asks for GPUs twice"
+ONE_OPTION = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=.*| [\w%+,./:@][\w%+,./:=@-]*)?")
+LEAVE_OUT = "; leave it out here"
+HIDES_GPUS = ("gpus-per-task", "gpu-bind", "gpus", "gpus-per-node", "gpus-per-socket")
+KEYS_OF_OPTIONS = {
+    **{name: name for name in ("partition", "account", "qos", "constraint", "requeue")},
+    **{"time": "time_limit_minutes", "cpus-per-task": "cpus_per_task", "mem": "memory_gb"},
+    **{"gres": "gpus.NAME.gres", "no-requeue": "requeue"},
+}
+REFUSED_OF_SBATCH: dict[tuple[str, ...], str] = {
+    **{(option,): f"has a key of its own, {key}: write it there" for option, key in KEYS_OF_OPTIONS.items()},
+    ("array", "job-name", "nodes", "ntasks", "ntasks-per-node", "output", "error", "open-mode", "signal"): (
+        f"is written by templates/base.sh.j2, or contradicts it{LEAVE_OUT}"
     ),
-    ("ntasks", "no-requeue"): "contradicts what templates/job.sh.j2 writes",
+    HIDES_GPUS: f"hides a node's GPUs from its tasks, or asks for GPUs twice{LEAVE_OUT}",
     ("wrap", "test-only", "wait", "parsable", "help", "usage", "version", "quiet"): (
-        "changes what sbatch does or says, on which main.py relies"
+        f"changes what sbatch does or says, on which main.py relies{LEAVE_OUT}"
     ),
 }
+"""Given twice, the first would contradict their key, and the next the plan, or hide the job from main.py."""
+REFUSED_OF_SRUN = {
+    ("cpu-bind",): "has a key of its own, cluster.cpu_bind: write it there",
+    (*HIDES_GPUS, "gres"): f"may hide a node's GPUs from its ranks, which have those of the job{LEAVE_OUT}",
+    (
+        *("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "distribution", "overlap", "exclusive", "export"),
+        *("input", "output", "error", "kill-on-bad-exit", "wait", "relative", "nodelist", "multi-prog", "jobid"),
+        *("test-only", "pty", "label", "help", "usage", "version", "quiet", "verbose", "immediate"),
+    ): f"is written by harness/job/slurm_step.py, or changes what srun says, on which a job relies{LEAVE_OUT}",
+}
+NO_GRES, UNTYPED = "none", "untyped"
+"""In gpus.NAME.gres: no --gres at all, where whole nodes come with their GPUs; and `gpu:N`, without a type."""
 ENDS_THE_JOB = re.compile(r"\s*(exit\b|exec\s+[^<>&0-9\s])")
 SHELL_TIMEOUT_S = 10.0
 
@@ -101,42 +113,61 @@ def _check_python(path: str) -> str:
     return path
 
 
-def _check_sbatch_option(option: str) -> str:
-    found = ONE_SBATCH_OPTION.fullmatch(option)
-    if found is None or not option.isprintable():
-        raise ValueError("must be one long option of sbatch on one line, such as --qos=short")
-    name = found["name"]
-    for names, why in REFUSED_OF_SBATCH.items():
-        for refused in names:
-            if refused.startswith(name):  # sbatch takes the beginning of a name for it
-                short = "" if refused == name else f"is short for --{refused}, which "
-                raise ValueError(f"--{name} {short}{why}; leave it out here")
-    return option
+def _option_check(program: str, example: str, refusals: Mapping[tuple[str, ...], str]) -> Callable[[str], str]:
+    def check(option: str) -> str:
+        found = ONE_OPTION.fullmatch(option)
+        if found is None or not option.isprintable():
+            raise ValueError(f"must be one long option of {program} on one line, such as {example}")
+        name = found["name"]
+        # Both programs take the beginning of a name for it, and a whole name before that.
+        refused = [(len(one), one, why) for names, why in refusals.items() for one in names if one.startswith(name)]
+        if refused:
+            _, one, why = min(refused)
+            raise ValueError(f"--{name} {'' if one == name else f'is short for --{one}, which '}{why}")
+        return option
+
+    return check
 
 
-SbatchOption = Annotated[str, AfterValidator(_check_sbatch_option)]
+SbatchOption = Annotated[str, AfterValidator(_option_check("sbatch", "--exclusive", REFUSED_OF_SBATCH))]
+SrunOption = Annotated[str, AfterValidator(_option_check("srun", "--mpi=pmix", REFUSED_OF_SRUN))]
+SetupLines = Annotated[tuple[str, ...], AfterValidator(_check_setup)]
 
 
-class FrameworkConfig(Frozen):
+class FrameworkConfig(Launch):
     """Where one framework lives."""
 
-    python: Annotated[Line, AfterValidator(_check_python)] = sys.executable or "python3"
-    """The interpreter that jobs use; by default the one that runs main.py."""
-    setup: Annotated[tuple[str, ...], AfterValidator(_check_setup)] = ()
-    """Shell lines before the run, such as `module load cuda`."""
+    python: Annotated[Line, AfterValidator(_check_python)] | None = None
+    setup: SetupLines = ()
 
 
-class ClusterConfig(Frozen):
-    """What every job asks of Slurm, whatever it measures."""
+class AskedOfSlurm(Frozen):
+    """Under `cluster` for every kind of GPU, and under one in `gpus`, which wins; `setup` and `sbatch_options` are
+    added to those of `cluster`. None is what the cluster gives."""
 
     partition: Line | None = None
     account: Line | None = None
-    time_limit_minutes: Annotated[int, Field(ge=1, le=527_040)] = 240
+    qos: Line | None = None
+    constraint: Line | None = None
+    time_limit_minutes: Annotated[int, Field(ge=1, le=527_040)] | None = None
     """A year at the most."""
-    cpus_per_task: CountOfMachines = 4
-    memory_gb: CountOfMachines | None = None
-    """Per node; None takes the cluster's default."""
+    cpus_per_task: CountOfMachines | None = None
+    memory_gb: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    """Per node; 0 is all that it has, as with sbatch."""
     sbatch_options: tuple[SbatchOption, ...] = ()
+    setup: SetupLines = ()
+    """Shell lines before all else in the script; those of a framework come after them."""
+
+
+class ClusterConfig(AskedOfSlurm):
+    """What every job asks of Slurm, whatever it measures."""
+
+    cpus_per_task: CountOfMachines = 4
+    requeue: bool = True
+    """Whether a job goes back into the queue at its time limit and when it is preempted."""
+    srun_options: tuple[SrunOption, ...] = ()
+    cpu_bind: Line | None = None
+    """srun's --cpu-bind, such as `cores`; these two are of the step that starts several ranks."""
     max_parallel_jobs: Count | None = None
     """Jobs of this project that Slurm may run at once; None sets no limit."""
     frameworks: dict[Framework, FrameworkConfig] = Field(default={}, validate_default=True)
@@ -148,16 +179,17 @@ class ClusterConfig(Frozen):
         return {"jax": FrameworkConfig(), "torch": FrameworkConfig(), **given}
 
 
-class GpuConfig(Frozen):
+class GpuConfig(AskedOfSlurm):
     """One kind of GPU and how the cluster calls it."""
 
     gres: FileName | None = None
-    """The type in --gres=gpu:TYPE:N; None means the GPU's name here. `any` asks for no type."""
+    """The type in --gres=gpu:TYPE:N; None means the GPU's name here. NO_GRES and UNTYPED are no types."""
     per_node: CountOfMachines | None = None
     """GPUs in a node, to refuse what no node can give; None checks nothing."""
-    partition: Line | None = None
-    constraint: Line | None = None
-    sbatch_options: tuple[SbatchOption, ...] = ()
+
+    def gres_type(self, name: str) -> str:
+        """`name` is that of the kind. NO_GRES and UNTYPED among the answers; `any` asks for no type."""
+        return self.gres or (UNTYPED if name == "any" else name)
 
 
 class Partial(Frozen):
@@ -375,6 +407,7 @@ class Config(Frozen):
     wandb: WandbSettings = WandbSettings()
     _file: str = PrivateAttr("experiments.yaml")
     _places_of_devices: dict[int, str] = PrivateAttr({})
+    _profile: Path | None = PrivateAttr(None)
 
     @property
     def file(self) -> str:
@@ -385,9 +418,29 @@ class Config(Frozen):
         """`experiments.yaml:20:14`, where the use case says how many it takes; else the file."""
         return self._places_of_devices.get(use_case, self._file)
 
-    def of_file(self, name: str, places_of_devices: dict[int, str]) -> Self:
-        self._file, self._places_of_devices = name, places_of_devices
+    def of_file(self, name: str, places_of_devices: dict[int, str], profile: Path | None = None) -> Self:
+        self._file, self._places_of_devices, self._profile = name, places_of_devices, profile
         return self
+
+    @property
+    def profile(self) -> str | None:
+        """The cluster's, by its name; None where none was laid over the file."""
+        return self._profile.stem if self._profile else None
+
+    @property
+    def site_file(self) -> str:
+        """Where a user writes what is to be different on this cluster."""
+        return f"{self._profile.parent.name}/{self._profile.name}" if self._profile else self._file
+
+    def srun_options(self) -> tuple[str, ...]:
+        """Of the step that starts several ranks."""
+        cluster = self.cluster
+        return (*([f"--cpu-bind={cluster.cpu_bind}"] if cluster.cpu_bind else []), *cluster.srun_options)
+
+    def launch(self, framework: Framework, *, in_a_job: bool = False) -> Launch:
+        """How its processes are started; in a job, whose script has run the cluster's set-up lines already."""
+        own = Launch.model_validate(self.cluster.frameworks[framework].model_dump())
+        return own if in_a_job else own.model_copy(update={"setup": self.cluster.setup + own.setup})
 
     @field_validator("data_dir")
     @classmethod

@@ -9,7 +9,7 @@ import math
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "m
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Place:
+    file: str = ""
+    """Empty for the source's own; of what was laid over it, the other's name."""
     line: int
     column: int
 
@@ -57,6 +59,7 @@ class Problem:
     rule: str
 
     def text(self, file: str) -> str:
+        file = self.place.file or file
         parts = [f"{file}:{self.place.line}:{self.place.column}", self.where, self.value, self.rule]
         return printable(": ".join(part for part in parts if part), keep="")
 
@@ -114,6 +117,22 @@ class Source:
                 self.dotted[ours] = self.dotted[keys[:-1]] + self.dotted[known].removeprefix(self.dotted[origin[:-1]])
                 self.origins[ours] = of
 
+    def lay_over(self, other: "Source", keys: Keys = ()) -> None:
+        """What `other` says at `keys`, in place of what stands here: mappings key by key, a list or value as a whole.
+        What is wrong with it is told with its own file and line."""
+        own = self.at(keys)
+        for key, value in other.at(keys).items():
+            inner = (*keys, key)
+            if isinstance(value, dict) and isinstance(own.get(key), dict):
+                self.lay_over(other, inner)
+                continue
+            own[key] = value
+            for ours, theirs in ((self.values, other.values), (self.keys, other.keys)):
+                for known in [known for known in {**ours, **theirs} if known[: len(inner)] == inner]:
+                    ours.pop(known, None)
+                    ours |= {known: replace(theirs[known], file=other.name)} if known in theirs else {}
+        self.dotted |= other.dotted
+
     def error(self, problems: list[Problem]) -> ConfigError:
         """All of them, in the order of the file. What was taken over is complained about once, where it stands."""
         once = {(one.place, one.value, one.rule): one for one in sorted(problems, key=lambda one: -len(one.where))}
@@ -162,7 +181,7 @@ def read_source(path: Path) -> Source:
         rule = "must be removed: YAML takes no control characters"
         raise ConfigError(f"{name}:{line}:{column}: the character U+{ord(character):04X}: {rule}") from error
     if root is None:
-        raise ConfigError(f"{name}:1:1: the file is empty; copy the project's experiments.yaml and edit that")
+        raise ConfigError(f"{name}:1:1: the file is empty; copy the project's own and edit that")
     source = Source(name=name)
     source.data = _Builder(source).build(root, (), "")
     return source

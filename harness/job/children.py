@@ -14,7 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -28,6 +28,7 @@ from typing import IO
 from harness.errors import ProjectError
 from harness.files import way_out
 from harness.job.caches import in_use, new_name
+from harness.job.launch import command_of, kill_command, step_options
 from harness.job.ranks import Ranks, RanksReport, log_of_rank
 from harness.job.slurm_step import (
     STUCK,
@@ -43,7 +44,7 @@ from harness.measure.channel import ChildTask, Event, Listener
 from harness.measure.gpu import open_gpu
 from harness.measure.world import ALONE, World
 from harness.paths import REPOSITORY
-from harness.plan import Cell, Framework, Measurement
+from harness.plan import Framework, JobPlan, Measurement
 from harness.slurm_words import NO_ANSWER
 from harness.work.declared import use_case
 
@@ -92,19 +93,24 @@ class Children:
     ends a process with the thread that started it."""
 
     def __init__(
-        self, framework: Framework, cell: Cell, *, while_waiting: Callable[[], None], tell: Callable[[str], None]
+        self, plan: JobPlan, results: Path, *, while_waiting: Callable[[], None], tell: Callable[[str], None]
     ) -> None:
-        """`tell`: what it waits for, where that is not its ranks.
+        """
+        Args:
+            results: the folder below which processes write.
+            tell: what it waits for, where that is not its ranks.
 
         Raises ConfigError where the cell's ranks cannot be started from here.
         """
+        self._framework, self._cell, self._launch = plan.framework, plan.cell, plan.launch
+        cell = plan.cell
         require_allocation(cell)
-        self._framework = framework
-        self._cell = cell
+        self._srun_options = plan.srun_options
+        self._folders = [REPOSITORY, results, Path(plan.data_dir).absolute(), Path(tempfile.gettempdir())]
         self._while_waiting = while_waiting
         self._tell = tell
         self._use_case = use_case(cell.use_case_name)
-        self._is_step = cell.devices > 1 and "SLURM_JOB_ID" in os.environ
+        self._is_step = (cell.devices > 1 or plan.launch.runtime == "pyxis") and "SLURM_JOB_ID" in os.environ
         self._caches = new_name()
         self._was_killed = False
         self._stuck: str | None = None
@@ -157,10 +163,10 @@ class Children:
         Yields:
             what takes its events, and what says a word to it.
         """
-        node = socket.gethostname()
+        nodes = self._nodes_of_ranks(task.measurement)
         task = task.model_copy(update={"world": ALONE, "caches": str(new_name())})
-        with self._running(task, [node], log, tell) as started:
-            yield Ranks([node], log), started[0].say if started else lambda _word: None
+        with self._running(task, nodes, log, tell) as started:
+            yield Ranks(nodes, log), started[0].say if started else lambda _word: None
 
     def _work_once(
         self, task: ChildTask, nodes: Sequence[str], log: Path, hear: Callable[[Event], None]
@@ -217,17 +223,24 @@ class Children:
                 each.write_text("")
         started: list[_Process] = []
         lock = ExitStack()
-        run = [sys.executable, "-u", f"{self._framework}_runner/run.py", "--rank"]
+        for_cpu, name = self._cell.is_for_cpu, Path(task.caches).name
+
+        def command(place: str) -> list[str]:
+            words = ["-u", f"{self._framework}_runner/run.py", "--rank", place]
+            return command_of(self._launch, words, self._folders, for_cpu=for_cpu, name=f"{name}-{place}")
+
         try:
             try:
                 Path(task.caches).mkdir(exist_ok=task.caches_kept)
                 lock.enter_context(in_use(Path(task.caches)))
                 if self._is_step:
-                    step = step_command(self._cell, len(nodes), log)
-                    started.append(_Step([*step, *run, "slurm"], task, nodes, logs, tell))
+                    options = [*self._srun_options, *step_options(self._launch, self._folders)]
+                    step = step_command(self._cell, len(nodes), log, options=options)
+                    started.append(_Step([*step, *command("slurm")], task, nodes, logs, tell))
                 else:
                     for rank, own in enumerate(logs):
-                        started.append(_LocalRank([*run, str(rank)], task, rank, own, tell))
+                        kill = kill_command(self._launch, f"{name}-{rank}")
+                        started.append(_LocalRank(command(str(rank)), task, rank, own, tell, kill))
             except OSError as error:
                 for rank in range(len(nodes)):
                     failed = {"outcome": "failed", "reason": cannot_start(error)}
@@ -353,8 +366,12 @@ class _Process(ABC):
 class _LocalRank(_Process):
     """One rank, on this machine."""
 
-    def __init__(self, command: Sequence[str], task: ChildTask, rank: int, log: Path, tell: Tell) -> None:
+    def __init__(
+        self, command: Sequence[str], task: ChildTask, rank: int, log: Path, tell: Tell, kill: Sequence[str]
+    ) -> None:
+        """`kill`: the command that ends what the process's own end does not; it may be empty."""
         self._log = log
+        self._kill = kill
         with log.open("w") as output, _job_signals_blocked():
             super().__init__(command, task, [rank], tell, stderr=output)
         self._begin(task)
@@ -371,6 +388,9 @@ class _LocalRank(_Process):
         """Its session, in which a compiler's worker pool may be; and itself."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        if self._kill:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(self._kill, capture_output=True, timeout=END_TIMEOUT_S)
 
     def _tell_end(self, status: int) -> None:
         [rank] = self._ranks

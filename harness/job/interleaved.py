@@ -8,44 +8,16 @@ falls on both alike. When neither wants another block, the first goes on alone t
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from harness.job.children import EXPLANATION_TIMEOUT_S, Children
 from harness.job.ranks import RanksReport
 from harness.measure.channel import ChildTask, Event, Place
 from harness.measure.turns import Word
-from harness.plan import Measurement
-
-
-class Candidate(NamedTuple):
-    """A replicate of one framework that may take turns with one of the other's."""
-
-    measurement: Measurement
-    many_steps: bool
-    """In a call."""
-    samples_per_s: float
-    """By the screening; 0 without one."""
-
-
-def counterparts(ours: Iterable[Candidate], theirs: Iterable[Candidate]) -> list[tuple[Measurement, Measurement]]:
-    """Which take turns: of each replicate and comparison the fastest with the fastest, the second with the second, and
-    so on. The screening also says which is in the ratio. Without one they stand in the order of the plan. What one
-    framework has more is left out. Pure."""
-    sides: list[dict[tuple[int, str, bool], list[Measurement]]] = []
-    for candidates in (ours, theirs):
-        found: dict[tuple[int, str, bool], list[Measurement]] = {}
-        for one in sorted(candidates, key=lambda one: -one.samples_per_s):
-            measurement = one.measurement
-            key = (measurement.replicate, measurement.variant.comparison_key, one.many_steps)
-            found.setdefault(key, []).append(measurement)
-        sides.append(found)
-    first, second = sides
-    return [pair for key, of_key in first.items() for pair in zip(of_key, second.get(key, ()), strict=False)]
-
 
 PLACES: tuple[Place, Place] = ("first", "second")
 PATTERN = (0, 1, 1, 0)

@@ -1,10 +1,8 @@
-"""The command line of both runners' run.py: a job by hand or from main.py, or one rank of a measurement.
+"""The command line of a job, and of both runners' run.py: a job by hand or from main.py, or one rank of a measurement.
 
-    python jax_runner/run.py --benchmark cifar10 --use_case 3          by hand, or from a rendered script
-    python jax_runner/run.py ... --job-folder DIR                      from main.py: DIR/plan.json is what runs
-    python jax_runner/run.py ... --replicate 0                         one replicate: an arm of a pair
-    python jax_runner/run.py ... --replicate screening                 what comes before them
-    python jax_runner/run.py ... --replicate first-1                   one replicate of the headline, before that
+    python -m harness.job --benchmark cifar10 --use_case 3             both frameworks, in turn
+    python jax_runner/run.py --benchmark cifar10 --use_case 3          one of them
+    python -m harness.job --job-folder DIR                             from main.py: DIR/plan.json is what runs
 
 It imports no framework, except where it is a rank.
 """
@@ -27,6 +25,7 @@ from harness.experiments.flags import add_narrowing_flags
 from harness.job.caches import in_use
 from harness.job.children import JOB_SIGNALS, cannot_start
 from harness.job.job import EXIT_STOPPED, Job, Stopped
+from harness.job.slurm_step import may_be_requeued
 from harness.job.turn import keep_busy
 from harness.measure.channel import Channel, ChildTask
 from harness.measure.clock import NO_TURNS
@@ -34,25 +33,24 @@ from harness.measure.process import run_child
 from harness.measure.turns import Turns
 from harness.measure.world import World
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import FRAMEWORKS, First, Framework, JobPlan, Share
+from harness.plan import FRAMEWORKS, Framework, Pair
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
-from harness.results.environment import CACHE_FOLDERS, describe_slurm
+from harness.results.environment import CACHE_FOLDERS
 from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.record import WeightsIdentity
 from harness.work import datasets
 from harness.work.declared import benchmark
 from harness.work.pretrained import verify_weights
-from harness.work.registration import first_variant
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EXIT_USAGE = 2
 
 
-def main(framework: Framework, arguments: list[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 a measurement failed, 2 usage, 75 stopped early."""
+def main(framework: Framework | None = None, arguments: list[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 a measurement failed, 2 usage, 75 stopped early. `framework`: the only one."""
     parsed = _parse_arguments(framework, arguments)
-    if parsed.rank is not None:
+    if parsed.rank is not None and framework is not None:
         return _run_rank(framework, parsed.rank)
     try:
         return _run_job(framework, parsed)
@@ -62,46 +60,32 @@ def main(framework: Framework, arguments: list[str] | None = None) -> int:
 
 
 def pass_on(stopped: Stopped) -> None:
-    """To submitit, in whose worker a submitted job runs: by this signal it puts the job back into the queue. The job
-    had to end in order first."""
-    if stopped.number == signal.SIGUSR2 and callable(signal.getsignal(signal.SIGUSR2)):
+    """To submitit, in whose worker a submitted job runs: by this signal it puts the job back into the queue, unless
+    Slurm may not (`cluster.requeue: false`). The job had to end in order first."""
+    if stopped.number == signal.SIGUSR2 and callable(signal.getsignal(signal.SIGUSR2)) and may_be_requeued():
         signal.raise_signal(signal.SIGUSR2)
 
 
-def _run_job(framework: Framework, parsed: argparse.Namespace) -> int:
+def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
         require_place(Results(root=parsed.results.resolve()), found_fakes())
-        plan, folder, results = _plan_of(framework, parsed)
-        source = benchmark(plan.cell.benchmark).data
-        identity = datasets.verify(source, plan.data, Path(plan.data_dir))  # once, not in every process
-        pairing = describe_pairing(parsed.position, parsed.pair, is_submitted=parsed.job_folder is not None)
-
-        def job_of(plan: JobPlan, folder: JobFolder) -> Job:
-            return Job(
-                plan=plan,
-                folder=folder,
-                results=results,
-                data=identity,
-                weights=verified_weights(plan),
-                share=_checked_share(plan, parsed.replicate),
-                pairing=pairing,
-            )
-
-        job = job_of(plan, folder)
-        if parsed.interleaved is None:
-            return job.run()
-        return job.run(job_of(*_plan_of_the_other(plan, parsed)))
+        pair, folder, results = _plan_of(framework, parsed)
+        source = benchmark(pair.cell.benchmark).data
+        first = pair.jobs[0]
+        identity = datasets.verify(source, first.data, Path(first.data_dir))  # once, not in every process
+        is_by_hand = parsed.job_folder is None
+        job = Job(pair, folder, results, data=identity, weights=verified_weights(pair), is_by_hand=is_by_hand)
+        return job.run()
     except ProjectError as error:
         print(printable(f"error: {error}"), file=sys.stderr)
         return EXIT_USAGE
 
 
-def verified_weights(plan: JobPlan) -> dict[str, WeightsIdentity]:
+def verified_weights(pair: Pair) -> dict[str, WeightsIdentity]:
     """By model; none where they are drawn. Raises DataError."""
-    if plan.settings.get("weights") != "pretrained":
-        return {}
-    models = dict.fromkeys(variant.model for variant in plan.variants)
-    return {model: verify_weights(plan.cell.benchmark, model, Path(plan.data_dir)) for model in models}
+    plans = [plan for plan in pair.jobs if plan.settings.get("weights") == "pretrained"]
+    models = dict.fromkeys((variant.model, plan.data_dir) for plan in plans for variant in plan.variants)
+    return {model: verify_weights(pair.cell.benchmark, model, Path(data_dir)) for model, data_dir in models}
 
 
 def _run_rank(framework: Framework, place: str) -> int:
@@ -196,10 +180,11 @@ def rank_place(text: str) -> str:
     return text if text == "slurm" else str(count(text))
 
 
-def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Namespace:
+def _parse_arguments(framework: Framework | None, arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=f"{framework}_runner/run.py",
-        description=f"Measure one cell of experiments.yaml with {framework}, here and now.",
+        prog=f"{framework}_runner/run.py" if framework else "python -m harness.job",
+        description=f"Measure one cell of experiments.yaml with {framework or 'both frameworks, in turn'}, here and "
+        f"now.",
         epilog="Example: %(prog)s --benchmark cifar10 --use_case 3 --data sample --quick",
         allow_abbrev=False,
     )
@@ -215,28 +200,15 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, one replicate")
     parser.add_argument("--force", action="store_true", help="measure again what has a good record")
     parser.add_argument("--full", action="store_true", help="every mode in all replicates, without a screening")
-    parser.add_argument(
-        "--replicate",
-        type=_share,
-        metavar="N",
-        help="only this one, from 0; only the `screening`; or, as `first-N`, only this one of the first variant in its "
-        "headline mode (default: all)",
-    )
-    by_pair = parser.add_argument_group("set by the script of a pair, for the records")
-    by_pair.add_argument("--position", type=count, metavar="N", help="place among the arms of the pair, from 0")
-    by_pair.add_argument("--pair", metavar="ID", help="which run of the pair this arm belongs to")
     parser.add_argument("--config", type=Path, default=REPOSITORY / "experiments.yaml", metavar="FILE")
+    parser.add_argument("--cluster", metavar="NAME", help="lay clusters/NAME.yaml over that file")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
     parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run this plan; scripts of `main.py calibrate` do")
+    parser.set_defaults(interleaved=False)
+    if framework is None:
+        parser.add_argument("--interleaved", action="store_true", help="their processes take turns, block by block")
     parser.add_argument("--rank", type=rank_place, metavar="N", help=argparse.SUPPRESS)
-    by_pair.add_argument(
-        "--interleaved",
-        nargs="?",
-        const="",
-        metavar="FOLDER",
-        help="run the other framework's job too (that of this folder), their processes in turns, block by block",
-    )
     parsed = parser.parse_args(arguments)
     is_cell = parsed.benchmark is not None and parsed.use_case is not None
     if not (is_cell or parsed.job_folder or parsed.plan or parsed.rank is not None):
@@ -244,101 +216,40 @@ def _parse_arguments(framework: str, arguments: list[str] | None) -> argparse.Na
     return parsed
 
 
-def _plan_of(framework: Framework, parsed: argparse.Namespace) -> tuple[JobPlan, JobFolder, Results]:
+def _plan_of(framework: Framework | None, parsed: argparse.Namespace) -> tuple[Pair, JobFolder, Results]:
     """The frozen plan of a submitted job; or in a job folder of its own that of --plan, or one made now from
     experiments.yaml."""
     results = Results(root=parsed.results.resolve())
     frozen = JobFolder(root=parsed.job_folder.resolve()).plan if parsed.job_folder else parsed.plan
-    plan = read_plan(frozen) if frozen else _plan_by_flags(framework, parsed)
-    if plan.framework != framework:
-        raise ConfigError(f"{frozen}: is a plan for {plan.framework}. Run it with {plan.framework}_runner/run.py.")
+    pair = read_plan(frozen) if frozen else _plan_by_flags(framework, parsed)
+    if framework is not None and pair.frameworks != (framework,):
+        found = " and ".join(pair.frameworks)
+        program = f"{found}_runner/run.py" if len(pair.jobs) == 1 else "python -m harness.job"
+        raise ConfigError(f"{frozen}: is a plan for {found}. Run it with {program}.")
     if parsed.job_folder:
-        return plan, JobFolder(root=parsed.job_folder.resolve()), results
-    folder = results.new_job_folder(plan)
-    write_plan(plan, folder)
-    return plan, folder, results
+        return pair, JobFolder(root=parsed.job_folder.resolve()), results
+    folder = results.new_job_folder(pair)
+    write_plan(pair, folder)
+    return pair, folder, results
 
 
-def _plan_of_the_other(plan: JobPlan, parsed: argparse.Namespace) -> tuple[JobPlan, JobFolder]:
-    """Of the other framework, to take turns with. Raises ConfigError where the two cannot."""
-    [framework] = (name for name in FRAMEWORKS if name != plan.framework)
-    folder = Path(parsed.interleaved) if parsed.interleaved else None
-    other = argparse.Namespace(**vars(parsed) | {"job_folder": folder})
-    found, folder_of_other, _ = _plan_of(framework, other)
-    if found.cell != plan.cell or plan.cell.devices > 1 or not isinstance(parsed.replicate, int):
-        raise ConfigError(
-            "--interleaved: takes both frameworks' plans of one cell on one device, and one replicate: "
-            "--replicate N. main.py and the script of a pair set it."
-        )
-    return found, folder_of_other
-
-
-def _plan_by_flags(framework: Framework, parsed: argparse.Namespace) -> JobPlan:
+def _plan_by_flags(framework: Framework | None, parsed: argparse.Namespace) -> Pair:
     from harness.experiments.expand import Selection, expand
     from harness.experiments.load import load_config
     from harness.experiments.narrow import narrowing_of
+    from harness.experiments.profile import profile_of
 
     selection = Selection(
         gpus=(parsed.gpu,),
         benchmarks=(parsed.benchmark,),
         use_cases=(parsed.use_case,),
-        frameworks=(framework,),
+        frameworks=FRAMEWORKS if framework is None else (framework,),
         data=parsed.data,
         quick=parsed.quick,
         force=parsed.force,
         narrowing=narrowing_of(parsed),
         full=parsed.full,
     )
-    return expand(load_config(parsed.config), selection)[0].jobs[0]
-
-
-def _share(text: str) -> Share:
-    if text == "screening":
-        return "screening"
-    found = re.fullmatch(r"(first-)?([0-9]{1,9})", text)
-    if found is None:
-        shown = shortened(text) or repr(text)
-        raise argparse.ArgumentTypeError(f"{shown}: the number of a replicate, from 0, or `screening`, or `first-N`")
-    number = int(found[2])
-    return First(number) if found[1] else number
-
-
-def _checked_share(plan: JobPlan, share: Share | None) -> Share | None:
-    """Raises ConfigError for one that the plan does not have."""
-    last = plan.protocol.replicates - 1
-    if share == "screening" and plan.screening is None:
-        raise ConfigError(
-            "--replicate screening: nothing is screened here: a --quick or --full run measures all modes alike, and so "
-            "does one with a single mode or replicate. Leave the flag out."
-        )
-    if isinstance(share, First) and first_variant(plan) is None:
-        raise ConfigError(
-            f"--replicate {share}: nothing comes first here: the plan has a single variant or replicate, or none in "
-            f"the headline mode of the use case. Leave the flag out."
-        )
-    number = share.replicate if isinstance(share, First) else share
-    if isinstance(number, int) and number > last:
-        raise ConfigError(
-            f"--replicate {share}: the plan has {plan.protocol.replicates} replicates; valid: 0 to {last}. "
-            f"measurement.replicates in experiments.yaml sets how many there are."
-        )
-    return share
-
-
-def describe_pairing(
-    position: int | None, pair: str | None = None, *, is_submitted: bool
-) -> dict[str, str | int | None]:
-    """For the record: how near the other framework's run of the same replicate was.
-
-    `together`: in turn with it, in one allocation or on one machine. `separate`: main.py gave it a job of its own. What
-    took turns with a process of the other one, block by block, is `interleaved` (harness/job/job.py).
-
-    Args:
-        pair: names one run of the arms. In a Slurm job it may be left out: the job and its restart are the run.
-    """
-    if position is None:
-        return {"kind": "separate" if is_submitted else "by hand", "position": None}
-    slurm = describe_slurm()
-    if pair is None and slurm is not None:
-        pair = f"{slurm['job_id']}.{slurm['restart_count']}"
-    return {"kind": "together", "position": position, "pair": pair}
+    config = load_config(parsed.config, profile_of(parsed.cluster) if parsed.cluster else None)
+    [pair] = expand(config, selection)
+    return pair.model_copy(update={"is_interleaved": parsed.interleaved and len(pair.jobs) > 1})

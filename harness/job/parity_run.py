@@ -49,8 +49,8 @@ class ParityRun:
         self._environment = {"job": job} | {name: environment[name] for name in ("node", "scheduler", "git")}
 
     def compute(self, measurements: Iterable[Measurement]) -> None:
-        """Every distinct key once, for all runs of this job together: the arms of a pair, and those after a requeue.
-        None for a calibration."""
+        """Every distinct key once, for all runs of this job together, also those after a requeue. None for a
+        calibration."""
         if self._plan.cell.is_calibration:
             return
         gated = {key_of(measurement).digest: gate_measurement(measurement) for measurement in measurements}

@@ -11,11 +11,13 @@ from harness.errors import RecordError
 from harness.files import in_words, read_json, write_atomically
 
 STALE_AFTER_S = 120.0
-"""A running job beats every few seconds; silence longer than this means that it died or its node did."""
+"""A running job beats more often; silence longer than this means that it died or its node did."""
 BEAT_EVERY_S = 3.0
+BEAT_IN_SLURM_EVERY_S = 30.0
+"""Hundreds of jobs write to one file system there. A measurement that ends is told at once all the same."""
 PRINT_EVERY_S = 10.0
 
-State = Literal["running", "waiting", "stopped", "done"]
+State = Literal["running", "stopped", "done"]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
@@ -26,8 +28,8 @@ class Heartbeat(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     state: State = "running"
-    """`waiting`: went through the one replicate that it was asked for, and others have no record yet. `stopped`: ended
-    early on a signal, to be requeued or resumed. `done`: every measurement of the plan has a record."""
+    """`stopped`: ended early on a signal, to be requeued or resumed. `done`: every measurement of the plan has a
+    record."""
     measurements_total: Count
     measurements_done: Count = 0
     """With a record, whatever the outcome; skipped ones included."""
@@ -36,7 +38,7 @@ class Heartbeat(BaseModel):
     """Of these measurements. When all have a record, the other ones become fewer."""
     screenings_done: Count = 0
     is_before_screening: bool = False
-    """In an arm of the headline pair, which comes first."""
+    """The headline pair comes first."""
     measurements_skipped: Count = 0
     """Had a good record already."""
     measurements_made: Count = 0
@@ -46,7 +48,7 @@ class Heartbeat(BaseModel):
     measuring_s: Seconds = 0.0
     """What the replicates took together."""
     current: str | None = None
-    """Key of the measurement that runs."""
+    """Framework and key of the measurement that runs."""
     phase: str | None = None
     phase_done: float | None = None
     phase_total: float | None = None
@@ -97,13 +99,14 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 class Teller:
-    """Tells what a job does: to the heartbeat's file every few seconds, and in plain lines on its output."""
+    """Tells what a job does: to the heartbeat's file again and again, and in plain lines on its output."""
 
     def __init__(self, heartbeat: Heartbeat, path: Path, name: str) -> None:
         """`name` begins every line."""
         self._heartbeat = heartbeat
         self._path = path
         self._name = name
+        self._beat_every_s = BEAT_IN_SLURM_EVERY_S if heartbeat.slurm_job_id else BEAT_EVERY_S
         self._last_beat = self._last_line = 0.0
         self._said: set[str] = set()
 
@@ -119,7 +122,7 @@ class Teller:
 
     def when_due(self) -> None:
         now = time.monotonic()
-        if now - self._last_beat >= BEAT_EVERY_S:
+        if now - self._last_beat >= self._beat_every_s:
             self.beat()
         if now - self._last_line >= PRINT_EVERY_S:
             beat = self._heartbeat

@@ -60,8 +60,10 @@ def _count_of(name: str, variables: Mapping[str, str]) -> int:
     return int(text)
 
 
-def step_command(cell: Cell, ranks: int, log: Path, variables: Mapping[str, str] = os.environ) -> list[str]:
-    """`srun` with its options; the command of a rank follows.
+def step_command(
+    cell: Cell, ranks: int, log: Path, variables: Mapping[str, str] = os.environ, *, options: Sequence[str] = ()
+) -> list[str]:
+    """`srun` with its options, a site's own `options` last, which beat these; the command of a rank follows.
 
     A rank has the CPUs of one device, times the devices that it stands for. No default of a site may end the other
     ranks before the cause of a death is known, or keep a variable from them.
@@ -82,6 +84,7 @@ def step_command(cell: Cell, ranks: int, log: Path, variables: Mapping[str, str]
         "--kill-on-bad-exit=0",
         "--wait=0",
         f"--error={output}",
+        *options,
     ]
 
 
@@ -106,6 +109,14 @@ def _numbers(text: str) -> Sequence[int]:
     """`0,2-4` to 0, 2, 3, 4."""
     parts = [part.partition("-") for part in text.split(",")]
     return [number for first, _, last in parts for number in range(int(first), int(last or first) + 1)]
+
+
+def may_be_requeued() -> bool:
+    """Of this job; what Slurm does not deny."""
+    with suppress(OSError, subprocess.TimeoutExpired, KeyError):
+        command = ["scontrol", "--oneliner", "show", "job", os.environ["SLURM_JOB_ID"]]
+        return " Requeue=0 " not in subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    return True
 
 
 def controller_answers() -> bool:

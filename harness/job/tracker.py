@@ -196,7 +196,7 @@ class WandbTracker:
         if how == "left":  # it could not start, and said why
             return
         if how == "hung":
-            with contextlib.suppress(OSError):  # the next arm then waits as well
+            with contextlib.suppress(OSError):  # the next client then waits as well
                 self._away.touch()
         going_on = "offline from here on" if self._online else "off from here on"
         self.message = (

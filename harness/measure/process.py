@@ -25,7 +25,14 @@ from harness.measure.protocol import Measuring
 from harness.measure.turns import NoTurns
 from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
-from harness.results.environment import code_digests, describe_fakes, loaded_code, relevant_variables
+from harness.results.environment import (
+    code_digests,
+    describe_fakes,
+    describe_python,
+    describe_rank,
+    loaded_code,
+    relevant_variables,
+)
 from harness.results.fake_gpu import HEADLINE, KEY
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
@@ -38,7 +45,7 @@ from harness.work.pretrained import pretrained_weights
 def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: NoTurns = NO_TURNS) -> int:
     """Do the task; every end, good or bad, is told over the channel."""
     variables = relevant_variables()  # before a framework adds its own
-    code = code_digests(framework)
+    code, of_rank = code_digests(framework), describe_rank()
     measurement, world = task.measurement, task.world
     # Before the framework makes its context, which is memory that the measurement takes.
     gpu = open_gpus(world.local_rank, world.devices_per_rank)
@@ -50,7 +57,7 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         if task.parity:
             device.try_no_algorithms()
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables}
-        environment |= describe_fakes()
+        environment |= describe_python() | describe_fakes() | ({"rank": of_rank} if world.size > 1 else {})
 
         def tell_environment() -> None:
             """Each time with the code that was loaded until then."""

@@ -11,22 +11,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from harness.paths import REPOSITORY
 from harness.results import fake_gpu
-
-PACKAGES = frozenset(
-    {
-        *("jax", "jaxlib", "flax", "optax", "ml-dtypes"),
-        *("torch", "torchvision", "triton", "opacus"),
-        *("numpy", "scipy", "wandb", "submitit", "nvidia-ml-py"),
-    }
-)
-PACKAGE_PREFIXES = ("nvidia-", "jax-cuda", "pytorch-triton")
-"""The CUDA libraries that the frameworks load come as packages: nvidia-cudnn-cu13, jax-cuda13-plugin, ..."""
+from harness.results.installed import describe_installed
 
 VARIABLES = re.compile(
     r"XLA_\w+|JAX_\w+|TORCH\w*|PYTORCH_\w+|CUDA_\w+|CUDNN_\w+|CUBLAS_\w+|NVIDIA_\w+|NCCL_\w+|TRITON_\w+"
@@ -72,9 +62,7 @@ def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
     slurm = describe_slurm()
     hostname = socket.gethostname()
     return {
-        "python": platform.python_version(),
-        "python_implementation": platform.python_implementation(),
-        "interpreter": sys.executable,
+        **describe_python(),
         "platform": platform.platform(),
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -85,10 +73,19 @@ def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
         "cpu": describe_cpu(),
         "memory_total_bytes": _memory_total_bytes(Path("/proc/meminfo")),
         "load_average": load_average(),
-        "packages": package_versions(),
         "git": describe_git(repository),
         "variables": relevant_variables(),
         **describe_fakes(),
+    }
+
+
+def describe_python() -> dict[str, Any]:
+    """Of this process: a framework's may have a Python and packages of its own."""
+    return {
+        "python": platform.python_version(),
+        "python_implementation": platform.python_implementation(),
+        "interpreter": sys.executable,
+        **describe_installed(),
     }
 
 
@@ -123,14 +120,9 @@ def describe_cpu() -> dict[str, Any]:
     return {"model": _cpu_model(Path("/proc/cpuinfo")), "count": os.cpu_count(), "affinity": affinity}
 
 
-def package_versions() -> dict[str, str]:
-    """The installed versions of what can change a measurement, by normalised name."""
-    versions: dict[str, str] = {}
-    for distribution in metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", distribution.name or "").lower()
-        if name in PACKAGES or name.startswith(PACKAGE_PREFIXES):
-            versions.setdefault(name, distribution.version)  # the first on sys.path is the one that is imported
-    return dict(sorted(versions.items()))
+def describe_rank() -> dict[str, Any]:
+    """By what Slurm has bound this rank of a step, and to which CPUs."""
+    return {"cpu_bind": os.environ.get("SLURM_CPU_BIND"), "affinity": sorted(os.sched_getaffinity(0))}
 
 
 def describe_git(repository: Path) -> dict[str, Any]:

@@ -46,6 +46,15 @@ class Slurm(Known):
     restart_count: Annotated[int, Field(ge=0, le=10**6)] | None = None
 
 
+class Lock(Known):
+    name: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+    packages: Annotated[int, Field(ge=0, le=10**6)]
+    matching: Annotated[int, Field(ge=0, le=10**6)]
+    others: list[str] = []
+
+
 class Pairing(Known):
     kind: str | None = None
     position: Annotated[int, Field(ge=0, le=10**6)] | None = None
@@ -61,7 +70,7 @@ class FakeGpu(Known):
 
 
 class KnownEnvironment(Known):
-    """Of `Record.environment`; harness/results/environment.py and the runners' device.py write it."""
+    """Of `Record.environment`; harness/results/environment.py, installed.py and the runners' device.py write it."""
 
     python: str | None = None
     platform: str | None = None
@@ -69,6 +78,8 @@ class KnownEnvironment(Known):
     scheduler: str | None = None
     load_average: list[Number] = []
     packages: dict[str, str] | None = None
+    installed_sha256: str | None = None
+    lock: Lock | None = None
     variables: dict[str, str] | None = None
     code: dict[str, str] | None = None
     gpu: Gpu | None = None

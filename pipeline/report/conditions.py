@@ -212,6 +212,22 @@ def _versions(environment: Environment) -> dict[str, str] | None:
     return {name: " and ".join(of_name) for name, of_name in versions.items()}
 
 
+def _lock(one: Environment, other: Environment) -> str | None:
+    """What was installed, as a whole. Older records do not say; of two without a lock the libraries are compared."""
+
+    def of(environment: Environment) -> str | None:
+        if "lock" not in environment:
+            return None
+        lock = environment["lock"]
+        if lock is None:
+            return "none"
+        others = lock["packages"] - lock["matching"]
+        return f"{lock['name']} {lock['file']} (SHA-256 {lock['sha256']}{f', but {others} packages' if others else ''})"
+
+    words = of(one), of(other)
+    return NOT_RELEVANT if set(words) <= {None, "none"} and len(set(words)) == 1 else _compare(*words)
+
+
 def _variables(jax: Environment, torch: Environment) -> str | None:
     """Environment variables that both sides have, and on one side those that both libraries and loaders read."""
     return _differing(
@@ -305,8 +321,9 @@ def _pairing(jax: Environment, torch: Environment) -> str | None:
         return None
     if runs[0] != runs[1]:
         return f"run {runs[0]} / run {runs[1]}"
-    positions = ours["position"], theirs["position"]
-    return EQUAL if abs(positions[0] - positions[1]) == 1 else f"position {positions[0]} / position {positions[1]}"
+    places = [one["position"] for one in (ours, theirs) if one.get("position") is not None]  # in older records only
+    are_neighbours = len(places) < 2 or abs(places[0] - places[1]) == 1
+    return EQUAL if are_neighbours else f"position {places[0]} / position {places[1]}"
 
 
 def _data(one: Environment, other: Environment) -> str | None:
@@ -335,6 +352,7 @@ CONDITIONS: dict[str, Compare] = {
     "node": _node,
     "CPUs": _cpus,
     "libraries": _libraries,
+    "lock": _lock,
     "variables": _variables,
     "Slurm job": _slurm_job,
     "code": _code_of_harness,
@@ -346,6 +364,7 @@ CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
     "CPU": _cpu_model,
     "driver": _gpu("driver_version"),
     "libraries": _all_libraries,
+    "lock": _lock,
     "variables": _all_variables,
     "code": _code,
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.results.installed import lock_words
 from harness.results.record import Record
 from pipeline.report.compare import NAMES, device_name
 from pipeline.report.conditions import cpu_list
@@ -39,7 +40,7 @@ def _key(record: Record) -> str:
     parts = [
         record.measurement.framework,
         device_name(record),
-        *(environment.get(name) for name in ("python", "platform", "packages", "variables", "scheduler")),
+        *(environment.get(name) for name in ("python", "platform", "packages", "lock", "variables", "scheduler")),
         gpu.get("driver_version"),
         (environment.get("cpu") or {}).get("model"),
         (environment.get("git") or {}).get("commit"),
@@ -65,6 +66,7 @@ def _group(records: Sequence[Record]) -> EnvironmentGroup:
         "CPUs of the job": _distinct(_affinity(record) for record in records),
         "system": environment.get("platform"),
         "Python": environment.get("python"),
+        "lock": lock_words(environment["lock"]) if environment.get("lock") else None,
         "scheduler": environment.get("scheduler"),
         "Slurm jobs": _distinct((record.environment.get("slurm") or {}).get("job_id") for record in records),
         "pairing": _distinct((record.environment.get("pairing") or {}).get("kind") for record in records),

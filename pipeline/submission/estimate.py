@@ -219,11 +219,13 @@ def duration_s(content: Mapping[str, Any]) -> float:
     return float(pairing.get("active_s") or lasted.total_seconds())
 
 
-def estimate_in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *, has_limit: bool) -> str:
-    """Some sentences: how many, how long, known from what, and how that fits the limit.
+def estimate_in_words(estimates: Sequence[Estimate], limits: Sequence[int | None] = (), *, requeue: bool = True) -> str:
+    """Some sentences: how many, how long, known from what, and how that fits the limits.
 
     Args:
-        has_limit: whether a scheduler ends what takes longer.
+        limits: of each, in minutes; None where the partition's is not known here. Empty where no scheduler ends what
+            takes longer.
+        requeue: whether what is cut off comes back by itself.
     """
     by_devices: dict[int, float] = defaultdict(float)
     for one in estimates:
@@ -234,8 +236,10 @@ def estimate_in_words(estimates: Sequence[Estimate], time_limit_minutes: int, *,
     ]
     how_many = _how_many(estimates)
     sentences = [f"{how_many}: about {' and '.join(times)}, one job after the other, {_known_from(estimates)}."]
-    if has_limit:
-        sentences.append(_limit_in_words(estimates, time_limit_minutes))
+    if limited := [(one, limit) for one, limit in zip(estimates, limits, strict=False) if limit]:
+        sentences.append(_limits_in_words(limited, requeue=requeue))
+    if limits and not requeue:
+        sentences.append(NO_REQUEUE)
     return " ".join(sentences)
 
 
@@ -260,19 +264,26 @@ def _known_from(estimates: Iterable[Estimate]) -> str:
     return f"from earlier records ({known} of {count} measurements) and {settings}"
 
 
-def _limit_in_words(estimates: Sequence[Estimate], time_limit_minutes: int) -> str:
-    limit = f"time_limit_minutes ({time_limit_minutes})"
-    needed = [requeues(one, time_limit_minutes) for one in estimates]
+NO_REQUEUE = (
+    "Nothing is requeued (cluster.requeue: false): at a preemption, and 90 s before its time limit, a job ends, and "
+    "what it has measured stays. The same command then submits what is missing, which goes on from there."
+)
+
+
+def _limits_in_words(limited: Sequence[tuple[Estimate, int]], *, requeue: bool) -> str:
+    limit = f"time_limit_minutes ({' and '.join(map(str, sorted({limit for _, limit in limited})))})"
+    needed = [requeues(one, limit) for one, limit in limited]
     if None in needed:
         return f"A measurement may take longer than {limit} allows: raise it."
     most = max(count or 0 for count in needed)
-    longest = in_time(max(one.seconds for one in estimates))
+    longest = in_time(max(one.seconds for one, _ in limited))
     if most == 0:
         return f"The longest job takes {longest}, within {limit}."
     over = sum(1 for count in needed if count)
     return (
         f"{over} of {len(needed)} jobs {'takes' if over == 1 else 'take'} longer than {limit}, up to {longest}: "
-        f"cut off, they are requeued, at most {most} time{'' if most == 1 else 's'}, and go on where they were."
+        f"cut off, they are {'requeued' if requeue else 'to be submitted again'}, at most {most} "
+        f"time{'' if most == 1 else 's'}, and go on where they were."
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs jobs on this machine one at a time, so that two of them never share the GPU; those of a pair in turn.
+"""Runs jobs on this machine one at a time, so that two of them never share the GPU.
 
     python -m pipeline.submission.local_queue FOLDER...
 
@@ -21,12 +21,10 @@ from types import FrameType
 
 from harness.files import write_atomically
 from harness.locks import hold, holding_processes, machine_lock
-from harness.paths import JobFolder, timestamp
-from harness.plan import JobPlan, Pair
-from pipeline.submission.pairing import Arm, arms_of
+from harness.paths import JobFolder
 from pipeline.submission.slurm import without_inherited_job
-from pipeline.submission.submit import run_arguments
-from pipeline.watching.jobs import Files, LocalEnd, read_files, results_of, results_of_local_queue, words_of
+from pipeline.submission.submit import job_arguments
+from pipeline.watching.jobs import LocalEnd, read_files, results_of, results_of_local_queue, words_of
 
 SUBMISSION_TIMEOUT_S = 30.0
 """main.py writes submission.json within milliseconds of starting the queue, or it has died."""
@@ -35,7 +33,7 @@ SUBMISSION_TIMEOUT_S = 30.0
 NOTE_AGAIN_S = 60.0
 """For how long a queue that has nothing else to do tries to note how its jobs ended, where the disk is full."""
 STOP_GRACE_S = 20.0
-"""For run.py to end its measurement and write a last heartbeat, before it is killed."""
+"""For a job to end its measurement and write a last heartbeat, before it is killed."""
 
 
 _unwritten: list[tuple[JobFolder, "LocalEnd"]] = []
@@ -56,11 +54,8 @@ def main(arguments: list[str]) -> int:
         for folder in folders:
             _wait_for_submission(folder)
         with _alone(folders):
-            for group in _groups(folders):
-                if len(group) > 1:
-                    run_in_turn(group)
-                else:
-                    run_job(group[0])
+            for folder in folders:
+                run_job(folder)
             _write_ends(NOTE_AGAIN_S)
     except Cancelled:
         _say("cancelled")
@@ -68,62 +63,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _groups(folders: Sequence[JobFolder]) -> list[list[JobFolder]]:
-    """The two jobs of a pair together, in the order of `folders`."""
-    groups: dict[Path, list[JobFolder]] = {}
-    for folder in folders:
-        submission = read_files(folder).submission
-        partner = Path(submission.partner) if submission and submission.partner else folder.root
-        groups.setdefault(min(folder.root, partner), []).append(folder)
-    return list(groups.values())
-
-
 def run_job(folder: JobFolder) -> None:
     """Run one job to its end and leave ended.json. A job that cannot even start does not stop the others."""
-    files = _files_of(folder)
-    if files is None:
-        return
-    error = "; ".join(files.problems) or None
-    if files.plan is not None and error is None:
-        error = _run(folder)
-    _end(folder, error)
-
-
-def run_in_turn(folders: Sequence[JobFolder]) -> None:
-    """Run the two jobs of a pair arm by arm. One that fails, or cannot be read, costs the other nothing."""
-    jobs: dict[str, tuple[JobPlan, JobFolder]] = {}
-    for folder in folders:
-        files = _files_of(folder)
-        if files is not None and files.plan is not None and not files.problems:
-            jobs[files.plan.framework] = (files.plan, folder)
-        elif files is not None:
-            _end(folder, "; ".join(files.problems))
-    if len(jobs) == 1:
-        [(_, folder)] = jobs.values()
-        _end(folder, _run(folder))  # as a job of its own, which its records then say
-    if len(jobs) < 2:
-        return
-    plans = tuple(plan for plan, _ in jobs.values())
-    pair = timestamp()
-    errors: dict[str, list[str]] = {framework: [] for framework in jobs}
-    for arm in arms_of(Pair(cell=plans[0].cell, jobs=plans)):
-        partner = jobs[arm.partner][1] if arm.partner else None
-        error = _run(jobs[arm.framework][1], arm, pair, partner)
-        for framework in arm.frameworks:
-            plan, folder = jobs[framework]
-            if error is not None and error not in errors[framework]:
-                errors[framework].append(error)
-            if arm.share == plan.protocol.replicates - 1:
-                _end(folder, "; ".join(errors[framework]) or None)
-
-
-def _files_of(folder: JobFolder) -> Files | None:
-    """None for a job that is not to run."""
     files = read_files(folder)
     if files.is_cancelled or files.submission is None:
         _say(f"{folder.name}: left out, {'cancelled' if files.is_cancelled else 'never submitted'}")
-        return None
-    return files
+        return
+    _end(folder, "; ".join(files.problems) or _run(folder))
 
 
 def _end(folder: JobFolder, error: str | None) -> None:
@@ -146,19 +92,14 @@ def _write_ends(patience_s: float = 0.0) -> None:
         time.sleep(1.0)
 
 
-def _run(
-    folder: JobFolder, arm: Arm | None = None, pair: str | None = None, partner: JobFolder | None = None
-) -> str | None:
-    """Why the job, or the arm of it, failed, or None."""
-    place = folder.arm(arm.share) if arm else folder.root
-    _say(f"{folder.name}: starts{f', {arm.label}' if arm else ''}")
-    arguments = run_arguments(folder, results_of(folder), arm, pair, partner=partner)
-    command = ["bash", str(folder.script), *arguments]
-    log = place / f"{os.getpid()}_0_log.err"
+def _run(folder: JobFolder) -> str | None:
+    """Why the job failed, or None."""
+    _say(f"{folder.name}: starts")
+    command = ["bash", str(folder.script), *job_arguments(folder, results_of(folder))]
+    log = folder.root / f"{os.getpid()}_0_log.err"
     try:
-        place.mkdir(exist_ok=True)
         with log.with_suffix(".out").open("w") as output, log.open("w") as errors:
-            # A session of its own, so that one killpg takes what the script starts before it becomes run.py.
+            # A session of its own, so that one killpg takes what the script starts before it becomes the job.
             job = subprocess.Popen(
                 [*without_inherited_job(), *command],
                 stdin=subprocess.DEVNULL,
@@ -185,7 +126,7 @@ def _explain(status: int) -> str:
 
 
 def _stop(job: "subprocess.Popen[bytes]") -> None:
-    """Ask run.py to end its measurement, and kill it if that does not help; its ranks end with it."""
+    """Ask the job to end its measurement, and kill it if that does not help; its ranks end with it."""
     job.terminate()
     try:
         job.wait(STOP_GRACE_S)

@@ -3,19 +3,20 @@
 import os
 import re
 import shlex
+import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ProjectError
-from harness.experiments.model import Config
+from harness.experiments.model import NO_GRES, UNTYPED, AskedOfSlurm, Config
 from harness.paths import REPOSITORY, script_in_folder, script_path
-from harness.plan import Cell, JobPlan, Pair
-from pipeline.submission.pairing import arms_of, is_interleaved
+from harness.plan import Cell, Pair
 
 if TYPE_CHECKING:
     import jinja2
@@ -29,7 +30,7 @@ SLOW_FILE_S = 1e-3
 
 
 def render_script(
-    plan: JobPlan,
+    pair: Pair,
     config: Config,
     *,
     config_path: Path,
@@ -42,72 +43,64 @@ def render_script(
     Raises:
         ProjectError: a template is missing, is not valid, or uses a variable that it is not given.
     """
-    variables = script_variables(plan, config, config_path=config_path, results=results, repository=repository)
-    return _render(templates, f"{plan.framework}.sh.j2", variables)
-
-
-def render_pair_script(
-    pair: Pair,
-    config: Config,
-    *,
-    results: Path,
-    repository: Path = REPOSITORY,
-    templates: Path = REPOSITORY / "templates",
-) -> str:
-    """The script that runs both scripts of a pair in turn. Raises ProjectError as render_script."""
-    arms = [f"{arm.framework}:{arm.name}" for arm in arms_of(pair)]
-    variables = header_variables(pair.name, pair.cell, config, results=results) | {
-        "scripts": {
-            plan.framework: f"{folder_of_scripts(repository)}/{script_in_folder(plan.name)}" for plan in pair.jobs
-        },
-        "arms": arms,
-        "has_screening": any(arm.endswith(":screening") for arm in arms),
-        "has_headline_first": ":first-" in arms[0],
-        "is_interleaved": is_interleaved(pair),
-    }
-    return _render(templates, "pair.sh.j2", variables)
+    variables = script_variables(pair, config, config_path=config_path, results=results, repository=repository)
+    return _render(templates, f"{'pair' if len(pair.jobs) > 1 else pair.frameworks[0]}.sh.j2", variables)
 
 
 def script_variables(
-    plan: JobPlan, config: Config, *, config_path: Path, results: Path, repository: Path
+    pair: Pair, config: Config, *, config_path: Path, results: Path, repository: Path
 ) -> dict[str, Any]:
-    """All that a framework's template may use."""
-    framework = config.cluster.frameworks[plan.framework]
-    return {"framework": plan.framework, **header_variables(plan.name, plan.cell, config, results=results)} | {
+    """All that a template may use."""
+    run_alone = [f"{pair.frameworks[0]}_runner/run.py"]
+    arguments = run_arguments(
+        pair, config_path=config_path, results=results, repository=repository, cluster=config.profile
+    )
+    return {**header_variables(pair.name, pair.cell, config, results=results)} | {
         "repository": str(repository),
-        "setup": framework.setup,
-        "python": framework.python,
-        "arguments": run_arguments(plan, config_path=config_path, results=results, repository=repository),
-        "is_calibration": plan.cell.is_calibration,
+        "python": sys.executable or "python3",
+        "program": ["-m", "harness.job"] if len(pair.jobs) > 1 else run_alone,
+        "arguments": arguments,
+        "is_calibration": pair.cell.is_calibration,
     }
 
 
+ONE_VALUE = tuple(key for key, field in AskedOfSlurm.model_fields.items() if field.default is None)
+"""What a kind of GPU has in place of the cluster's; its lists are added."""
+
+
 def header_variables(name: str, cell: Cell, config: Config, *, results: Path) -> dict[str, Any]:
-    """What one task per device of this cell asks of Slurm. `name`: of the plan or pair."""
+    """All that a cell asks of Slurm, for one task per device. `name`: of the plan or pair."""
     cluster, gpu = config.cluster, config.gpus[cell.gpu]
     tasks_per_node = cell.devices // cell.nodes
-    gres_type = "" if cell.gpu == "any" and gpu.gres is None else f"{gpu.gres or cell.gpu}:"
+    kind = gpu.gres_type(cell.gpu)
+    gres = f"gpu:{tasks_per_node}" if kind == UNTYPED else f"gpu:{kind}:{tasks_per_node}"
     return {
         "job_name": job_name(name),
-        "partition": gpu.partition or cluster.partition,
-        "account": cluster.account,
-        "constraint": gpu.constraint,
+        **{key: getattr(cluster if getattr(gpu, key) is None else gpu, key) for key in ONE_VALUE},
         "nodes": cell.nodes,
         "tasks_per_node": tasks_per_node,
-        "cpus_per_task": cluster.cpus_per_task,
-        "gres": None if cell.is_for_cpu else f"gpu:{gres_type}{tasks_per_node}",
-        "memory_gb": cluster.memory_gb,
-        "time_limit_minutes": cluster.time_limit_minutes,
+        "gres": None if cell.is_for_cpu or kind == NO_GRES else gres,
         "sbatch_options": cluster.sbatch_options + gpu.sbatch_options,
+        "cluster_setup": cluster.setup + gpu.setup,
+        "requeue": cluster.requeue,
+        "site_file": config.site_file if config.profile else None,
         # `%` is Slurm's own; `%x` and `%j` are the name and number of the job.
         "output": str(by_hand_logs(results)).replace("%", "%%") + "/%x-%j.out",
     }
 
 
-def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository: Path) -> list[str]:
-    """The flags of run.py; a flag that would only say the default is left out."""
+def time_limits(cells: Iterable[Cell], config: Config) -> list[int | None]:
+    """In minutes; None is the partition's own."""
+    return [header_variables("", cell, config, results=Path())["time_limit_minutes"] for cell in cells]
+
+
+def run_arguments(
+    pair: Pair, *, config_path: Path, results: Path, repository: Path, cluster: str | None = None
+) -> list[str]:
+    """By hand; a flag that would only say the default is left out. `cluster`: whose profile it is."""
+    plan = pair.jobs[0]
     if plan.cell.is_calibration:
-        arguments = ["--plan", str(plan_path(plan, repository))]
+        arguments = ["--plan", str(plan_path(pair, repository))]
     else:
         arguments = ["--benchmark", plan.cell.benchmark, "--use_case", str(plan.cell.use_case)]
         if plan.cell.gpu != "any":
@@ -118,11 +111,20 @@ def run_arguments(plan: JobPlan, *, config_path: Path, results: Path, repository
             arguments += ["--quick"]
         if plan.force:
             arguments += ["--force"]
-        arguments += plan.flags
+        arguments += _flags(pair)
         if plan.full:
             arguments += ["--full"]
+        if pair.is_interleaved:
+            arguments += ["--interleaved"]
         arguments += _unless_default("--config", config_path, repository, "experiments.yaml")
+        arguments += ["--cluster", cluster] if cluster else []
     return arguments + _unless_default("--results", results, repository, "results")
+
+
+def _flags(pair: Pair) -> Iterator[str]:
+    """Those of both plans, each with its value: where the frameworks' modes differ, each finds its own among them."""
+    flags = (flag for plan in pair.jobs for flag in zip(plan.flags[::2], plan.flags[1::2], strict=True))
+    return chain.from_iterable(dict.fromkeys(flags))
 
 
 @cache  # the same for thousands of scripts, as the two below
@@ -135,9 +137,9 @@ def folder_of_scripts(repository: Path) -> Path:
     return repository / "slurm_scripts"
 
 
-def plan_path(plan: JobPlan, repository: Path) -> Path:
-    """Beside the script of a calibration: its plan, as flags of run.py cannot say it."""
-    return script_path(plan.name, folder_of_scripts(repository)).with_suffix(".json")
+def plan_path(pair: Pair, repository: Path) -> Path:
+    """Beside the script of a calibration: its plan, as flags cannot say it."""
+    return script_path(pair.name, folder_of_scripts(repository)).with_suffix(".json")
 
 
 def job_name(name: str) -> str:
@@ -170,20 +172,12 @@ def write_scripts(
     texts: dict[str, str] = {}
     plans: dict[str, str] = {}
     for pair in pairs:
-        for plan in pair.jobs:
-            if plan.cell.is_calibration:
-                plans[str(plan_path(plan, repository))] = plan.model_dump_json(indent=1)
-            texts[plan.name] = render_script(
-                plan,
-                config,
-                config_path=config_path,
-                results=results,
-                repository=repository,
-                templates=templates,
-            )
-        if len(pair.jobs) > 1:
-            texts[pair.name] = render_pair_script(
-                pair, config, results=results, repository=repository, templates=templates
+        alone = [pair.model_copy(update={"jobs": (plan,), "is_interleaved": False}) for plan in pair.jobs]
+        for one in alone if len(pair.jobs) == 1 else [*alone, pair]:
+            if one.cell.is_calibration:
+                plans[str(plan_path(one, repository))] = one.model_dump_json(indent=1)
+            texts[one.name] = render_script(
+                one, config, config_path=config_path, results=results, repository=repository, templates=templates
             )
     folder = folder_of_scripts(repository)
     scripts = {name: script_path(name, folder) for name in texts}

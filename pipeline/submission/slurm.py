@@ -2,8 +2,7 @@
 
 submitit would write its own batch script. Here the rendered script of slurm_scripts/ is what Slurm gets, so that its
 #SBATCH header stays the only place where resources are written. With the arguments `slurm FOLDER` the script becomes
-submitit's worker, which reads the pickled RunScript from FOLDER and calls it: the worker is the job. The script of a
-pair takes a folder for each framework and runs such a worker for each of its arms, one after the other.
+submitit's worker, which reads the pickled RunJob from FOLDER and calls it: the worker is the job.
 
 The overridden methods are submitit's interface for plugins (abstract methods of PicklingExecutor), but they
 carry an underscore. pyproject.toml therefore pins submitit to 1.5, and test_submit.py checks that
@@ -11,13 +10,12 @@ they are still there.
 """
 
 import os
-import runpy
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from submitit.core.utils import DelayedSubmission, JobPaths
+from submitit.core.utils import DelayedSubmission
 from submitit.slurm.slurm import SlurmExecutor
 
 MAX_TIMEOUTS = 5
@@ -25,53 +23,42 @@ MAX_TIMEOUTS = 5
 job of at most ten minutes as a timeout, so this is more than a long job needs."""
 
 
-class RunScript:
-    """What a job runs: a framework's run.py, in the process of submitit's worker. It is pickled into the job's folder,
-    so it holds nothing but its arguments."""
+class RunJob:
+    """The job, in the process of submitit's worker. It is pickled into the job's folder, so it holds nothing but its
+    arguments."""
 
-    def __init__(self, script: str, arguments: Sequence[str], *, stop_marker: Path | None = None) -> None:
-        """`script`: from the repository's root. `stop_marker`: made when the job is to stop and come back, so that a
-        pair starts no further arm."""
-        self.script = script
+    def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = tuple(arguments)
-        self.stop_marker = stop_marker
 
     def __call__(self) -> None:
-        """Exits with the script's status, unless that is 0."""
+        """Exits with the job's status, unless that is 0."""
+        from harness.job.main import main
+
         # By SIGTERM Slurm says that it will kill the job. One that ended by itself before that would not be requeued.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.argv = [self.script, *self.arguments]
-        try:
-            runpy.run_path(self.script, run_name="__main__")
-        except SystemExit as end:
-            if end.code:
-                raise
+        if status := main(arguments=list(self.arguments)):
+            sys.exit(status)
 
     def checkpoint(self) -> DelayedSubmission:
-        """submitit calls this in its signal handler, shortly before the time limit or on preemption, and
-        requeues."""
-        if self.stop_marker is not None:
-            self.stop_marker.touch()
+        """submitit calls this in its signal handler, shortly before the time limit or on preemption, and requeues."""
         return DelayedSubmission(self)
 
 
-def sbatch_command(script: Path, *folders: Path, after: str | None = None) -> list[str]:
-    """The exact command that submits `script` with `folders`: the job's, or of a pair one for each framework.
+def sbatch_command(script: Path, folder: Path, after: str | None = None) -> list[str]:
+    """The exact command that submits `script` with the job's folder.
 
     Options here beat the script's header. `after`: the id of a job whose end, of whatever kind, this one
     waits for.
     """
-    logs = str(folders[0]).replace("%", "%%")  # sbatch fills in patterns such as %j
-    # The arms of a pair have logs of their own; what is left tells which arm ran when.
-    names = ("_0_log.out", "_0_log.err") if len(folders) == 1 else ("_pair.out", "_pair.err")
+    logs = str(folder).replace("%", "%%")  # sbatch fills in patterns such as %j
     return [
         "sbatch",
-        f"--output={logs}/%j{names[0]}",
-        f"--error={logs}/%j{names[1]}",
+        f"--output={logs}/%j_0_log.out",
+        f"--error={logs}/%j_0_log.err",
         *([f"--dependency=afterany:{after}"] if after else []),
         str(script),
         "slurm",
-        *map(str, folders),
+        str(folder),
     ]
 
 
@@ -121,25 +108,3 @@ class ScriptSlurm(SlurmExecutor):
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         return [*without_inherited_job(), *sbatch_command(self.script, self.folder, after=self.after)]
-
-
-class PairSlurm(ScriptSlurm):
-    """Submits the script of a pair as one job, in which a worker runs each arm."""
-
-    def __init__(self, folders: Sequence[Path], script: Path, *, after: str | None = None) -> None:
-        """`folders`: one for each framework, in the order in which the script takes them."""
-        super().__init__(folders[0], script, after=after)
-        self.folders = tuple(folders)
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return [*without_inherited_job(), *sbatch_command(self.script, *self.folders, after=self.after)]
-
-    def submit_arms(self, arms: Mapping[Path, RunScript], *, time_limit_minutes: int) -> str:
-        """Returns the job's id. `arms`: what each runs, by its folder. The pickles carry the id in their names, so they
-        come after it; a worker waits for its own."""
-        job = self._submit_command("")
-        for folder, run in arms.items():
-            delayed = DelayedSubmission(run)
-            delayed.set_timeout(time_limit_minutes, MAX_TIMEOUTS)
-            delayed.dump(JobPaths(folder, job_id=job.job_id).submitted_pickle)
-        return str(job.job_id)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from harness.experiments.model import Config
 from harness.files import write_atomically
 from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import JobPlan, Pair, Pairing
+from harness.plan import JobPlan, Pair
 from harness.plan_file import write_plan
 from harness.results.environment import code_digests
 from harness.results.parity_file import ParityFiles
@@ -32,7 +32,7 @@ from harness.results.record import find_settled
 from harness.results.screening import needed
 from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.submission.estimate import estimate_in_words, estimates_of
-from pipeline.submission.pairing import Arm, arms_of
+from pipeline.submission.render import time_limits
 from pipeline.watching import slurm_states
 from pipeline.watching.jobs import LOCAL_QUEUE, JobState, Submission, is_local_queue, job_states, slurm_arguments
 from pipeline.watching.slurm_states import SlurmSilentError
@@ -48,6 +48,8 @@ SAME_REFUSALS_BEFORE_GIVING_UP = 3
 """When sbatch refuses the first jobs in the same words, it would refuse the others too (a wrong account,
 say)."""
 
+NO_LIMIT_MINUTES = 527_040
+"""For submitit, where only the partition knows: every stop then counts as a preemption, which goes on again."""
 FILLED_IN = re.compile("%[jtAa]|[\x00-\x1f]")
 """What submitit or sbatch would make something else of, in the name of a folder."""
 
@@ -67,18 +69,12 @@ def choose_executor(wanted: Literal["auto", "slurm", "local"]) -> Executor:
 
 
 def submit(
-    pairs: list[Pair],
-    config: Config,
-    scripts: dict[str, Path],
-    *,
-    pairing: Pairing,
-    executor: Executor,
-    results: Results,
+    pairs: list[Pair], config: Config, scripts: dict[str, Path], *, executor: Executor, results: Results
 ) -> list[JobFolder]:
-    """Submit every job of these pairs that is needed. Prints one line for each.
+    """Submit every job that is needed. Prints one line for each.
 
-    Unless the pairing is `separate`, two jobs of a cell that are both needed share an allocation. Where one framework
-    is measured, queued or running already, or not asked for, the other gets a job of its own, and its records say so.
+    Of a job of both frameworks only what is needed: where one is measured, queued or running already, the other one's
+    records say that it was measured alone.
 
     Returns:
         The jobs to follow: the new ones, and those that were queued or running already.
@@ -92,7 +88,7 @@ def submit(
             f"choose a folder without these in its name"
         )
     with _alone(results):
-        return _submit(pairs, config, scripts, pairing=pairing, executor=executor, results=results)
+        return _submit(pairs, config, scripts, executor=executor, results=results)
 
 
 @contextmanager
@@ -112,13 +108,7 @@ def _alone(results: Results) -> Iterator[None]:
 
 
 def _submit(
-    pairs: list[Pair],
-    config: Config,
-    scripts: dict[str, Path],
-    *,
-    pairing: Pairing,
-    executor: Executor,
-    results: Results,
+    pairs: list[Pair], config: Config, scripts: dict[str, Path], *, executor: Executor, results: Results
 ) -> list[JobFolder]:
     """The states are read, and the jobs handed over, under one lock."""
     active = [state for state in job_states(results) if state.is_active]
@@ -127,17 +117,19 @@ def _submit(
     for pair in pairs:
         plans: list[JobPlan] = []
         for plan in pair.jobs:
-            if twin := find_twin(plan, active):
-                print(f"{plan.name}: {twin.state} already, {_who(twin)}")
-                following.append(twin.folder)
+            if job := job_that_measures(plan, active):
+                print(f"{plan.name}: {job.state} already, {_who(job)}")
+                following += [job.folder] if job.folder not in following else []
             elif not plan.force and is_measured(plan, results, executor):
                 print(f"{plan.name}: every measurement has a record (measure again with --force)")
             else:
                 plans.append(plan)
-        needed += split(pair.model_copy(update={"jobs": tuple(plans)}), pairing)
+        if plans:
+            is_interleaved = pair.is_interleaved and len(plans) == 2
+            needed.append(pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved}))
     if needed:
-        estimates, limit = estimates_of(needed, results, executor), config.cluster.time_limit_minutes
-        print(estimate_in_words(estimates, limit, has_limit=executor == "slurm"))
+        limits = time_limits((part.cell for part in needed), config) if executor == "slurm" else []
+        print(estimate_in_words(estimates_of(needed, results, executor), limits, requeue=config.cluster.requeue))
     if executor == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
@@ -146,27 +138,15 @@ def _submit(
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
         earlier = [submission.job_id for submission in submissions if submission.executor == "slurm"]
-        return following + _submit_to_slurm(needed, config, scripts, results, list(dict.fromkeys(earlier)))
+        return following + _submit_to_slurm(needed, config, scripts, results, earlier)
     return following + _submit_to_local_queue(needed, scripts, results)
 
 
-def _who(twin: JobState) -> str:
-    if twin.job_id is not None:
-        return f"as job {twin.job_id}"
-    beat = twin.heartbeat
+def _who(job: JobState) -> str:
+    if job.job_id is not None:
+        return f"as job {job.job_id}"
+    beat = job.heartbeat
     return f"started by hand{f' as process {beat.pid} on {beat.node}' if beat else ''}"
-
-
-def split(pair: Pair, pairing: Pairing) -> list[Pair]:
-    """The parts of a pair that are submitted each by itself: a part of two jobs runs them in turn."""
-    if pairing != "separate" and len(pair.jobs) == 2:
-        return [pair]
-    return [pair.model_copy(update={"jobs": (plan,)}) for plan in pair.jobs]
-
-
-def script_name(part: Pair) -> str:
-    """The key of its script in what write_scripts returns."""
-    return part.name if len(part.jobs) > 1 else part.jobs[0].name
 
 
 def is_measured(plan: JobPlan, results: Results, executor: Executor) -> bool:
@@ -179,57 +159,24 @@ def is_measured(plan: JobPlan, results: Results, executor: Executor) -> bool:
     return True
 
 
-def find_twin(plan: JobPlan, active: Sequence[JobState]) -> JobState | None:
+def job_that_measures(plan: JobPlan, active: Collection[JobState]) -> JobState | None:
     """The active job that makes the same measurements, or None."""
     ids = {each.id for each in plan.measurements()}
     for state in active:
-        other = state.plan
-        if (
-            other
-            and (other.framework, other.cell) == (plan.framework, plan.cell)
-            and {each.id for each in other.measurements()} == ids
-        ):
-            return state
+        for other in state.plans:
+            is_same_work = (other.framework, other.cell) == (plan.framework, plan.cell)
+            if is_same_work and {each.id for each in other.measurements()} == ids:
+                return state
     return None
 
 
-def run_script(plan: JobPlan) -> str:
-    """From the repository's root."""
-    return f"{plan.framework}_runner/run.py"
+def job_arguments(folder: JobFolder, results: Results) -> list[str]:
+    """Of the job whose frozen plan is in the folder."""
+    return ["--results", str(results.root.absolute()), "--job-folder", str(folder.root.absolute())]
 
 
-def run_arguments(
-    folder: JobFolder,
-    results: Results,
-    arm: Arm | None = None,
-    pair: str | None = None,
-    *,
-    partner: JobFolder | None = None,
-) -> list[str]:
-    """run.py's arguments for the job whose frozen plan is in the folder.
-
-    Args:
-        arm: of a job that runs in turn with the other framework's.
-        pair: names that run of both, where it is no Slurm job.
-        partner: the other framework's, where the arm is of both.
-    """
-    return [
-        *("--results", str(results.root.absolute())),
-        *("--job-folder", str(folder.root.absolute())),
-        *(("--replicate", str(arm.share), "--position", str(arm.position)) if arm else ()),
-        *(("--pair", pair) if pair else ()),
-        *(("--interleaved", str(partner.root.absolute())) if partner else ()),
-    ]
-
-
-def _new_folder(plan: JobPlan, results: Results) -> JobFolder:
-    return Results(root=results.root.absolute()).new_job_folder(plan)
-
-
-def _freeze(part: Pair, folders: Sequence[JobFolder]) -> None:
-    """Each plan in its folder, where no later edit of experiments.yaml changes it."""
-    for plan, folder in zip(part.jobs, folders, strict=True):
-        write_plan(plan, folder)
+def _new_folder(pair: Pair, results: Results) -> JobFolder:
+    return Results(root=results.root.absolute()).new_job_folder(pair)
 
 
 class _TakenBackError(SubmissionError):
@@ -237,7 +184,7 @@ class _TakenBackError(SubmissionError):
 
 
 @contextmanager
-def _undone(folders: Sequence[JobFolder]) -> Iterator[None]:
+def _undone(folder: JobFolder) -> Iterator[None]:
     """Whatever ends a submission before it is noted, a refusal, a full disk or Ctrl-C, leaves no folder, and no job of
     Slurm that nobody knows."""
     try:
@@ -245,9 +192,8 @@ def _undone(folders: Sequence[JobFolder]) -> Iterator[None]:
     except BaseException as error:
         with _uninterrupted():
             is_refused = isinstance(error, SubmissionError) and not PERHAPS_HEARD.search(str(error))
-            note = None if is_refused else _take_back(folders)
-            for folder in folders:
-                shutil.rmtree(folder.root, ignore_errors=True)
+            note = None if is_refused else _take_back(folder)
+            shutil.rmtree(folder.root, ignore_errors=True)
         if note is not None and isinstance(error, OSError):
             raise _TakenBackError(f"{_in_words(error)}; {note}") from error
         if note is not None and isinstance(error, SubmissionError):
@@ -257,9 +203,9 @@ def _undone(folders: Sequence[JobFolder]) -> Iterator[None]:
         raise
 
 
-def _take_back(folders: Sequence[JobFolder]) -> str | None:
-    """Cancel the job of these folders, if Slurm has taken it. Returns what became of it; None where there is none."""
-    arguments = slurm_arguments(["slurm", *(str(folder.root) for folder in folders)])
+def _take_back(folder: JobFolder) -> str | None:
+    """Cancel the job of this folder, if Slurm has taken it. Returns what became of it; None where there is none."""
+    arguments = slurm_arguments(["slurm", str(folder.root)])
     try:
         job_ids = slurm_states.find_jobs(arguments)
         if not job_ids:
@@ -304,6 +250,7 @@ def _out_of_room(name: str, error: Exception, submitted: Mapping[str, str]) -> S
 class _Refusals:
     """What sbatch said no to, and when to stop asking."""
 
+    site_file: str
     words: dict[str, str] = field(default_factory=dict)
     untried: list[str] = field(default_factory=list)
 
@@ -332,12 +279,12 @@ class _Refusals:
         if self.is_silence:
             lines.append("Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.")
         else:
-            lines.append("Correct `cluster` or `gpus` in experiments.yaml and run the same command again.")
+            lines.append(f"Correct `cluster` or `gpus` in {self.site_file} and run the same command again.")
         return SubmissionError("\n".join(lines))
 
 
 def _submit_to_slurm(
-    parts: Sequence[Pair],
+    pairs: Sequence[Pair],
     config: Config,
     scripts: dict[str, Path],
     results: Results,
@@ -346,31 +293,27 @@ def _submit_to_slurm(
     """`earlier`: this project's jobs that are not over, oldest first; `max_parallel_jobs` counts them."""
     following: list[JobFolder] = []
     submitted: dict[str, str] = {}
-    refusals = _Refusals()
-    for part in parts:
-        name = script_name(part)
+    refusals = _Refusals(site_file=config.site_file)
+    for pair in pairs:
         if refusals.is_silence or (refusals.all_the_same and not submitted):
-            refusals.untried.append(name)
+            refusals.untried.append(pair.name)
             continue
         after = _lane([*earlier, *submitted.values()], config.cluster.max_parallel_jobs)
-        folders = [_new_folder(plan, results) for plan in part.jobs]
+        folder = _new_folder(pair, results)
         try:
-            with _undone(folders):
-                _freeze(part, folders)
-                submissions = _sbatch(part, folders, scripts, config, results, after)
-                for folder, submission in zip(folders, submissions, strict=True):
-                    write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
+            with _undone(folder):
+                write_plan(pair, folder)
+                submission = _sbatch(folder, scripts[pair.name], config, results, after)
+                write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
         except (OSError, RecordError, _TakenBackError) as error:
-            raise _out_of_room(name, error, submitted) from error
+            raise _out_of_room(pair.name, error, submitted) from error
         except SubmissionError as error:
-            refusals.words[name] = str(error)
+            refusals.words[pair.name] = str(error)
             continue
-        for plan, folder, submission in zip(part.jobs, folders, submissions, strict=True):
-            log = folder.root / f"{submission.job_id}_0_log.out"
-            where = f"in turn with the other framework, logs in {folder.root}" if submission.partner else f"log {log}"
-            print(f"{plan.name}: submitted as job {submission.job_id}, {where}")
-        submitted[name] = submissions[0].job_id
-        following += folders
+        log = folder.root / f"{submission.job_id}_0_log.out"
+        print(f"{pair.name}: submitted as job {submission.job_id}, log {log}")
+        submitted[pair.name] = submission.job_id
+        following.append(folder)
     if refusals.words:
         raise refusals.error(submitted)
     return following
@@ -383,123 +326,60 @@ def _lane(job_ids: list[str], max_parallel_jobs: int | None) -> str | None:
     return job_ids[-max_parallel_jobs]
 
 
-def _sbatch(
-    part: Pair,
-    folders: Sequence[JobFolder],
-    scripts: dict[str, Path],
-    config: Config,
-    results: Results,
-    after: str | None,
-) -> list[Submission]:
-    """One job for all of `part`. Raises SubmissionError with sbatch's own words."""
+def _sbatch(folder: JobFolder, script: Path, config: Config, results: Results, after: str | None) -> Submission:
+    """Raises SubmissionError with sbatch's own words."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    from pipeline.submission.slurm import sbatch_command
+    from pipeline.submission.slurm import RunJob, ScriptSlurm, sbatch_command
 
-    script = scripts[script_name(part)].absolute()
-    submit_part = _submit_pair if len(part.jobs) > 1 else _submit_single
+    executor = ScriptSlurm(folder.root, script, after=after)
+    executor.update_parameters(time=config.cluster.time_limit_minutes)  # all else is in the script's header
     try:
         # submitit prints what sbatch complains about; it is said once, with all the refusals, at the end.
         with contextlib.redirect_stderr(io.StringIO()):
-            job_id = submit_part(part, folders, scripts, config, results, after)
+            job = executor.submit(RunJob(job_arguments(folder, results)))
     except (FailedJobError, FailedSubmissionError) as error:
         raise SubmissionError(str(error).strip() or "sbatch failed without a word") from error
-    command = sbatch_command(script.resolve(), *(folder.root for folder in folders), after=after)
-    return [
-        Submission(
-            executor="slurm",
-            job_id=job_id,
-            script=str(script),
-            command=tuple(command),
-            node=socket.gethostname(),
-            submitted_at_unix_s=time.time(),
-            partner=_partner(folder, folders),
-        )
-        for folder in folders
-    ]
+    return Submission(
+        executor="slurm",
+        job_id=str(job.job_id),
+        script=str(script.absolute()),
+        command=tuple(sbatch_command(script.resolve(), folder.root, after=after)),
+        node=socket.gethostname(),
+        submitted_at_unix_s=time.time(),
+    )
 
 
-def _partner(folder: JobFolder, folders: Sequence[JobFolder]) -> str | None:
-    """The folder of the other framework's job in the same allocation."""
-    return next((str(other.root) for other in folders if other is not folder), None)
-
-
-def _submit_single(
-    part: Pair,
-    folders: Sequence[JobFolder],
-    scripts: dict[str, Path],
-    config: Config,
-    results: Results,
-    after: str | None,
-) -> str:
-    from pipeline.submission.slurm import RunScript, ScriptSlurm
-
-    [plan], [folder] = part.jobs, folders
-    executor = ScriptSlurm(folder.root, scripts[plan.name], after=after)
-    executor.update_parameters(time=config.cluster.time_limit_minutes)  # all else is in the script's header
-    return str(executor.submit(RunScript(run_script(plan), run_arguments(folder, results))).job_id)
-
-
-def _submit_pair(
-    part: Pair,
-    folders: Sequence[JobFolder],
-    scripts: dict[str, Path],
-    config: Config,
-    results: Results,
-    after: str | None,
-) -> str:
-    from pipeline.submission.slurm import PairSlurm, RunScript
-
-    sides = {plan.framework: (plan, folder) for plan, folder in zip(part.jobs, folders, strict=True)}
-    for plan, folder in sides.values():
-        # sbatch keeps a copy of the pair's script only; those that it calls are frozen here.
-        shutil.copyfile(scripts[plan.name], folder.script)
-    runs = {}
-    for arm in arms_of(part):
-        plan, folder = sides[arm.framework]
-        arm_folder = folder.arm(arm.share)
-        arm_folder.mkdir()
-        partner = sides[arm.partner][1] if arm.partner else None
-        arguments = run_arguments(folder, results, arm, partner=partner)
-        runs[arm_folder] = RunScript(run_script(plan), arguments, stop_marker=arm_folder / "stopped")
-    executor = PairSlurm([folder.root for folder in folders], scripts[part.name], after=after)
-    return executor.submit_arms(runs, time_limit_minutes=config.cluster.time_limit_minutes)
-
-
-def _submit_to_local_queue(parts: Sequence[Pair], scripts: dict[str, Path], results: Results) -> list[JobFolder]:
-    """Start one process of its own session that runs the jobs one after the other, or two in turn, and leave."""
-    if not parts:
+def _submit_to_local_queue(pairs: Sequence[Pair], scripts: dict[str, Path], results: Results) -> list[JobFolder]:
+    """Start one process of its own session that runs the jobs one after the other, and leave."""
+    if not pairs:
         return []
-    frozen = [(part, [_new_folder(plan, results) for plan in part.jobs]) for part in parts]
-    everything = [folder for _, folders in frozen for folder in folders]
+    frozen = {_new_folder(pair, results): pair for pair in pairs}
+    folders = list(frozen)
     try:
-        with _ended_unless_noted(everything) as started:
-            for part, folders in frozen:
-                _freeze(part, folders)
-                for plan, folder in zip(part.jobs, folders, strict=True):
-                    shutil.copyfile(scripts[plan.name], folder.script)
-            queue, command = _start_queue(everything, results)
+        with _ended_unless_noted(folders) as started:
+            for folder, pair in frozen.items():
+                write_plan(pair, folder)
+                shutil.copyfile(scripts[pair.name], folder.script)
+            queue, command = _start_queue(folders, results)
             started.append(queue)
             # The queue starts a job only when its submission.json is there.
-            for part, folders in frozen:
-                for plan, folder in zip(part.jobs, folders, strict=True):
-                    submission = Submission(
-                        executor="local",
-                        job_id=str(queue.pid),
-                        script=str(scripts[plan.name].absolute()),
-                        command=tuple(command),
-                        node=socket.gethostname(),
-                        submitted_at_unix_s=time.time(),
-                        partner=_partner(folder, folders),
-                    )
-                    write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
+            for folder, pair in frozen.items():
+                submission = Submission(
+                    executor="local",
+                    job_id=str(queue.pid),
+                    script=str(scripts[pair.name].absolute()),
+                    command=tuple(command),
+                    node=socket.gethostname(),
+                    submitted_at_unix_s=time.time(),
+                )
+                write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
     except (OSError, RecordError) as error:
         raise _out_of_room("the local queue", error, {}) from error
     _QUEUES.append(queue)
-    for part, folders in frozen:
-        for plan, folder in zip(part.jobs, folders, strict=True):
-            print(f"{plan.name}: in the local queue (process {queue.pid}), logs in {folder.root}")
-    return everything
+    for folder, pair in frozen.items():
+        print(f"{pair.name}: in the local queue (process {queue.pid}), logs in {folder.root}")
+    return folders
 
 
 def _start_queue(folders: Sequence[JobFolder], results: Results) -> "tuple[subprocess.Popen[bytes], list[str]]":

@@ -14,7 +14,7 @@ from pipeline.watching.jobs import JobState, find_run, is_local_queue, job_state
 from pipeline.watching.slurm_states import SlurmSilentError
 
 LOCAL_PATIENCE_S = 40.0
-"""A local queue gives run.py 20 s to end its measurement."""
+"""A local queue gives a job 20 s to end its measurement."""
 SIGNAL_TIMEOUT_S = 15.0
 """scancel tries for minutes to signal a job whose node does not answer."""
 SCANCEL_TIMEOUT_S = 60.0
@@ -117,7 +117,7 @@ def _end_queue(state: JobState) -> bool:
 
 
 def _end_run(state: JobState) -> bool:
-    """True when the job's run.py is gone."""
+    """True when the job is gone."""
     pid = find_run(state)
     if pid is None:
         return True

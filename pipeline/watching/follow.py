@@ -32,7 +32,7 @@ def follow(folders: list[JobFolder], results: Results) -> int:
         return 0
     reader = JobReader(results)
     began = reader.read(folders)
-    ratios = RatiosSoFar([state.plan for state in began if state.plan], results)
+    ratios = RatiosSoFar([plan for state in began for plan in state.plans], results)
     follow_jobs = _follow_live if sys.stdout.isatty() else _follow_in_lines
     try:
         states = follow_jobs(reader, folders, ratios)

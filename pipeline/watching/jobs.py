@@ -1,6 +1,6 @@
 """What became of each job: the records first, then the heartbeat, then Slurm.
 
-A folder under results/jobs/ is a job. main.py makes one and leaves submission.json in it; run.py started by
+A folder under results/jobs/ is a job. main.py makes one and leaves submission.json in it; one that is started by
 hand makes its own, without. Both hold plan.json and, from the first beat on, heartbeat.json.
 """
 
@@ -21,7 +21,7 @@ from harness.errors import RecordError
 from harness.files import in_words, read_json
 from harness.job.progress import Heartbeat, Seconds, read_heartbeat
 from harness.paths import JobFolder, Results
-from harness.plan import Frozen, JobPlan
+from harness.plan import Frozen, JobPlan, Pair
 from harness.plan_file import read_plan
 from harness.printable import printable
 from harness.results.record import find_settled_record
@@ -59,12 +59,10 @@ class Submission(Frozen):
     node: str
     """The machine it was submitted from; for a local job, the one it runs on."""
     submitted_at_unix_s: Seconds
-    partner: str | None = None
-    """Folder of the other framework's job, where both run in turn in one allocation or one run of the local queue."""
 
     def names(self, known: SlurmState) -> bool:
         """Whether Slurm's job is this one: on another cluster, or after many jobs, its number means another. The job's
-        folders, which are among the arguments of its script, tell."""
+        folder, which is among the arguments of its script, says so."""
         arguments = self.slurm_arguments
         return known.command is None or not arguments or known.command.endswith(arguments)
 
@@ -83,29 +81,31 @@ class LocalEnd(Frozen):
     """ended.json: the local queue's word on a job that it ran."""
 
     error: str | None
-    """None when the job's run.py exited with 0."""
+    """None when the job exited with 0."""
     ended_at_unix_s: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
     folder: JobFolder
-    plan: JobPlan | None
+    pair: Pair | None
     """None when plan.json cannot be read; `reason` says why."""
     state: State
     submission: Submission | None = None
     """None for a job that was started by hand, and where submission.json cannot be read."""
     node: str | None = None
     heartbeat: Heartbeat | None = None
-    partner: Heartbeat | None = None
-    """Of the other framework's job, where both run in turn."""
     reason: str | None = None
     """Why it failed, waits, or cannot be told."""
 
     @property
     def name(self) -> str:
-        """`any/jax_cifar10_3`, or the folder's name without a plan."""
-        return self.plan.name if self.plan else self.folder.root.name
+        """`any/pair_cifar10_3`, or the folder's name without a plan."""
+        return self.pair.name if self.pair else self.folder.root.name
+
+    @property
+    def plans(self) -> tuple[JobPlan, ...]:
+        return self.pair.jobs if self.pair else ()
 
     @property
     def executor(self) -> Literal["slurm", "local", "by hand"]:
@@ -127,10 +127,9 @@ class Files:
     """What a job's folder says, each part None where it is absent, and why where it is unreadable."""
 
     folder: JobFolder
-    plan: JobPlan | None
+    pair: Pair | None
     submission: Submission | None
     heartbeat: Heartbeat | None
-    partner: Heartbeat | None
     end: LocalEnd | None
     waits_for: str | None
     """What the local queue of the job waits for."""
@@ -142,12 +141,6 @@ class Files:
         """Whether Slurm has to be asked about it."""
         is_done = self.heartbeat is not None and self.heartbeat.state == "done"
         return self.submission is not None and self.submission.executor == "slurm" and not is_done
-
-    @property
-    def beat_of_the_turn(self) -> Heartbeat | None:
-        """While a job waits for its turn, it lives as long as the other framework's does."""
-        beat = self.heartbeat
-        return self.partner if beat and beat.state == "waiting" and self.partner else beat
 
 
 def job_states(results: Results, folders: Sequence[JobFolder] | None = None) -> list[JobState]:
@@ -200,18 +193,17 @@ def read_files(folder: JobFolder) -> Files:
         beat = read_beat(folder)
     except RecordError as error:
         problems.append(str(error))
-    plan = None
+    pair = None
     try:
-        plan = read_plan(folder.plan)
+        pair = read_plan(folder.plan)
     except RecordError as error:
         problems.append(str(error))
     submission = _read(folder.submission, Submission, problems)
     return Files(
         folder=folder,
-        plan=plan,
+        pair=pair,
         submission=submission,
         heartbeat=beat,
-        partner=_partner_heartbeat(submission),
         end=_read(folder.local_end, LocalEnd, problems),
         waits_for=_waits_for(folder),
         is_cancelled=folder.cancelled.exists(),
@@ -223,16 +215,6 @@ def _waits_for(folder: JobFolder) -> str | None:
     try:
         return printable(folder.waits_for.read_bytes()[:TAIL_BYTES].decode(errors="replace"), keep="") or None
     except OSError:
-        return None
-
-
-def _partner_heartbeat(submission: Submission | None) -> Heartbeat | None:
-    """None also where it is corrupt, which the other job's own line says."""
-    if submission is None or submission.partner is None:
-        return None
-    try:
-        return read_beat(JobFolder(root=Path(submission.partner)))
-    except RecordError:
         return None
 
 
@@ -280,26 +262,25 @@ def judge(files: Files, results: Results, slurm: dict[str, SlurmState] | str, *,
         known, slurm = None, {}
     verdict, reason = _verdict(files, slurm, now_s)
     # A job can die after its last record and before its last heartbeat.
-    if verdict in ("failed", "lost", "stopped") and files.plan and is_settled(files.plan, files, results):
+    if verdict in ("failed", "lost", "stopped") and files.pair and is_settled(files.pair, files, results):
         verdict, reason = "done", None
     return JobState(
         folder=files.folder,
-        plan=files.plan,
+        pair=files.pair,
         state=verdict,
         submission=submission,
         node=(known.node if known else None) or (beat.node if beat else None),
         heartbeat=beat,
-        partner=files.partner,
         reason="; ".join([*files.problems, *([reason] if reason else [])]) or None,
     )
 
 
-def is_settled(plan: JobPlan, files: Files, results: Results) -> bool:
+def is_settled(pair: Pair, files: Files, results: Results) -> bool:
     """Whether each measurement has a record that this job need not make again; with --force, one made
     since."""
     scheduler = files.submission.executor if files.submission else _scheduler_by_hand(files.heartbeat)
-    job = files.folder.name if plan.force else None
-    measurements = needed(plan, results, scheduler, job=job)
+    job = files.folder.name if pair.force else None
+    measurements = (each for plan in pair.jobs for each in needed(plan, results, scheduler, job=job))
     return all(find_settled_record(each, results, scheduler, job=job) for each in measurements)
 
 
@@ -321,7 +302,7 @@ def _verdict(files: Files, slurm: dict[str, SlurmState] | str, now_s: float) -> 
     if files.submission.executor == "local":
         return _verdict_of_local_queue(files, files.submission, now_s)
     if isinstance(slurm, str):
-        return _verdict_without_slurm(files.beat_of_the_turn, slurm, now_s)
+        return _verdict_without_slurm(files.heartbeat, slurm, now_s)
     return _verdict_of_slurm(files, files.submission, slurm.get(files.submission.job_id), now_s)
 
 
@@ -343,11 +324,13 @@ def _verdict_of_slurm(files: Files, submission: Submission, known: SlurmState | 
     if known.phase == "requeued":
         return "requeued", known.reason
     if known.phase == "running":
-        return "running", _staleness(files.beat_of_the_turn, now_s)
+        return "running", _staleness(files.heartbeat, now_s)
     if known.name == "CANCELLED":
         return "cancelled", "not by main.py"
     if known.name == "PREEMPTED":
         return "stopped", f"preempted and not requeued; {STOPPED}"
+    if beat and beat.state == "stopped" and beat.last_error is None:
+        return "stopped", f"not requeued; {STOPPED}"
     return "failed", _why_failed(files, f"Slurm: {known.name}")
 
 
@@ -362,17 +345,14 @@ def _verdict_without_slurm(beat: Heartbeat | None, silence: str, now_s: float) -
 
 
 def _verdict_of_local_queue(files: Files, submission: Submission, now_s: float) -> Verdict:
-    beat = files.beat_of_the_turn
-    # One that stopped over an error has other turns to come.
-    is_queue_alive = is_local_queue(int(submission.job_id), files.folder)
-    has_turns = submission.partner is not None and files.end is None and is_queue_alive
-    if beat and beat.state == "stopped" and not has_turns:
+    beat = files.heartbeat
+    if beat and beat.state == "stopped":
         return "stopped", STOPPED
     if files.end:
         return "failed", files.end.error or "run.py ended without finishing its plan"
     if submission.node != socket.gethostname():  # its processes cannot be seen from here
         return _verdict_by_hand(files, now_s) if beat else ("queued", f"in the queue of {submission.node}")
-    if is_queue_alive:
+    if is_local_queue(int(submission.job_id), files.folder):
         waits = f"waits for {files.waits_for}" if files.waits_for else None
         return ("running", _staleness(beat, now_s)) if beat else ("queued", waits)
     if beat and now_s - beat.updated_at_unix_s < LOST_AFTER_S:
@@ -382,7 +362,7 @@ def _verdict_of_local_queue(files: Files, submission: Submission, now_s: float) 
 
 def _verdict_by_hand(files: Files, now_s: float) -> Verdict:
     """From the heartbeat alone."""
-    beat = files.beat_of_the_turn
+    beat = files.heartbeat
     if beat is None:
         try:
             age_s = now_s - files.folder.root.stat().st_mtime
@@ -393,18 +373,16 @@ def _verdict_by_hand(files: Files, now_s: float) -> Verdict:
         return "stopped", STOPPED
     if _is_gone_from_here(beat, files.folder, now_s):
         return "lost", f"its process {beat.pid} is gone{_or_full(files.folder)}"
-    if beat.state == "waiting":
-        return "stopped", "its turn is done; others have no record yet"
     return ("lost" if beat.is_stale else "running"), _staleness(beat, now_s)
 
 
 def _is_gone_from_here(beat: Heartbeat, folder: JobFolder, now_s: float) -> bool:
-    """Whether run.py, started by hand on this machine, is not there any more. One that beats is, whatever this machine
-    can see of it."""
+    """Whether a job that was started by hand on this machine is not there any more. One that beats is, whatever this
+    machine can see of it."""
     is_silent = now_s - beat.updated_at_unix_s > GONE_AFTER_S
     if not is_silent or beat.state != "running" or beat.slurm_job_id or beat.node != socket.gethostname():
         return False
-    return not any(word.endswith(b"run.py") for word in _words_of_process(beat.pid))
+    return not any(word.endswith((b"run.py", b"harness.job")) for word in _words_of_process(beat.pid))
 
 
 def _or_full(folder: JobFolder) -> str:
@@ -432,7 +410,7 @@ def _age(seconds: float) -> str:
 
 
 def _why_failed(files: Files, otherwise: str) -> str:
-    """The last error that run.py told, else the last line that it wrote to its error log."""
+    """The last error that the job told, else the last line that it wrote to its error log."""
     if files.heartbeat and files.heartbeat.last_error:
         return f"{otherwise}: {files.heartbeat.last_error}"
     words = last_words(files.folder)
@@ -440,9 +418,8 @@ def _why_failed(files: Files, otherwise: str) -> str:
 
 
 def error_log(folder: JobFolder) -> Path | None:
-    """run.py's newest error log; of several arms, that of one that has something to say."""
-    logs = [*folder.root.glob("*_0_log.err"), *folder.root.glob("*/*_0_log.err")]
-    return max(logs, key=lambda path: (words_of(path) is not None, path.stat().st_mtime), default=None)
+    """The newest."""
+    return max(folder.root.glob("*_0_log.err"), key=lambda path: path.stat().st_mtime, default=None)
 
 
 def last_words(folder: JobFolder) -> str | None:
@@ -478,7 +455,7 @@ NOT_REQUEUED = "Job not requeued because: "
 
 
 def find_run(state: JobState) -> int | None:
-    """The process of the job's run.py where it runs on this machine, whoever started it or left it behind."""
+    """The process of the job where it runs on this machine, whoever started it or left it behind."""
     beat = state.heartbeat
     if beat is None or beat.state != "running":
         return None

@@ -62,15 +62,15 @@ def newest(states: Iterable[JobState]) -> list[JobState]:
 def _row(state: JobState) -> tuple[str, ...]:
     """What makes a row of the table, in the order of the rows: the two frameworks of a cell stand
     together."""
-    plan = state.plan
-    return (plan.cell.name, _kind(state), plan.framework) if plan else (state.name,)
+    pair = state.pair
+    return (pair.cell.name, _kind(state), *pair.frameworks) if pair else (state.name,)
 
 
 def _kind(state: JobState) -> str:
     """`quick, sample` for a smoke run; its jobs do not hide those of a full one."""
-    plan = state.plan
-    if plan is None:
+    if state.pair is None:
         return ""
+    plan = state.pair.jobs[0]
     words = [*(["quick"] if plan.quick else []), *([plan.data] if plan.data != "real" else [])]
     return ", ".join(words)
 
@@ -113,8 +113,8 @@ def plain_table(states: Sequence[JobState]) -> str:
 def _cells(state: JobState) -> dict[str, str]:
     kind = _kind(state)
     return {
-        "cell": f"{state.plan.cell.name}{f' ({kind})' if kind else ''}" if state.plan else state.name,
-        "framework": state.plan.framework if state.plan else "?",
+        "cell": f"{state.pair.cell.name}{f' ({kind})' if kind else ''}" if state.pair else state.name,
+        "framework": "+".join(state.pair.frameworks) if state.pair else "?",
         "state": state.state,
         "progress": progress(state),
         "left": time_left(state),
@@ -158,9 +158,8 @@ def progress(state: JobState) -> str:
     doing."""
     beat = state.heartbeat
     if beat is None:
-        total = state.plan.measurement_count if state.plan else 0
-        waits = " waits for its turn" if state.state == "running" and state.partner else ""
-        return f"{total if state.state == 'done' else 0}/{total}{waits}" if state.plan else ""
+        total = state.pair.measurement_count if state.pair else 0
+        return f"{total if state.state == 'done' else 0}/{total}" if state.pair else ""
     text = beat.fraction()
     if beat.measurements_failed:
         text += f" ({beat.measurements_failed} failed)"
@@ -172,11 +171,8 @@ def progress(state: JobState) -> str:
 
 
 def time_left(state: JobState) -> str:
-    """Of a running job. Where it runs in turn with the other framework's, until both are done: they end together."""
-    if state.state != "running":
-        return ""
-    is_in_turn = state.submission is not None and state.submission.partner is not None
-    left_s = _sum_or_none(_seconds_left(beat) for beat in (state.heartbeat, *([state.partner] if is_in_turn else [])))
+    """Of a running job."""
+    left_s = _seconds_left(state.heartbeat) if state.state == "running" else None
     return "" if left_s is None else duration(left_s)
 
 
@@ -194,11 +190,6 @@ def _seconds_left(beat: Heartbeat | None) -> float | None:
         return 0.0 if beat and beat.measurements_done == beat.measurements_total else None
     age_s = time.time() - beat.updated_at_unix_s if beat.state == "running" else 0.0
     return max(0.0, beat.eta_s - age_s)
-
-
-def _sum_or_none(values: Iterable[float | None]) -> float | None:
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)
 
 
 def print_table(states: Sequence[JobState]) -> None:

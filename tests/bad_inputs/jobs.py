@@ -12,6 +12,7 @@ from harness.plan import Cell, JobPlan, MeasurementSettings, Variant, WandbSetti
 from harness.plan_file import write_plan
 from pipeline.watching.jobs import LocalEnd, Submission
 from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, call, judged_text, leaves, with_value
+from tests.made.project import alone
 
 
 def cases(draw: random.Random, folder: Path) -> Cases:
@@ -43,8 +44,9 @@ def _job(results: Results, benchmark: str) -> JobFolder:
         protocol=MeasurementSettings(replicates=2),
         wandb=WandbSettings(mode="disabled", tags=("a",)),
     )
-    folder = results.new_job_folder(plan)
-    write_plan(plan, folder)
+    pair = alone(plan)
+    folder = results.new_job_folder(pair)
+    write_plan(pair, folder)
     now = time.time()
     submission = Submission(
         executor="local",
@@ -53,7 +55,6 @@ def _job(results: Results, benchmark: str) -> JobFolder:
         command=("bash", "/x.sh"),
         node="elsewhere",
         submitted_at_unix_s=now,
-        partner=str(folder.root),
     )
     folder.submission.write_text(submission.model_dump_json())
     beat = Heartbeat(

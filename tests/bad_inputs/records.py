@@ -27,7 +27,7 @@ ENVIRONMENT = H200 | {
     "framework": {"name": "jax", "version": "0.10", "platform": "gpu", "device": "NVIDIA H200"},
     "git": {"commit": "0123456789", "clean": True, "absent": None},
     "slurm": {"job_id": "7", "restart_count": 0},
-    "pairing": {"kind": "together", "position": 0, "pair": "7.0"},
+    "pairing": {"kind": "together", "pair": "7.0"},
     "packages": {"numpy": "2.3.0", "jaxlib": "0.10.2"},
     "variables": {"OMP_NUM_THREADS": "4"},
     "code": {"harness": "ab", "runner": "cd"},

@@ -11,9 +11,10 @@ from harness.errors import ConfigError
 from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
-from pipeline.submission.render import render_pair_script, render_script
+from pipeline.submission.render import render_script
 from tests.bad_inputs.campaign import ODD_TEXTS, Case, Cases, judged_text
 from tests.bad_inputs.yaml_files import EVERY_KEY
+from tests.made.project import alone
 
 PIECES = (
     "'",
@@ -38,7 +39,7 @@ PIECES = (
 )
 PLACES = (
     *(("cluster", "partition"), ("cluster", "account"), ("gpus", "any", "partition"), ("gpus", "any", "constraint")),
-    *(("cluster", "frameworks", "jax", "python"), ("cluster", "sbatch_options", 0), ("data_dir",)),
+    *(("cluster", "sbatch_options", 0), ("data_dir",)),
 )
 HEADERS = {"partition": "--partition=", "account": "--account=", "constraint": "--constraint="}
 
@@ -87,9 +88,8 @@ def _text(content: object, value: str, keys: tuple[str | int, ...]) -> str:
 
 def _judged_script(config: Config, path: Path, keys: tuple[str | int, ...], value: str, results: Path) -> str | None:
     [pair] = expand(config, Selection(gpus=("any",), benchmarks=("mnist",), use_cases=(1,)))
-    plan = pair.jobs[0]
-    script = render_script(plan, config, config_path=path, results=results)
-    for text in (script, render_pair_script(pair, config, results=results)):
+    scripts = [render_script(job, config, config_path=path, results=results) for job in (pair, *map(alone, pair.jobs))]
+    for text in scripts:
         if why := judged_text("the script", text):
             return why
         checked = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
@@ -106,12 +106,10 @@ def _judged_script(config: Config, path: Path, keys: tuple[str | int, ...], valu
                 continue  # the GPU's own goes first, where it has one
             if (found := _as_sbatch_reads(line.partition(of_header)[2])) != value:
                 return f"sbatch reads {found!r} for {value!r}"
-    [run] = [line for line in script.splitlines() if line.startswith("run=(")][:1]
-    words = shlex.split(run.removeprefix("run=(").removesuffix(")"))
-    if keys[-1:] == ("python",) and words[0] != value:
-        return f"the interpreter became {words[0]!r}"
-    if not keys and str(results.absolute()) not in words:
-        return f"--results became {words!r}"
+        [run] = [line for line in text.splitlines() if line.startswith("run=(")][:1]
+        words = shlex.split(run.removeprefix("run=(").removesuffix(")"))
+        if not keys and str(results.absolute()) not in words:
+            return f"--results became {words!r}"
     return None
 
 

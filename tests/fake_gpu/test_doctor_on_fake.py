@@ -26,7 +26,8 @@ def run_python(environment: dict[str, str], *arguments: str) -> "subprocess.Comp
 
 def probed(environment: dict[str, str]) -> dict[str, Any]:
     """What PyTorch's probe answers."""
-    code = "import json, sys; from pipeline.doctor import *; print(json.dumps(ask(sys.executable, PROBES['torch'])))"
+    ask = "print(json.dumps(ask([sys.executable, '-c', PROBES['torch']])))"
+    code = f"import json, sys; from pipeline.doctor import *; {ask}"
     found: dict[str, Any] = json.loads(run_python(environment, "-c", code).stdout)
     return found
 

@@ -83,34 +83,30 @@ def test_a_waiting_run_goes_on_when_the_first_is_killed(project: BehavingProject
 
 
 def test_a_killed_queue_and_the_same_command_again(project: BehavingProject) -> None:
-    """What the queue leaves behind measures on; the other framework waits for it."""
+    """What the queue leaves behind measures on, and is not submitted again."""
     pair = project.pair(jax=("gated",), replicates=1)
-    folders = project.submit_pairs(pair, executor="local")
+    [folder] = project.submit_pairs(pair, executor="local")
     wait_for_file(project.root / "jax-pid", project)
-    queue = queue_of(folders[0])
+    queue = queue_of(folder)
     os.kill(queue, signal.SIGKILL)
-    wait_until(lambda: not is_local_queue(queue, folders[0]), "the queue is gone")
-    again = project.submit_pairs(pair, executor="local")
-    assert folders[0] in again and len(again) == 2
-    torch = next(folder for folder in again if folder not in folders)
-    wait_for_file(torch.heartbeat, project)
+    wait_until(lambda: not is_local_queue(queue, folder), "the queue is gone")
+    assert project.submit_pairs(pair, executor="local") == [folder]
     assert project.records() == []
     project.gate.touch()
-    follow(again, project.results)
+    assert follow([folder], project.results) == 0
     assert [record.outcome for record in project.records()] == ["ok", "ok"]
     assert overlaps(project.records()) == []
 
 
 def test_a_killed_run_of_the_queue(project: BehavingProject) -> None:
-    """run.py itself: its measurement dies with it, and the other framework begins only then."""
-    folders = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
+    """The job itself: its measurement dies with it, and the same command goes on."""
+    [folder] = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
     wait_for_file(project.root / "jax-pid", project)
-    os.kill(run_of(project, folders[0].name), signal.SIGKILL)
-    assert follow(folders, project.results) == 1
-    jax, torch = job_states(project.results, folders)
-    assert (jax.state, torch.state) == ("failed", "done")
-    assert "SIGKILL" in str(jax.reason)
-    assert {record.measurement.framework for record in project.records()} == {"torch"}
+    os.kill(run_of(project, folder.name), signal.SIGKILL)
+    assert follow([folder], project.results) == 1
+    [state] = job_states(project.results, [folder])
+    assert state.state == "failed" and "SIGKILL" in str(state.reason)
+    assert project.records() == []
     project.gate.touch()
     [again] = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
     assert follow([again], project.results) == 0

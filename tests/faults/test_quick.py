@@ -20,13 +20,14 @@ from harness.job.progress import write_heartbeat
 from harness.job.turn import devices
 from harness.locks import hold, holders, machine_lock
 from harness.paths import REPOSITORY, JobFolder
+from harness.plan_file import write_plan
 from pipeline.submission import local_queue
 from pipeline.watching.cancel import cancel
 from pipeline.watching.jobs import JobState, Submission, is_local_queue, job_states, words_of
 from pipeline.watching.slurm_states import SlurmState
 from tests.made.faults import programs
 from tests.made.patience import patience
-from tests.made.project import FakeProject, make_project
+from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import heartbeat
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "results/jobs/x/submission.json")
@@ -53,9 +54,9 @@ def python(code: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
 
 def submitted(project: FakeProject, executor: str, job_id: str, command: tuple[str, ...] = ()) -> JobFolder:
     """A job that somebody has handed over."""
-    plan = project.plan()
-    folder = project.results.new_job_folder(plan)
-    write_atomically(folder.plan, plan.model_dump_json(), replace=False)
+    pair = alone(project.plan())
+    folder = project.results.new_job_folder(pair)
+    write_plan(pair, folder)
     submission = Submission(
         executor=executor,
         job_id=job_id,

@@ -43,11 +43,11 @@ def logs(project: BehavingProject) -> str:
     return "\n".join(f"--- {log}\n{log.read_text()}" for log in project.results.jobs.rglob("*.[oe][ur][tr]"))
 
 
-def gated_pair(project: BehavingProject, *then: str) -> list[JobFolder]:
+def gated_pair(project: BehavingProject, *then: str) -> JobFolder:
     """In Slurm, where JAX's measurement waits for the gate."""
-    folders = project.submit_pairs(project.pair(jax=("gated", *then), replicates=1), executor="slurm")
+    [folder] = project.submit_pairs(project.pair(jax=("gated", *then), replicates=1), executor="slurm")
     wait_for((project.root / "jax-pid").exists, "the gated measurement", partial(logs, project))
-    return folders
+    return folder
 
 
 def measured(project: BehavingProject) -> list[tuple[str, str, str]]:
@@ -57,19 +57,18 @@ def measured(project: BehavingProject) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_the_controller_dies_while_an_arm_runs(project: BehavingProject, slurm: Cluster) -> None:
-    """The next arm begins all the same: it asks nobody."""
-    folders = gated_pair(project)
+def test_the_controller_dies_while_a_job_runs(project: BehavingProject, slurm: Cluster) -> None:
+    """The next measurement begins all the same: the job asks nobody."""
+    folder = gated_pair(project)
     slurm.stop_controller()
     try:
-        jax, torch = job_states(project.results, folders)
-        assert (jax.state, torch.state) == ("running", "queued")
-        assert str(torch.reason).startswith("not certain: squeue")
+        [state] = job_states(project.results, [folder])
+        assert state.state == "running"
         project.gate.touch()
         wait_for(lambda: len(project.records()) == 2, "both are measured", partial(logs, project))
     finally:
         slurm.start_controller()
-    assert follow(folders, project.results) == 0, logs(project)
+    assert follow([folder], project.results) == 0, logs(project)
     assert measured(project) == [("jax", "gated", "ok"), ("torch", "well", "ok")]
 
 
@@ -95,14 +94,11 @@ def test_the_controller_is_away_when_a_step_begins(project: BehavingProject, slu
 def test_a_number_that_means_another_job(
     project: BehavingProject, slurm: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = gated_pair(project)
+    folder = gated_pair(project)
     thesis = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600").strip()
-    mine = job_id(folders[0])
-    for folder in folders:
-        folder.submission.write_text(
-            folder.submission.read_text().replace(f'"job_id": "{mine}"', f'"job_id": "{thesis}"')
-        )
-    assert job_id(folders[0]) == thesis
+    mine = job_id(folder)
+    folder.submission.write_text(folder.submission.read_text().replace(f'"job_id": "{mine}"', f'"job_id": "{thesis}"'))
+    assert job_id(folder) == thesis
     cancel(project.results)
     assert f"nothing to end, as job {thesis} of Slurm is another job by now" in capsys.readouterr().out
     assert set(slurm.run("squeue", "-h", "-o", "%i").split()) == {mine, thesis}
@@ -124,43 +120,42 @@ def test_the_answer_of_sbatch_is_lost(
 
 
 def test_a_killed_worker(project: BehavingProject, slurm: Cluster) -> None:
-    """It is the job; its measurement dies with it, and the other framework's arm begins only then."""
-    folders = gated_pair(project)
+    """It is the job; its measurement dies with it, and the same command goes on."""
+    folder = gated_pair(project)
     child = int((project.root / "jax-pid").read_text())
-    os.kill(project.heartbeat(folders[0]).pid, signal.SIGKILL)
-    assert follow(folders, project.results) == 1
+    os.kill(project.heartbeat(folder).pid, signal.SIGKILL)
+    assert follow([folder], project.results) == 1
     assert not is_alive(child)
-    assert measured(project) == [("torch", "well", "ok")]
+    assert measured(project) == []
     project.gate.touch()
-    again = gated_pair(project)
-    assert follow(again, project.results) == 0, logs(project)
+    assert follow([gated_pair(project)], project.results) == 0, logs(project)
     assert sorted(measured(project)) == [("jax", "gated", "ok"), ("torch", "well", "ok")]
     assert overlaps(project.records()) == []
 
 
-def test_scancel_in_the_middle_of_an_arm(project: BehavingProject, slurm: Cluster) -> None:
-    folders = gated_pair(project)
+def test_scancel_in_the_middle_of_a_job(project: BehavingProject, slurm: Cluster) -> None:
+    folder = gated_pair(project)
     child = int((project.root / "jax-pid").read_text())
-    slurm.run("scancel", "--full", "--signal=KILL", job_id(folders[0]))
-    slurm.run("scancel", job_id(folders[0]))
-    assert follow(folders, project.results) == 1
+    slurm.run("scancel", "--full", "--signal=KILL", job_id(folder))
+    slurm.run("scancel", job_id(folder))
+    assert follow([folder], project.results) == 1
     wait_for(lambda: not is_alive(child), "the measurement is gone")
     assert project.records() == []
     project.gate.touch()
-    assert follow(gated_pair(project), project.results) == 0, logs(project)
+    assert follow([gated_pair(project)], project.results) == 0, logs(project)
     assert sorted(measured(project)) == [("jax", "gated", "ok"), ("torch", "well", "ok")]
 
 
-def test_requeue_in_the_middle_of_an_arm(project: BehavingProject, slurm: Cluster) -> None:
+def test_requeue_in_the_middle_of_a_job(project: BehavingProject, slurm: Cluster) -> None:
     """Without a signal in time: what was measured before is not measured again."""
     pair = project.pair(jax=("well", "gated"), replicates=1)
-    folders = project.submit_pairs(pair, executor="slurm")
+    [folder] = project.submit_pairs(pair, executor="slurm")
     wait_for((project.root / "jax-pid").exists, "the gated measurement", partial(logs, project))
-    slurm.run("scancel", "--signal=KILL", job_id(folders[0]))
-    slurm.run("scontrol", "requeue", job_id(folders[0]))
+    slurm.run("scancel", "--signal=KILL", job_id(folder))
+    slurm.run("scontrol", "requeue", job_id(folder))
     project.gate.touch()
     wait_for(lambda: len(project.records()) == 3, "all is measured", partial(logs, project))
-    assert follow(folders, project.results) == 0, logs(project)
+    assert follow([folder], project.results) == 0, logs(project)
     assert sorted(measured(project)) == [("jax", "gated", "ok"), ("jax", "well", "ok"), ("torch", "well", "ok")]
     assert overlaps(project.records()) == []
 
@@ -175,6 +170,24 @@ def test_a_held_job_says_how_it_goes_on(project: BehavingProject, slurm: Cluster
         assert cancel(project.results) == 0
     finally:
         slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+
+
+def test_where_nothing_may_be_requeued_the_job_stops_and_says_how_it_goes_on(
+    project: BehavingProject, slurm: Cluster
+) -> None:
+    """At its time limit, whose signal comes by hand here: Slurm is not asked for what it would refuse."""
+    project = project.with_cluster(requeue=False)
+    folder = gated_pair(project)
+    slurm.run("scancel", "--batch", "--signal=USR2", job_id(folder))
+    assert follow([folder], project.results) == 1
+    [state] = job_states(project.results, [folder])
+    assert (state.state, state.reason) == (
+        "stopped",
+        "not requeued; stopped before its end; submit it again and it goes on where it was",
+    )
+    project.gate.touch()
+    assert follow([gated_pair(project)], project.results) == 0, logs(project)
+    assert sorted(measured(project)) == [("jax", "gated", "ok"), ("torch", "well", "ok")]
 
 
 def test_a_rank_that_stops(project: BehavingProject, slurm: Cluster) -> None:

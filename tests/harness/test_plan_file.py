@@ -11,19 +11,19 @@ from tests.made.project import BehavingProject
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    plan, folder = BehavingProject(root=tmp_path).plan("well"), JobFolder(root=tmp_path / "job")
-    write_plan(plan, folder)
-    assert read_plan(folder.plan) == plan
+    pair, folder = BehavingProject(root=tmp_path).pair(), JobFolder(root=tmp_path / "job")
+    write_plan(pair, folder)
+    assert read_plan(folder.plan) == pair
     with pytest.raises(RecordError, match=r"cannot write .*plan.json: .* exists already"):
-        write_plan(plan, folder)  # it is frozen
+        write_plan(pair, folder)  # it is frozen
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "not a job plan: the file: .*Submit the job again"),
-        ('{"framework": "torch"', "not a job plan"),
-        ('{"framework": "pytorch"}', "not a job plan: framework: Input should be 'jax' or 'torch'"),
+        ('{"cell": {}', "not a job plan"),
+        ('{"cell": {"gpu": "a/b"}}', "not a job plan: cell.gpu: String should match pattern"),
         ("older", "a job plan of schema version 0; this code reads"),
         (None, "cannot be read: .*No such file"),
     ],
@@ -31,8 +31,8 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_plan(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     if content == "older":
-        plan = BehavingProject(root=tmp_path).plan("well").model_copy(update={"schema_version": 0})
-        content = plan.model_dump_json()
+        pair = BehavingProject(root=tmp_path).pair().model_copy(update={"schema_version": 0})
+        content = pair.model_dump_json()
     if content is not None:
         path.write_text(content)
     with pytest.raises(RecordError, match=message) as error:

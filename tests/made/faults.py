@@ -34,9 +34,9 @@ def overlaps(records: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 def run_of(project: BehavingProject, folder_name: str) -> int:
-    """The process of the job's run.py."""
+    """The process of the job."""
     lines = {pid: "\0".join(words_of(pid)) for pid in processes_in(project.root)}
-    [pid] = [pid for pid, line in lines.items() if folder_name in line and "run.py" in line]
+    [pid] = [pid for pid, line in lines.items() if folder_name in line and ("run.py" in line or "harness.job" in line)]
     return pid
 
 

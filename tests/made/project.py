@@ -4,7 +4,7 @@ copy_repository(root)         all of it is real: main.py, both frameworks, exper
 make_behaving_project(root)   the job, its children and its records are real; the framework that they import is
                               fake_framework, which takes a second and has every fault when it is wanted
 make_behaving_repository(root, config)   the same with main.py, so with all that a user types
-make_project(root)            queues and scripts are real; run.py is fake_run.py, whose measurement is a short sleep
+make_project(root)            queues and scripts are real; the job is fake_job.py, whose measurement is a short sleep
 """
 
 import compileall
@@ -42,7 +42,7 @@ from pipeline.submission.render import write_scripts
 from tests.made.guardian import marked_folder
 from tests.made.patience import patience
 
-COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "main.py", "experiments.yaml")
+COPIED = ("harness", "pipeline", "jax_runner", "torch_runner", "templates", "clusters", "main.py", "experiments.yaml")
 MADE = REPOSITORY / "tests" / "made"
 WITHOUT_CACHES = shutil.ignore_patterns("__pycache__")
 QUICK = {
@@ -76,9 +76,6 @@ class Project:
         cluster = self.config.cluster.model_copy(update=changes)
         return replace(self, config=self.config.model_copy(update={"cluster": cluster}))
 
-    def pairs(self, *plans: JobPlan) -> list[Pair]:
-        return [Pair(cell=plan.cell, jobs=(plan,)) for plan in plans]
-
     def scripts(self, pairs: list[Pair]) -> dict[str, Path]:
         """Rendered by the real templates."""
         return write_scripts(
@@ -91,15 +88,14 @@ class Project:
 
     def submit(self, *plans: JobPlan, executor: Any) -> list[JobFolder]:
         """Each in a job of its own."""
-        return self.submit_pairs(*self.pairs(*plans), executor=executor)
+        return self.submit_pairs(*map(alone, plans), executor=executor)
 
     def submit_pairs(self, *pairs: Pair, executor: Any, pairing: Pairing = "together") -> list[JobFolder]:
         from pipeline.submission.pairing import as_paired
         from pipeline.submission.submit import submit
 
-        paired, _ = as_paired(pairs, pairing, self.config.cluster)
-        scripts = self.scripts(paired)
-        return submit(paired, self.config, scripts, pairing=pairing, executor=executor, results=self.results)
+        paired, _ = as_paired(pairs, pairing)
+        return submit(paired, self.config, self.scripts(paired), executor=executor, results=self.results)
 
     def records(self) -> list[Record]:
         """In the order of their making."""
@@ -107,7 +103,7 @@ class Project:
 
 
 class FakeProject(Project):
-    """Its run.py is fake_run.py."""
+    """Its job is fake_job.py."""
 
     def plan(
         self,
@@ -182,13 +178,14 @@ class BehavingProject(Project):
         )
         return Pair(cell=first.cell, jobs=(first.model_copy(update=of_jax), second))
 
-    def job(self, plan: JobPlan) -> JobFolder:
-        folder = self.results.new_job_folder(plan)
-        write_plan(plan, folder)
+    def job(self, work: JobPlan | Pair) -> JobFolder:
+        pair = work if isinstance(work, Pair) else alone(work)
+        folder = self.results.new_job_folder(pair)
+        write_plan(pair, folder)
         return folder
 
     def command(self, folder: JobFolder) -> list[str]:
-        run = [sys.executable, "-u", "torch_runner/run.py"]
+        run = [sys.executable, "-u", "-m", "harness.job"]
         return [*run, "--job-folder", str(folder.root), "--results", str(self.results.root)]
 
     def start(self, folder: JobFolder) -> subprocess.Popen[str]:
@@ -208,9 +205,9 @@ class BehavingProject(Project):
             output, _ = process.communicate(timeout=patience(30))
         return process.returncode, output
 
-    def run(self, plan: JobPlan) -> tuple[int, str, JobFolder]:
+    def run(self, work: JobPlan | Pair) -> tuple[int, str, JobFolder]:
         """Exit status, output, and the job's folder."""
-        folder = self.job(plan)
+        folder = self.job(work)
         return *self.resume(folder), folder
 
     def by_mode(self) -> dict[str, Record]:
@@ -251,13 +248,23 @@ def _records(results: Results) -> list[Record]:
     return sorted(records, key=lambda record: record.ended_at)
 
 
+def alone(plan: JobPlan) -> Pair:
+    """A job of one framework."""
+    return Pair(cell=plan.cell, jobs=(plan,))
+
+
 def make_project(root: Path) -> FakeProject:
-    for name in ("harness", "pipeline"):
-        (root / name).symlink_to(REPOSITORY / name)
+    """Links, but for the one file that is another, and for the programs that look for it beside them."""
+    (root / "pipeline").symlink_to(REPOSITORY / "pipeline")
     for framework in FRAMEWORKS:
-        runner = root / f"{framework}_runner"
-        runner.mkdir()
-        shutil.copyfile(MADE / "fake_run.py", runner / "run.py")
+        (root / f"{framework}_runner").mkdir()
+        shutil.copyfile(REPOSITORY / f"{framework}_runner" / "run.py", root / f"{framework}_runner" / "run.py")
+    for folder, linked in (("harness", "job"), ("harness/job", "main.py")):
+        (root / folder).mkdir()
+        for path in (REPOSITORY / folder).iterdir():
+            if path.name not in (linked, "__pycache__"):
+                (root / folder / path.name).symlink_to(path)
+    shutil.copyfile(MADE / "fake_job.py", root / "harness" / "job" / "main.py")
     return FakeProject(root=root)
 
 

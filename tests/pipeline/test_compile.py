@@ -11,7 +11,7 @@ from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.experiments.narrow import Narrowing
 from harness.paths import REPOSITORY, Results
-from harness.plan import Measurement, Variant
+from harness.plan import Launch, Measurement, Variant
 from harness.results.program_facts import ProgramFacts, digest_of, program_key
 from harness.work.cards import CARDS, card
 from pipeline import compile as module
@@ -126,7 +126,7 @@ def compiling(tmp_path: Path) -> Compiling:
         def command(self, *arguments: str) -> list[str]:
             return [sys.executable, "-c", ANSWERS.format(facts=facts().model_dump_json())]
 
-    interpreter = Fake(python=sys.executable, packages={"jax": "0.12.0"})
+    interpreter = Fake(launch=Launch(), packages={"jax": "0.12.0"})
     made = Compiling({"jax": interpreter}, Results(root=tmp_path), Console(quiet=True), anew=False)
     made._commit = "abc"
     return made
@@ -165,7 +165,7 @@ class TestProcesses:
             def command(self, *arguments: str) -> list[str]:
                 return [sys.executable, "-c", "import sys; sys.stdin.read(); print('{\"kernels\": 3}')"]
 
-        talks = Compiling({"jax": Talks(python="")}, Results(root=tmp_path), Console(quiet=True), anew=True)
+        talks = Compiling({"jax": Talks(launch=Launch())}, Results(root=tmp_path), Console(quiet=True), anew=True)
         [one] = talks.run({"h100": self.WORK[:1]})
         assert one.outcome == "failed"
         assert one.reason and "its answer is no description of a program: framework" in one.reason

@@ -6,13 +6,17 @@ import sys
 import sysconfig
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
+from harness.job.launch import command_of
 from harness.paths import REPOSITORY, Results
+from harness.plan import Launch
 from pipeline import doctor as module
 from pipeline.doctor import (
     ask,
@@ -20,22 +24,28 @@ from pipeline.doctor import (
     examine,
     examine_data,
     examine_results,
-    examine_slurm,
-    examine_tracer,
+    examine_room,
     examine_wandb,
     exit_status,
     judge_compiler,
+    judge_driver,
     judge_framework,
-    judge_gpu_types,
+    judge_locks,
+    judge_machine,
     judge_nvml,
-    judge_partitions,
-    judge_time_limit,
     judge_versions,
     judge_wandb,
     last_line,
+)
+from pipeline.doctor_slurm import (
+    examine_slurm,
+    examine_submit_limit,
+    judge_gpu_types,
+    judge_request,
     parse_gpu_types,
 )
 from pipeline.finding import Finding, Verdict
+from pipeline.submission.render import header_variables
 
 ANY: dict[str, Any] = {"any": {}}
 BASE = load_config(REPOSITORY / "experiments.yaml")
@@ -85,21 +95,24 @@ def test_a_missing_framework_names_both_ways_out() -> None:
     assert "cluster.frameworks.torch.python" in finding.way_out
 
 
+def probe(code: str, *, setup: str = "", timeout_s: float = 60.0) -> dict[str, Any]:
+    return ask(command_of(Launch(setup=(setup,) if setup else ()), ["-c", code]), timeout_s=timeout_s)
+
+
 def test_asking_an_interpreter() -> None:
     code = "import json; print('a library greets'); print(json.dumps({'x': 41 + 1}))"
-    assert ask(sys.executable, code) == {"x": 42}
-    setup = ("export SEEN_BY_THE_PROBE=7",)
+    assert probe(code) == {"x": 42}
     code = "import json, os; print(json.dumps({'x': os.environ['SEEN_BY_THE_PROBE']}))"
-    assert ask(sys.executable, code, setup=setup) == {"x": "7"}
+    assert probe(code, setup="export SEEN_BY_THE_PROBE=7") == {"x": "7"}
 
 
 def test_an_interpreter_that_does_not_answer() -> None:
-    missing = ask(sys.executable, "import no_such_framework")
+    missing = probe("import no_such_framework")
     assert missing == {"error": f"{sys.executable}: ModuleNotFoundError: No module named 'no_such_framework'"}
-    assert "No such file" in ask("/no/such/python", "1")["error"]
-    slow = ask(sys.executable, "import time; time.sleep(30)", timeout_s=0.5)
+    assert "No such file" in ask(["/no/such/python", "-c", "1"])["error"]
+    slow = probe("import time; time.sleep(30)", timeout_s=0.5)
     assert slow == {"error": f"no answer from {sys.executable} in 0.5 s"}
-    assert ask(sys.executable, "import os; os._exit(3)") == {"error": f"{sys.executable}: exit status 3"}
+    assert probe("import os; os._exit(3)") == {"error": f"{sys.executable}: exit status 3"}
 
 
 def test_the_probes_find_what_is_missing() -> None:
@@ -114,11 +127,42 @@ def test_the_probes_find_what_is_missing() -> None:
         sys.modules |= {"jax": jax, "flax": jax, "optax": jax, "torch": torch}
     """)
     python = ".".join(map(str, sys.version_info[:3]))
-    jax = ask(sys.executable, stand_ins + module.PROBES["jax"])
+    jax = probe(stand_ins + module.PROBES["jax"])
     assert jax["gpus"] == ["NVIDIA H100"] * 2
     assert (jax["version"], jax["python"], jax["missing"], jax["built_for_gpu"]) == ("9.9", python, [], True)
-    torch = ask(sys.executable, stand_ins + module.PROBES["torch"])
+    torch = probe(stand_ins + module.PROBES["torch"])
     assert (torch["version"], torch["gpus"], torch["built_for_gpu"]) == ("8.8", [], False)
+
+
+def test_the_lock_of_each_environment() -> None:
+    lock = {"name": "2026-11", "file": "cpu-py312-x86_64", "packages": 112, "matching": 112, "others": []}
+    jax_changed = lock | {"matching": 105, "others": ["jax 0.11.1 (0.12.0 in the lock)", "a 1 (not in the lock)"]}
+    (same,) = judge_locks({"jax": {"lock": lock}, "torch": {"lock": lock}})
+    assert (same.name, same.verdict) == ("lock", "ok")
+    assert same.found == "2026-11 cpu-py312-x86_64: 112 of 112 packages"
+    jax, torch = judge_locks({"jax": {"lock": jax_changed}, "torch": {"lock": None}})
+    assert (jax.name, jax.verdict, torch.name, torch.verdict) == ("lock of jax", "warning", "lock of torch", "ok")
+    assert jax.found.endswith(
+        "105 of 112 packages; not jax 0.11.1 (0.12.0 in the lock), a 1 (not in the lock), and 5 more"
+    )
+    assert "make -B env" in jax.way_out and torch.found.startswith("none")
+    assert judge_locks({"jax": {"error": "not there"}, "torch": {"error": "not there"}}) == []
+
+
+def test_jax_for_cuda_is_not_tried_without_a_driver() -> None:
+    """It would end the process, without a word."""
+    stand_in = textwrap.dedent("""
+        import os, sys, types
+        device = types.SimpleNamespace(platform="cpu", device_kind="cpu")
+        jax = types.ModuleType("jax"); jax.__version__ = "9.9"
+        jax.devices = lambda: [device] if os.environ.get("JAX_PLATFORMS") == "cpu" else os._exit(139)
+        sys.modules |= {"jax": jax, "flax": jax, "optax": jax}
+        import ctypes
+        def without_driver(name): raise OSError(name)
+        ctypes.CDLL = without_driver
+    """)
+    answer = ask([sys.executable, "-c", stand_in + module.PROBES["jax"]])
+    assert (answer["version"], answer["gpus"]) == ("9.9", []) and "lock" in answer
 
 
 TORCH: dict[str, Any] = {
@@ -138,9 +182,9 @@ def test_a_real_probe_of_the_compiler() -> None:
         torch.cuda = types.SimpleNamespace(is_available=lambda: False)
         sys.modules |= {"torch": torch}
     """)
-    found = ask(sys.executable, stand_in + module.PROBES["torch"], setup=["export CC='bash -m64'"])
+    found = probe(stand_in + module.PROBES["torch"], setup="export CC='bash -m64'")
     assert (found["compilers"], found["compiler"]) == (["bash"], shutil.which("bash"))
-    found = ask(sys.executable, stand_in + module.PROBES["torch"], setup=["export CC=no-such-cc"])
+    found = probe(stand_in + module.PROBES["torch"], setup="export CC=no-such-cc")
     assert (found["compilers"], found["compiler"]) == (["no-such-cc"], None)
     headers = Path(sysconfig.get_path("include"))
     assert (found["headers"], found["has_headers"]) == (str(headers), (headers / "Python.h").exists())
@@ -206,9 +250,7 @@ def test_what_the_compile_probe_tells() -> None:
         )
         sys.modules |= {"torch": torch}
     """)
-    assert ask(sys.executable, stand_in + module.COMPILE_PROBE) == {
-        "torch.compile": "Failed to find C compiler in /triton"
-    }
+    assert probe(stand_in + module.COMPILE_PROBE) == {"torch.compile": "Failed to find C compiler in /triton"}
 
 
 @pytest.mark.parametrize(
@@ -273,6 +315,8 @@ def test_gpu_types_of_sinfo(gres: str, types: dict[str, int]) -> None:
         ({}, {}, "problem", None),
         ({"gpus": {"cpu": {}}}, {"a100": 2}, "ok", None),
         ({"gpus": {"cpu": {}}}, {}, "ok", None),
+        ({"gpus": {"a100": {"gres": "none"}}}, {}, "ok", None),
+        ({"gpus": {"a100": {"gres": "untyped"}}}, {"": 4}, "ok", "4 x GPUs without a type"),
     ],
 )
 def test_gpu_types(changes: dict[str, Any], in_one_node: dict[str, int], verdict: Verdict, found: str | None) -> None:
@@ -281,17 +325,117 @@ def test_gpu_types(changes: dict[str, Any], in_one_node: dict[str, int], verdict
     if found:
         missing = "no node has gpu:a100; " if verdict == "problem" else ""
         assert finding.found == f"{missing}in one node: {found}"
-        way_out = "Set gpus.a100.gres (valid: a100_80gb, h100; did you mean a100_80gb?)"
+        way_out = "Set gpus.a100.gres in experiments.yaml (valid: a100_80gb, h100; did you mean a100_80gb?)"
         assert finding.way_out.startswith(way_out) if missing else finding.way_out == ""
 
 
-def test_partitions() -> None:
-    config = a_config(cluster={"partition": "gpuu"})
-    finding = judge_partitions(config, ["gpu", "cpu", "gpu"])
-    assert (finding.verdict, finding.found) == ("problem", "cluster.partition is 'gpuu', which Slurm does not have")
-    assert finding.way_out == "valid: cpu, gpu; did you mean gpu?."
-    assert judge_partitions(a_config(cluster={"partition": "gpu"}), ["gpu", "cpu"]).found == "cpu, gpu"
-    assert judge_partitions(a_config(cluster={"partition": None}), ["gpu"]).verdict == "ok"
+NEVER = "problem: main allows 60 min, and 480 are asked for: such a job never starts"
+CUT_OFF = "warning: a job has {} s before it stops, and one measurement may take 5400 s"
+CANCELS = "{}: main cancels what it preempts (PreemptMode=CANCEL), and requeues nothing"
+LITTLE = "warning: a job on main gets {} GB for each GPU ({})"
+SHARED = "CR_CORE_MEMORY"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "partition", "memory_is", "found", "way_out"),
+    [
+        ({"time_limit_minutes": 480}, {"MaxTime": "01:00:00"}, "", NEVER, "Set cluster.time_limit_minutes in exp"),
+        ({"time_limit_minutes": 480}, {"MaxTime": "08:00:00"}, "", None, ""),
+        ({"time_limit_minutes": 480}, {"MaxTime": "UNLIMITED"}, "", None, ""),
+        # Three processes of 1,800 s, and 90 s to end in order: 5,490 s are 91.5 min.
+        ({"time_limit_minutes": 92}, {}, "", None, ""),
+        ({"time_limit_minutes": 91}, {}, "", CUT_OFF.format(5370), "Raise cluster.time_limit_minutes in exp"),
+        ({}, {"MaxTime": "01:00:00"}, "", CUT_OFF.format(3510), "Raise cluster.time_limit_minutes in exp"),
+        ({}, {"MaxTime": "1-00:00:00", "DefaultTime": "00:30:00"}, "", CUT_OFF.format(1710), "Raise"),
+        ({}, {"MaxTime": "1-00:00:00", "DefaultTime": "NONE"}, "", None, ""),
+        ({}, {"DefMemPerCPU": "2000"}, SHARED, LITTLE.format(8, "DefMemPerCPU=2000"), "Set cluster.memory_gb in exp"),
+        ({}, {"DefMemPerNode": "4096"}, SHARED, LITTLE.format(4, "DefMemPerNode=4096"), "Set cluster.memory_gb in exp"),
+        ({}, {"DefMemPerCPU": "2000"}, "CR_CORE", None, ""),
+        ({}, {"DefMemPerCPU": "8000"}, SHARED, None, ""),
+        ({"memory_gb": 64}, {"DefMemPerCPU": "2000"}, SHARED, None, ""),
+        ({}, {"PreemptMode": "CANCEL"}, "", CANCELS.format("warning"), "Set cluster.requeue: false in exp"),
+        (
+            {"requeue": False},
+            {"PreemptMode": "CANCEL"},
+            "",
+            CANCELS.format("ok"),
+            "After a preemption the same command",
+        ),
+        ({}, {"PreemptMode": "REQUEUE"}, "", None, ""),
+    ],
+)
+def test_what_a_partition_gives(
+    cluster: dict[str, Any], partition: dict[str, str], memory_is: str, found: str | None, way_out: str
+) -> None:
+    config = a_config(cluster=cluster, gpus={"h100": {"cpus_per_task": 4}})
+    request = header_variables("", expand(config, Selection())[0].cell, config, results=Path())
+    partitions = {"other": {}, "main": {"PartitionName": "main", "Default": "YES", **partition}}
+    said = list(judge_request(config, "h100", request, partitions, {"SelectTypeParameters": memory_is}))
+    assert [f"{one.verdict}: {one.found}" for one in said] == ([found] if found else [])
+    assert all(one.way_out.startswith(way_out) for one in said)
+
+
+def a_program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(("says", "limit"), [("echo 50; echo 10", 10), ("echo", None), ("exit 1", None)])
+def test_submit_limits(says: str, limit: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    assert examine_submit_limit(a_config(), 18) == [], "no sacctmgr"
+    a_program(tmp_path, "sacctmgr", says)
+    words = f"18 jobs, and your account or QOS takes {limit} at once (MaxSubmit)"
+    assert [one.found for one in examine_submit_limit(a_config(), 18)] == ([words] if limit else [])
+    assert examine_submit_limit(a_config(), 10) == []
+
+
+# ---- driver, machine, room
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "is_old"),
+    [("550.54.15", "13.0", True), ("550.54.15", "12.6", False), ("580.65", 13, False), (None, 13, False)],
+)
+def test_a_driver_that_is_older_than_cuda_13(driver: str | None, cuda: str | int, is_old: bool) -> None:
+    found = judge_driver({"driver_version": driver} if driver else {}, {"jax": {"cuda": 12}, "torch": {"cuda": cuda}})
+    assert [(one.name, one.verdict) for one in found] == ([("driver", "problem")] if is_old else [])
+    if is_old:
+        assert found[0].found == f"{driver}, and CUDA 13, for which torch is built here, needs 580"
+        assert "docs/running.md" in found[0].way_out
+
+
+def test_aarch64() -> None:
+    on_arm = {is_built: judge_machine("aarch64", {"torch": {"built_for_gpu": is_built}}) for is_built in (True, False)}
+    assert [(found.name, found.verdict) for [found] in on_arm.values()] == [("machine", "ok"), ("machine", "warning")]
+    assert "--index-url https://download.pytorch.org/whl/" in on_arm[False][0].way_out
+    assert judge_machine("x86_64", {"torch": {"error": "none"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "quota", "way_out"),
+    [
+        ((10**9, 10**6, 10**6), "", ""),
+        ((10**9, 0, 0), "", ""),  # a file system that counts no inodes
+        ((10**5, 10**6, 10**6), "", "Free some, or choose others: --results DIR, "),
+        ((10**9, 10**6, 90), "", "Free some, or choose others: --results DIR, "),
+        ((10**9, 10**6, 10**6), "echo home 5G over", "Free some, or choose others: less in your home."),
+    ],
+)
+def test_room(
+    free: tuple[int, int, int], quota: str, way_out: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocks, files, free_files = free
+    told = SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_files=files, f_favail=free_files)
+    monkeypatch.setattr(module.os, "statvfs", lambda folder: told)
+    a_program(tmp_path, "quota", quota)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    finding = examine_room(Results(root=tmp_path))
+    assert (finding.name, finding.verdict) == ("room", "warning" if way_out else "ok")
+    assert finding.way_out.startswith(way_out) and ("quota: home 5G over" in finding.found) == bool(quota)
+
+
+# ---- no Slurm, or half of it
 
 
 def test_without_slurm_jobs_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -302,8 +446,7 @@ def test_without_slurm_jobs_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_half_an_installation_of_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("sbatch", "squeue", "scontrol"):
-        (tmp_path / name).write_text("#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
+        a_program(tmp_path, name, "")
     monkeypatch.setenv("PATH", str(tmp_path))
     (finding,) = examine_slurm(a_config())
     assert (finding.verdict, finding.found) == ("problem", "without scancel, sinfo")
@@ -391,7 +534,7 @@ def test_the_last_line(verdicts: tuple[Verdict, Verdict], line: str) -> None:
 def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
-    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     nothing = {"python": "/no/such/python", "setup": ()}
     config = a_config(cluster={"frameworks": {"jax": nothing, "torch": nothing}}, wandb={"mode": "disabled"})
     console = Console(record=True, width=200, file=(tmp_path / "screen").open("w"))
@@ -403,40 +546,3 @@ def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "cluster.frameworks.jax.python" in text
     assert "slurm" in lines
     assert not [one for one in examine(config, Results(root=tmp_path), slurm=False) if "slurm" in one.name]
-
-
-def test_a_time_limit_that_is_too_short_for_one_measurement_is_told() -> None:
-    """Three processes of 1,800 s, and 90 s to end in order: 5,490 s are 91.5 min."""
-    config = load_config(REPOSITORY / "experiments.yaml")
-
-    def found(minutes: int) -> list[Finding]:
-        cluster = config.cluster.model_copy(update={"time_limit_minutes": minutes})
-        return judge_time_limit(config.model_copy(update={"cluster": cluster}))
-
-    assert config.measurement.timeout_s == 1800
-    assert found(92) == []
-    [finding] = found(91)
-    assert (finding.verdict, finding.found) == (
-        "warning",
-        "a job has 5370 s before it starts again, and one measurement may take 5400 s",
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("RmProfilingAdminOnly: 1", "RmProfilingAdminOnly: 1 (administrators alone may read counters)"),
-        ("RmProfilingAdminOnly: 0", "RmProfilingAdminOnly: 0 (everybody may read counters)"),
-        ("RmProfilingAdminOnly: 7", "RmProfilingAdminOnly: 7;"),
-        ("", "RmProfilingAdminOnly is not told"),
-    ],
-)
-def test_tracer_needs_no_counters_whatever_the_driver_allows(tmp_path: Path, line: str, words: str) -> None:
-    parameters = tmp_path / "params"
-    parameters.write_text(f'ResmanDebugLevel: 4294967295\n{line}\nGpuBlacklist: ""\n')
-    (found,) = examine_tracer(parameters)
-    assert found.verdict == "ok" and words in found.found
-
-
-def test_without_a_driver_nothing_is_said_of_the_tracer(tmp_path: Path) -> None:
-    assert examine_tracer(tmp_path / "params") == []

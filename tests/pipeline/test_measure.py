@@ -12,7 +12,7 @@ from pipeline.report.page import PAGE_BEGINS
 from pipeline.submission import render
 from pipeline.watching import follow
 from pipeline.watching.cancel import cancel
-from tests.made.project import FakeProject, make_project
+from tests.made.project import FakeProject, alone, make_project
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def wait_for(project: FakeProject, **settings: bool) -> int:
         wait=True,
     )
     plan = project.plan(measurements=1, **settings)
-    return hand_over(project.pairs(plan), project.config, flags, lambda _: print("the comparison"))
+    return hand_over([alone(plan)], project.config, flags, lambda _: print("the comparison"))
 
 
 @pytest.mark.parametrize(("settings", "status"), [({}, 0), ({"fail": True}, 1)])

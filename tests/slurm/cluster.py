@@ -35,12 +35,29 @@ from tests.made.patience import wait_until
 NODES = ("n1", "n2")
 GPU_FILES = {"n1": "/dev/null,/dev/zero", "n2": "/dev/full,/dev/random"}
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """What differs from cluster to cluster."""
+
+    name: str = "test"
+    nodes: tuple[str, str] = ("CPUs=4 RealMemory=8000 Gres=gpu:a100:2",) * 2
+    gpus: str | None = "Type=a100 File={files}"
+    """In gres.conf; None where Slurm counts no GPUs."""
+    partitions: str = """\
+PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=120
+PartitionName=high PriorityTier=10 PreemptMode=OFF
+"""
+    select: str = "CR_Core"
+
+
 REQUEUE_DELAY_S = 5
 """Slurm holds a requeued job back for the life of a credential, 120 s by default; 5 s is the least it
 accepts."""
 
 SLURM_CONF = """\
-ClusterName=test
+ClusterName={site.name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 SlurmUser={user}
@@ -54,7 +71,7 @@ AccountingStorageType=accounting_storage/none
 MpiDefault=none
 MailProg=/bin/true
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters={site.select}
 SlurmdParameters=config_overrides
 SlurmctldParameters=preempt_send_user_signal
 SchedulerParameters=sched_interval=2,bf_interval=2
@@ -76,9 +93,7 @@ SlurmctldLogFile={directory}/slurmctld.log
 SlurmdLogFile={directory}/slurmd-%n.log
 {nodes}
 PartitionName=DEFAULT Nodes=n1,n2 State=UP
-PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=120
-PartitionName=high PriorityTier=10 PreemptMode=OFF
-"""
+{site.partitions}"""
 
 
 def missing_programs() -> list[str]:
@@ -107,6 +122,7 @@ def _free_ports(count: int) -> list[int]:
 class Cluster:
     directory: Path
     """Short, because the socket's path must fit in 107 bytes."""
+    site: Site = Site()
     _daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _controller: "subprocess.Popen[bytes]" = field(init=False)
 
@@ -178,9 +194,9 @@ class Cluster:
 
     def _idle_nodes(self) -> int:
         states = subprocess.run(
-            ["sinfo", "-h", "-N", "-p", "main", "-o", "%T"], env=self.environment(), capture_output=True, text=True
+            ["sinfo", "-h", "-N", "-o", "%N %T"], env=self.environment(), capture_output=True, text=True
         )
-        return states.stdout.split().count("idle")
+        return len({line for line in states.stdout.splitlines() if line.endswith(" idle")})
 
     def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
         def is_so() -> bool:
@@ -203,12 +219,12 @@ class Cluster:
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
         controller_port, *node_ports = _free_ports(1 + len(NODES))
         nodes = "\n".join(
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
-            f"CPUs=4 RealMemory=8000 Gres=gpu:a100:2 State=UNKNOWN"
-            for node, port in zip(NODES, node_ports, strict=True)
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {has} State=UNKNOWN"
+            for node, port, has in zip(NODES, node_ports, self.site.nodes, strict=True)
         )
         self.conf.write_text(
             SLURM_CONF.format(
+                site=self.site,
                 host=host,
                 user=user,
                 directory=self.directory,
@@ -217,16 +233,20 @@ class Cluster:
                 requeue_delay_s=REQUEUE_DELAY_S,
             )
         )
-        gpus = [f"NodeName={node} Name=gpu Type=a100 File={GPU_FILES[node]}" for node in NODES]
+        gpus = [
+            f"NodeName={node} Name=gpu {self.site.gpus.format(files=GPU_FILES[node])}"
+            for node in NODES
+            if self.site.gpus
+        ]
         (self.directory / "gres.conf").write_text("\n".join(["AutoDetect=off", *gpus]) + "\n")
         # Slurm 22.05 always loads a cgroup plugin; without systemd's bus it must not ask for a scope.
         (self.directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n")
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
+def running_cluster(site: Site = Site()) -> Iterator[Cluster]:
     """Started on entering; every daemon and the directory gone on leaving, also after an error."""
-    cluster = Cluster(directory=marked_folder("slurm-"))
+    cluster = Cluster(directory=marked_folder("slurm-"), site=site)
     try:
         cluster.start()
         yield cluster

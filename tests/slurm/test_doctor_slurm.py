@@ -1,42 +1,118 @@
-"""`main.py doctor` against a real Slurm: two nodes with two GPUs of the type a100 each, no accounting."""
+"""`main.py doctor` against a real Slurm: two nodes with two GPUs of the type a100 each; and each profile of clusters/
+against one that is configured like its cluster. None has accounting."""
 
 import pytest
 
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
+from harness.experiments.profile import profile_of
 from harness.paths import REPOSITORY
-from pipeline.doctor import examine_slurm
-from tests.slurm.cluster import Cluster
+from pipeline.doctor import exit_status
+from pipeline.doctor_slurm import examine_slurm
+from pipeline.finding import Finding
+from tests.slurm.cluster import Cluster, Site, running_cluster
+
+EXPERIMENTS = REPOSITORY / "experiments.yaml"
 
 
-def a_config(gpu: str, partition: str) -> Config:
-    content = load_config(REPOSITORY / "experiments.yaml").model_dump(exclude_unset=True)
-    content["cluster"]["partition"] = partition
+def a_config(gpu: str, partition: str | None, **cluster: int) -> Config:
+    content = load_config(EXPERIMENTS).model_dump(exclude_unset=True)
+    content["cluster"] |= {"partition": partition, "cpus_per_task": 1} | cluster
     content["matrix"] |= {"gpus": [gpu], "exclude": []}
     return Config.model_validate(content)
 
 
+def found_by(config: Config) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine_slurm(config)}
+
+
 def test_a_cluster_that_fits(slurm: Cluster) -> None:
-    findings = {finding.name: finding for finding in examine_slurm(a_config("a100", "main"))}
+    findings = found_by(a_config("a100", "main"))
     assert {finding.verdict for finding in findings.values()} == {"ok"}
     assert findings["slurm"].found.startswith("slurm-wlm 2")
-    assert "sacct does not answer" in findings["slurm accounting"].found
-    assert findings["slurm partitions"].found == "high, main"
+    assert findings["profile"].found == "none; Slurm calls this cluster test"
     assert findings["slurm GPUs"].found == "in one node: 2 x a100"
+    assert findings["slurm scripts"].found == "sbatch --test-only accepts all 19, which ask for 2 different things"
 
 
-def test_a_configuration_for_another_cluster(slurm: Cluster) -> None:
-    findings = {finding.name: finding for finding in examine_slurm(a_config("h100", "mian"))}
-    assert findings["slurm partitions"].verdict == findings["slurm GPUs"].verdict == "problem"
-    assert "did you mean main?" in findings["slurm partitions"].way_out
-    assert "Set gpus.h100.gres (valid: a100" in findings["slurm GPUs"].way_out
+@pytest.mark.parametrize(
+    ("gpu", "partition", "cpus", "words", "way_out"),
+    [
+        (
+            "h100",
+            "main",
+            1,
+            "Requested node configuration is not available",
+            "Look at cluster.constraint, gpus.h100.gres, ",
+        ),
+        ("a100", "mian", 1, "Invalid partition name specified", "Look at cluster.partition in experiments.yaml (part"),
+        (
+            "a100",
+            "main",
+            9,
+            "Requested node configuration is not available",
+            "Look at cluster.constraint, gpus.a100.gres, ",
+        ),
+    ],
+)
+def test_a_configuration_for_another_cluster(
+    slurm: Cluster, gpu: str, partition: str, cpus: int, words: str, way_out: str
+) -> None:
+    findings = found_by(a_config(gpu, partition, cpus_per_task=cpus))
+    assert exit_status(findings.values()) == 1
+    assert words in findings["slurm scripts"].found and findings["slurm scripts"].way_out.startswith(way_out)
+    if gpu == "h100":
+        assert "Set gpus.h100.gres in experiments.yaml (valid: a100" in findings["slurm GPUs"].way_out
 
 
-def test_a_controller_that_does_not_answer(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    away = slurm.directory / "away.conf"
-    away.write_text(slurm.conf.read_text().replace("SlurmctldPort=", "SlurmctldPort=9\n#"))
-    monkeypatch.setenv("SLURM_CONF", str(away))
-    (finding,) = examine_slurm(a_config("a100", "main"))
-    assert finding.verdict == "problem"
-    assert finding.found.startswith("the controller is not up: ")
-    assert "--executor local" in finding.way_out
+SITES = [
+    Site(
+        name="apptainer-offline",
+        nodes=("CPUs=32 RealMemory=256000 Gres=gpu:a100:4",) * 2,
+        gpus="Type=a100 File=/dev/null,/dev/zero,/dev/full,/dev/random",
+        partitions="PartitionName=gpu Default=YES DefMemPerCPU=2000 MaxTime=1-0\n",
+        select="CR_Core_Memory",
+    ),
+    Site(
+        name="pyxis-whole-nodes",
+        nodes=("CPUs=112 RealMemory=2000000",) * 2,
+        gpus=None,
+        partitions="PartitionName=batch Default=YES OverSubscribe=EXCLUSIVE MaxTime=240\n",
+        select="CR_Core_Memory",
+    ),
+    Site(
+        name="modules-features",
+        nodes=tuple(f"CPUs=64 RealMemory=256000 Gres=gpu:4 Feature={kind}" for kind in ("a100", "h100")),
+        gpus="File=/dev/null,/dev/zero,/dev/full,/dev/random",
+        partitions="PartitionName=guest Default=YES MaxTime=60 PriorityTier=1 PreemptMode=CANCEL\n"
+        "PartitionName=owner PriorityTier=10 PreemptMode=OFF\n",
+        select="CR_Core_Memory",
+    ),
+]
+
+
+WRONG_ELSEWHERE: dict[str, list[str]] = {
+    "apptainer-offline": ["memory"],
+    "pyxis-whole-nodes": ["slurm GPUs", "time limit", "slurm scripts"],
+    "modules-features": ["slurm GPUs", "time limit", "preemption", "slurm scripts"],
+}
+"""What is said to an experiments.yaml that asks for a typed a100, 480 minutes and no memory."""
+
+
+@pytest.mark.parametrize("site", SITES, ids=lambda site: site.name)
+def test_a_profile_on_its_cluster(slurm: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found by Slurm's name, and Slurm takes its scripts."""
+    with running_cluster(site) as cluster:
+        for name, value in cluster.environment().items():
+            monkeypatch.setenv(name, value)
+        config = load_config(EXPERIMENTS, profile_of(None))
+        assert config.profile == site.name
+        findings = found_by(config)
+        elsewhere = found_by(a_config("a100", None, cpus_per_task=4, time_limit_minutes=480))
+    assert findings["slurm scripts"].found == "sbatch --test-only accepts all 19, which ask for 2 different things"
+    assert exit_status(findings.values()) == 0
+    assert [name for name, one in elsewhere.items() if one.verdict != "ok"] == WRONG_ELSEWHERE[site.name]
+    assert exit_status(elsewhere.values()) == int("slurm scripts" in WRONG_ELSEWHERE[site.name])
+    if site.name == "modules-features":
+        assert findings["preemption"].way_out == "After a preemption the same command goes on where it was."
+        assert elsewhere["time limit"].found.startswith("guest allows 60 min, and 480 are asked for")

@@ -64,8 +64,9 @@ def test_a_cell_is_measured_in_both_frameworks(repository: Path, first_run: str)
     found = records(repository)
     failed = {f"{r.measurement.framework} {r.measurement.key}: {r.reason}" for r in found if r.outcome == "failed"}
     assert not failed
-    plans = [state.plan for state in job_states(Results(root=repository / "results"))]
-    expected = {measurement.id for plan in plans if plan for measurement in plan.measurements()}
+    [state] = job_states(Results(root=repository / "results"))
+    assert state.pair is not None
+    expected = {measurement.id for measurement in state.pair.measurements()}
     assert {record.measurement_id for record in found} == expected
     assert {record.measurement.framework for record in found} == {"jax", "torch"}
     assert {record.environment["scheduler"] for record in found} == {"slurm"}
@@ -77,7 +78,7 @@ def test_status_tells_it_without_accounting(repository: Path, slurm: Cluster, fi
     assert subprocess.run(["sacct"], capture_output=True).returncode == 1
     lines = main(repository, "status").splitlines()
     rows = [line.split() for line in lines if "any/mnist_3" in line]
-    assert [(row[3], row[4]) for row in rows] == [("jax", "done"), ("torch", "done")]
+    assert [(row[3], row[4]) for row in rows] == [("jax+torch", "done")]
     assert rows[0][:3] == ["any/mnist_3", "(quick,", "sample)"]
 
 

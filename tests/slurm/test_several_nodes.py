@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.plan import JobPlan
-from pipeline.submission.slurm import RunScript, ScriptSlurm
+from pipeline.submission.slurm import RunJob, ScriptSlurm
+from pipeline.submission.submit import job_arguments
 from tests.harness.job.test_several_ranks import read_pids
 from tests.made.patience import slowdown, wait_until
 from tests.made.processes import is_alive, processes_in, words_of
@@ -80,13 +81,15 @@ def test_ranks_are_the_tasks_of_a_step(slurm: Cluster, repository: BehavingProje
     """Whatever becomes of one, the next measurement is made."""
     nodes, names, local_ranks = PLACES[place]
     modes = ("shows_its_world", "kills_rank_1", "stands_for_its_node", "raises_on_rank_1", "is_slower_on_rank_1")
-    status, output = BatchJob(repository, repository.plan(*modes, devices=2, nodes=nodes), slurm).wait()
+    plan = repository.plan(*modes, devices=2, nodes=nodes).model_copy(update={"srun_options": ("--cpu-bind=none",)})
+    status, output = BatchJob(repository, plan, slurm).wait()
     records = repository.by_mode()
     assert set(records) == set(modes), output
     assert status == 1
     good = records["shows_its_world"]
     assert good.outcome == "ok", output
     assert good.environment["scheduler"] == "slurm"
+    assert good.environment["rank"] == {"cpu_bind": "quiet,none", "affinity": sorted(os.sched_getaffinity(0))}
     assert (good.result.details["size"], good.result.details["local_rank"]) == (2, local_ranks[0])
     assert [rank.node for rank in good.ranks] == names
     logs = {path.name.rpartition("-")[2]: path for path in repository.results.records().rglob("*shows_its*.log")}
@@ -145,7 +148,7 @@ def test_the_job_runs_in_few_processes(slurm: Cluster, repository: BehavingProje
     job = BatchJob(repository, repository.plan("all_gated", devices=2, nodes=1), slurm)
     ranks = {pid for pid, _ in read_pids(repository, 2)}
     commands = {pid: words_of(pid) for pid in processes_in(repository.root)}
-    commands = {pid: words for pid, words in commands.items() if "run.py" in "\0".join(words)}
+    commands = {pid: words for pid, words in commands.items() if "harness.job" in words or "run.py" in "\0".join(words)}
     programs = sorted(Path(command[0]).name for pid, command in commands.items() if pid not in ranks)
     repository.gate.touch()
     _, output = job.wait()
@@ -171,8 +174,7 @@ def test_a_preempted_job_of_two_ranks_goes_on_where_it_was(slurm: Cluster, repos
     script.write_text(BATCH_SCRIPT.format(repository=repository.root, python=sys.executable))
     executor = ScriptSlurm(folder.root, script)
     executor.update_parameters(time=5)
-    _, _, run, *arguments = repository.command(folder)
-    job = executor.submit(RunScript(run, arguments))
+    job = executor.submit(RunJob(job_arguments(folder, repository.results)))
 
     started = [pid for pid, _ in read_pids(repository, 2)]
     assert list(repository.by_mode()) == ["well"]

@@ -9,6 +9,7 @@ import pytest
 
 from harness.errors import SubmissionError
 from harness.paths import JobFolder
+from harness.plan_file import read_plan
 from pipeline.watching import slurm_states
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
@@ -33,7 +34,7 @@ def job_id(folder: JobFolder) -> str:
 def test_a_pair_runs_and_is_not_submitted_again(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
     jax, torch = project.plan("jax", gpu="a100"), project.plan("torch", gpu="a100")
     folders = project.submit(jax, torch, executor="slurm")
-    assert [json.loads(folder.plan.read_text())["framework"] for folder in folders] == ["jax", "torch"]
+    assert [read_plan(folder.plan).frameworks for folder in folders] == [("jax",), ("torch",)]
     assert follow(folders, project.results) == 0
 
     # Two measurements each, on a node's GPU, by submitit's worker.

@@ -44,8 +44,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "harness.measure.clock.COLD_CALLS",
     ),
     "torch_runner.run": ("harness.job",),
-    # It never loads the machinery of a node.
-    "pipeline": (*WORK, "harness.experiments", "harness.job.progress", "harness.measure.gpu"),
+    # It never loads the machinery of a node, but in submitit's worker, which is the job.
+    "pipeline": (*WORK, "harness.experiments", "harness.job.launch", "harness.job.progress", "harness.measure.gpu"),
+    "pipeline.submission.slurm": ("harness.job.main",),
     "main": ("harness", "pipeline"),
 }
 FRAMEWORKS = {"jax": ("jax", "jaxlib", "flax", "optax"), "torch": ("torch", "torchvision", "functorch", "opacus")}

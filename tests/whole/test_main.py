@@ -130,6 +130,19 @@ def test_results_that_cannot_be_written(config: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_clusters_profile(copy: Path, config: Path, tmp_path: Path) -> None:
+    flags = ["--config", config, "--results", tmp_path, "--benchmark", "mnist", "--use_case", "1", "--dry-run"]
+    done = call(*flags, "--cluster", "modules-features", repository=copy, without_slurm=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    said, *_, estimate, _ = done.stdout.splitlines()
+    assert said == f"Cluster modules-features: clusters/modules-features.yaml over {config}"
+    assert "within time_limit_minutes (60). Nothing is requeued" in estimate
+    header = (copy / "slurm_scripts" / "a100" / "jax_mnist_1.sh").read_text()
+    assert {"#SBATCH --gres=gpu:1", "#SBATCH --constraint=a100", "#SBATCH --no-requeue"} <= set(header.splitlines())
+    assert "--cluster modules-features" in header
+    assert complaint("--cluster", "modules").startswith("--cluster modules: there is no clusters/modules.yaml; valid: ")
+
+
 @pytest.mark.parametrize("spelling", ["--use_case", "--use-case"])
 @pytest.mark.parametrize("dry_run", ["--dry-run", "--dry_run"])
 def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_run: str) -> None:
@@ -141,12 +154,10 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 3 replicates; torch adds loop at batch 16, so there
     # it has two modes to screen
     assert lines[0] == ("# any/pair_cifar10_3: 24 + (8 screened, then at most 36) measurements (jax, torch in turn)")
-    jobs = rf"{re.escape(str(results))}/jobs/any"
-    stamp = r"-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{4}"
-    jax, torch = (rf"{jobs}/{framework}_cifar10_3{stamp}" for framework in ("jax", "torch"))
+    folder = rf"{re.escape(str(results))}/jobs/any/pair_cifar10_3-\d{{8}}T\d{{6}}\.\d{{6}}Z-[0-9a-f]{{4}}"
     script = re.escape(str(copy / "slurm_scripts" / "pair_cifar10_3.sh"))
     assert re.fullmatch(
-        rf"sbatch '--output={jax}/%j_pair\.out' '--error={jax}/%j_pair\.err' '{script}' slurm '{jax}' '{torch}'",
+        rf"sbatch '--output={folder}/%j_0_log\.out' '--error={folder}/%j_0_log\.err' '{script}' slurm '{folder}'",
         lines[1],
     )
     # (3 + 2) / 3 starts of 10 s, 4 s idle, 2 s warm-up, a quarter of 30 s and of 20 s, 5 s of energy: 60 times 40.17 s,
@@ -162,7 +173,7 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     assert not (results / "jobs").exists()
     text = (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
     assert f"--use_case 3 --config '{config}' --results '{results}')" in text
-    full = call(*flags, "--full", repository=copy, without_slurm=True).stdout.splitlines()
+    full = call(*flags, "--full", "--pairing", "together", repository=copy, without_slurm=True).stdout.splitlines()
     assert full[0] == "# any/pair_cifar10_3: 24 + 36 measurements (jax, torch in turn)"
     assert full[2] == "# 1 job, 60 measurements; nothing was submitted."
     assert "--use_case 3 --full --config" in (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
@@ -208,9 +219,9 @@ def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> N
 def test_dry_run_of_a_pair_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:
     flags = ["--config", config, "--results", tmp_path / "results", "--executor", "local", "--dry-run"]
     lines = call(*flags, repository=copy).stdout.splitlines()
-    pattern = r"bash '.*/(jax|torch)_mnist_1\.sh' .*/\1_mnist_1-\S+ --replicate (\w+) .*"
-    arms = [match[1] + match[2] for line in lines[1:8] if (match := re.fullmatch(pattern, line))]
-    assert arms == ["torchscreening", "jax0", "torch0", "torch1", "jax1", "jax2", "torch2"]
+    assert lines[0].endswith("(jax, torch in turn)")
+    assert re.fullmatch(r"bash '.*/pair_mnist_1\.sh' --results \S+ --job-folder \S+/pair_mnist_1-\S+", lines[1])
+    assert lines[2].startswith("# 1 job, ")
 
 
 def test_on_a_cpu_processes_take_turns_where_nothing_is_screened(copy: Path, tmp_path: Path) -> None:
@@ -220,7 +231,7 @@ def test_on_a_cpu_processes_take_turns_where_nothing_is_screened(copy: Path, tmp
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     quick = call(*flags, "--quick", repository=copy, **hidden).stdout.splitlines()
     assert quick[0].endswith("(jax, torch in turns, block by block)")
-    assert "--interleaved" in quick[1]
+    assert " --interleaved" in (copy / "slurm_scripts" / "pair_mnist_1.sh").read_text()
     together = call(*flags, "--quick", "--pairing", "together", repository=copy, **hidden).stdout.splitlines()
     screened = call(*flags, repository=copy, **hidden).stdout.splitlines()
     on_slurm = call(*flags, "--quick", "--executor", "slurm", repository=copy, **hidden).stdout.splitlines()

@@ -1,6 +1,7 @@
 """experiments.yaml: what is read, and how every mistake is answered: place, key, value, rule, valid names."""
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from harness.errors import ConfigError
 from harness.experiments.expand import Selection, expand, expand_variants
 from harness.experiments.load import load_config
 from harness.experiments.source import read_source
+from harness.job.launch import python_of
 from harness.paths import REPOSITORY
-from harness.plan import FRAMEWORKS, Variant
+from harness.plan import FRAMEWORKS, Launch, Variant
 from harness.work.declared import benchmark_names
 from tests.made.config_text import MINIMAL, changed, config_of
 
@@ -81,11 +83,10 @@ def test_values_and_defaults(tmp_path: Path) -> None:
 
 
 def test_a_framework_that_is_left_out_gets_the_default_python(tmp_path: Path) -> None:
-    import sys
-
     config = config_of(changed("    torch: {python: /opt/torch/bin/python}\n", ""), tmp_path)
-    assert config.cluster.frameworks["jax"].python == "/opt/jax/bin/python"
-    assert config.cluster.frameworks["torch"].python == sys.executable
+    (pair, *_) = expand(config, Selection())
+    assert [python_of(plan.launch) for plan in pair.jobs] == ["/opt/jax/bin/python", sys.executable]
+    assert python_of(Launch(runtime="podman", image="pytorch:24.10")) == "python3"
 
 
 def test_data_dir_expands_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,11 +126,10 @@ MISTAKES = r"""
 3:23: cluster.time_limit_minutes: "30": must be a whole number
 ? time_limit_minutes: 30 -> time_limit_minutes: true
 3:23: cluster.time_limit_minutes: true: must be a whole number
-? time_limit_minutes: 30 -> time_limit_minutes:
-3:22: cluster.time_limit_minutes: (nothing): must be a whole number
 ? time_limit_minutes: 30 -> time_limit_minute: 30
-3:3: cluster.time_limit_minute: unknown key; valid: partition, account, time_limit_minutes, cpus_per_task, memory_gb,
-sbatch_options, max_parallel_jobs, frameworks; did you mean time_limit_minutes?
+3:3: cluster.time_limit_minute: unknown key; valid: partition, account, qos, constraint, time_limit_minutes,
+cpus_per_task, memory_gb, sbatch_options, setup, requeue, srun_options, cpu_bind, max_parallel_jobs, frameworks; did you
+mean time_limit_minutes?
 ?     batch_sizes: [64]\n ->
 19:3: use_cases.1.batch_sizes: is missing
 ? batch_sizes: [64] -> batch_sizes: []
@@ -169,7 +169,21 @@ idle_s, explain, timeout_s; did you mean latency_calls?
 ? project: trial -> project: my trial
 1:10: project: my trial: must be of letters, digits, `_`, `.` and `-`: it becomes part of file names
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--gres=gpu:2]\n
-4:20: cluster.sbatch_options[0]: --gres=gpu:2: --gres is written by templates/job.sh.j2; leave it out here
+4:20: cluster.sbatch_options[0]: --gres=gpu:2: --gres has a key of its own, gpus.NAME.gres: write it there
+?   a100: {per_node: 4} ->   a100: {sbatch_options: [--qos=short]}
+9:27: gpus.a100.sbatch_options[0]: --qos=short: --qos has a key of its own, qos: write it there
+?   a100: {per_node: 4} ->   a100: {sbatch_options: [--no-requeue]}
+9:27: gpus.a100.sbatch_options[0]: --no-requeue: --no-requeue has a key of its own, requeue: write it there
+?   a100: {per_node: 4} ->   a100: {setup: [if true]}
+9:17: gpus.a100.setup: [if true]: must be whole shell commands; bash: line 2: syntax error: unexpected end of file
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  srun_options: [--cpu-b=cores]\n
+4:18: cluster.srun_options[0]: --cpu-b=cores: --cpu-b is short for --cpu-bind, which has a key of its own,
+cluster.cpu_bind: write it there
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  srun_options: [--gres=none]\n
+4:18: cluster.srun_options[0]: --gres=none: --gres may hide a node's GPUs from its ranks, which have those of the job;
+leave it out here
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  srun_options: [--mpi pmix --pty]\n
+4:18: cluster.srun_options[0]: --mpi pmix --pty: must be one long option of srun on one line, such as --mpi=pmix
 ? - {formulation: loop, batch_size: 32} -> - {}
 33:9: use_cases.3.exclude[0]: would exclude everything; name at least one of framework, benchmark, model, batch_size,
 precision, formulation, run, options
@@ -247,10 +261,10 @@ train?
 ?     name: per_sample_gradients\n ->     like: true\n
 26:11: use_cases.3.like: true: not one of use_cases; valid: 1
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--hold --array=0-9]\n
-4:20: cluster.sbatch_options[0]: --hold --array=0-9: must be one long option of sbatch on one line, such as --qos=short
+4:20: cluster.sbatch_options[0]: --hold --array=0-9: must be one long option of sbatch on one line, such as --exclusive
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--arr=0-9]\n
-4:20: cluster.sbatch_options[0]: --arr=0-9: --arr is short for --array, which is written by templates/job.sh.j2; leave
-it out here
+4:20: cluster.sbatch_options[0]: --arr=0-9: --arr is short for --array, which is written by templates/base.sh.j2, or
+contradicts it; leave it out here
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--wrap=ls]\n
 4:20: cluster.sbatch_options[0]: --wrap=ls: --wrap changes what sbatch does or says, on which main.py relies; leave it
 out here
@@ -261,6 +275,12 @@ out here
 of file
 ? {python: /opt/jax/bin/python} -> {setup: [exit 0]}
 5:18: cluster.frameworks.jax.setup: [exit 0]: 'exit 0' would end the job before its run
+? {python: /opt/jax/bin/python} -> {runtime: podman}
+5:10: cluster.frameworks.jax: runtime and image go together: name both for a container, or neither
+? {python: /opt/jax/bin/python} -> {mounts: [/scratch]}
+5:10: cluster.frameworks.jax: mounts and options are of a container; name its runtime and image, or leave them out
+? {python: /opt/jax/bin/python} -> {runtime: docker, image: jax.sif}
+5:20: cluster.frameworks.jax.runtime: docker: valid: apptainer, pyxis, charliecloud, podman
 ? project: trial -> project: !foo trial
 1:10: project: !foo: a tag means nothing here; leave it out
 ? momentum: 0.9 -> momentum: 1e400
@@ -544,8 +564,8 @@ def test_a_chain_of_likes_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "experiments.yaml:1:1: the file is empty; copy the project's experiments.yaml and edit that"),
-        ("# only this\n", "experiments.yaml:1:1: the file is empty; copy the project's experiments.yaml and edit that"),
+        ("", "experiments.yaml:1:1: the file is empty; copy the project's own and edit that"),
+        ("# only this\n", "experiments.yaml:1:1: the file is empty; copy the project's own and edit that"),
         (
             "- a\n",
             "experiments.yaml:1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, "

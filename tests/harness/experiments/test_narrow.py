@@ -305,15 +305,15 @@ def test_baselines_of_a_batch_that_is_not_in_the_file(tmp_path: Path) -> None:
 
 
 def test_the_script_and_run_py_make_the_same_plan(config: Config, tmp_path: Path) -> None:
-    """`eager` is no run of JAX: its script names its own mode."""
+    """`eager` is no run of JAX: its script names its own mode, and that of both frameworks names both."""
     words = ["--model", "cnn", "--batch_size", "12", "--run", "eager", "--set", "epochs=1"]
     selection = Selection(benchmarks=("cifar10",), use_cases=(1,), narrowing=of_words(*words))
     (pair,) = expand(config, selection)
-    for plan in pair.jobs:
-        config_path = tmp_path / "experiments.yaml"
-        arguments = run_arguments(plan, config_path=config_path, results=tmp_path, repository=REPOSITORY)
-        assert arguments[4:12] == [
-            *("--model", "cnn", "--batch_size", "12"),
-            *("--execution_mode", {"jax": "step.jit", "torch": "step.eager"}[plan.framework], "--set", "epochs=1"),
-        ]
-        assert _plan_by_flags(plan.framework, _parse_arguments(plan.framework, arguments)) == plan
+    paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path, "repository": REPOSITORY}
+    for framework, jobs in (("jax", pair.jobs[:1]), ("torch", pair.jobs[1:]), (None, pair.jobs)):
+        part = pair.model_copy(update={"jobs": jobs})
+        arguments = run_arguments(part, **paths)
+        parsed = _parse_arguments(framework, arguments)
+        modes = {"jax": "step.jit", "torch": "step.eager"}
+        assert parsed.execution_mode == [modes[plan.framework] for plan in jobs]
+        assert _plan_by_flags(framework, parsed) == part

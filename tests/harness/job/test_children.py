@@ -151,11 +151,11 @@ def test_a_step_waits_for_a_controller_that_does_not_answer(
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: MODE))
-    measurement = next(iter(FakeProject(root=tmp_path).plan().measurements()))
-    cell = measurement.cell.model_copy(update={"devices": 2})
+    plan = FakeProject(root=tmp_path).plan()
+    plan = plan.model_copy(update={"cell": plan.cell.model_copy(update={"devices": 2})})
     told: list[str] = []
-    made = children.Children("torch", cell, while_waiting=lambda: None, tell=told.append)
-    task = ChildTask(measurement=measurement.model_copy(update={"cell": cell}), data_dir="data")
+    made = children.Children(plan, tmp_path, while_waiting=lambda: None, tell=told.append)
+    task = ChildTask(measurement=next(plan.measurements()), data_dir="data")
     report = made.work(task, tmp_path / "log", lambda _event: None)
     assert report.outcome == "failed"
     assert len((tmp_path / "calls").read_text().split()) == calls
@@ -186,11 +186,13 @@ def out_of_memory(
     (folder / f"{framework}_runner" / "run.py").write_text(FULL_AT_FIRST.replace("MARK", MARK))
     monkeypatch.setattr(children, "REPOSITORY", folder)
     monkeypatch.setattr(children, "gpu_memory_bytes", lambda: gpu_bytes)
-    measurement = next(iter(FakeProject(root=folder).plan().measurements())).model_copy(update={"framework": framework})
+    plan = FakeProject(root=folder).plan(framework)
     monkeypatch.setattr(children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: MODE))
     told: list[str] = []
-    made = children.Children(framework, measurement.cell, while_waiting=lambda: None, tell=told.append)
-    report = made.work(ChildTask(measurement=measurement, data_dir="data"), folder / "log", lambda _event: None)
+    made = children.Children(plan, folder, while_waiting=lambda: None, tell=told.append)
+    report = made.work(
+        ChildTask(measurement=next(plan.measurements()), data_dir="data"), folder / "log", lambda _event: None
+    )
     return report.outcome, [json.loads(line) for line in (folder / "tries").read_text().splitlines()], told
 
 

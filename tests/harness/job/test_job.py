@@ -15,14 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.job.main import describe_pairing
+from harness.job.job import Job
 from harness.paths import REPOSITORY, JobFolder, Results
+from harness.plan import Launch, Pair
 from harness.plan_file import read_plan, write_plan
 from harness.results.kernel_names import class_of
 from harness.results.record import Record, read_record
+from harness.results.statistics import took_turns
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.processes import is_alive
-from tests.made.project import BehavingProject, make_behaving_project, without_slurm
+from tests.made.project import BehavingProject, alone, make_behaving_project, without_slurm
+from tests.made.report_records import plan as report_plan
 
 FRAMEWORKS = ("jax", "torch")
 
@@ -258,70 +261,75 @@ def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: Beh
     assert found == ["exits.eager", "exits.eager", "well.eager"]  # the first failure's record is still there
 
 
-def run_arm(repository: BehavingProject, folder: JobFolder, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [*repository.command(folder), *arguments]
-    return subprocess.run(
-        command,
-        cwd=repository.root,
-        env=without_slurm(),
-        capture_output=True,
-        text=True,
-        timeout=patience(20),
-        check=False,
-    )
-
-
-def test_one_replicate_at_a_time_adds_up_to_the_plan(repository: BehavingProject) -> None:
-    """Two variants, of which one fails, in three replicates; each replicate is an arm of a pair."""
-    folder = repository.job(repository.plan("well", "raises", replicates=3))
-    after_arm = [("waiting", 2, 1), ("waiting", 4, 2), ("done", 6, 3)]
-    for replicate, expected in enumerate(after_arm):
-        done = run_arm(repository, folder, "--replicate", str(replicate), "--position", str(2 * replicate))
-        assert done.returncode == 1
-        assert "2 of 6 measurements" in done.stdout
-        assert "done: 2 measured, 0 had a record, 1 failed" in done.stdout
-        beat = repository.heartbeat(folder)
-        assert (beat.state, beat.measurements_done, beat.measurements_failed) == expected
-        assert (beat.measurements_total, beat.measurements_skipped) == (6, 0)
-        assert beat.eta_s is not None and (beat.eta_s > 0) == (beat.state == "waiting")
-    records = repository.records()
-    assert [record.measurement.replicate for record in records] == [0, 0, 1, 1, 2, 2]
-    positions = [record.environment["pairing"] for record in records]
-    assert positions == [{"kind": "together", "position": n, "pair": None} for n in (0, 0, 2, 2, 4, 4)]
+def test_a_pair_is_one_job_that_goes_on_where_it_was(repository: BehavingProject) -> None:
+    """Two replicates of a mode, and of PyTorch one more that fails: A B B A."""
+    pair = repository.pair(("well",), ("well", "raises"))
+    status, output, folder = repository.run(pair)
+    assert status == 1
+    assert "any/pair_mnist_1: 6 measurements" in output
+    assert "done: 6 measured, 0 had a record, 2 failed" in output
+    assert repository.arms() == [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1)]
+    runs = [record.environment["pairing"] for record in repository.records()]
+    assert {one["kind"] for one in runs} == {"together"} and len({one["pair"] for one in runs}) == 1
 
     # The job again, as after a requeue: what failed is tried again, and nothing else.
-    assert run_arm(repository, folder, "--replicate", "1", "--position", "2").returncode == 1
-    assert len(repository.records()) == 7
+    assert repository.resume(folder)[0] == 1
+    assert len(repository.records()) == 8
     beat = repository.heartbeat(folder)
-    assert (beat.state, beat.measurements_done, beat.measurements_failed) == ("done", 6, 3)
+    assert (beat.state, beat.measurements_done, beat.measurements_failed) == ("done", 6, 2)
+    assert (beat.measurements_made, beat.measurements_skipped) == (6, 0)
+    again = {record.environment["pairing"]["pair"] for record in repository.records()[6:]}
+    assert len(again) == 1 and again != {runs[0]["pair"]}
 
 
-def test_replicates_of_an_earlier_job_count_as_skipped(repository: BehavingProject) -> None:
-    assert repository.run(repository.plan("well", replicates=1))[0] == 0
-    folder = repository.job(repository.plan("well", replicates=2))
-    assert run_arm(repository, folder, "--replicate", "1").returncode == 0
-    beat = repository.heartbeat(folder)
-    assert (beat.state, beat.measurements_done, beat.measurements_skipped) == ("done", 2, 1)
-    kinds = [record.environment["pairing"] for record in repository.records()]
-    assert kinds == [{"kind": "separate", "position": None}] * 2  # no position: it was no arm of a pair
+def test_of_one_framework_a_job_says_who_started_it(repository: BehavingProject) -> None:
+    repository.run(repository.plan("well"))
+    assert repository.by_mode()["well"].environment["pairing"] == {"kind": "separate"}
 
 
-def test_which_run_of_a_pair_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert describe_pairing(3, "run-1", is_submitted=True) == {"kind": "together", "position": 3, "pair": "run-1"}
-    assert describe_pairing(3, is_submitted=True)["pair"] is None
-    assert describe_pairing(None, is_submitted=False) == {"kind": "by hand", "position": None}
+def test_the_run_of_a_job_in_slurm_is_its_number_and_its_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [report_plan("jax", "step.jit"), report_plan("torch", "step.eager")]
+    pair = Pair(cell=plans[0].cell, jobs=tuple(plans))
+    results, folder = Results(root=tmp_path / "results"), JobFolder(root=tmp_path)
     monkeypatch.setenv("SLURM_JOB_ID", "77")
-    assert describe_pairing(3, is_submitted=True)["pair"] == "77.0"
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    assert describe_pairing(3, is_submitted=True)["pair"] == "77.2"
-    assert describe_pairing(3, "run-1", is_submitted=True)["pair"] == "run-1"
+    for restarts, expected in ((None, "77.0"), ("2", "77.2")):
+        if restarts is not None:
+            monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        job = Job(pair, folder, results, data=None, weights={}, is_by_hand=False)
+        assert job._arms["jax"]._environment["pairing"] == {"kind": "together", "pair": expected}
 
 
-def test_replicate_that_the_plan_does_not_have(repository: BehavingProject) -> None:
-    done = run_arm(repository, repository.job(repository.plan("well", replicates=2)), "--replicate", "2")
-    assert done.returncode == 2
-    assert "error: --replicate 2: the plan has 2 replicates; valid: 0 to 1." in done.stderr
+def test_each_framework_has_its_own_python_and_set_up(repository: BehavingProject, tmp_path: Path) -> None:
+    """In one job, where their processes take turns too. A set-up that fails costs its own framework's measurements."""
+    other = tmp_path / "other-python"
+    other.write_text(f'#!/bin/bash\nexport NCCL_OTHER_PYTHON=yes\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    launches = [Launch(python=str(other)), Launch(setup=("export NCCL_SET_UP='it is'", "true"))]
+    pair = repository.pair(replicates=1)
+    jobs = tuple(plan.model_copy(update={"launch": own}) for plan, own in zip(pair.jobs, launches, strict=True))
+    status, output, _ = repository.run(pair.model_copy(update={"jobs": jobs, "is_interleaved": True}))
+    assert status == 0, output
+    jax, torch = sorted(repository.records(), key=lambda record: record.measurement.framework)
+    assert took_turns(jax, torch)
+    found = [
+        {
+            name: value
+            for name, value in one.environment["variables"].items()
+            if name in ("NCCL_OTHER_PYTHON", "NCCL_SET_UP")
+        }
+        for one in (jax, torch)
+    ]
+    assert found == [{"NCCL_OTHER_PYTHON": "yes"}, {"NCCL_SET_UP": "it is"}]
+
+    jobs = (jobs[0], jobs[1].model_copy(update={"launch": Launch(setup=("module load nothing",))}))
+    forced = tuple(plan.model_copy(update={"force": True}) for plan in jobs)
+    status, output, _ = repository.run(pair.model_copy(update={"jobs": forced}))
+    assert status == 1
+    good, bad = sorted(repository.records()[2:], key=lambda record: record.measurement.framework)
+    assert (good.outcome, bad.outcome) == ("ok", "failed")
+    assert "module: command not found" in str(bad.reason)
 
 
 def test_force_measures_again_but_not_after_every_requeue_and_keeps_the_old_record(repository: BehavingProject) -> None:
@@ -331,8 +339,8 @@ def test_force_measures_again_but_not_after_every_requeue_and_keeps_the_old_reco
     before = old.read_bytes()
     folder = repository.job(plan)
     for expected in ("1 measured, 0 had a record", "0 measured, 1 had a record"):
-        done = run_arm(repository, folder)
-        assert (done.returncode, expected in done.stdout) == (0, True)
+        status, output = repository.resume(folder)
+        assert (status, expected in output) == (0, True)
     assert len(repository.records()) == 2
     assert old.read_bytes() == before
 
@@ -378,15 +386,16 @@ def test_corrupt_plan_is_a_usage_error_that_names_the_file(repository: BehavingP
 
 
 def test_plan_of_the_other_framework_is_a_usage_error(repository: BehavingProject) -> None:
-    plan = repository.plan("well").model_copy(update={"framework": "jax"})
-    status, output, folder = repository.run(plan)
-    assert status == 2
-    assert f"error: {folder.plan}: is a plan for jax. Run it with jax_runner/run.py." in output
+    folder = repository.job(repository.plan("well", framework="jax"))
+    command = [sys.executable, "torch_runner/run.py", "--job-folder", str(folder.root)]
+    done = subprocess.run(command, cwd=repository.root, env=without_slurm(), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"error: {folder.plan}: is a plan for jax. Run it with jax_runner/run.py." in done.stderr
 
 
 def test_results_that_cannot_be_written_are_a_usage_error(repository: BehavingProject, tmp_path: Path) -> None:
     folder = JobFolder(root=tmp_path / "job")
-    write_plan(repository.plan("well"), folder)
+    write_plan(alone(repository.plan("well")), folder)
     repository.results.root.write_text("a file, not a folder")
     status, output = repository.resume(folder)
     assert status == 2
@@ -404,7 +413,7 @@ def test_disk_that_fills_up_ends_the_job_and_keeps_its_records(repository: Behav
         pytest.skip("needs the right to mount a small file system")
     try:
         folder = JobFolder(root=tmp_path / "job")
-        write_plan(repository.plan("well", "gated"), folder)
+        write_plan(alone(repository.plan("well", "gated")), folder)
         with repository.start(folder) as process:
             read_pid(repository)
             ballast = repository.results.root / "ballast"

@@ -35,10 +35,10 @@ def test_what_is_told_is_what_is_read(heartbeat: Heartbeat, tmp_path: Path) -> N
     assert read_heartbeat(path) is None
     heartbeat.set_phase("throughput", 1.0, 30.0)
     Teller(heartbeat, path, "jax").beat("running")
-    Teller(heartbeat, path, "jax").beat("waiting")
+    Teller(heartbeat, path, "jax").beat("stopped")
     read = read_heartbeat(path)
     assert read == heartbeat
-    assert json.loads(path.read_text())["state"] == "waiting"
+    assert json.loads(path.read_text())["state"] == "stopped"
 
 
 def test_a_beat_that_cannot_be_written_is_said_once(

@@ -35,6 +35,8 @@ def test_one_task_for_a_node_has_the_cpus_of_all_its_devices() -> None:
     assert alone[1:4] == ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
     assert not [option for option in alone if "cpus" in option]
     assert alone[-1] == "--error=/r/x.log"
+    with_options = step_command(cell(4, 1), 1, Path("/r/x.log"), {}, options=("--cpu-bind=cores", "--mpi=pmix"))
+    assert with_options == [*alone, "--cpu-bind=cores", "--mpi=pmix"], "the last of two --mpi counts"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from harness.work.pretrained import WeightsFiles, fetch_weights
 from tests.made.config_text import PRETRAINED, config_of
 from tests.made.image_folders import put_images
 from tests.made.originals import put_weights
+from tests.made.project import alone
 
 MODEL = "mobilenet_v3_small"
 OTHER = "efficientnet_b0"
@@ -47,35 +48,29 @@ def plan_of(model: str, data_dir: Path) -> JobPlan:
 
 def test_the_record_says_which_weights_it_began_with(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(MODEL, data_dir)
-    weights = verified_weights(plan)
+    weights = verified_weights(alone(plan))
     manifest = json.loads(WeightsFiles(data_dir=data_dir, benchmark="imagenet100", model=MODEL).manifest.read_text())
     assert weights.keys() == {MODEL} and weights[MODEL].sha256 == manifest["sha256"]
     results = Results(root=data_dir / "results")
-    job = Job(
-        plan=plan,
-        folder=JobFolder(root=data_dir / "job"),
-        results=results,
-        data=None,
-        weights=weights,
-        share=None,
-        pairing={},
-    )
-    monkeypatch.setattr(job, "_work", lambda *_: RanksReport(outcome="failed", reason="not measured here"))
+    folder = JobFolder(root=data_dir / "job")
+    job = Job(alone(plan), folder, results, data=None, weights=weights, is_by_hand=True)
+    arm = job._arms["torch"]
+    monkeypatch.setattr(arm, "_work", lambda *_: RanksReport(outcome="failed", reason="not measured here"))
     measurement = next(plan.measurements())
-    job._measure(measurement)
+    arm.measure_unless_settled(measurement)
     (path,) = results.record_files(measurement)
     assert read_record(path).weights == weights[MODEL]
 
 
 def test_a_job_whose_weights_are_missing_does_not_begin(data_dir: Path) -> None:
     with pytest.raises(DataError, match=f"the weights of {OTHER} are not here"):
-        verified_weights(plan_of(OTHER, data_dir))
+        verified_weights(alone(plan_of(OTHER, data_dir)))
 
 
 def test_a_job_that_draws_its_weights_needs_none(data_dir: Path) -> None:
     plan = plan_of(OTHER, data_dir)
-    assert verified_weights(plan.model_copy(update={"settings": {"weights": "drawn"}})) == {}
-    assert verified_weights(plan.model_copy(update={"settings": {}})) == {}
+    assert verified_weights(alone(plan.model_copy(update={"settings": {"weights": "drawn"}}))) == {}
+    assert verified_weights(alone(plan.model_copy(update={"settings": {}}))) == {}
 
 
 def test_a_session_has_them_where_the_settings_ask_for_them(data_dir: Path) -> None:

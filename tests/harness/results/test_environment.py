@@ -23,9 +23,9 @@ from harness.results.environment import (
     is_code_on_disk,
     is_same_code,
     loaded_code,
-    package_versions,
     relevant_variables,
 )
+from harness.results.installed import describe_installed
 from tests.made.patience import patience
 
 GIT_IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
@@ -167,7 +167,7 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_package_versions_are_the_installed_ones() -> None:
-    versions = package_versions()
+    versions = describe_installed()["packages"]
     assert versions["numpy"] == metadata.version("numpy")
     assert versions["wandb"] == metadata.version("wandb")
     assert versions["nvidia-ml-py"] == metadata.version("nvidia-ml-py")
@@ -182,7 +182,7 @@ def test_cuda_libraries_are_found_by_their_prefix(tmp_path: Path, monkeypatch: p
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    versions = package_versions()
+    versions = describe_installed()["packages"]
     assert versions["nvidia-cudnn-cu13"] == "9.26.0.51"
     assert versions["jax-cuda13-plugin"] == "0.10.2"
 

@@ -104,7 +104,7 @@ def test_what_screening_leaves_of_a_cell(tmp_path: Path) -> None:
     assert [sum(expected(plan).replicates.values()) for plan in full.jobs] == [432, 621]
     assert [expected(plan).screenings for plan in full.jobs] == [0, 0]
     assert "About 630 measurements, 351 of them a short screening" in estimate_in_words(
-        estimates_of([screened], Results(root=tmp_path), "slurm"), 480, has_limit=True
+        estimates_of([screened], Results(root=tmp_path), "slurm")
     )
 
 
@@ -182,18 +182,34 @@ def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_in_words() -> None:
-    assert estimate_in_words([estimate(600.0), estimate(1200.0), estimate(90.0, devices=2)], 30, has_limit=True) == (
+    assert estimate_in_words([estimate(600.0), estimate(1200.0), estimate(90.0, devices=2)], [30] * 3) == (
         "30 measurements: about 30 min on one device and 2 min on 2 devices, one job after the other, from earlier "
         "records. The longest job takes 20 min, within time_limit_minutes (30)."
     )
-    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6, trains=True)], 30, has_limit=False) == (
+    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6, trains=True)]) == (
         "About 10 measurements, 6 of them a short screening: about 45 s on one device, one job after the other, from "
         "earlier records (4 of 10 measurements) and the protocol's settings, without the training to its target and "
         "long compilations, which only records tell."
     )
-    assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], 30, has_limit=True).endswith(
+    assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], [30]).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."
     )
+
+
+def test_limits_in_words() -> None:
+    """Of each kind of GPU its own; of a partition's nothing is said. Without requeue, what goes on."""
+    jobs = [estimate(2000.0), estimate(2000.0), estimate(90_000.0)]
+    assert estimate_in_words(jobs, [30, 60, None]).endswith(
+        "1 of 2 jobs takes longer than time_limit_minutes (30 and 60), up to 33 min: cut off, they are requeued, at "
+        "most 1 time, and go on where they were."
+    )
+    assert estimate_in_words(jobs, [None] * 3).endswith("from earlier records.")
+    assert estimate_in_words(jobs[:1], [30], requeue=False).endswith(
+        "they are to be submitted again, at most 1 time, and go on where they were. Nothing is requeued "
+        "(cluster.requeue: false): at a preemption, and 90 s before its time limit, a job ends, and what it has "
+        "measured stays. The same command then submits what is missing, which goes on from there."
+    )
+    assert "requeue" not in estimate_in_words(jobs, requeue=False), "on this machine nothing ends a job"
 
 
 def test_in_time() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from harness.paths import JobFolder
-from harness.plan import Pair, Screening
+from harness.plan import Launch, Pair, Screening
+from harness.plan_file import read_plan
 from harness.results.statistics import took_turns
 from pipeline.submission.submit import _start_queue, submit
 from pipeline.watching import follow as watching
@@ -23,7 +25,7 @@ from pipeline.watching.jobs import is_local_queue, job_states
 from pipeline.watching.status import progress, show_status
 from tests.made.patience import wait_until
 from tests.made.processes import children_of, is_alive, words_of
-from tests.made.project import BehavingProject, FakeProject, make_behaving_project, make_project
+from tests.made.project import BehavingProject, FakeProject, alone, make_behaving_project, make_project
 
 
 @pytest.fixture
@@ -57,9 +59,29 @@ def test_two_submissions_never_run_at_the_same_time(project: FakeProject, capsys
         assert earlier.ended_at <= later.started_at
     jobs = [(record.measurement.framework, record.measurement.cell.use_case) for record in records]
     assert jobs == [("jax", 3)] * 2 + [("torch", 3)] * 2 + [("torch", 1)] * 2
+
+
+def test_of_a_job_of_both_only_what_is_needed_is_submitted(
+    project: FakeProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jax, torch = project.plan("jax", measurements=1), project.plan("torch", sleep_s=60)
+    pair = Pair(cell=jax.cell, jobs=(jax, torch), is_interleaved=True)
+    assert follow(project.submit(jax, executor="local"), project.results) == 0
     capsys.readouterr()
-    assert project.submit(plans[0], executor="local") == []
+    [folder] = project.submit_pairs(pair, executor="local")
     assert "any/jax_mnist_3: every measurement has a record" in capsys.readouterr().out
+    assert read_plan(folder.plan) == alone(torch)
+    assert project.submit_pairs(pair, executor="local") == [folder]
+    assert re.search(rf"any/torch_mnist_3: \w+ already, as job {queue_of(folder)}\n", capsys.readouterr().out)
+
+
+def test_a_job_of_both_is_submitted_once(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+    plans = project.plan("jax", sleep_s=60), project.plan("torch")
+    pair = Pair(cell=plans[0].cell, jobs=plans)
+    [folder] = project.submit_pairs(pair, executor="local")
+    capsys.readouterr()
+    assert project.submit_pairs(pair, executor="local", pairing="separate") == [folder]
+    assert capsys.readouterr().out.count(f" already, as job {queue_of(folder)}\n") == 2
 
 
 @pytest.mark.parametrize("visible", [None, "", "GPU-8f2d"])
@@ -84,10 +106,10 @@ def test_a_job_sees_the_gpus_of_the_shell_that_submitted_it(
 
 def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) -> None:
     broken, crashing, good = (project.plan(use_case=1), project.plan(use_case=2, crash=True), project.plan(use_case=3))
-    pairs = project.pairs(broken, crashing, good)
+    pairs = [alone(plan) for plan in (broken, crashing, good)]
     scripts = project.scripts(pairs)
     scripts[broken.name].write_text("#!/bin/bash\necho 'module: command not found' >&2\nexit 127\n")
-    folders = submit(pairs, project.config, scripts, pairing="separate", executor="local", results=project.results)
+    folders = submit(pairs, project.config, scripts, executor="local", results=project.results)
     assert follow(folders, project.results) == 1
     assert [(state.state, state.reason) for state in job_states(project.results, folders)] == [
         ("failed", "module: command not found"),
@@ -174,18 +196,14 @@ def behaving(tmp_path: Path) -> Iterator[BehavingProject]:
 
 
 def test_a_pair_runs_in_turn(behaving: BehavingProject) -> None:
-    folders = behaving.submit_pairs(behaving.pair(replicates=3), executor="local")
-    assert follow(folders, behaving.results) == 0, behaving.results.local_queue_log.read_text()
+    [folder] = behaving.submit_pairs(behaving.pair(replicates=3), executor="local")
+    assert follow([folder], behaving.results) == 0, behaving.results.local_queue_log.read_text()
     assert behaving.arms() == [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1), ("jax", 2), ("torch", 2)]
-    records = sorted(behaving.records(), key=lambda record: record.started_at)
-    [pair] = {record.environment["pairing"]["pair"] for record in records}
-    assert [record.environment["pairing"] for record in records] == [
-        {"kind": "together", "position": position, "pair": pair} for position in range(6)
-    ]
-    assert pair > folders[0].stamp  # made when this run began
-    for state in job_states(behaving.results, folders):
-        assert state.state == "done" and state.heartbeat is not None
-        assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (3, 3)
+    [(kind, run)] = {(one["kind"], one["pair"]) for one in (each.environment["pairing"] for each in behaving.records())}
+    assert kind == "together" and run > folder.stamp  # made when this run began
+    [state] = job_states(behaving.results, [folder])
+    assert state.state == "done" and state.heartbeat is not None
+    assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (6, 6)
 
 
 def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
@@ -199,17 +217,13 @@ def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
     folders = behaving.submit_pairs(pair, executor="local")
     assert follow(folders, behaving.results) == 0, behaving.results.local_queue_log.read_text()
     records = sorted(behaving.records(), key=lambda record: record.started_at)
-    arms = [
-        (one.measurement.framework, one.measurement.key.split("-", 3)[3], one.environment["pairing"]["position"])
-        for one in records
+    assert [f"{one.measurement.framework} {one.measurement.key.split('-', 3)[3]}" for one in records] == [
+        *("jax slow.eager-screening", "jax well.eager-screening", "jax slower.eager-screening"),
+        *("jax slow.eager-r0", "jax well.eager-r0", "torch well.eager-r0"),
+        *("torch well.eager-r1", "jax slow.eager-r1", "jax well.eager-r1"),
     ]
-    assert arms == [
-        *(("jax", "slow.eager-screening", 0), ("jax", "well.eager-screening", 0), ("jax", "slower.eager-screening", 0)),
-        *(("jax", "slow.eager-r0", 1), ("jax", "well.eager-r0", 1), ("torch", "well.eager-r0", 2)),
-        *(("torch", "well.eager-r1", 3), ("jax", "slow.eager-r1", 4), ("jax", "well.eager-r1", 4)),
-    ]
-    jax, torch = job_states(behaving.results, folders)
-    assert [progress(state) for state in (jax, torch)] == ["7/7", "2/2"]
+    [state] = job_states(behaving.results, folders)
+    assert progress(state) == "9/9"
     said = capsys.readouterr().out
     ratios = [line for line in said.splitlines() if "JAX / PyTorch" in line]
     assert "any/mnist_1 cnn-b8-fp32: " in ratios[-1] and ratios[-1].endswith("(2 replicates; well.eager, well.eager)")
@@ -218,24 +232,23 @@ def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
     assert capsys.readouterr().out.count("every measurement has a record") == 2
 
 
-def test_an_interleaved_pair_runs_in_one_arm(behaving: BehavingProject) -> None:
-    folders = behaving.submit_pairs(behaving.pair(replicates=1), executor="local", pairing="interleaved")
-    assert follow(folders, behaving.results) == 0
+def test_an_interleaved_pair_takes_turns(behaving: BehavingProject) -> None:
+    [folder] = behaving.submit_pairs(behaving.pair(replicates=1), executor="local", pairing="interleaved")
+    assert follow([folder], behaving.results) == 0
     one, other = behaving.records()
     assert took_turns(one, other)
-    assert [state.state for state in job_states(behaving.results, folders)] == ["done", "done"]
-    wait_until(lambda: all(folder.local_end.exists() for folder in folders), "the queue's word, after the last record")
-    assert one.environment["pairing"]["pair"] == other.environment["pairing"]["pair"] > folders[0].stamp
+    wait_until(folder.local_end.exists, "the queue's word, after the last record")
+    assert one.environment["pairing"]["pair"] == other.environment["pairing"]["pair"] > folder.stamp
 
 
 def test_a_framework_of_a_pair_that_cannot_start_costs_the_other_nothing(behaving: BehavingProject) -> None:
-    pair = behaving.pair(data="real", data_dir=str(behaving.root / "nowhere"))
+    pair = behaving.pair(launch=Launch(python="/no/such/python"), replicates=1)
     folders = behaving.submit_pairs(pair, executor="local")
     assert follow(folders, behaving.results) == 1
-    assert behaving.arms() == [("torch", 0), ("torch", 1)]
-    jax, torch = job_states(behaving.results, folders)
-    assert (jax.state, torch.state) == ("failed", "done")
-    assert str(jax.reason).startswith("error: ") and str(jax.reason).count("nowhere") == 1  # once for both arms
+    jax, torch = sorted(behaving.records(), key=lambda record: record.measurement.framework)
+    assert (jax.outcome, torch.outcome) == ("failed", "ok")
+    [state] = job_states(behaving.results, folders)
+    assert state.state == "failed" and "/no/such/python" in str(state.reason)
 
 
 def test_cancel_ends_a_pair(behaving: BehavingProject) -> None:
@@ -243,23 +256,23 @@ def test_cancel_ends_a_pair(behaving: BehavingProject) -> None:
     wait_until(
         (behaving.root / "torch-pid").exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0
     )
-    jax, torch = job_states(behaving.results, folders)
-    assert (jax.state, torch.state) == ("running", "running")
-    assert jax.heartbeat is not None and (jax.heartbeat.state, jax.heartbeat.measurements_done) == ("waiting", 1)
+    [state] = job_states(behaving.results, folders)
+    assert state.state == "running" and state.heartbeat is not None
+    assert (state.heartbeat.state, state.heartbeat.measurements_done) == ("running", 1)
     assert cancel(behaving.results) == 0
-    assert [state.state for state in job_states(behaving.results, folders)] == ["cancelled", "cancelled"]
+    assert [state.state for state in job_states(behaving.results, folders)] == ["cancelled"]
     assert not Path(f"/proc/{(behaving.root / 'torch-pid').read_text()}").exists()
     assert behaving.arms() == [("jax", 0)]
 
 
 def test_the_queue_the_job_and_the_measurement_are_one_process_each(behaving: BehavingProject) -> None:
     """Besides them there are main.py and, where it is not disabled, W&B's process."""
-    [folder, _] = behaving.submit_pairs(behaving.pair(jax=("gated",)), executor="local")
+    [folder] = behaving.submit_pairs(behaving.pair(jax=("gated",)), executor="local")
     wait_until(
         (behaving.root / "jax-pid").exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0
     )
     [job] = children_of(queue_of(folder))
-    assert "jax_runner/run.py" in words_of(job)
+    assert "harness.job" in words_of(job)
     assert children_of(job) == [int((behaving.root / "jax-pid").read_text())]
 
 

@@ -1,7 +1,6 @@
 """The Slurm scripts: their text (golden files), and how they run by hand, under Slurm and for submitit."""
 
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -15,10 +14,11 @@ from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.paths import REPOSITORY
-from harness.plan import JobPlan, Pair
+from harness.plan import Pair
 from pipeline.submission import render as render_module
-from pipeline.submission.render import quote_for_sbatch, render_pair_script, render_script, write_scripts
+from pipeline.submission.render import quote_for_sbatch, render_script, write_scripts
 from tests.made.config_text import MINIMAL, config_of
+from tests.made.project import alone
 
 GOLDEN = Path(__file__).parent / "golden"
 PROJECT = Path("/home/me/jax vs torch")
@@ -26,27 +26,30 @@ PROJECT = Path("/home/me/jax vs torch")
 FULL = (
     MINIMAL.replace("{per_node: 4}", "{gres: nvidia_a100, partition: big, constraint: nvlink, per_node: 4}")
     .replace("    name: train\n", "    name: train\n    devices: 8\n    nodes: 2\n")
-    .replace("  a100:", "  h100: {per_node: 8, sbatch_options: [--exclusive]}\n  a100:")
+    .replace("  a100:", "  h100: {per_node: 8, sbatch_options: [--contiguous]}\n  a100:")
     .replace("torch/bin/python}", "torch/bin/python, setup: [module purge, module load cuda/12.4]}")
     .replace(
         "  time_limit_minutes: 30\n",
         "  time_limit_minutes: 90\n  partition: gpu\n  account: lab 7\n  memory_gb: 64\n"
-        "  sbatch_options: [--qos=short, '--comment=two words #1']\n",
+        "  qos: short\n  sbatch_options: [--exclusive, '--comment=two words #1']\n",
     )
 )
 
 
-def plans(config: Config, selection: Selection) -> dict[str, JobPlan]:
-    return {job.name: job for pair in expand(config, selection) for job in pair.jobs}
+def jobs(config: Config, **selection: Any) -> dict[str, Pair]:
+    """Of both frameworks, and of each alone."""
+    pairs = expand(config, Selection(**selection))
+    return {one.name: one for pair in pairs for one in (pair, *map(alone, pair.jobs))}
 
 
-def render(config: Config, plan: JobPlan, **paths: Path) -> str:
+def render(config: Config, pair: Pair, **paths: Path) -> str:
     defaults = {"config_path": PROJECT / "experiments.yaml", "results": PROJECT / "results"}
-    return render_script(plan, config, **{**defaults, **paths}, repository=PROJECT)
+    return render_script(pair, config, **{**defaults, **paths}, repository=PROJECT)
 
 
 def assert_golden(name: str, text: str) -> None:
     """Compares with tests/pipeline/submission/golden/; UPDATE_GOLDEN=1 writes it instead."""
+    text = text.replace(sys.executable, "/opt/main/bin/python")  # another on every machine
     path = GOLDEN / name
     if os.environ.get("UPDATE_GOLDEN") == "1":
         path.write_text(text)
@@ -57,80 +60,123 @@ def assert_golden(name: str, text: str) -> None:
     )
 
 
-@pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_golden_smallest(framework: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["jax_cifar10_3", "torch_cifar10_3", "pair_cifar10_3"])
+def test_golden_smallest(name: str, tmp_path: Path) -> None:
     config = config_of(MINIMAL, tmp_path)
-    plan = plans(config, Selection(benchmarks=("cifar10",), use_cases=(3,)))[f"any/{framework}_cifar10_3"]
-    assert_golden(f"{framework}_cifar10_3.sh", render(config, plan))
+    found = jobs(config, benchmarks=("cifar10",), use_cases=(3,))
+    assert_golden(f"{name}.sh", render(config, found[f"any/{name}"]))
 
 
 def test_for_the_cpu_no_gpu_is_asked_for(tmp_path: Path) -> None:
     config = config_of(MINIMAL.replace("  any: {}\n", "  any: {}\n  cpu: {}\n"), tmp_path)
-    selection = {"benchmarks": ("cifar10",), "use_cases": (3,)}
     for_gpu, for_cpu = (
-        [render(config, pair.jobs[0]), render_pair(config, pair)]
-        for pair in (pair_of(config, gpus=(gpu,), **selection) for gpu in ("any", "cpu"))
+        [render(config, job) for job in jobs(config, gpus=(gpu,), benchmarks=("cifar10",), use_cases=(3,)).values()]
+        for gpu in ("any", "cpu")
     )
     for gpu, cpu in zip(for_gpu, for_cpu, strict=True):
         assert set(header(gpu)) - set(header(cpu)) >= {"#SBATCH --gres=gpu:1"}
         assert not [line for line in header(cpu) if "gpu" in line]
-    assert " --gpu cpu" in for_cpu[0]
+        assert " --gpu cpu" in cpu
 
 
 def test_golden_with_everything(tmp_path: Path) -> None:
     config = config_of(FULL, tmp_path)
-    selection = Selection(gpus=("a100",), data="sample", quick=True, force=True)
     text = render(
         config,
-        plans(config, selection)["a100/torch_mnist_1"],
+        jobs(config, gpus=("a100",), data="sample", quick=True, force=True)["a100/torch_mnist_1"],
         config_path=Path("/home/me/my experiments.yaml"),
         results=Path("/scratch/50% full"),
     )
     assert_golden("a100_torch_mnist_1_everything.sh", text)
 
 
-def pair_of(config: Config, **selection: Any) -> Pair:
-    [pair] = expand(config, Selection(**selection))
-    return pair
-
-
-def render_pair(config: Config, pair: Pair, results: Path = PROJECT / "results") -> str:
-    return render_pair_script(pair, config, results=results, repository=PROJECT)
-
-
-def test_golden_pair(tmp_path: Path) -> None:
-    """Three replicates; JAX is first in the first and the last, PyTorch in the second."""
-    config = config_of(MINIMAL, tmp_path)
-    assert_golden("pair_cifar10_3.sh", render_pair(config, pair_of(config, benchmarks=("cifar10",), use_cases=(3,))))
-
-
 def header(script: str) -> list[str]:
     return [line for line in script.splitlines() if line.startswith("#SBATCH")]
 
 
-def test_the_headers_of_a_pair_differ_only_in_the_jobs_name(tmp_path: Path) -> None:
+def test_the_headers_of_a_cell_differ_only_in_the_jobs_name(tmp_path: Path) -> None:
     config = config_of(FULL, tmp_path)
-    both = plans(config, Selection(gpus=("h100",)))
-    jax, torch = (header(render(config, both[f"h100/{name}_mnist_1"])) for name in ("jax", "torch"))
+    found = jobs(config, gpus=("h100",))
+    jax, torch, pair = (header(render(config, found[f"h100/{name}_mnist_1"])) for name in ("jax", "torch", "pair"))
     assert jax[0] == "#SBATCH --job-name=jax_mnist_1_h100"
-    assert torch[0] == "#SBATCH --job-name=torch_mnist_1_h100"
-    assert jax[1:] == torch[1:]
-    together = header(render_pair(config, pair_of(config, gpus=("h100",))))
-    assert together == ["#SBATCH --job-name=pair_mnist_1_h100", *jax[1:]]
+    assert torch == ["#SBATCH --job-name=torch_mnist_1_h100", *jax[1:]]
+    assert pair == ["#SBATCH --job-name=pair_mnist_1_h100", *jax[1:]]
     assert "#SBATCH --gres=gpu:h100:4" in jax
     assert "#SBATCH --partition=gpu" in jax
-    assert "#SBATCH --exclusive" in jax
+    assert {"#SBATCH --exclusive", "#SBATCH --contiguous"} <= set(jax)
     assert not any("--gpus-per-task" in line for line in jax)
 
 
 def test_every_header_line_stands_before_the_first_command(tmp_path: Path) -> None:
     """sbatch stops reading options at the first line that is neither blank nor a comment."""
     config = config_of(FULL, tmp_path)
-    (lines,) = (render(config, plan).splitlines() for name, plan in plans(config, Selection()).items() if "jax" in name)
+    lines = render(config, jobs(config)["any/pair_mnist_1"]).splitlines()
     first_command = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
     last_option = max(n for n, line in enumerate(lines) if line.startswith("#SBATCH"))
     assert last_option < first_command
     assert lines[first_command] == "set -euo pipefail"
+
+
+GIVEN = "#SBATCH --gres=gpu:a100:1", "#SBATCH --time=30", "#SBATCH --cpus-per-task=4", "#SBATCH --requeue"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpu", "gone", "new"),
+    [
+        ("", "gres: none", GIVEN[0], []),
+        ("", "gres: untyped", GIVEN[0], ["#SBATCH --gres=gpu:1"]),
+        ("", "gres: 1g.10gb", GIVEN[0], ["#SBATCH --gres=gpu:1g.10gb:1"]),
+        ("time_limit_minutes:", "", GIVEN[1], []),
+        ("", "time_limit_minutes: 60", GIVEN[1], ["#SBATCH --time=60"]),
+        ("cpus_per_task: 8", "", GIVEN[2], ["#SBATCH --cpus-per-task=8"]),
+        ("cpus_per_task: 8", "cpus_per_task: 16", GIVEN[2], ["#SBATCH --cpus-per-task=16"]),
+        ("requeue: false", "", GIVEN[3], ["#SBATCH --no-requeue"]),
+        ("memory_gb: 64", "memory_gb: 0", None, ["#SBATCH --mem=0G"]),
+        ("account: a", "account: b", None, ["#SBATCH --account=b"]),
+        ("qos: a", "", None, ["#SBATCH --qos=a"]),
+        ("qos: a", "qos: b", None, ["#SBATCH --qos=b"]),
+        ("constraint: a", "constraint: b&c", None, ["#SBATCH --constraint=b&c"]),
+        ("partition: a", "partition: b", None, ["#SBATCH --partition=b"]),
+        ("sbatch_options: [--hold]", "sbatch_options: [--x11]", None, ["#SBATCH --hold", "#SBATCH --x11"]),
+        ("srun_options: [--mpi=pmix]", "", None, []),
+    ],
+)
+def test_a_setting_of_the_cluster_and_of_a_kind_of_gpu(
+    cluster: str, gpu: str, gone: str | None, new: list[str], tmp_path: Path
+) -> None:
+    """Of one kind of GPU, a value is in place of the cluster's, and a list is added."""
+    plain, own = (
+        set(header(render(config, expand(config, Selection(gpus=("a100",)))[0])))
+        for config in (config_of(MINIMAL, tmp_path), config_of(with_settings(cluster, gpu), tmp_path))
+    )
+    assert plain >= set(GIVEN)
+    assert (plain - own, own - plain) == ({gone} if gone else set(), set(new))
+
+
+def with_settings(cluster: str, gpu: str = "") -> str:
+    old = "  time_limit_minutes: 30\n"
+    text = MINIMAL.replace(old, f"{'' if cluster.startswith('time') else old}  {cluster}\n" if cluster else old)
+    return text.replace("{per_node: 4}", f"{{per_node: 4, {gpu}}}")
+
+
+def test_set_up_comes_first_and_its_own_for_each_kind(tmp_path: Path) -> None:
+    """Before all else in a script, also in that of a pair; a framework's comes before each of its processes."""
+    text = with_settings("setup: [module load a]", "setup: [module load b]")
+    config = config_of(text.replace("jax/bin/python}", "jax/bin/python, setup: [module load c]}"), tmp_path)
+    for job in jobs(config, gpus=("a100",)).values():
+        commands = [line for line in render(config, job).splitlines() if line and not line.startswith("#")]
+        assert commands[:4] == ["set -e", "module load a", "module load b", "set +e"]
+        assert "module load c" not in commands
+        assert {plan.framework: plan.launch.setup for plan in job.jobs}.get("jax") in (("module load c",), None)
+    assert config.launch("jax").setup == ("module load a", "module load c")  # outside of a job
+
+
+def test_the_step_of_several_ranks_takes_a_sites_options(tmp_path: Path) -> None:
+    """They are in the plan, and in no measurement's id."""
+    with_options = config_of(with_settings("srun_options: [--mpi=pmix]\n  cpu_bind: cores"), tmp_path)
+    [jax, other] = (expand(one, Selection())[0].jobs[0] for one in (with_options, config_of(MINIMAL, tmp_path)))
+    assert (jax.srun_options, other.srun_options) == (("--cpu-bind=cores", "--mpi=pmix"), ())
+    assert [one.id for one in jax.measurements()] == [one.id for one in other.measurements()]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +196,13 @@ def test_quotes_of_the_header(option: str, expected: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A repository with a blank in its path, whose run.py and submitit only tell how they were called."""
+    """A repository with a blank in its path, whose jobs and submitit only tell how they were called."""
     root = tmp_path / "jax vs torch"
     tell = "import os, sys\nprint(os.getcwd(), sys.argv, os.environ.get('SUBMITIT_EXECUTOR'))\n"
-    for path in ("jax_runner/run.py", "submitit/core/_submit.py"):
+    for path in ("jax_runner/run.py", "harness/job/__main__.py", "submitit/core/_submit.py"):
         (root / path).parent.mkdir(parents=True)
         (root / path).write_text(tell)
-    for package in ("submitit", "submitit/core"):
+    for package in ("harness", "harness/job", "submitit", "submitit/core"):
         (root / package / "__init__.py").touch()
     tools = root / "tools"
     tools.mkdir()
@@ -166,8 +212,9 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def script_of(project: Path, folder: Path, devices: int = 1) -> Path:
-    text = MINIMAL.replace("/opt/jax/bin/python", f"'{sys.executable}', setup: ['echo \"set up by $USER_UNSET.\"']")
+def script_of(project: Path, folder: Path, devices: int = 1, name: str = "jax_mnist_1") -> Path:
+    """The set-up lines are not the script's: it would fail of them."""
+    text = MINIMAL.replace("jax/bin/python}", "jax/bin/python, setup: [no_such_command]}")
     text = text.replace("    name: train\n", f"    name: train\n    devices: {devices}\n")
     config = config_of(text, folder)
     scripts = write_scripts(
@@ -177,7 +224,7 @@ def script_of(project: Path, folder: Path, devices: int = 1) -> Path:
         results=project / "results",
         repository=project,
     )
-    return scripts["any/jax_mnist_1"]
+    return scripts[f"any/{name}"]
 
 
 def run(project: Path, *words: str | Path, **environment: str) -> list[str]:
@@ -190,112 +237,37 @@ def run(project: Path, *words: str | Path, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_by_hand_without_slurm(project: Path, tmp_path: Path) -> None:
-    arguments = ["jax_runner/run.py", "--benchmark", "mnist", "--use_case", "1"]
+@pytest.mark.parametrize(
+    ("name", "program"), [("jax_mnist_1", "jax_runner/run.py"), ("pair_mnist_1", "{project}/harness/job/__main__.py")]
+)
+def test_by_hand_without_slurm(project: Path, tmp_path: Path, name: str, program: str) -> None:
+    arguments = [program.format(project=project), "--benchmark", "mnist", "--use_case", "1"]
     arguments += ["--config", str(tmp_path / "experiments.yaml")]
-    assert run(project, script_of(project, tmp_path)) == ["set up by .", f"{project} {arguments} None"]
+    assert run(project, script_of(project, tmp_path, name=name)) == [f"{project} {arguments} None"]
 
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_in_a_batch_job_the_script_becomes_the_job(project: Path, tmp_path: Path, devices: int) -> None:
     """Whatever it starts on several devices, it starts itself."""
     variables = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
-    [_, by_hand] = run(project, script_of(project, tmp_path, devices), **variables)
+    [by_hand] = run(project, script_of(project, tmp_path, devices), **variables)
     assert by_hand.startswith(f"{project} ['jax_runner/run.py', '--benchmark', 'mnist', '--use_case', '1', '--config'")
     folder = "/results/50% jobs"
-    [_, worker] = run(project, script_of(project, tmp_path, devices), "slurm", folder, **variables)
+    [worker] = run(project, script_of(project, tmp_path, devices), "slurm", folder, **variables)
     assert worker.endswith(f"_submit.py', '{folder}'] slurm")
 
 
 def test_in_a_shell_of_salloc_the_job_goes_to_the_first_node(project: Path, tmp_path: Path) -> None:
     lines = run(project, script_of(project, tmp_path), SLURM_JOB_ID="7")
-    assert lines[1:8] == [
+    assert lines[:7] == [
         *("srun", "[--overlap]", "[--nodes=1]", "[--ntasks=1]", "[--cpus-per-task=4]", f"[{sys.executable}]", "[-u]")
     ]
     assert "[jax_runner/run.py]" in lines
 
 
-@pytest.mark.parametrize(
-    ("second_arm", "expected"),
-    [
-        ("exit 0", (0, ["torch screening", "jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
-        ("exit 3", (1, ["torch screening", "jax r0", "torch r0", "torch r1", "jax r1", "jax r2", "torch r2"])),
-        ("exit 75", (75, ["torch screening", "jax r0", "torch r0"])),
-        ('touch "$2/stopped"; exit 255', (75, ["torch screening", "jax r0", "torch r0"])),
-        ("kill -USR2 $PPID; sleep 100", (75, ["torch screening", "jax r0", "torch r0", "scontrol requeue 7"])),
-    ],
-    ids=["good", "fails", "stopped", "requeued by its worker", "signal before the worker is there"],
-)
-def test_arms_of_a_pair_for_main(
-    project: Path, tmp_path: Path, second_arm: str, expected: tuple[int, list[str]]
-) -> None:
-    """The frozen scripts of the folders run, not those of slurm_scripts/, and a marker of an earlier start says
-    nothing. JAX has one mode, so there is nothing to screen."""
-    script_of(project, tmp_path)
-    (project / "tools" / "scontrol").write_text(f'#!/bin/bash\necho "scontrol $*" >>"{tmp_path}/calls"\n')
-    (project / "tools" / "scontrol").chmod(0o755)
-    folders = [tmp_path / f"job of {framework}" for framework in ("jax", "torch")]
-    for framework, folder in zip(("jax", "torch"), folders, strict=True):
-        for arm in ("screening", "r0", "r1", "r2"):
-            (folder / arm).mkdir(parents=True)
-            (folder / arm / "stopped").touch()
-        special = f"if [[ {framework} == torch && $2 == */r0 ]]; then {second_arm}; fi"
-        (folder / "script.sh").write_text(
-            f'echo "{framework} ${{2##*/}}" >>"{tmp_path}/calls"; echo "said by $1"; echo error >&2\n{special}\n'
-        )
-    done = subprocess.run(
-        ["bash", str(project / "slurm_scripts" / "pair_mnist_1.sh"), "slurm", *map(str, folders)],
-        env=os.environ | {"SLURM_JOB_ID": "7", "PATH": f"{project / 'tools'}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, (tmp_path / "calls").read_text().splitlines()) == expected
-    assert (folders[0] / "r0" / "7_0_log.out").read_text() == "said by slurm\n"
-    assert (folders[0] / "r0" / "7_0_log.err").read_text() == "error\n"
-
-
-@pytest.mark.parametrize("by", ["main.py", "hand"])
-def test_interleaved_arms_are_jaxs(project: Path, tmp_path: Path, by: str) -> None:
-    """PyTorch's script only screens; JAX's is told to run both."""
-    config = config_of(MINIMAL, tmp_path)
-    (pair, *_) = [pair for pair in expand(config, Selection()) if pair.name == "any/pair_mnist_1"]
-    plans = tuple(plan.model_copy(update={"is_interleaved": True}) for plan in pair.jobs)
-    script = tmp_path / "pair.sh"
-    repository = tmp_path / "repository"
-    text = render_pair_script(
-        pair.model_copy(update={"jobs": plans}), config, results=tmp_path / "results", repository=repository
-    )
-    script.write_text(text)
-    places = [repository / "slurm_scripts", repository / "slurm_scripts"]
-    names = ["jax_mnist_1.sh", "torch_mnist_1.sh"]
-    if by == "main.py":
-        places, names = [tmp_path / "j", tmp_path / "t"], ["script.sh"] * 2
-    for framework, place, name in zip(("jax", "torch"), places, names, strict=True):
-        for arm in ("screening", "r0", "r1", "r2"):
-            (place / arm).mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(f'echo "{framework} $*" >>"{tmp_path}/calls"\n')
-    arguments = ["slurm", *map(str, places)] if by == "main.py" else ["--force"]
-    done = subprocess.run(
-        ["bash", str(script), *arguments],
-        env=os.environ | {"SLURM_JOB_ID": "7"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    calls = [re.sub(r" --pair \S+", "", line) for line in (tmp_path / "calls").read_text().splitlines()]
-    if by == "main.py":
-        assert calls == [f"torch slurm {places[1]}/screening"] + [f"jax slurm {places[0]}/r{n}" for n in range(3)]
-    else:
-        assert calls == ["torch --replicate screening --position 0 --force"] + [
-            f"jax --replicate {n} --position {n + 1} --interleaved --force" for n in range(3)
-        ]
-
-
 def test_more_arguments_by_hand(project: Path, tmp_path: Path) -> None:
     script = script_of(project, tmp_path)
-    assert run(project, script, "--replicate", "0")[-1].endswith(", '--replicate', '0'] None")
+    assert run(project, script, "--model", "cnn")[-1].endswith(", '--model', 'cnn'] None")
 
 
 def test_what_is_written(project: Path, tmp_path: Path) -> None:
@@ -328,8 +300,8 @@ def test_a_slow_disk_gets_the_same_scripts(slow_file_s: float, tmp_path: Path, m
     scripts = write_scripts(pairs, config, **paths)
     assert len(scripts) == 3 * len(pairs) > 16  # more than the first ones, which are timed
     assert sorted(scripts.values()) == sorted((tmp_path / "slurm_scripts").rglob("*.*"))
-    for plan in (plan for pair in pairs for plan in pair.jobs):
-        assert scripts[plan.name].read_text() == render_script(plan, config, **paths)
+    for job in (one for pair in pairs for one in (pair, *map(alone, pair.jobs))):
+        assert scripts[job.name].read_text() == render_script(job, config, **paths)
 
 
 def test_scripts_that_cannot_be_written(project: Path, tmp_path: Path) -> None:
@@ -341,7 +313,7 @@ def test_scripts_that_cannot_be_written(project: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("a\n{{ partitoin }}\n", "torch.sh.j2:2: 'partitoin' is undefined; a template may use framework, job_name,"),
+        ("a\n{{ partitoin }}\n", "torch.sh.j2:2: 'partitoin' is undefined; a template may use job_name,"),
         ("a\n{% if %}\n", "torch.sh.j2:2: not a valid template: Expected an expression, got 'end of statement block'"),
         ("{% extends 'base.j2' %}\n", "there is no template base.j2"),
     ],
@@ -351,7 +323,7 @@ def test_a_wrong_template(template: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "torch.sh.j2").write_text(template)
     with pytest.raises(ProjectError) as caught:
         render_script(
-            plans(config, Selection())["any/torch_mnist_1"],
+            jobs(config)["any/torch_mnist_1"],
             config,
             config_path=PROJECT / "experiments.yaml",
             results=PROJECT / "results",
@@ -362,7 +334,5 @@ def test_a_wrong_template(template: str, message: str, tmp_path: Path) -> None:
 
 def test_scripts_are_valid_bash(tmp_path: Path) -> None:
     config = load_config(REPOSITORY / "experiments.yaml")
-    for plan in plans(config, Selection()).values():
-        subprocess.run(["bash", "-n"], input=render(config, plan), text=True, check=True)
-    for pair in expand(config, Selection()):
-        subprocess.run(["bash", "-n"], input=render_pair(config, pair), text=True, check=True)
+    for job in jobs(config).values():
+        subprocess.run(["bash", "-n"], input=render(config, job), text=True, check=True)

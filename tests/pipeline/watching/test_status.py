@@ -5,6 +5,8 @@ import io
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,15 @@ from rich.console import Console
 from harness.files import write_atomically
 from harness.job.progress import Heartbeat, write_heartbeat
 from harness.paths import JobFolder
+from harness.plan import Pair
+from harness.plan_file import write_plan
 from harness.results.record import Outcome, write_record
 from pipeline.watching import jobs, slurm_states
 from pipeline.watching.follow import follow, line
-from pipeline.watching.jobs import JobReader, JobState, Submission, judge, last_words, read_files
+from pipeline.watching.jobs import JobReader, JobState, judge, last_words, read_files
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
-from pipeline.watching.status import command, newest, progress, show_status, table, time_left
-from tests.made.project import FakeProject, make_project
+from pipeline.watching.status import command, newest, plain_table, progress, show_status, table, time_left
+from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import bare_record, heartbeat
 
 NOW = 1_800_000_000.0
@@ -36,7 +40,7 @@ def make_folder(
     project: FakeProject, name: str = "torch_mnist_3-20261121T100000.000000Z-aaaa", **plan: Any
 ) -> JobFolder:
     folder = JobFolder(root=project.results.jobs / "any" / name)
-    write_atomically(folder.plan, project.plan(**plan).model_dump_json(), replace=False)
+    write_plan(alone(project.plan(**plan)), folder)
     return folder
 
 
@@ -223,77 +227,6 @@ def test_with_force_only_the_jobs_own_records_count(project: FakeProject) -> Non
     assert verdict(project, other, in_slurm("FAILED"))[0] == "failed"
 
 
-# Jobs that run in turn with the other framework's
-
-
-def in_turn(project: FakeProject, own: str, other: str | None, *, other_age_s: float = 1) -> JobFolder:
-    folder, partner = make_folder(project), make_folder(project, "jax_mnist_3-20261121T100000.000000Z-bbbb")
-    submitted(folder, now_s=time.time(), partner=str(partner.root))
-    beat(folder, own, age_s=1000)
-    if other:
-        beat(partner, other, age_s=other_age_s)
-    return folder
-
-
-def test_a_job_that_waits_for_its_turn_lives_as_long_as_the_other(project: FakeProject) -> None:
-    folder = in_turn(project, "waiting", "running")
-    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", None)
-    assert verdict(project, folder, "squeue: busy") == ("running", None)
-    beat(
-        JobFolder(root=project.results.jobs / "any" / "jax_mnist_3-20261121T100000.000000Z-bbbb"), "running", age_s=180
-    )
-    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
-    assert verdict(project, folder, "squeue: busy") == ("lost", "no heartbeat for 3 min; squeue: busy")
-    assert verdict(project, folder, in_slurm("PENDING", "BeginTime")) == ("requeued", "BeginTime")
-    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED")
-
-
-def test_a_replicate_by_hand_is_not_the_whole(project: FakeProject) -> None:
-    folder = make_folder(project)
-    beat(folder, "waiting")
-    assert verdict(project, folder, {}) == (
-        "stopped",
-        "its turn is done; others have no record yet",
-    )
-    record_all(project, scheduler="local")  # other runs by hand have measured the rest
-    assert verdict(project, folder, {}) == ("done", None)
-
-
-def test_the_error_of_an_arm_is_found(project: FakeProject) -> None:
-    """Of the arm that has something to say, though another one ended later."""
-    folder = in_turn(project, "waiting", "done")
-    for replicate, text in enumerate(("ImportError: no libcuda\n", "")):
-        folder.arm(replicate).mkdir()
-        (folder.arm(replicate) / "12_0_log.err").write_text(text)
-        os.utime(folder.arm(replicate) / "12_0_log.err", (1000 + replicate,) * 2)
-    assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: ImportError: no libcuda")
-
-
-def test_time_left_of_two_in_turn_is_that_of_both(project: FakeProject) -> None:
-    submission = Submission(
-        executor="slurm", job_id="12", script="", command=(), node="n1", submitted_at_unix_s=0, partner="/y"
-    )
-
-    def left(own: Heartbeat | None, other: Heartbeat | None) -> str:
-        return time_left(
-            JobState(
-                folder=JobFolder(root=Path("/x")),
-                plan=project.plan(),
-                state="running",
-                submission=submission,
-                heartbeat=own,
-                partner=other,
-            )
-        )
-
-    waiting = heartbeat_of(state="waiting", eta_s=600.0, updated_at_unix_s=time.time() - 5000)
-    running = heartbeat_of(eta_s=500.0, updated_at_unix_s=time.time() - 200)
-    assert left(waiting, running) == left(running, waiting) == "15 min"  # 600 s + 500 s - 200 s
-    assert left(running, heartbeat_of(state="done", measurements_done=24)) == "5 min"
-    assert left(running, None) == left(None, running) == ""  # nothing is known of one of them
-    assert left(running, heartbeat_of()) == ""
-
-
 def test_a_failure_names_its_cause(project: FakeProject) -> None:
     folder = make_folder(project)
     submitted(folder)
@@ -346,6 +279,19 @@ def test_a_run_by_hand_is_known_by_its_heartbeat(
     assert (state.executor, state.job_id, state.node) == ("by hand", "99", "n1")
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"), [("jax_runner/run.py", "running"), ("harness.job", "running"), ("x", "lost")]
+)
+def test_a_run_by_hand_that_is_silent_lives_as_long_as_its_process(
+    project: FakeProject, words: str, expected: str
+) -> None:
+    folder = make_folder(project)
+    with subprocess.Popen([sys.executable, "-c", "input()", words], stdin=subprocess.PIPE) as process:
+        beat(folder, "running", age_s=jobs.GONE_AFTER_S + 1, node=socket.gethostname(), pid=process.pid)
+        assert verdict(project, folder, {})[0] == expected
+        process.kill()
+
+
 def test_a_run_by_hand_before_its_first_heartbeat(project: FakeProject) -> None:
     folder = make_folder(project)
     assert verdict(project, folder, {}) == ("queued", "starting")
@@ -391,9 +337,8 @@ def test_a_corrupt_file_is_named_and_breaks_nothing(
 
 
 def state(project: FakeProject, name: str, verdict: jobs.State, **plan: Any) -> JobState:
-    return JobState(
-        folder=JobFolder(root=project.results.jobs / "any" / name), plan=project.plan(**plan), state=verdict
-    )
+    pair = alone(project.plan(**plan))
+    return JobState(folder=JobFolder(root=project.results.jobs / "any" / name), pair=pair, state=verdict)
 
 
 def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProject) -> None:
@@ -403,6 +348,18 @@ def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProje
     jax = state(project, "jax-20261121T100000.000000Z-aaaa", "done", framework="jax")
     assert newest([first, jax, second, third]) == [jax, second, third]
     assert newest([first]) == [first]
+
+
+def test_a_job_of_both_frameworks_is_one_row(project: FakeProject) -> None:
+    plans = project.plan("jax"), project.plan("torch")
+    folder = project.results.new_job_folder(pair := Pair(cell=plans[0].cell, jobs=plans))
+    write_plan(pair, folder)
+    beat(folder, "running", measurements_total=4, measurements_done=1, slurm_job_id="99")
+    states = JobReader(project.results).read()
+    one_row = plain_table(states).splitlines()[1]
+    assert one_row.split()[:5] == ["any/mnist_3", "jax+torch", "running", "1/4", "n1"]
+    assert [plan.name for plan in states[0].plans] == ["any/jax_mnist_3", "any/torch_mnist_3"]
+    assert (states[0].name, states[0].job_id) == ("any/pair_mnist_3", "99")
 
 
 def heartbeat_of(*, eta_s: float | None = None, **changes: Any) -> Heartbeat:
@@ -417,7 +374,7 @@ def test_progress_and_time_left(project: FakeProject) -> None:
     def running(**changes: Any) -> JobState:
         return JobState(
             folder=JobFolder(root=Path("/x")),
-            plan=project.plan(measurements=24),
+            pair=alone(project.plan(measurements=24)),
             state="running",
             node="n1",
             heartbeat=heartbeat_of(**changes),

@@ -1,10 +1,13 @@
 #!/bin/bash
 # Rendered by main.py from experiments.yaml and templates/torch.sh.j2: change those, not this file.
 # By hand: `sbatch` it from anywhere, or `bash` it on a machine without Slurm.
+#
+# PyTorch's side of the cell alone.
 
 #SBATCH --job-name=torch_mnist_1_a100
 #SBATCH --partition=big
 #SBATCH --account="lab 7"
+#SBATCH --qos=short
 #SBATCH --constraint=nvlink
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4
@@ -12,7 +15,7 @@
 #SBATCH --gres=gpu:nvidia_a100:4
 #SBATCH --mem=64G
 #SBATCH --time=90
-#SBATCH --qos=short
+#SBATCH --exclusive
 #SBATCH --comment="two words #1"
 
 # 90 s before its time limit, or when it is preempted, a job of main.py stops and goes back into the queue; started again,
@@ -25,20 +28,13 @@
 set -euo pipefail
 cd '/home/me/jax vs torch'
 
-set +u  # `module` and `conda activate` read variables that may not be set
-module purge
-module load cuda/12.4
-set -u
-
-# Variables that only PyTorch needs go here. What measurements rely on is set where they start (harness/job/children.py).
-
-run=(/opt/torch/bin/python -u torch_runner/run.py --benchmark mnist --use_case 1 --gpu a100 --data sample --quick --force --config '/home/me/my experiments.yaml' --results '/scratch/50% full')
+run=(/opt/main/bin/python -u torch_runner/run.py --benchmark mnist --use_case 1 --gpu a100 --data sample --quick --force --config '/home/me/my experiments.yaml' --results '/scratch/50% full')
 
 # By hand, the line above is what runs, with the arguments of this script at its end. From main.py it has two of its own
-# in Slurm, `slurm FOLDER`: submitit's worker then runs that same program with the arguments that it finds in FOLDER.
+# in Slurm, `slurm FOLDER`: submitit's worker then runs the same job by the plan that it finds in FOLDER.
 if [[ ${1:-} == slurm ]]; then
     export SUBMITIT_EXECUTOR=slurm
-    run=(/opt/torch/bin/python -u -m submitit.core._submit "$2")
+    run=(/opt/main/bin/python -u -m submitit.core._submit "$2")
 else
     run+=("$@")
 fi
@@ -48,6 +44,6 @@ if [[ -n ${SLURM_JOB_ID:-} && -z ${SLURMD_NODENAME:-} ]]; then
     run=(srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=4 "${run[@]}")
 fi
 
-# `exec` leaves no shell between the scheduler's signals and the program.
-# It starts its 8 ranks itself.
+# `exec` leaves no shell between the scheduler's signals and the job, which starts every process of a framework itself:
+# by its Python, after its set-up lines and in its container (cluster.frameworks of experiments.yaml).
 exec "${run[@]}"

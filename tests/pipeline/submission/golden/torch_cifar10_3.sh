@@ -1,6 +1,8 @@
 #!/bin/bash
 # Rendered by main.py from experiments.yaml and templates/torch.sh.j2: change those, not this file.
 # By hand: `sbatch` it from anywhere, or `bash` it on a machine without Slurm.
+#
+# PyTorch's side of the cell alone.
 
 #SBATCH --job-name=torch_cifar10_3
 #SBATCH --nodes=1
@@ -19,15 +21,13 @@
 set -euo pipefail
 cd '/home/me/jax vs torch'
 
-# Variables that only PyTorch needs go here. What measurements rely on is set where they start (harness/job/children.py).
-
-run=(/opt/torch/bin/python -u torch_runner/run.py --benchmark cifar10 --use_case 3)
+run=(/opt/main/bin/python -u torch_runner/run.py --benchmark cifar10 --use_case 3)
 
 # By hand, the line above is what runs, with the arguments of this script at its end. From main.py it has two of its own
-# in Slurm, `slurm FOLDER`: submitit's worker then runs that same program with the arguments that it finds in FOLDER.
+# in Slurm, `slurm FOLDER`: submitit's worker then runs the same job by the plan that it finds in FOLDER.
 if [[ ${1:-} == slurm ]]; then
     export SUBMITIT_EXECUTOR=slurm
-    run=(/opt/torch/bin/python -u -m submitit.core._submit "$2")
+    run=(/opt/main/bin/python -u -m submitit.core._submit "$2")
 else
     run+=("$@")
 fi
@@ -37,5 +37,6 @@ if [[ -n ${SLURM_JOB_ID:-} && -z ${SLURMD_NODENAME:-} ]]; then
     run=(srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=4 "${run[@]}")
 fi
 
-# `exec` leaves no shell between the scheduler's signals and the program.
+# `exec` leaves no shell between the scheduler's signals and the job, which starts every process of a framework itself:
+# by its Python, after its set-up lines and in its container (cluster.frameworks of experiments.yaml).
 exec "${run[@]}"

@@ -1,49 +1,50 @@
-"""Stands in for run.py where a test is about queues and signals, not about frameworks: the same flags, exit
-statuses, records and heartbeats, but a measurement is a short sleep. The plan's `settings` say how it
-behaves."""
+"""Stands in for harness/job/main.py where a test is about queues and signals, not about frameworks: the same flags,
+exit statuses, records and heartbeats, but a measurement is a short sleep. The plan's `settings` say how it behaves."""
 
 import argparse
 import os
+import signal
 import socket
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from harness.job.job import Stopped, stop_on_signal  # noqa: E402
-from harness.job.main import pass_on  # noqa: E402
-from harness.job.progress import Heartbeat, write_heartbeat  # noqa: E402
-from harness.paths import JobFolder, Results  # noqa: E402
-from harness.plan import JobPlan  # noqa: E402
-from harness.results.record import Record, find_settled_record, write_record  # noqa: E402
+from harness.job.job import Stopped, stop_on_signal
+from harness.job.progress import Heartbeat, write_heartbeat
+from harness.paths import JobFolder, Results
+from harness.plan import Measurement, Pair, Scalar
+from harness.plan_file import read_plan
+from harness.results.record import Record, find_settled_record, write_record
 
 SEEN = ("CUDA_VISIBLE_DEVICES", "SLURM_CPU_BIND", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SUBMITIT_EXECUTOR")
 
 
-def main() -> int:
+def main(framework: str | None = None, arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     for flag in ("--benchmark", "--use_case", "--gpu", "--data", "--config"):
         parser.add_argument(flag)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--job-folder", type=Path, required=True)
-    arguments = parser.parse_args()
-    results, folder = Results(root=arguments.results), JobFolder(root=arguments.job_folder)
-    plan = JobPlan.model_validate_json(folder.plan.read_text())
-    if plan.settings.get("crash"):
+    parsed = parser.parse_args(arguments)
+    results, folder = Results(root=parsed.results), JobFolder(root=parsed.job_folder)
+    pair = read_plan(folder.plan)
+    assert framework is None or pair.frameworks == (framework,)
+    if any(plan.settings.get("crash") for plan in pair.jobs):
         raise ImportError("No module named 'framework'")
     try:
         with stop_on_signal():
-            return run(plan, folder, results)
+            return run(pair, folder, results)
     except Stopped as stopped:
-        pass_on(stopped)
+        if stopped.number == signal.SIGUSR2 and callable(signal.getsignal(signal.SIGUSR2)):
+            signal.raise_signal(signal.SIGUSR2)  # to submitit, as harness/job/main.py does
         return 75
 
 
-def run(plan: JobPlan, folder: JobFolder, results: Results) -> int:
+def run(pair: Pair, folder: JobFolder, results: Results) -> int:
     scheduler = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
-    measurements = list(plan.measurements())
+    measurements: list[tuple[Measurement, dict[str, Scalar]]] = [
+        (each, plan.settings) for plan in pair.jobs for each in plan.measurements()
+    ]
     started_s = time.time()
     done = failed = skipped = 0
 
@@ -67,14 +68,14 @@ def run(plan: JobPlan, folder: JobFolder, results: Results) -> int:
         write_heartbeat(heartbeat, folder.heartbeat)
 
     try:
-        for measurement in measurements:
+        for measurement, settings in measurements:
             beat("running")
-            if find_settled_record(measurement, results, scheduler) and not plan.force:
+            if find_settled_record(measurement, results, scheduler) and not pair.force:
                 skipped += 1
             else:
                 started_at = datetime.now(UTC)
-                time.sleep(float(plan.settings.get("sleep_s", 0.1) or 0))
-                is_failure = bool(plan.settings.get("fail"))
+                time.sleep(float(settings.get("sleep_s", 0.1) or 0))
+                is_failure = bool(settings.get("fail"))
                 failed += is_failure
                 seen = {name: os.environ.get(name) for name in SEEN}
                 record = Record(
@@ -93,7 +94,3 @@ def run(plan: JobPlan, folder: JobFolder, results: Results) -> int:
         raise
     beat("done")
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

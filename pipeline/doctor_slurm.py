@@ -1,0 +1,225 @@
+"""The doctor's questions to Slurm: what it would say to the jobs of `python main.py`, before any is submitted."""
+
+import getpass
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness.errors import ProjectError
+from harness.experiments.expand import Selection, expand
+from harness.experiments.model import NO_GRES, UNTYPED, Config
+from harness.experiments.presets import expand_preset, preset_of
+from harness.experiments.profile import slurms_name
+from harness.paths import REPOSITORY
+from harness.plan import CPU, Pair
+from harness.suggest import valid_names
+from pipeline.finding import Finding
+from pipeline.submission.pairing import as_paired
+from pipeline.submission.render import header_variables, write_scripts
+from pipeline.submission.slurm import without_inherited_job
+
+Partitions = Mapping[str, Mapping[str, str]]
+SLURM_TIMEOUT_S = 15.0
+LITTLE_MEMORY_GB = 16
+"""For each GPU: a framework with its compilers takes as much."""
+WORDS_OF_REFUSALS = {name: name for name in ("partition", "account", "qos")} | {
+    **{"constraint": "feature", "gres": "generic resource", "memory_gb": "memory", "time_limit_minutes": "time limit"}
+}
+"""By which of Slurm's words a setting is meant."""
+
+
+def examine_slurm(config: Config) -> list[Finding]:
+    if shutil.which("sbatch") is None:
+        way_out = "Jobs run here, one after the other (--executor local)."
+        return [Finding(name="slurm", verdict="warning", found="sbatch is not on PATH", way_out=way_out)]
+    missing = [name for name in ("squeue", "scancel", "sinfo", "scontrol") if shutil.which(name) is None]
+    if missing:
+        way_out = "Load the module, or install the package, that has all of Slurm's commands."
+        return [Finding(name="slurm", verdict="problem", found=f"without {', '.join(missing)}", way_out=way_out)]
+    ping = _slurm("scontrol", "ping")
+    if ping.returncode != 0 or "is UP" not in ping.stdout:
+        answer = " ".join((ping.stdout + ping.stderr).split())[:200] or "no answer"
+        way_out = "Check SLURM_CONF and the network, ask the cluster's people, or measure here: --executor local."
+        return [Finding(name="slurm", verdict="problem", found=f"the controller is not up: {answer}", way_out=way_out)]
+    version, name = _slurm("sinfo", "--version").stdout.strip(), slurms_name()
+    partitions = parse_partitions(_slurm("scontrol", "--oneliner", "show", "partition").stdout)
+    settings = dict(re.findall(r"^(\w+) += +(.*\S)", _slurm("scontrol", "show", "config").stdout, re.MULTILINE))
+    findings = [
+        Finding(name="slurm", verdict="ok", found=f"{version}, the controller is up"),
+        Finding(name="profile", verdict="ok", found=f"{config.profile or 'none'}; Slurm calls this cluster {name}"),
+        judge_gpu_types(config, parse_gpu_types(_slurm("sinfo", "--noheader", "--format=%G").stdout)),
+    ]
+    try:
+        parts = submitted_by_default(config)
+    except ProjectError as error:
+        return [*findings, Finding(name="slurm scripts", verdict="problem", found=str(error))]
+    requests = {cell.gpu: header_variables("", cell, config, results=Path()) for cell in (one.cell for one in parts)}
+    for gpu, request in requests.items():
+        findings += [one for one in judge_request(config, gpu, request, partitions, settings) if one not in findings]
+    return [*findings, *examine_submit_limit(config, len(parts)), examine_scripts(parts, config, partitions)]
+
+
+def submitted_by_default(config: Config) -> list[Pair]:
+    """What `python main.py` submits, a job for each. Raises ProjectError as that does."""
+    preset = preset_of(config, None, Selection())
+    pairs = expand(config, Selection())
+    if preset:
+        pairs = [pair for part in expand_preset(config, preset, Selection()) for pair in part.pairs]
+    return as_paired(pairs, config.pairing)[0]
+
+
+def parse_partitions(told: str) -> dict[str, dict[str, str]]:
+    lines = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in told.splitlines()]
+    return {one["PartitionName"]: one for one in lines if "PartitionName" in one}
+
+
+def minutes_of(time: str | None) -> int | None:
+    """Of Slurm's `1-02:30:00`; None of `UNLIMITED` and `NONE`."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):\d+", time or "")
+    return None if found is None else (int(found[1] or 0) * 24 + int(found[2])) * 60 + int(found[3])
+
+
+def judge_request(
+    config: Config, gpu: str, request: Mapping[str, Any], partitions: Partitions, settings: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Time, memory and preemption, against what the partition gives. `request`: of header_variables; `settings`: what
+    `scontrol show config` says."""
+    default = next((name for name, one in partitions.items() if one.get("Default") == "YES"), None)
+    name = str(os.environ.get("SBATCH_PARTITION") or request["partition"] or default).partition(",")[0]
+    partition, goes_on = partitions.get(name, {}), "After a preemption the same command goes on where it was."
+    yield from judge_time_limit(config, gpu, request, partition)
+    if "CANCEL" in partition.get("PreemptMode", ""):
+        found = f"{name} cancels what it preempts (PreemptMode=CANCEL), and requeues nothing"
+        set_it = f"Set cluster.requeue: false in {config.site_file}, so that nobody waits for it. "
+        if config.cluster.requeue:
+            yield Finding(name="preemption", verdict="warning", found=found, way_out=set_it + goes_on)
+        else:
+            yield Finding(name="preemption", verdict="ok", found=found, way_out=goes_on)
+    tasks, selected = request["tasks_per_node"], [one.get("SelectTypeParameters", "") for one in (partition, settings)]
+    if request["memory_gb"] is None and "MEMORY" in "".join(selected).upper():
+        for key, count in (("DefMemPerCPU", request["cpus_per_task"] * tasks), ("DefMemPerNode", 1)):
+            told = next((one[key] for one in (partition, settings) if one.get(key, "").isdecimal()), "0")
+            if 0 < (gb := int(told) * count / tasks / 1024) < LITTLE_MEMORY_GB:
+                found = f"a job on {name} gets {gb:.0f} GB for each GPU ({key}={told})"
+                way_out = f"Set {_key(config, gpu, 'memory_gb')} in {config.site_file}, such as {4 * LITTLE_MEMORY_GB}."
+                yield Finding(name="memory", verdict="warning", found=found, way_out=way_out)
+
+
+def judge_time_limit(
+    config: Config, gpu: str, request: Mapping[str, Any], partition: Mapping[str, str]
+) -> Iterator[Finding]:
+    """A measurement with its warm start is three processes, each of which may take its timeout; 90 s before the
+    limit the job stops and begins anew."""
+    asked, most = request["time_limit_minutes"], minutes_of(partition.get("MaxTime"))
+    key = f"{_key(config, gpu, 'time_limit_minutes')} in {config.site_file}"
+    limit, needed_s = asked or minutes_of(partition.get("DefaultTime")) or most, 3 * config.measurement.timeout_s
+    if asked and most and asked > most:
+        found = f"{partition['PartitionName']} allows {most} min, and {asked} are asked for: such a job never starts"
+        way_out = f"Set {key} to {most} or less."
+        yield Finding(name="time limit", verdict="problem", found=found, way_out=way_out)
+    elif limit and limit * 60 - 90 < needed_s:
+        found = f"a job has {limit * 60 - 90} s before it stops, and one measurement may take {needed_s:g} s"
+        way_out = f"Raise {key}, or lower measurement.timeout_s."
+        yield Finding(name="time limit", verdict="warning", found=found, way_out=way_out)
+
+
+def _key(config: Config, gpu: str, name: str) -> str:
+    """Where a setting of that kind of GPU stands, or may be written."""
+    is_own = name == "gres" or getattr(config.gpus[gpu], name) is not None
+    return f"gpus.{gpu}.{name}" if is_own else f"cluster.{name}"
+
+
+def examine_submit_limit(config: Config, jobs: int) -> list[Finding]:
+    """The least MaxSubmit of the account and QOS. Nothing where there is no accounting, or no limit."""
+    account, qos = config.cluster.account, config.cluster.qos
+    queries = [["assoc", f"user={getpass.getuser()}", "format=MaxSubmit", *([f"account={account}"] if account else [])]]
+    queries += [["qos", qos, "format=MaxSubmitJobsPU"]] if qos else []
+    told = [_slurm("sacctmgr", "--noheader", "--parsable2", "show", *query) for query in queries]
+    limits = [int(word) for one in told if not one.returncode for word in one.stdout.split() if word.isdecimal()]
+    if jobs <= min(limits, default=jobs):
+        return []
+    found = f"{jobs} jobs, and your account or QOS takes {min(limits)} at once (MaxSubmit)"
+    way_out = "The same command again submits the rest, when they are over. --benchmark and --use_case submit less."
+    return [Finding(name="submit limit", verdict="warning", found=found, way_out=way_out)]
+
+
+def examine_scripts(parts: Sequence[Pair], config: Config, partitions: Partitions) -> Finding:
+    """`sbatch --test-only` of each script that would be submitted; of those that ask for the same, of one."""
+    answers: dict[str, str] = {}
+    refused: dict[str, list[Pair]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {"config_path": REPOSITORY / "experiments.yaml", "results": Path(folder) / "results"}
+        scripts = write_scripts(parts, config, **paths, repository=Path(folder))
+        for part in parts:
+            script = scripts[part.name]
+            header = " ".join(re.findall(r"^#SBATCH (?!--job-name).*", script.read_text(), re.MULTILINE))
+            if header not in answers:
+                done = _slurm(*without_inherited_job(), "sbatch", "--test-only", str(script))
+                words = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+                answers[header] = words if done.returncode else ""
+            if answers[header]:
+                refused.setdefault(answers[header], []).append(part)
+    if not refused:
+        found = f"sbatch --test-only accepts all {len(parts)}, which ask for {len(answers)} different things"
+        return Finding(name="slurm scripts", verdict="ok", found=found)
+    said, ways_out = [], []
+    for words, of_words in refused.items():
+        said.append(f"{words} ({of_words[0].name} and {len(of_words) - 1} more)")
+        names = [name for name, word in WORDS_OF_REFUSALS.items() if word in words.lower()]
+        names = names or ["constraint", "gres", "cpus_per_task", "memory_gb"]
+        keys = {_key(config, part.cell.gpu, name): None for part in of_words for name in names}
+        valid = f" (partitions: {', '.join(sorted(partitions))})" if "partition" in names else ""
+        ways_out.append(f"Look at {', '.join(keys)} in {config.site_file}{valid}.")
+    return Finding(name="slurm scripts", verdict="problem", found="; ".join(said), way_out=" ".join(ways_out))
+
+
+def parse_gpu_types(gres: str) -> dict[str, int]:
+    """Most GPUs of each type in one node, from `sinfo --format=%G`; "" is the type of GPUs without one.
+
+    `gpu:a100:4(S:0-1),gpu:h100:2` and `gpu:8` are such lines, and `(null)`.
+    """
+    types: dict[str, int] = {}
+    for entry in re.findall(r"\bgpu:(?:[^,()\s]+)", gres):
+        *kind, count = entry.split(":")[1:]
+        name = kind[0] if kind else ""
+        if count.isdecimal():
+            types[name] = max(types.get(name, 0), int(count))
+    return types
+
+
+def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
+    """Of the GPUs in the matrix; those that `gpus` only defines are nobody's problem yet."""
+    finding = partial(Finding, name="slurm GPUs")
+    offered = ", ".join(f"{count} x {name or 'GPUs without a type'}" for name, count in sorted(types.items())) or "none"
+    wanted = {name: config.gpus[name].gres_type(name) for name in config.matrix.gpus if name != CPU}
+    typed = sorted(name for name in types if name)
+    if set(wanted.values()) <= {NO_GRES}:
+        return finding(verdict="ok", found=f"none is asked for by --gres; in one node: {offered}")
+    if not types:
+        way_out = f"If nodes come with their GPUs, set gpus.{next(iter(wanted))}.gres: none in {config.site_file}. "
+        way_out += "Else ask the cluster's people for gres.conf, or measure here: --executor local."
+        return finding(verdict="problem", found="Slurm knows of no GPU (sinfo -o %G)", way_out=way_out)
+    wrong = {name: gres for name, gres in wanted.items() if gres not in (*typed, NO_GRES, UNTYPED)}
+    if not wrong:
+        return finding(verdict="ok", found=f"in one node: {offered}")
+    name, gres = next(iter(wrong.items()))
+    # `a100` means `nvidia_a100_80gb`, though `h100` is spelled more like it.
+    nearest = next((one for one in typed if gres.lower() in one.lower()), None)
+    ways = f"valid: {', '.join(typed)}; did you mean {nearest}?" if nearest else valid_names(gres, typed)
+    ways = ways if typed else f"untyped, with gpus.{name}.constraint"
+    way_out = f"Set gpus.{name}.gres in {config.site_file} ({ways}), or leave {name} out of matrix.gpus."
+    found = f"no node has gpu:{', gpu:'.join(wrong.values())}; in one node: {offered}"
+    return finding(verdict="problem", found=found, way_out=way_out)
+
+
+def _slurm(*command: str) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, returncode=1, stdout="", stderr=str(error))

@@ -1,0 +1,108 @@
+"""The commands by which a framework's processes are started, word by word; and what a record says of an image."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.job.launch import command_of, describe_container, digest_of_image, kill_command, step_options
+from harness.plan import Launch
+
+FOLDERS = [Path("/repo"), Path("/repo/results"), Path("/scratch/data"), Path("/tmp")]
+RUN = ["-u", "run.py"]
+
+
+def command(launch: Launch, *, for_cpu: bool = False) -> list[str]:
+    return command_of(launch, RUN, FOLDERS, for_cpu=for_cpu, name="caches-0")
+
+
+def test_without_a_container_it_is_the_jobs_own_python_or_another() -> None:
+    assert command(Launch()) == [sys.executable, *RUN]
+    assert command(Launch(python="/envs/jax/bin/python")) == ["/envs/jax/bin/python", *RUN]
+
+
+def test_set_up_lines_come_first_and_end_where_one_fails(tmp_path: Path) -> None:
+    says = tmp_path / "python"
+    says.write_text('#!/bin/sh\necho "$GIVEN" "$@"\n')
+    says.chmod(0o755)
+    launch = Launch(python=str(says), setup=("GIVEN='it is'", "export GIVEN"))
+    done = subprocess.run(command(launch), capture_output=True, text=True, check=True)
+    assert done.stdout == "it is -u run.py\n"
+    failing = launch.model_copy(update={"setup": ("false", "true")})
+    done = subprocess.run(command(failing), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_apptainer() -> None:
+    """A folder that is in another one comes with that one. apptainer-exec(1): --nv, --pwd, --bind src:dest."""
+    launch = Launch(runtime="apptainer", image="/i/jax.sif", mounts=("/opt/a:/b",), options=("--cleanenv",))
+    binds = ["--bind", "/repo:/repo", "--bind", "/scratch/data:/scratch/data", "--bind", "/tmp:/tmp"]
+    inside = [*binds, "--bind", "/opt/a:/b", "--cleanenv", "/i/jax.sif", "python3", *RUN]
+    assert command(launch) == ["apptainer", "exec", "--nv", "--pwd", "/repo", *inside]
+    assert command(launch, for_cpu=True) == ["apptainer", "exec", "--pwd", "/repo", *inside]
+
+
+def test_pyxis_is_a_part_of_the_step() -> None:
+    """pyxis' own --help: --container-image, --container-mounts=SRC:DST[,SRC:DST...], --container-workdir."""
+    launch = Launch(
+        runtime="pyxis", image="/i/jax.sqsh", python="/usr/bin/python3", options=("--no-container-mount-home",)
+    )
+    assert command(launch) == ["/usr/bin/python3", *RUN]
+    assert step_options(launch, FOLDERS) == [
+        "--container-image=/i/jax.sqsh",
+        "--container-mounts=/repo:/repo,/scratch/data:/scratch/data,/tmp:/tmp",
+        "--container-workdir=/repo",
+        "--no-container-mount-home",
+    ]
+    assert step_options(Launch(runtime="apptainer", image="/i"), FOLDERS) == []
+
+
+def test_charliecloud_shares_tmp_by_itself() -> None:
+    launch = Launch(runtime="charliecloud", image="/i/jax", options=("--write",))
+    binds = ["--bind=/repo:/repo", "--bind=/scratch/data:/scratch/data"]
+    assert command(launch) == ["ch-run", *binds, "--cd=/repo", "--write", "/i/jax", "--", "python3", *RUN]
+
+
+def test_podman_is_ended_by_its_name() -> None:
+    """podman-run(1); GPUs by the Container Device Interface."""
+    launch = Launch(runtime="podman", image="docker.io/lab/jax@sha256:12")
+    words = command(launch)
+    assert words[:4] == ["podman", "run", "--rm", "--interactive"]
+    assert {"--name=caches-0", "--device=nvidia.com/gpu=all", "--workdir=/repo", "--volume=/repo:/repo"} <= set(words)
+    assert words[-4:] == ["docker.io/lab/jax@sha256:12", "python3", *RUN]
+    assert "--device=nvidia.com/gpu=all" not in command(launch, for_cpu=True)
+    assert kill_command(launch, "caches-0") == ["podman", "kill", "caches-0"]
+    assert kill_command(Launch(), "caches-0") == []
+
+
+def test_what_a_record_says_of_an_image(tmp_path: Path) -> None:
+    image = tmp_path / "jax.sif"
+    image.write_bytes(b"an image")
+    digest = f"sha256:{hashlib.sha256(b'an image').hexdigest()}"
+    launch = Launch(runtime="apptainer", image=str(image))
+    assert describe_container(launch) == {"container": {"runtime": "apptainer", "image": str(image), "digest": digest}}
+    assert describe_container(Launch()) == {}
+    assert digest_of_image("docker.io/lab/jax@sha256:12") == "sha256:12"
+    assert digest_of_image("nvcr.io#nvidia/jax:26.10") is None
+
+
+@pytest.mark.parametrize("change", ["", "renamed", "longer", "a link"])
+def test_the_digest_of_a_folder_is_of_its_names_and_sizes(tmp_path: Path, change: str) -> None:
+    """Where a file was written does not matter, and what is inside a link is not read."""
+    digests = []
+    for name in ("one", "other"):
+        folder = tmp_path / name / "usr"
+        folder.mkdir(parents=True)
+        (folder / "a").write_text("content")
+        (folder / "gone").symlink_to("/nowhere")
+        if name == "other":
+            if change == "renamed":
+                (folder / "a").rename(folder / "b")
+            elif change == "longer":
+                (folder / "a").write_text("contents")
+            elif change == "a link":
+                (folder / "more").symlink_to("a")
+        digests.append(digest_of_image(str(tmp_path / name)))
+    assert (digests[0] == digests[1]) == (change == "")

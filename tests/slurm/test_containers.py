@@ -1,0 +1,97 @@
+"""Processes in real containers, by Charliecloud, on a real Slurm: the image has none of Slurm's commands."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from harness.plan import Launch
+from harness.results.statistics import took_turns
+from pipeline.watching.follow import follow
+from pipeline.watching.jobs import job_states
+from tests.made.patience import wait_until
+from tests.made.project import BehavingProject, make_behaving_project
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+wait_for = partial(wait_until, quiet_s=30.0)
+FROM_THE_HOST = ("/usr/lib", "/usr/lib64", "/usr/local")
+"""Libraries, and Python where it is the machine's own. Slurm's commands are in /usr/bin."""
+
+
+@pytest.fixture
+def project(slurm: Cluster, tmp_path: Path) -> Iterator[BehavingProject]:
+    yield make_behaving_project(tmp_path)
+    slurm.cancel_all()
+
+
+@pytest.fixture
+def launch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Launch:
+    """An image with bash and what runs this Python, made by hand."""
+    if shutil.which("ch-run") is None:
+        assert "REQUIRE_SLURM" not in os.environ, "the package charliecloud is missing"
+        pytest.skip("Charliecloud is not installed (ch-run)")
+    monkeypatch.setenv("USER", "somebody")  # ch-run will not start without
+    image = tmp_path_factory.mktemp("image")
+    pythons = {str(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix)}
+    mounts = [one for one in (*FROM_THE_HOST, *sorted(pythons)) if Path(one).is_dir()]
+    for folder in ("usr/bin", "dev", "etc", "home", "proc", "sys", "tmp", "root", "run", *(one[1:] for one in mounts)):
+        (image / folder).mkdir(parents=True, exist_ok=True)
+    for folder in ("bin", "lib", "lib64"):
+        (image / folder).symlink_to(f"usr/{folder}")
+    for name in ("passwd", "group", "hosts", "resolv.conf"):
+        (image / "etc" / name).touch()
+    shutil.copy("/bin/bash", image / "usr/bin/bash")
+    assert shutil.which("srun") and not list(image.rglob("srun"))
+    return Launch(
+        python=sys.executable,
+        runtime="charliecloud",
+        image=str(image),
+        mounts=tuple(mounts),
+        options=("--set-env=NCCL_INSIDE=yes",),
+    )
+
+
+def test_a_job_whose_processes_are_in_containers_is_requeued_and_goes_on(
+    project: BehavingProject, slurm: Cluster, launch: Launch
+) -> None:
+    """JAX's are in one and PyTorch's are not, and they take turns."""
+    pair = project.pair(jax=("slow",), torch=("waits_later",), replicates=1, launch=launch)
+    [folder] = project.submit_pairs(pair, executor="slurm", pairing="interleaved")
+    wait_for((project.root / "torch-pid").exists, "the measurement in its turns")
+    [state] = job_states(project.results, [folder])
+    job_id = str(state.job_id)
+    slurm.run("scancel", "--batch", "--signal=USR2", job_id)
+    wait_for(lambda: job_states(project.results, [folder])[0].state == "requeued", "the job back in the queue")
+    project.gate.touch()
+    assert follow([folder], project.results) == 0
+    assert "Restarts=1" in slurm.run("scontrol", "show", "job", job_id)
+    inside, outside = sorted(project.records(), key=lambda record: record.measurement.framework)
+    assert took_turns(inside, outside)
+    container = inside.environment["container"]
+    assert (container["runtime"], container["image"]) == ("charliecloud", launch.image)
+    assert str(container["digest"]).startswith("sha256:")
+    assert "container" not in outside.environment
+    assert [one.environment["variables"].get("NCCL_INSIDE") for one in (inside, outside)] == ["yes", None]
+
+
+def test_ranks_on_two_nodes_are_each_in_a_container(project: BehavingProject, launch: Launch) -> None:
+    plan = project.plan("well", devices=2, nodes=2).model_copy(update={"launch": launch})
+    assert follow(project.submit(plan, executor="slurm"), project.results) == 0
+    [record] = project.records()
+    assert len({rank.node for rank in record.ranks}) == 2
+    assert record.environment["variables"]["NCCL_INSIDE"] == "yes"
+
+
+def test_a_container_that_cannot_start_costs_its_own_framework_alone(project: BehavingProject, launch: Launch) -> None:
+    """And what the runtime says is in the record."""
+    nowhere = launch.model_copy(update={"image": "/nowhere/image"})
+    folders = project.submit_pairs(project.pair(replicates=1, launch=nowhere), executor="slurm")
+    assert follow(folders, project.results) == 1
+    bad, good = sorted(project.records(), key=lambda record: record.measurement.framework)
+    assert (bad.outcome, good.outcome) == ("failed", "ok")
+    assert "ch-run" in str(bad.reason) and "/nowhere/image" in str(bad.reason)
