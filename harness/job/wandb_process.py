@@ -32,7 +32,7 @@ README_HINT = "see the README's section on W&B"
 IN_VAIN_S = 5.0
 """A start that fails sooner, for want of a key or of a right to the project, costs nobody anything."""
 ASK_AGAIN_AFTER_S = 600.0
-"""A job may have dozens of arms, each with a client of its own, and would wait for the same server in each."""
+"""Each framework of each job has a client of its own, and would wait for the same server."""
 
 STEP_AXES = {"epoch": ("train/*", "test/*")}
 """The x axis of families of metrics: each `log` carries its value too. The others count their logs."""
@@ -141,6 +141,9 @@ class Publisher:
                 text=f"W&B offline: the server did not take the last data of {files.name} within "
                 f"{self._finish_timeout_s:g} s; upload it later with `wandb sync {files}`",
             )
+        else:  # what nobody reads of a run that ended well: six files and folders of nine
+            for name in ("logs", "tmp"):
+                shutil.rmtree(files / name, ignore_errors=True)
 
     def _waited_in_vain_s_ago(self) -> float | None:
         """None where nobody did, or where it is long ago."""
@@ -151,7 +154,7 @@ class Publisher:
         return age_s if age_s < ASK_AGAIN_AFTER_S else None
 
     def _note_that_it_is_away(self) -> None:
-        with contextlib.suppress(OSError):  # the next arm then waits as well
+        with contextlib.suppress(OSError):  # the next client then waits as well
             self._away.touch()
 
     def _init(self, run: dict[str, Any], *, mode: str) -> "wandb.Run":
