@@ -1,5 +1,6 @@
 """Processes in real containers, by Charliecloud, on a real Slurm: the image has none of Slurm's commands."""
 
+import json
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ from pipeline.watching.follow import follow
 from pipeline.watching.jobs import job_states
 from tests.made.patience import wait_until
 from tests.made.project import BehavingProject, make_behaving_project
+from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -95,3 +97,19 @@ def test_a_container_that_cannot_start_costs_its_own_framework_alone(project: Be
     bad, good = sorted(project.records(), key=lambda record: record.measurement.framework)
     assert (bad.outcome, good.outcome) == ("failed", "ok")
     assert "ch-run" in str(bad.reason) and "/nowhere/image" in str(bad.reason)
+
+
+@pytest.mark.nightly
+def test_both_frameworks_train_on_two_nodes_in_containers(slurm: Cluster, launch: Launch, tmp_path: Path) -> None:
+    """Use case 2 itself, by main.py."""
+    copy_for_two_devices(tmp_path, nodes=2)
+    config = tmp_path / "experiments.yaml"
+    own = launch.model_dump(mode="json", exclude_defaults=True)
+    frameworks = json.dumps(dict.fromkeys(("jax", "torch"), own))
+    config.write_text(config.read_text().replace("\ncluster:\n", f"\ncluster:\n  frameworks: {frameworks}\n", 1))
+    records = require_all_good(tmp_path, run_main(tmp_path, "--use_case", "2", "--no-baseline"))
+    assert sorted(record.measurement.framework for record in records) == ["jax", "torch"]
+    for record in records:
+        assert len({rank.node for rank in record.ranks}) == 2
+        assert record.environment["container"]["runtime"] == "charliecloud"
+        assert record.environment["variables"]["NCCL_INSIDE"] == "yes"
