@@ -157,8 +157,10 @@ def test_on_aarch64_cuda_12_is_of_pytorchs_own_index(tmp_path: Path) -> None:
 
 
 def make(*words: str, **variables: str) -> list[str]:
-    """The lines that it would run."""
-    command, environment = ["make", "--dry-run", *words], os.environ | variables
+    """The lines that it would run, also where make itself runs these tests."""
+    outer = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+    environment = {name: value for name, value in os.environ.items() if name not in outer} | variables
+    command = ["make", "--dry-run", *words]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
