@@ -38,6 +38,10 @@ if [ "$lock" != none ]; then
     if [ -f "$file" ]; then
         constraints=(--constraint "$file")
         sed "1s,^# ,Installs ,;q" "$file"
+    elif ! compgen -G "constraints/$lock-py*.txt" >/dev/null; then
+        kinds=$(cd constraints && printf '%s\n' *-py*.txt | sed 's,-py.*,,' | sort -u | paste -sd' ')
+        echo "LOCK=$lock: there is no such lock. Valid: none $kinds" >&2
+        exit 1
     else
         echo "No lock $file is there, so the newest releases are installed; valid: $(cd constraints && echo *.txt)"
     fi

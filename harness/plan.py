@@ -429,3 +429,12 @@ class Pair(Frozen):
     def measurements(self) -> Iterator[Measurement]:
         for plan in self.jobs:
             yield from plan.measurements()
+
+    @property
+    def why_not_interleaved(self) -> str | None:
+        """Why its processes cannot take turns; None where they can."""
+        if len(self.jobs) < 2 or self.cell.is_calibration:
+            return "one framework has no other one to take turns with"
+        if self.cell.devices > 1:
+            return "on several devices the ranks of one framework wait for each other, not for the other framework"
+        return None

@@ -250,7 +250,7 @@ def judge_framework(name: str, answer: Mapping[str, Any], nvml_sees: str | None)
             name=name,
             verdict="problem",
             found=answer["error"],
-            way_out=f"{INSTALL[name]}, or name its interpreter under cluster.frameworks.{name}.python.",
+            way_out=f"{INSTALL[name]}, or name its interpreter, or its container, under cluster.frameworks.{name}.",
         )
     gpus = answer["gpus"]
     devices = ", ".join(f"{gpus.count(kind)} x {kind}" for kind in dict.fromkeys(gpus)) or "CPU only"

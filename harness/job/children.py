@@ -27,7 +27,7 @@ from typing import IO
 
 from harness.errors import ProjectError
 from harness.files import way_out
-from harness.job.caches import in_use, new_name
+from harness.job.caches import PREFIX, in_use, new_name
 from harness.job.launch import command_of, kill_command, step_options
 from harness.job.ranks import Ranks, RanksReport, log_of_rank
 from harness.job.slurm_step import (
@@ -457,6 +457,12 @@ def _exit(status: int, tail: str) -> Event:
 
 def cannot_start(error: OSError) -> str:
     """Of a rank on this machine; said by the job or by the rank itself."""
+    name = str(error.filename or "")
+    if isinstance(error, FileNotFoundError) and name and PREFIX not in name:
+        return (
+            f"{name} is not there on {socket.gethostname()}: cluster.frameworks of experiments.yaml names the "
+            f"framework's Python and the runtime of its container; `setup` beside them loads a module that has it."
+        )
     return (
         f"the measurement's process cannot be started on {socket.gethostname()}: {error.strerror or error}"
         f"{f' ({error.filename})' if error.filename else ''}. It needs a folder for temporary files with some free "

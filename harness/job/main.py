@@ -252,4 +252,6 @@ def _plan_by_flags(framework: Framework | None, parsed: argparse.Namespace) -> P
     )
     config = load_config(parsed.config, profile_of(parsed.cluster) if parsed.cluster else None)
     [pair] = expand(config, selection)
-    return pair.model_copy(update={"is_interleaved": parsed.interleaved and len(pair.jobs) > 1})
+    if parsed.interleaved and (reason := pair.why_not_interleaved):
+        raise ConfigError(f"--interleaved: {pair.cell.name}: {reason}. Leave the flag out.")
+    return pair.model_copy(update={"is_interleaved": parsed.interleaved})

@@ -24,7 +24,7 @@ def as_paired(
     found: list[Pair] = []
     refused: dict[str, list[str]] = {}
     for pair in pairs:
-        reason = why_not_interleaved(pair)
+        reason = pair.why_not_interleaved
         is_better = (is_on_cpu or pair.cell.is_for_cpu) and not any(plan.screening for plan in pair.jobs)
         if reason is None and (pairing == "interleaved" or (pairing == "auto" and is_better)):
             found.append(pair.model_copy(update={"is_interleaved": True}))
@@ -33,11 +33,3 @@ def as_paired(
         if reason and pairing == "interleaved" and len(pair.jobs) == 2 and not pair.cell.is_calibration:
             refused.setdefault(reason, []).append(pair.cell.name)
     return found, refused
-
-
-def why_not_interleaved(pair: Pair) -> str | None:
-    if len(pair.jobs) < 2 or pair.cell.is_calibration:
-        return "one framework has no other one to take turns with"
-    if pair.cell.devices > 1:
-        return "on several devices the ranks of one framework wait for each other, not for the other framework"
-    return None

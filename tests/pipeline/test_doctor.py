@@ -92,7 +92,7 @@ def test_a_missing_framework_names_both_ways_out() -> None:
     finding = judge_framework("torch", {"error": "python3: No module named 'torch'"}, None)
     assert finding.verdict == "problem"
     assert "pip install -e '.[torch]'" in finding.way_out
-    assert "cluster.frameworks.torch.python" in finding.way_out
+    assert "or its container, under cluster.frameworks.torch" in finding.way_out
 
 
 def probe(code: str, *, setup: str = "", timeout_s: float = 60.0) -> dict[str, Any]:
@@ -543,6 +543,6 @@ def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         text = console.export_text()
     lines = {line.split()[0]: line.split()[1] for line in text.splitlines() if len(line.split()) > 1}
     assert (lines["jax"], lines["torch"], lines["python"], lines["results"]) == ("problem", "problem", "ok", "ok")
-    assert "cluster.frameworks.jax.python" in text
+    assert "cluster.frameworks.jax" in text
     assert "slurm" in lines
     assert not [one for one in examine(config, Results(root=tmp_path), slurm=False) if "slurm" in one.name]

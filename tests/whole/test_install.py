@@ -133,6 +133,12 @@ def test_the_lock_is_that_of_extras_python_and_machine(
         assert ("is there, so the newest releases are installed; valid: cpu-py311" in said) == (lock != "none")
 
 
+def test_a_lock_that_nobody_has_made_is_a_mistake(tmp_path: Path) -> None:
+    status, said, calls = Machine(tmp_path).install("cuda12,torch-cuda12", "cuda11")
+    assert (status, calls) == (1, [])
+    assert "LOCK=cuda11: there is no such lock. Valid: none cpu cuda12 cuda13" in said
+
+
 def test_what_could_not_be_installed_leaves_no_lock(tmp_path: Path) -> None:
     machine = Machine(tmp_path, python="312", uv=2)
     Machine._tool(machine.venv / "bin" / "python", 'case "$*" in *version_info*) echo 312 ;; *) exit 1 ;; esac')

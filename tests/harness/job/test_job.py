@@ -167,6 +167,15 @@ def test_child_that_cannot_be_started_is_recorded_and_the_job_goes_on(
     assert "a folder for temporary files with some free space, which TMPDIR names" in str(record.reason)
 
 
+def test_a_python_or_a_container_that_is_not_there_is_named(repository: BehavingProject) -> None:
+    launch = Launch(runtime="apptainer", image="/images/jax.sif")
+    status, _, _ = repository.run(repository.plan("well").model_copy(update={"launch": launch}))
+    assert status == 1
+    reason = str(repository.by_mode()["well"].reason)
+    assert reason.startswith(f"apptainer is not there on {os.uname().nodename}: cluster.frameworks of experiments.yaml")
+    assert "`setup` beside them loads a module" in reason
+
+
 def test_child_that_cannot_be_killed_ends_the_job_with_a_reason(repository: BehavingProject) -> None:
     """As in a driver that hangs; here it is just not killed. What it did is recorded; nothing is measured beside it."""
     harmless = (("END_TIMEOUT_S = 30.0", "END_TIMEOUT_S = 1.0"), ("signal.SIGKILL)", "0)"))
@@ -391,6 +400,15 @@ def test_plan_of_the_other_framework_is_a_usage_error(repository: BehavingProjec
     done = subprocess.run(command, cwd=repository.root, env=without_slurm(), capture_output=True, text=True)
     assert done.returncode == 2
     assert f"error: {folder.plan}: is a plan for jax. Run it with jax_runner/run.py." in done.stderr
+
+
+def test_ranks_of_several_devices_take_no_turns_by_hand_either(repository: BehavingProject) -> None:
+    """The real experiments.yaml, whose use case 2 is on two devices."""
+    command = [sys.executable, "-m", "harness.job", "--benchmark", "mnist", "--use_case", "2", "--interleaved"]
+    where = ["--results", str(repository.results.root)]
+    done = subprocess.run([*command, *where], cwd=REPOSITORY, env=without_slurm(), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "error: --interleaved: any/mnist_2: on several devices the ranks of one framework wait" in done.stderr
 
 
 def test_results_that_cannot_be_written_are_a_usage_error(repository: BehavingProject, tmp_path: Path) -> None:
