@@ -1,4 +1,4 @@
-"""The one maker of the measurements that benches and studies build their programs from."""
+"""The one maker of the measurements that benches build their programs from."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""`python -m bench` and `python -m studies`: their parts, each in a process of its own."""
+"""The parts of `python -m bench`, each in a process of its own."""
 
 import argparse
 import subprocess

@@ -301,7 +301,7 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     with s the standard deviation of d. Its centre is the geometric mean of the replicates' ratios.
 
     Not a bootstrap: what claims 95 % must cover 95 %, and with 3 replicates a bootstrap of the median covers 75 %
-    (studies/interval_coverage.py; docs/studies/interval_coverage.md has the table).
+    (docs/studies/interval_coverage.md).
 
     Raises:
         ValueError: the sides have different lengths, or a value is not positive.

@@ -19,9 +19,7 @@ from harness.results.parity import QUANTITIES, Quantity
 
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
-STUDIES = sorted(
-    path.stem for path in (REPOSITORY / "studies").glob("[!_]*.py") if '__name__ == "__main__"' in path.read_text()
-)
+STUDIES = sorted(path.stem for path in (DOCS / "studies").glob("[!R]*.md"))
 FIGURE = re.compile(
     r"\d[\d,.]*\s*(?:k\s*)?(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE
 )
@@ -131,11 +129,10 @@ def test_commands_are_found_and_wrong_ones_are_noticed() -> None:
 
 @every_page
 def test_every_flag_in_backticks_exists(page: Path) -> None:
-    """Of main.py, of a runner's run.py (its parser is in harness/job/) or of a study."""
+    """Of main.py, or of a runner's run.py (its parser is in harness/job/)."""
     known = {flag for parser, _ in main.COMMAND_PARSERS.values() for flag in parser()._option_string_actions}
-    for folder in ("harness/job", "studies"):
-        for path in (REPOSITORY / folder).glob("*.py"):
-            known |= set(re.findall(r'"(--[\w-]+)"', path.read_text()))
+    for path in (REPOSITORY / "harness" / "job").glob("*.py"):
+        known |= set(re.findall(r'"(--[\w-]+)"', path.read_text()))
     for words in re.findall(r"`([^`]+)`", prose(page.read_text())):
         if words.startswith("wandb "):
             continue
@@ -166,9 +163,12 @@ def test_paths_are_found() -> None:
 
 @every_page
 def test_every_module_that_a_page_runs_exists(page: Path) -> None:
-    """`python -m studies.NAME` and the like."""
+    """Now, or at the commit that the page of a study names."""
     for name in re.findall(r"python -m ([\w.]+)", page.read_text()):
         path = REPOSITORY / name.replace(".", "/")
+        if name.startswith("studies."):
+            assert re.search(r"At commit `[0-9a-f]{7}`", page.read_text()), name
+            continue
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
 
 
@@ -200,15 +200,13 @@ def test_every_fault_has_a_line() -> None:
     assert faults - named == set()
 
 
-def test_there_is_a_page_for_every_study() -> None:
-    """The calibration is a command of main.py, not a module of studies/."""
-    pages = {path.stem for path in (DOCS / "studies").glob("*.md")} - {"README"}
-    assert pages == {*STUDIES, "calibration"} and len(STUDIES) > 1
+def test_every_study_is_in_the_index() -> None:
+    assert len(STUDIES) > 1
     index = (DOCS / "studies" / "README.md").read_text()
-    assert set(re.findall(r"\]\((\w+)\.md\)", index)) == pages
+    assert sorted(re.findall(r"\]\((\w+)\.md\)", index)) == STUDIES
 
 
-@pytest.mark.parametrize("name", [*STUDIES, "calibration"])
+@pytest.mark.parametrize("name", STUDIES)
 def test_the_page_of_a_study_has_all_of_its_parts(name: str) -> None:
     text = (DOCS / "studies" / f"{name}.md").read_text()
     parts = dict(re.findall(r"^\*\*(\w+)\.\*\* (.*?)(?=^\*\*[A-Z]|\Z)", text, re.MULTILINE | re.DOTALL))

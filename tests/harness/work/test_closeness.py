@@ -1,12 +1,18 @@
 """Relative errors and tolerances, by hand."""
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
 from harness.errors import CheckFailed
+from harness.paths import REPOSITORY
 from harness.plan import Precision
 from harness.work.closeness import (
+    OUTPUTS,
     TOLERANCES,
+    WITH_BATCH_NORM,
     check_error,
     check_errors,
     errors_of_centred,
@@ -96,3 +102,19 @@ def test_every_precision_has_tolerances_and_not_a_number_is_no_agreement() -> No
         assert 0 < tolerance.typical < tolerance.worst < 1
     with pytest.raises(CheckFailed, match="relative error nan, tolerance 0.1. The result is wrong, so it is not timed"):
         check_error("x", float("nan"), 0.1)
+
+
+ROUNDING = REPOSITORY / "results" / "published" / "statistics"
+
+
+@pytest.mark.parametrize("case", json.loads((ROUNDING / "rounding.json").read_text())["cases"], ids=str)
+def test_tolerances_of_gradients_are_twice_what_rounding_was_found_to_do(case: dict[str, Any]) -> None:
+    """Of a batch of one only the largest: the samples of a batch have one median together."""
+    tolerance = (WITH_BATCH_NORM if case["model"] == "resnet18" else TOLERANCES)[case["precision"]]
+    assert 2 * case["median"] < tolerance.typical and 2 * case["largest"] < tolerance.worst
+
+
+@pytest.mark.parametrize("case", json.loads((ROUNDING / "output_rounding.json").read_text())["cases"], ids=str)
+def test_tolerances_of_outputs_are_twice_what_rounding_was_found_to_do(case: dict[str, Any]) -> None:
+    tolerance = OUTPUTS[case["precision"]]
+    assert 2 * case["all"] < tolerance.typical and 2 * case["worst_sample"] < tolerance.worst

@@ -1,4 +1,4 @@
-"""`python -m bench` and `python -m studies` run every part that there is, and none of them needs the tests."""
+"""`python -m bench` runs every part that there is, and none of them needs the tests."""
 
 import re
 
@@ -7,14 +7,11 @@ import pytest
 from bench import __main__ as bench
 from bench.parts import run_parts
 from harness.paths import REPOSITORY
-from studies import __main__ as studies
 
 
-@pytest.mark.parametrize("package", [bench, studies], ids=["bench", "studies"])
-def test_every_module_that_runs_is_a_part(package) -> None:
-    name = package.__name__.partition(".")[0]
-    runnable = {path.stem for path in (REPOSITORY / name).glob("[!_]*.py") if "__name__ ==" in path.read_text()}
-    assert set(package.PARTS) == runnable
+def test_every_module_that_runs_is_a_part() -> None:
+    runnable = {path.stem for path in (REPOSITORY / "bench").glob("[!_]*.py") if "__name__ ==" in path.read_text()}
+    assert set(bench.PARTS) == runnable
 
 
 def test_the_worst_end_of_the_runs_counts(tmp_path, monkeypatch) -> None:
@@ -34,7 +31,7 @@ def test_an_unknown_part_is_named_with_those_that_there_are(capsys) -> None:
 def test_nothing_outside_the_tests_imports_them() -> None:
     importing = [
         str(path.relative_to(REPOSITORY))
-        for folder in ("bench", "studies", "harness", "pipeline", "jax_runner", "torch_runner")
+        for folder in ("bench", "harness", "pipeline", "jax_runner", "torch_runner")
         for path in (REPOSITORY / folder).rglob("*.py")
         if re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE)
     ]
