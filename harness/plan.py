@@ -79,8 +79,9 @@ MOST_MEASUREMENTS = 100_000
 class MeasurementSettings(Frozen):
     """The protocol of harness/measure/clock.py. Every time is in seconds of wall clock."""
 
-    replicates: int = Field(default=3, ge=1, le=MOST_REPLICATES)
-    """Fresh processes per variant; statistics run over these."""
+    replicates: int = Field(default=12, ge=1, le=MOST_REPLICATES)
+    """Fresh processes per variant at the most; statistics run over these. A ratio that is decided before takes no more
+    (harness/results/sequential.py)."""
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
     """Seed of the initial weights and of the order of the batches, the same for both frameworks."""
     warmup_s: float = Field(default=2.0, gt=0, le=LONGEST_S)
@@ -91,7 +92,10 @@ class MeasurementSettings(Frozen):
     max_blocks: int = Field(default=300, ge=3, le=10**6)
     target_noise: float = Field(default=0.005, gt=0, lt=1)
     """Stop when the 95 % interval of the median block time is narrower than this on either side, relatively."""
-    max_time_s: float = Field(default=30.0, gt=0, le=LONGEST_S)
+    min_time_s: float = Field(default=0.0, ge=0, le=LONGEST_S)
+    """The throughput blocks go on for this long, however low the noise: a card takes tens of seconds to its steady
+    temperature."""
+    max_time_s: float = Field(default=12.0, gt=0, le=LONGEST_S)
     """Stop the throughput blocks after this time whatever the noise; the record is then flagged if it is noisy."""
     latency_calls: int = Field(default=200, ge=1, le=10**6)
     latency_max_time_s: float = Field(default=20.0, gt=0, le=LONGEST_S)
@@ -116,6 +120,7 @@ def of_screening(protocol: MeasurementSettings) -> MeasurementSettings:
             "min_blocks": min(protocol.min_blocks, 10),
             "max_blocks": min(protocol.max_blocks, 20),
             "target_noise": max(protocol.target_noise, 0.01),
+            "min_time_s": 0.0,
             "max_time_s": min(protocol.max_time_s, 3.0),
             "latency_calls": min(protocol.latency_calls, 3),
             "latency_max_time_s": min(protocol.latency_max_time_s, 1.0),
@@ -391,11 +396,13 @@ class JobPlan(Frozen):
         )
 
     def _in_order(self, replicate: int) -> list[Variant]:
-        """As in the plan; those of a calibration in an order drawn for each of its rounds."""
+        """As in the plan; those of a calibration in an order drawn for two of its rounds, the second of which has it
+        backwards, so that each of two processes is first as often."""
         if not self.cell.is_calibration:
             return list(self.variants)
-        draw = random.Random(f"{self.protocol.seed} {self.framework} {replicate}")
-        return sorted(self.variants, key=lambda _: draw.random())
+        draw = random.Random(f"{self.protocol.seed} {self.framework} {replicate // 2}")
+        order = sorted(self.variants, key=lambda _: draw.random())
+        return order[::-1] if replicate % 2 else order
 
 
 class Pair(Frozen):

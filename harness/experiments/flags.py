@@ -70,7 +70,7 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
             type=name_and_value,
             metavar="NAME=VALUE",
             help="another value of a setting of the use case, of `measurement` or of a benchmark's sizes, such as "
-            "epochs=2, replicates=5 or image_size=64; repeatable",
+            "epochs=2, replicates=4 or image_size=64; repeatable",
         )
 
 

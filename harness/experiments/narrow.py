@@ -15,6 +15,7 @@ from harness.experiments.model import Config
 from harness.experiments.source import plain_value
 from harness.experiments.words import field_problem
 from harness.plan import FRAMEWORKS, Framework, MeasurementSettings, Precision, Scalar
+from harness.results.sequential import why_no_design
 from harness.suggest import valid_names
 from harness.work.applies import why_not_precision
 from harness.work.declared import Benchmark, Mode, UseCase
@@ -189,7 +190,12 @@ def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Seque
             yield f"--set {name}={_text(value)}: it is an option, not a setting: --option {name}={_text(value)}"
         elif name not in settings:
             yield f"--set {name}: no setting of {_names(use_cases)} here; {valid_names(name, settings)}"
-        elif wrong := _wrong_value(value, settings[name]):
+        elif (
+            (wrong := _wrong_value(value, settings[name]))
+            or name == "replicates"
+            and isinstance(value, int)
+            and (wrong := why_no_design(value))
+        ):
             yield f"--set {name}={_text(value)}: {wrong}"
         elif [other for other, _ in narrowing.settings].count(name) > 1:
             yield f"--set {name}: given twice, with different values; one run has one"

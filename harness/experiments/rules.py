@@ -28,6 +28,7 @@ from harness.experiments.presets import cells_of, narrowing_of_part
 from harness.experiments.source import Keys, Problem, Source
 from harness.experiments.words import field_problem, field_words, shape_problems
 from harness.plan import CPU, FRAMEWORKS, MOST_VARIANTS, Framework, Frozen, MeasurementSettings
+from harness.results.sequential import why_no_design
 from harness.suggest import valid_names
 from harness.work.applies import why_not_precision
 from harness.work.declared import Benchmark, UseCase, benchmark, benchmark_names, use_case, use_case_names
@@ -444,12 +445,18 @@ def _check_protocols(config: Config, source: Source) -> Problems:
                 protocol = config.protocol(number, quick=quick)
             except ValidationError:
                 return  # the parts are not right, and that is told already
-            for low, high in (("min_blocks", "max_blocks"), ("latency_max_time_s", "timeout_s")):
+            for low, high in (
+                ("min_blocks", "max_blocks"),
+                ("min_time_s", "max_time_s"),
+                ("latency_max_time_s", "timeout_s"),
+            ):
                 values = getattr(protocol, low), getattr(protocol, high)
                 if values[0] > values[1]:
                     keys = _given(low, number, source, quick=quick) or _given(high, number, source, quick=quick)
                     what = f"{low} must not be above {high}: {values[0]:g} and {values[1]:g}"
                     yield source.problem(keys or ("measurement",), what)
+            if why_not := why_no_design(protocol.replicates):
+                yield source.problem(_given("replicates", number, source, quick=quick) or ("measurement",), why_not)
 
 
 def _given(name: str, number: int, source: Source, *, quick: bool) -> Keys | None:

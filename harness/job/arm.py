@@ -24,6 +24,7 @@ from harness.plan import JobPlan, Measurement
 from harness.results.environment import code_digests, load_average
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
+from harness.results.looks import Part
 from harness.results.parity_file import ParityFiles
 from harness.results.parity_gate import ParityGate
 from harness.results.partner import ratio_so_far
@@ -87,7 +88,8 @@ class Arm:
         self._environment = {**inputs.environment, **describe_container(plan.launch)}
         self.children = Children(plan, inputs.results.root.absolute(), while_waiting=while_waiting, tell=tell)
         self.replicates = list(plan.replicates())
-        """Those of the modes that can still be the fastest, once that is known."""
+        """At the most, of the modes that can still be the fastest, once that is known."""
+        self.part = Part(plan, {}, plan.variants)
         self.measured = 0
         """Since this process began."""
         self.tracker: Tracker = NullTracker()
@@ -126,6 +128,7 @@ class Arm:
         records = self._screening_records()
         kept = going_on(self.plan, records)
         self.replicates = list(self.plan.replicates(kept))
+        self.part = Part(self.plan, records, kept)
         for line in describe_choice(self.plan, records, kept):
             self._teller.say(line)
 
@@ -143,6 +146,10 @@ class Arm:
 
     def _screening_records(self) -> Mapping[str, Record]:
         return screening_records(self.plan, self._results, self._environment["scheduler"], job=self._own_only)
+
+    def find(self, measurement: Measurement) -> Record | None:
+        path = self.settled_record(measurement)
+        return _read(path) if path else None
 
     def settled_record(self, measurement: Measurement) -> Path | None:
         return find_settled_record(measurement, self._results, self._environment["scheduler"], job=self._own_only)
@@ -285,7 +292,7 @@ class Arm:
                 **self._of_record(measurement),
                 outcome=report.outcome,
                 reason=report.reason,
-                flags=quality_flags(result, environment, timing.target_noise, timing.latency_calls) if result else {},
+                flags=quality_flags(result, environment, timing.latency_calls) if result else {},
                 started_at=attempt.started_at,
                 ended_at=_now(),
                 environment=environment | {"wandb_url": self.tracker.url},

@@ -22,9 +22,12 @@ from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_
 from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
-from harness.plan import Pair
+from harness.plan import Measurement, Pair
 from harness.results.environment import describe_environment
-from harness.results.record import DataIdentity, WeightsIdentity
+from harness.results.looks import rounds
+from harness.results.parity_gate import ParityGate
+from harness.results.record import DataIdentity, Record, WeightsIdentity
+from harness.results.sequential import looks_of
 
 EXIT_FAILED = 1
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again later
@@ -89,7 +92,8 @@ class Job:
         }
         self._at_hand: Step = ()
         self._screenings = screenings(pair.jobs)
-        self._count_all()
+        self.progress.screenings_total = len(self._screenings)
+        self.progress.measurements_total = pair.measurement_count
 
     def run(self) -> int:
         """The exit status: 0, or 1 where a measurement failed or the job cannot go on.
@@ -98,7 +102,7 @@ class Job:
             Stopped: by a signal. No process is left, and everything that was measured is recorded.
             ProjectError: the records cannot be written.
         """
-        at_most = "at most " if self._screenings else ""
+        at_most = "at most " if self._screenings or looks_of(self._pair.jobs[0].protocol.replicates) else ""
         count, where = self.progress.measurements_total, self._results.records(self._pair.cell)
         self._teller.say(f"{self._pair.name}: {at_most}{count} measurements, records in {where}")
         remove_leftovers()
@@ -143,20 +147,22 @@ class Job:
         yield from self._in_order(self._screenings)
         for arm in self._arms.values():
             arm.choose()
-        self._count_all()
-        done = {each.id for step in first for each in step}
-        sides = [[each for each in arm.replicates if each.id not in done] for arm in self._arms.values()]
-        steps = list(in_turn(sides, self._partners()))
-        self._compute_parity(steps)
-        yield from self._in_order(steps)
+        before = {each.id for step in first for each in step}
+        partners = self._partners()
+        self.progress.measurements_total = len(self._screenings)
+        parts = [arm.part for arm in self._arms.values()]
+        for replicates in rounds(parts, self._find, ParityGate(self._results)):
+            self.progress.measurements_total += len(replicates)
+            left = [each for each in replicates if each.id not in before]
+            steps = list(in_turn([[one for one in left if one.framework == name] for name in self._arms], partners))
+            self._compute_parity(steps)
+            yield from self._in_order(steps)
+
+    def _find(self, measurement: Measurement) -> Record | None:
+        return self._arms[measurement.framework].find(measurement)
 
     def _in_order(self, steps: Iterable[Step]) -> list[Step]:
         return sorted(steps, key=lambda step: any(self._cut_offs.of(each) >= LAST_AFTER for each in step))
-
-    def _count_all(self) -> None:
-        self.progress.screenings_total = len(self._screenings)
-        replicates = sum(len(arm.replicates) for arm in self._arms.values())
-        self.progress.measurements_total = len(self._screenings) + replicates
 
     def _compute_parity(self, steps: Sequence[Step]) -> None:
         for framework, arm in self._arms.items():

@@ -371,10 +371,11 @@ def _measure_energy(
 
 
 def _goes_on(block_times_s: list[float], elapsed_s: float, protocol: MeasurementSettings) -> bool:
-    """Whether one more block is wanted: until the minimum is reached and the noise is low, or a limit is."""
+    """Whether one more block is wanted: until the fewest and the least time are reached and the noise is low, or a
+    limit is."""
     count, over_time = len(block_times_s), elapsed_s >= protocol.max_time_s
     if count >= protocol.min_blocks:
-        quiet = relative_half_width(block_times_s) <= protocol.target_noise
+        quiet = elapsed_s >= protocol.min_time_s and relative_half_width(block_times_s) <= protocol.target_noise
         return not (quiet or count >= protocol.max_blocks or over_time)
     return not (over_time and count >= 3)
 

@@ -3,7 +3,6 @@
 docs/measurement.md has them all, with those that only the report can see (pipeline/report/compare.py).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,17 +12,11 @@ from harness.results.statistics import (
     held_back_shares,
     median,
     numbers_read,
-    relative_half_width,
-    relative_interquartile_range,
     words_read,
 )
 
 WORTHLESS = ("recompiled", "mixed_gpus", "known_slow_jaxlib")
 """Flags of a mode whose throughput is compared with nothing."""
-NOISY_SPREAD = 0.10
-UNSTABLE_SPREAD = 0.25
-"""Interquartile range over median. Both are torch.utils.benchmark's (_IQR_WARN_THRESHOLD, _IQR_GROSS_...)."""
-DRIFT = 0.05
 SHORT_BLOCK_S = 0.08
 """Blocks aim at 0.1 s; their calls may miss that by a fifth before the record says so."""
 LOW_CLOCK_SHARE = 0.75
@@ -53,20 +46,17 @@ HARMLESS_CLOCK_REASONS = frozenset({"gpu_idle", "applications_clocks_setting"})
 """Waiting between two blocks, or clocks that an administrator has set: neither slows a block by surprise."""
 
 
-def quality_flags(
-    result: Result, environment: Mapping[str, Any], target_noise: float, latency_calls: int = 0
-) -> dict[str, str]:
+def quality_flags(result: Result, environment: Mapping[str, Any], latency_calls: int = 0) -> dict[str, str]:
     """Name to sentence; empty if the record is clean.
 
     Args:
-        target_noise: the protocol's; blocks that ended without reaching it ran out of time or number.
-        latency_calls: the protocol's, of which there may be fewer for the same reason.
+        latency_calls: the protocol's, of which there may be fewer where time ran out.
     """
     flags = _restart_flags(environment)
     if result.recompiles:
         flags["recompiled"] = f"{result.recompiles} compilation(s) inside the timed windows: the times are worthless"
     if result.blocks is not None:
-        flags |= _block_flags(result.blocks, target_noise)
+        flags |= _block_flags(result.blocks)
     if result.latency is not None:
         flags |= _latency_flags(result.latency, latency_calls)
     flags |= _throttle_flags(result)
@@ -91,28 +81,12 @@ def quality_flags(
     return flags
 
 
-def _block_flags(blocks: Blocks, target_noise: float) -> dict[str, str]:
-    flags = {}
-    times_s = blocks.block_times_s
-    reached = relative_half_width(times_s)
-    if reached > target_noise:
-        known = f"to {reached:.1%}" if math.isfinite(reached) else "from too few blocks for an interval"
-        flags["imprecise"] = f"the block time is known {known}; the goal was {target_noise:.1%}, and time ran out"
-    spread = relative_interquartile_range(times_s)
-    if spread > UNSTABLE_SPREAD:
-        flags["unstable"] = f"block times spread by {spread:.0%} (interquartile range over median)"
-    elif spread > NOISY_SPREAD:
-        flags["noisy"] = f"block times spread by {spread:.0%} (interquartile range over median)"
-    third = len(times_s) // 3
-    if third >= 2:
-        change = median(times_s[-third:]) / median(times_s[:third]) - 1
-        if abs(change) > DRIFT:
-            flags["drift"] = f"the last third of the blocks took {change:+.0%} against the first third"
-    if median(times_s) < SHORT_BLOCK_S:
-        flags["short_blocks"] = (
-            f"blocks of {median(times_s) * 1e3:.3g} ms: the wait at a block's end weighs on the throughput"
-        )
-    return flags
+def _block_flags(blocks: Blocks) -> dict[str, str]:
+    """What blocks vary by flags a ratio, where it matters there (harness/results/ratios.py)."""
+    typical_s = median(blocks.block_times_s)
+    if typical_s >= SHORT_BLOCK_S:
+        return {}
+    return {"short_blocks": f"blocks of {typical_s * 1e3:.3g} ms: the wait at a block's end weighs on the throughput"}
 
 
 def _latency_flags(latency: Latency, wanted: int) -> dict[str, str]:

@@ -1,8 +1,7 @@
-"""What W&B says of a run besides its own numbers: the ratio to the other framework's record, while the job goes on.
+"""What W&B shows of a run besides its own numbers: the ratio to the other framework's record, while the job goes on.
 
-It is of one replicate, between this mode and the process that it took turns with; else the other framework's fastest
-mode that is recorded by now. The report's
-ratio is over all replicates and has an interval.
+The ratio is of one replicate, between this mode and the process that it took turns with; else the other framework's
+fastest mode that is recorded by now. The report's ratio is over all replicates and has an interval.
 """
 
 import math
@@ -13,11 +12,14 @@ from pathlib import Path
 from harness.errors import RecordError
 from harness.paths import Results
 from harness.plan import FRAMEWORKS
+from harness.results.flags import WORTHLESS
 from harness.results.parity_gate import ParityGate
+from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, read_record
-from harness.results.statistics import log_ratio, throughput_samples_per_s, took_turns
+from harness.results.statistics import throughput_samples_per_s
 
-RATIO = "ratio_jax_over_torch"
+RATIO = "ratio_so_far"
+"""Throughput of JAX over that of PyTorch."""
 
 
 def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str, float]:
@@ -36,7 +38,7 @@ def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str
         pair = (record, other) if is_jax else (other, record)
         if speed is not None and gate.judge(*pair).state == "passed":
             if took_turns(*pair):
-                return {RATIO: math.exp(log_ratio(*pair))}
+                return {RATIO: math.exp(replicate_of(*pair).log_ratio.value)}
             speeds.append(speed)
     if not speeds:
         return {}
@@ -46,7 +48,7 @@ def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str
 def _throughput(record: Record) -> float | None:
     """None where there is none that may be compared."""
     result = record.result
-    if record.outcome != "ok" or result is None or result.blocks is None or "recompiled" in record.flags:
+    if record.outcome != "ok" or result is None or result.blocks is None or record.flags.keys() & set(WORTHLESS):
         return None
     return throughput_samples_per_s(result.blocks)
 

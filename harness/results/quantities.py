@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from harness.results.record import Blocks, EpochPoint, Latency, Record, Result
 from harness.results.statistics import (
+    block_drift,
     dispatch_time_s,
     energy_per_epoch,
     energy_per_sample,
@@ -24,6 +25,7 @@ from harness.results.statistics import (
     median,
     net_energy_per_sample,
     numbers_read,
+    relative_interquartile_range,
     step_time_s,
     throughput_samples_per_s,
 )
@@ -120,7 +122,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _of_blocks(formula: Callable[[Blocks], float], which: str = "blocks") -> Derive:
+def _of_blocks(formula: Callable[[Blocks], float | None], which: str = "blocks") -> Derive:
     return lambda result: formula(blocks) if (blocks := getattr(result, which)) else None
 
 
@@ -234,6 +236,11 @@ QUANTITIES = (
     _rate("edges"),
     Quantity("step_time_s", "step", MS, _of_blocks(step_time_s), chart="step_ms"),
     Quantity(
+        "block_spread", "spread of block times", PERCENT,
+        _of_blocks(lambda blocks: relative_interquartile_range(blocks.block_times_s)),
+    ),
+    Quantity("block_drift", "last third of the blocks over the first", PERCENT, _of_blocks(block_drift)),
+    Quantity(
         "step_time_alone_s", "step without communication", MS, _of_blocks(step_time_s, "blocks_alone"),
         absent=COMMUNICATION,
     ),
@@ -310,6 +317,14 @@ QUANTITIES = (
 )
 # fmt: on
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+COMPARED = [
+    BY_NAME[name]
+    for name in (
+        *("compile_time_s", "time_of_10000_steps_s", "step_time_p50_s", "step_time_p95_s", "step_time_p99_s"),
+        *("epoch_time_s", "time_to_target_s", "energy_gross_joules_per_sample", "memory_device_used_bytes"),
+    )
+]
+"""Of which the report has JAX's over PyTorch's, with its interval, beside that of the throughput."""
 
 
 def summary_numbers(result: Result, operations: float | None = None) -> dict[str, float]:

@@ -1,5 +1,5 @@
 """Screening: which execution modes have replicates, by one short measurement of each, and which is in the ratio. Pure
-but for `screening_records` and `needed`, which read records.
+but for `screening_records`, which reads records.
 
 A choice is within one framework and one comparison, so a framework's job makes it alone, from its own records. The same
 records give the same choice, also after a requeue. docs/studies/screening.md has the simulation.
@@ -12,17 +12,20 @@ from typing import NamedTuple
 
 from harness.errors import RecordError
 from harness.paths import Results
-from harness.plan import JobPlan, Measurement, Screening, Variant
+from harness.plan import JobPlan, Screening, Variant
 from harness.results.record import Record, Result, find_settled_record, read_record
-from harness.results.statistics import median, relative_interquartile_range, throughput_samples_per_s
+from harness.results.statistics import (
+    NORMAL_INTERQUARTILE_RANGE,
+    median,
+    relative_interquartile_range,
+    throughput_samples_per_s,
+)
 
 NOISE = 0.02
 """The least standard deviation that is assumed between screenings of one mode, on the logarithm: what processes of one
 program differ by on a quiet machine, with room for a drift while all modes are screened."""
 MISSED = 0.05
 """How often the truly fastest mode may be left out, at the most."""
-NORMAL_INTERQUARTILE_RANGE = 1.349
-"""Of a normal distribution, in standard deviations."""
 CLEAR_STANDARD_ERRORS = 3.0
 """By which the replicates must contradict a screening. For 2 to 14 modes in 3 replicates, a mode that is no faster does
 so by chance in 2 to 5 % of comparisons."""
@@ -153,13 +156,6 @@ def screening_records(
                 found[measurement.variant.key] = record
                 break
     return found
-
-
-def needed(plan: JobPlan, results: Results, scheduler: str | None, *, job: str | None = None) -> Iterator[Measurement]:
-    """What has to be measured, by the screening so far: it, and the replicates of what can still be the fastest."""
-    yield from plan.screenings()
-    records = screening_records(plan, results, scheduler, job=job) if plan.screening else {}
-    yield from plan.replicates(going_on(plan, records))
 
 
 def chosen_mode(throughputs: Mapping[str, Mapping[int, float]], screening: Mapping[str, float]) -> str:

@@ -8,20 +8,19 @@ import math
 import statistics
 from collections.abc import Sequence
 from functools import cache
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from harness.results.record import Blocks, Energy, EpochPoint, Explanation, GpuState, Latency, Record, Result
+from harness.results.record import Blocks, Energy, EpochPoint, Explanation, GpuState, Latency, Result
 
 Number = TypeVar("Number", int, float)
 
 CONFIDENCE = 0.95
 """Of every interval of a ratio; 1 less it is how often two that are alike are told apart."""
+NORMAL_INTERQUARTILE_RANGE = 1.349
+"""Of a normal distribution, in standard deviations."""
 REPLICATES_FOR_AN_INTERVAL = 2
 """Two give one of t[1] = 12.7 standard errors: true, and the first that can be seen while a job runs."""
-ENOUGH_REPLICATES = 3
-"""For a verdict: t[2] = 4.3. Fewer are flagged."""
 SAME_WITHIN = 1.01
-REPLICATES_NEEDED_MAX = 100
 ROUNDING = 1e-9
 """So that 4 degrees of freedom that come out as 3.9999999999999996 are not rounded down to 3."""
 
@@ -145,6 +144,13 @@ def step_time_s(blocks: Blocks) -> float:
     return median([time_s / steps for time_s in blocks.block_times_s])
 
 
+def block_drift(blocks: Blocks) -> float | None:
+    """Median time of the last third of the blocks over that of the first, less 1; None with fewer than six."""
+    times_s = blocks.block_times_s
+    third = len(times_s) // 3
+    return median(times_s[-third:]) / median(times_s[:third]) - 1 if third >= 2 else None
+
+
 def dispatch_time_s(explanation: Explanation) -> float:
     """Of a step: until its call has returned, started when the device was idle. The median."""
     return median(explanation.dispatch_times_s) / explanation.blocks.steps_per_call
@@ -251,47 +257,14 @@ STUDENT_T_95 = (
 
 
 def student_t_95(degrees_of_freedom: int) -> float:
-    """Over 30 degrees of freedom the value for 30 is kept, which is a little too wide (2.042, and 1.984 for 100)."""
-    return STUDENT_T_95[min(degrees_of_freedom, len(STUDENT_T_95)) - 1]
-
-
-def log_ratio_in_turns(numerator: Blocks, denominator: Blocks) -> float:
-    """Logarithm of the ratio of two throughputs, of processes that took turns block by block: A B B A A B B A ...
-
-    Blocks of the same number are neighbours in time. With a and b the logarithms of samples per second, it is the
-    median over quads k of ((a[2k] + a[2k + 1]) - (b[2k] + b[2k + 1])) / 2. Within A B B A a steady drift of the machine
-    is the same on both sides, and so leaves no trace; one that is the same in all quads leaves none in their median
-    either. The last block of an odd number is left out.
+    """Over 30 degrees of freedom the value for 30 is kept, which is a little too wide (2.042, and 1.984 for 100).
 
     Raises:
-        ValueError: there is no whole quad.
+        ValueError: there is no degree of freedom.
     """
-    ours, theirs = (
-        [
-            math.log(blocks.calls_per_block * blocks.steps_per_call * blocks.samples_per_step / time_s)
-            for time_s in blocks.block_times_s
-        ]
-        for blocks in (numerator, denominator)
-    )
-    quads = min(len(ours), len(theirs)) // 2
-    return median([(ours[2 * k] + ours[2 * k + 1] - theirs[2 * k] - theirs[2 * k + 1]) / 2 for k in range(quads)])
-
-
-def took_turns(one: Record, other: Record) -> bool:
-    """Whether these two processes did, with each other and to the end."""
-    turns = [(record.environment.get("pairing") or {}).get("turns") for record in (one, other)]
-    return turns[0] is not None and turns[0] == turns[1]
-
-
-def log_ratio(jax: Record, torch: Record) -> float:
-    """Logarithm of JAX's throughput over PyTorch's, of one replicate: from neighbouring blocks where the two processes
-    took turns, else from each one's own median. Raises ValueError where a side has no blocks."""
-    blocks = [record.result.blocks if record.result else None for record in (jax, torch)]
-    if blocks[0] is None or blocks[1] is None:
-        raise ValueError("a ratio needs blocks on both sides")
-    if took_turns(jax, torch):
-        return log_ratio_in_turns(blocks[0], blocks[1])
-    return math.log(throughput_samples_per_s(blocks[0]) / throughput_samples_per_s(blocks[1]))
+    if degrees_of_freedom < 1:
+        raise ValueError(f"{degrees_of_freedom} degrees of freedom have no interval")
+    return STUDENT_T_95[min(degrees_of_freedom, len(STUDENT_T_95)) - 1]
 
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval | None:
@@ -327,62 +300,31 @@ def _log_ratios(numerators: Sequence[float], denominators: Sequence[float]) -> l
     return [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
 
 
-Verdict = Literal["JAX faster", "PyTorch faster", "same", "undecided"]
-
-
-class RatioEstimate(NamedTuple):
-    """The throughput of JAX over that of PyTorch."""
+class PairedRatio(NamedTuple):
+    """Of any quantity, over replicates."""
 
     value: float
     """Geometric mean of the ratios of the replicates."""
     interval: Interval | None
     """Of 95 %; None for a single replicate."""
     replicates: int
-    verdict: Verdict
-    replicates_needed: int | None
-    """In all, to come to a verdict; REPLICATES_NEEDED_MAX stands for so many or more. None when there is a verdict, or
-    a doubt."""
-    doubt: str | None = None
-    """Why it is undecided whatever its interval, and in no mean."""
-    p: float | None = None
+    p: float | None
     """How often replicates of two sides that are alike would differ by so much or more; None for a single one."""
 
-    @property
-    def is_judged(self) -> bool:
-        """Whether there are enough replicates for a verdict, and no doubt against one."""
-        return self.replicates >= ENOUGH_REPLICATES and self.doubt is None
 
-    @property
-    def excludes_1(self) -> bool:
-        return self.interval is not None and not self.interval.low <= 1 <= self.interval.high
-
-    @property
-    def names_a_side(self) -> bool:
-        return self.verdict in ("JAX faster", "PyTorch faster")
-
-
-def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> RatioEstimate:
-    """The ratio of JAX's throughputs over PyTorch's, paired by replicate: value, 95 % interval, verdict.
-
+def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> PairedRatio:
+    """
     Raises:
         ValueError: no replicates, the sides have different lengths, or a value is not positive.
     """
-    return estimate_of_log_ratios(_log_ratios(numerators, denominators))
-
-
-def estimate_of_log_ratios(differences: Sequence[float]) -> RatioEstimate:
-    """The same from the logarithms of the replicates' ratios. Raises ValueError without any."""
+    differences = _log_ratios(numerators, denominators)
     count = len(differences)
     if count == 0:
         raise ValueError("a ratio needs one replicate at the least")
-    interval = interval_of_log_ratios(differences)
-    verdict = verdict_of(interval) if count >= ENOUGH_REPLICATES else "undecided"
-    return RatioEstimate(
+    return PairedRatio(
         value=math.exp(math.fsum(differences) / count),
-        interval=interval,
+        interval=interval_of_log_ratios(differences),
         replicates=count,
-        verdict=verdict,
-        replicates_needed=_replicates_needed(differences) if verdict == "undecided" else None,
         p=chance_of_no_difference(differences) if count >= REPLICATES_FOR_AN_INTERVAL else None,
     )
 
@@ -421,68 +363,3 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
         least = min(least, p_values[place] * count / rank)
         found[place] = least
     return found
-
-
-def doubted(estimate: RatioEstimate, doubt: str) -> RatioEstimate:
-    """Without a verdict, as what was measured is not to be relied on."""
-    return estimate._replace(verdict="undecided", replicates_needed=None, doubt=doubt)
-
-
-def verdict_of(interval: Interval | None) -> Verdict:
-    """`same`: the whole interval lies within 1 / SAME_WITHIN and SAME_WITHIN, so that swapping the sides changes
-    nothing. This comes first: a difference of 0.2 % may be sure, and is still none to choose a framework by."""
-    if interval is None:
-        return "undecided"
-    if interval.low >= 1 / SAME_WITHIN and interval.high <= SAME_WITHIN:
-        return "same"
-    if interval.low > 1:
-        return "JAX faster"
-    if interval.high < 1:
-        return "PyTorch faster"
-    return "undecided"
-
-
-def _replicates_needed(differences: Sequence[float]) -> int:
-    """How many replicates in all would come to a verdict, if their mean and spread stayed what they are.
-
-    With c = mean(d), s its standard deviation and h = t[n - 1] * s / sqrt(n), a verdict is reached when the interval
-    excludes 1, h < |c|, or lies within the band of `same`, h <= log(SAME_WITHIN) - |c|. So n is the smallest number
-    above the present one whose h is under the larger of the two. The rule h = t * s / sqrt(n), tried with one n after
-    the other as t depends on n, is that of the NIST/SEMATECH e-Handbook, 7.2.2.2 "Sample sizes required". As c and s
-    are themselves estimates, so many replicates decide about every second time.
-    """
-    count = len(differences)
-    if count < ENOUGH_REPLICATES:
-        return ENOUGH_REPLICATES
-    distance = abs(math.fsum(differences) / count)
-    goal = max(distance, math.log(SAME_WITHIN) - distance)
-    spread = standard_deviation(differences)
-    enough = (n for n in range(count + 1, REPLICATES_NEEDED_MAX) if student_t_95(n - 1) * spread / math.sqrt(n) < goal)
-    return next(enough, REPLICATES_NEEDED_MAX)
-
-
-def geometric_mean_of_ratios(estimates: Sequence[RatioEstimate]) -> tuple[float, Interval | None]:
-    """The geometric mean over variants or benchmarks, and its 95 % interval; None where one of them has none.
-
-    The interval is about these very variants, not about others that might have been chosen: it holds what the
-    replicates leave unknown. With e = half of log(high / low) / t[n - 1], the standard error of each of k log ratios,
-    it is exp(mean +- t[f] * sqrt(sum(e**2)) / k), with f = sum(e**2)**2 / sum(e**4 / (n - 1)) degrees of freedom,
-    rounded down (Welch and Satterthwaite; NIST/SEMATECH e-Handbook 2.5.7.1). It takes the errors of the variants for
-    independent.
-
-    Raises:
-        ValueError: no estimates.
-    """
-    value = geometric_mean([estimate.value for estimate in estimates])
-    variance = fourth = 0.0
-    for estimate in estimates:
-        if estimate.interval is None:
-            return value, None
-        freedom = estimate.replicates - 1
-        error = math.log(estimate.interval.high / estimate.interval.low) / 2 / student_t_95(freedom)
-        variance += error**2
-        fourth += error**4 / freedom
-    if fourth == 0:
-        return value, Interval(value, value)
-    reach = student_t_95(math.floor(variance**2 / fourth * (1 + ROUNDING))) * math.sqrt(variance) / len(estimates)
-    return value, Interval(value * math.exp(-reach), value * math.exp(reach))

@@ -12,20 +12,28 @@ from functools import cache
 from typing import Any
 
 from harness.plan import JobPlan, Registration, Variant
-from harness.results import flags, screening, statistics, thresholds
+from harness.results import flags, ratios, screening, sequential, statistics, thresholds
+from harness.results.rules import NEWEST, THRESHOLDS
 from harness.work.declared import use_case, use_case_names
 
-WITH_THRESHOLDS = (flags, screening, statistics, thresholds)
-"""All of their constants count, by their names: numbers, and tuples of numbers and words."""
+WITH_THRESHOLDS = (flags, ratios, screening, sequential, statistics, thresholds)
+"""All of their constants count, by their names: numbers, and tuples, sets and dicts of numbers and words."""
 
 
 def thresholds_by_name() -> dict[str, Any]:
+    """Of the newest rules, as JSON has them. A change of one is a new version (harness/results/rules.py)."""
     return {
-        name: value
+        name: _as_json(value)
         for module in WITH_THRESHOLDS
         for name, value in vars(module).items()
-        if name.isupper() and isinstance(value, int | float | tuple)
+        if name.isupper() and isinstance(value, int | float | tuple | frozenset | Mapping)
     }
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(one) for key, one in value.items()}
+    return sorted(value) if isinstance(value, set | frozenset) else value
 
 
 def headline_of(use_case_name: str) -> dict[str, str]:
@@ -34,14 +42,6 @@ def headline_of(use_case_name: str) -> dict[str, str]:
         return {}
     return {str(framework): mode for framework, mode in use_case(use_case_name).headline.items()}
 
-
-RULES = {
-    1: "a ratio with an `unstable` side had no verdict, and was in no mean",
-    2: "flags of noise and drift warn, and take no verdict away",
-}
-"""What of the rules a checksum of constants does not see, by its version. Records of older versions are judged by the
-newest, and the report says so."""
-RULES_VERSION = max(RULES)
 
 FIRST_REPLICATES = 2
 """So many give an interval, and a steady drift cancels over two."""
@@ -57,8 +57,9 @@ def first_variant(plan: JobPlan) -> Variant | None:
 
 
 def first_replicates(plan: JobPlan) -> range:
-    """Of `first_variant`: the last ones, as the first of all has the warm start after it."""
-    return range(plan.protocol.replicates - FIRST_REPLICATES, plan.protocol.replicates)
+    """Of `first_variant`: the second and third, as the first of all has the warm start after it."""
+    first = min(1, plan.protocol.replicates - FIRST_REPLICATES)
+    return range(first, first + FIRST_REPLICATES)
 
 
 def registration(use_case_name: str, exclusions: Iterable[Mapping[str, Any]]) -> Registration:
@@ -68,23 +69,24 @@ def registration(use_case_name: str, exclusions: Iterable[Mapping[str, Any]]) ->
     """
     of_exclusions = _digest(sorted(json.dumps(one, sort_keys=True) for one in exclusions))
     return Registration(
-        checksum=checksum(use_case_name, of_exclusions), exclusions=of_exclusions, rules_version=RULES_VERSION
+        checksum=checksum(NEWEST, use_case_name, of_exclusions), exclusions=of_exclusions, rules_version=NEWEST
     )
 
 
 @cache
-def checksum(use_case_name: str, exclusions: str) -> str:
-    """By today's thresholds and declaration.
+def checksum(rules_version: int, use_case_name: str, exclusions: str) -> str:
+    """By the thresholds of that version and today's declaration.
 
     Args:
         exclusions: `Registration.exclusions`.
     """
-    return _digest([thresholds_by_name(), headline_of(use_case_name), exclusions])
+    of_version = THRESHOLDS.get(rules_version) or thresholds_by_name()
+    return _digest([of_version, headline_of(use_case_name), exclusions])
 
 
 def is_as_registered(found: Registration, use_case_name: str) -> bool:
-    """Whether today's thresholds and headline pair are those of then."""
-    return found.checksum == checksum(use_case_name, found.exclusions)
+    """Whether the thresholds of its version and the headline pair are those of then."""
+    return found.checksum == checksum(found.rules_version, use_case_name, found.exclusions)
 
 
 def _digest(content: Any) -> str:

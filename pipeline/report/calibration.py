@@ -1,89 +1,97 @@
 """What calibrations say: how often the verdict on a known slowdown is right. From records to shares; pure.
 
-In every round (a replicate of the plan) one fresh process measured each condition. A trial takes `replicates` of the
-rounds and, of each, one of the two unslowed processes as the base, both by chance; it judges the base against another
-condition as a report judges JAX against PyTorch, paired by round. Where processes took turns, two by two, a round has a
-ratio for each condition, with a base of its own.
+In every round (a replicate of the plan) one fresh process measured each condition. A trial takes the rounds in an order
+of its own and, of each, one of the two unslowed processes as the base, both by chance; it judges the base against
+another condition as a report judges JAX against PyTorch, paired by round. Where processes took turns, two by two, a
+round has a ratio for each condition, with a base of its own.
 """
 
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from harness.plan import (
     BASES,
-    CONDITIONS,
     CONDITIONS_IN_TURNS,
     PAIRS_IN_TURNS,
     SLOWDOWNS,
     Framework,
     Measurement,
 )
-from harness.results.record import Record
-from harness.results.statistics import (
-    Verdict,
-    estimate_of_log_ratios,
-    log_ratio,
-    median,
-    throughput_samples_per_s,
-    took_turns,
-)
+from harness.results.ratios import replicate_of, took_turns
+from harness.results.record import Record, active_s
+from harness.results.rules import NEWEST, Older, older_estimate
+from harness.results.sequential import LogRatio, RatioEstimate, Verdict, estimate_sequentially, looks_of
+from harness.results.statistics import median, percentile, relative_interquartile_range
 from pipeline.report.compare import device_of
 from pipeline.report.reading import read_records
 
-REPLICATES = (3, 5, 10)
+OLDER_REPLICATES = 3
+"""What was measured for a verdict by the older rules."""
+MOST_PAIRS = 12
 TRIALS = 1000
+PERFECT_CALIBRATIONS, PERFECT_TRIALS = 200, 100
 SEED_OF_TRIALS = 0
 FLAGS_OF_OTHER_NUMBERS = frozenset({"too_few_latency_calls"})
 """A calibration takes few latency calls and shows none of them."""
-MOST_FALSE_IN_AA = 0.05
-FOUND_GOAL = 0.90
-FOUND_GOAL_OF = "slower_2_percent"
+FEWEST_ROUNDS = 4
+FOUND_OF = "slower_2_percent"
 A_A = "A/A"
 """The two unslowed conditions against each other."""
 
 Answer = Literal["right", "wrong", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("right", "wrong", "undecided")
-Round = dict[str, float]
-"""Samples per second by condition; where processes took turns, the base's over the other one's by A_A and the keys of
-SLOWDOWNS."""
+
+
+class Sample(NamedTuple):
+    """One pair of processes of a round: a base and what is judged against it."""
+
+    log_ratio: float
+    """Of the base's throughput over the other one's."""
+    base_first: bool
+    """The base was started first."""
+    spread: float
+    """Interquartile range of block times over their median, the larger of the two."""
+
+    @property
+    def swapped(self) -> "Sample":
+        return Sample(-self.log_ratio, not self.base_first, self.spread)
+
+
+Round = Mapping[str, tuple[Sample, Sample]]
+"""By A_A and the keys of SLOWDOWNS: with the one unslowed process as the base, and with the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """How often the verdict was right, over the trials of one condition with so many replicates."""
+    """How often the verdict was right, over the trials of one condition by the rules of one version."""
 
-    replicates: int
+    rules: int
     condition: str
     """A_A, or a key of SLOWDOWNS."""
     shares: dict[Answer, float]
     ratio: float
     """Median over the trials."""
+    pairs: float
+    """Until the verdict, or the end: mean over the trials."""
 
     @property
     def true_ratio(self) -> float:
         return 1 + SLOWDOWNS.get(self.condition, 0.0)
 
-    @property
-    def goal(self) -> str:
-        if self.condition == A_A:
-            return f"wrong ≤ {MOST_FALSE_IN_AA * 100:.0f} %: {_reached(self.shares['wrong'] <= MOST_FALSE_IN_AA)}"
-        if self.condition == FOUND_GOAL_OF:
-            return f"right ≥ {FOUND_GOAL * 100:.0f} %: {_reached(self.shares['right'] >= FOUND_GOAL)}"
-        return ""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trust:
-    """With so many replicates: how often a verdict was false where both sides were alike, and how often a slowdown of
-    2 % was found. Shares of the trials."""
+    """By the newest rules: how often a verdict was false where both sides were alike, and how often a slowdown of 2 %
+    was found. Shares of the trials."""
 
-    replicates: int
+    at_most: int
+    """Pairs."""
     false_in_aa: float
     found: float
 
@@ -141,34 +149,20 @@ class Calibration:
 
     @cached_property
     def complete(self) -> list[Round]:
-        """The rounds that have every condition."""
-        return self._in_turns() if self.is_interleaved else self._one_by_one()
-
-    def _in_turns(self) -> list[Round]:
-        """A pair of which one process was lost, or measured again later, is none."""
+        """The rounds that have every condition. Of processes that took turns, a pair of which one was lost, or measured
+        again later, is none."""
         found: dict[int, dict[str, Record]] = defaultdict(dict)
         for record in self.records:
             if record.result and record.result.blocks:
                 found[record.measurement.replicate][str(record.measurement.variant.planted)] = record
-        rounds = []
-        for number in sorted(found):
-            ratios = {
-                A_A if name not in SLOWDOWNS else name: math.exp(log_ratio(found[number][base], found[number][other]))
-                for name, (base, other) in PAIRS_IN_TURNS.items()
-                if {base, other} <= found[number].keys() and took_turns(found[number][base], found[number][other])
-            }
-            if len(ratios) == len(PAIRS_IN_TURNS):
-                rounds.append(ratios)
-        return rounds
+        of_round = _round_in_turns if self.is_interleaved else _round_one_by_one
+        rounds = [of_round(found[number]) for number in sorted(found)]
+        return [one for one in rounds if len(one) == 1 + len(SLOWDOWNS)]
 
-    def _one_by_one(self) -> list[Round]:
-        rounds: dict[int, Round] = defaultdict(dict)
-        for record in self.records:
-            measurement = record.measurement
-            if record.result and record.result.blocks and measurement.variant.planted:
-                throughput = throughput_samples_per_s(record.result.blocks)
-                rounds[measurement.replicate][measurement.variant.planted] = throughput
-        return [rounds[number] for number in sorted(rounds) if rounds[number].keys() == CONDITIONS.keys()]
+    @property
+    def pair_minutes(self) -> float:
+        """That a pair takes, on the average."""
+        return 2 * math.fsum(map(active_s, self.records)) / len(self.records) / 60
 
     @property
     def rounds(self) -> int:
@@ -179,13 +173,44 @@ class Calibration:
         return spread(self.complete) if self.complete else None
 
     @cached_property
-    def trust(self) -> tuple[Trust, ...]:
-        """Empty under 3 complete rounds."""
-        rows = rows_of(self.complete, conditions=(A_A, FOUND_GOAL_OF))
-        return tuple(
-            Trust(replicates=alike.replicates, false_in_aa=alike.shares["wrong"], found=slowed.shares["right"])
-            for alike, slowed in zip(rows[::2], rows[1::2], strict=True)
-        )
+    def trust(self) -> Trust | None:
+        """None under FEWEST_ROUNDS complete rounds."""
+        if self.rounds < FEWEST_ROUNDS:
+            return None
+        alike, slowed = (_row(self.complete, NEWEST, condition) for condition in (A_A, FOUND_OF))
+        return Trust(at_most=most_pairs(self.rounds), false_in_aa=alike.shares["wrong"], found=slowed.shares["right"])
+
+
+def _sample(base: Record, other: Record) -> Sample:
+    found = replicate_of(base, other).log_ratio
+    spreads = [
+        relative_interquartile_range(one.result.blocks.block_times_s)
+        for one in (base, other)
+        if one.result and one.result.blocks
+    ]
+    return Sample(found.value, found.jax_first, max(spreads))
+
+
+def _round_in_turns(found: Mapping[str, Record]) -> Round:
+    samples = {
+        name: _sample(found[base], found[other])
+        for name, (base, other) in PAIRS_IN_TURNS.items()
+        if {base, other} <= found.keys() and took_turns(found[base], found[other])
+    }
+    return {
+        name if name in SLOWDOWNS else A_A: (one, one if name in SLOWDOWNS else one.swapped)
+        for name, one in samples.items()
+    }
+
+
+def _round_one_by_one(found: Mapping[str, Record]) -> Round:
+    if not set(BASES) <= found.keys():
+        return {}
+    alike = _sample(*(found[base] for base in BASES))
+    first, second = (found[base] for base in BASES)
+    return {A_A: (alike, alike.swapped)} | {
+        name: (_sample(first, found[name]), _sample(second, found[name])) for name in SLOWDOWNS if name in found
+    }
 
 
 def read_calibrations(folders: Iterable[Path]) -> tuple[list[Calibration], tuple[str, ...]]:
@@ -231,60 +256,81 @@ def judge(planted: float, verdict: Verdict) -> Answer:
     return "right" if verdict == ("JAX faster" if planted else "same") else "wrong"
 
 
-def rows_of(rounds: Sequence[Round], conditions: Sequence[str] = (A_A, *SLOWDOWNS)) -> list[Row]:
-    """For each number of replicates that there are rounds for: A/A, then each planted slowdown."""
-    return [
-        _row(rounds, replicates, condition)
-        for replicates in REPLICATES
-        if replicates <= len(rounds)
-        for condition in conditions
-    ]
+def most_pairs(rounds: int) -> int:
+    return max(looks_of(min(rounds, MOST_PAIRS)), default=0)
 
 
-def _row(rounds: Sequence[Round], replicates: int, condition: str) -> Row:
+def rows_of(rounds: Sequence[Round]) -> list[Row]:
+    """By the rules of each version: A/A, then each planted slowdown. Empty under FEWEST_ROUNDS."""
+    versions = range(1, NEWEST + 1) if len(rounds) >= FEWEST_ROUNDS else ()
+    return [_row(rounds, version, condition) for version in versions for condition in (A_A, *SLOWDOWNS)]
+
+
+def _row(rounds: Sequence[Round], rules: int, condition: str) -> Row:
     planted = SLOWDOWNS.get(condition, 0.0)
-    estimates = []
-    for chosen in trials(len(rounds), replicates):
-        estimates.append(
-            estimate_of_log_ratios([_log_ratio(rounds[number], condition, swapped) for number, swapped in chosen])
-        )
+    of_condition = [one[condition] for one in rounds]
+    estimates = [judged(samples_of(of_condition, chosen), rules) for chosen in trials(len(rounds))]
     answers = Counter(judge(planted, estimate.verdict) for estimate in estimates)
     return Row(
-        replicates=replicates,
+        rules=rules,
         condition=condition,
         shares={answer: answers[answer] / len(estimates) for answer in ANSWERS},
         ratio=median([estimate.value for estimate in estimates]),
+        pairs=math.fsum(estimate.replicates for estimate in estimates) / len(estimates),
     )
 
 
-def _log_ratio(one: Round, condition: str, swapped: bool) -> float:
-    """Of the base over the other one. `swapped`: which of two unslowed processes is the base."""
-    if A_A in one:
-        return -math.log(one[A_A]) if condition == A_A and swapped else math.log(one[condition])
-    return math.log(one[BASES[swapped]] / one[BASES[not swapped] if condition == A_A else condition])
+def samples_of(rounds: Sequence[tuple[Sample, Sample]], chosen: Sequence[tuple[int, bool]]) -> list[Sample]:
+    """Of a trial. Where swapping the two processes swaps which was first, both orders take turns, as replicates do."""
+    found = []
+    for place, (number, swapped) in enumerate(chosen):
+        one, other = rounds[number]
+        if one.base_first != other.base_first:
+            wants_first = (place % 2 == 0) == chosen[0][1]
+            found.append(one if one.base_first == wants_first else other)
+        else:
+            found.append(other if swapped else one)
+    return found
 
 
-def trials(rounds: int, replicates: int) -> Iterator[list[tuple[int, bool]]]:
+def judged(samples: Sequence[Sample], rules: int) -> RatioEstimate:
+    """As a report does, by the rules of that version."""
+    if rules == NEWEST:
+        found = [LogRatio(number, one.log_ratio, one.base_first) for number, one in enumerate(samples)]
+        return estimate_sequentially(found, most_pairs(len(samples)))
+    first = samples[:OLDER_REPLICATES]
+    return older_estimate(Older(rules, [one.log_ratio for one in first], max(one.spread for one in first), None))
+
+
+def trials(rounds: int, count: int = TRIALS) -> Iterator[list[tuple[int, bool]]]:
     """The rounds of each trial, and whether the second unslowed process is the base there; always the same ones.
 
     Only random() is drawn from: Python promises its sequence for a seed, and not that of sample() or shuffle().
     """
     draw = random.Random(SEED_OF_TRIALS)
-    for _ in range(TRIALS):
+    for _ in range(count):
         order = sorted((draw.random(), number) for number in range(rounds))
-        yield [(number, draw.random() < 0.5) for _, number in order[:replicates]]
+        yield [(number, draw.random() < 0.5) for _, number in order]
+
+
+@cache
+def perfect(rounds: int) -> tuple[float, float]:
+    """Which shares of wrong verdicts in A/A a perfect instrument shows with so many rounds: the middle 95 % of
+    calibrations whose log ratios are normal, with true ratio 1. Trials share rounds, so few rounds say little."""
+    draw, found = random.Random(SEED_OF_TRIALS), []
+    for _ in range(PERFECT_CALIBRATIONS):
+        alike = [Sample(draw.gauss(0, 1), True, 0.0) for _ in range(rounds)]
+        both = [(one, one.swapped) for one in alike]
+        verdicts = [judged(samples_of(both, chosen), NEWEST) for chosen in trials(rounds, PERFECT_TRIALS)]
+        found.append(sum(one.names_a_side for one in verdicts) / PERFECT_TRIALS)
+    return percentile(found, 0.025), percentile(found, 0.975)
 
 
 def spread(rounds: Sequence[Round]) -> float:
     """Of the ratio of two unslowed processes of a round: root mean square of log(A / A'), as its true mean is 0."""
-    squares = [_log_ratio(one, A_A, False) ** 2 for one in rounds]
-    return math.sqrt(math.fsum(squares) / len(squares))
+    return math.sqrt(math.fsum(one[A_A][0].log_ratio ** 2 for one in rounds) / len(rounds))
 
 
 def in_percent(condition: str) -> str:
     """`+2 %`."""
     return f"+{SLOWDOWNS[condition] * 100:.0f} %"
-
-
-def _reached(is_reached: bool) -> str:
-    return "reached" if is_reached else "missed"

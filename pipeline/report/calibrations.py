@@ -8,13 +8,16 @@ from pathlib import Path
 from harness.errors import RecordError
 from harness.paths import PUBLISHED, REPOSITORY, Results
 from harness.plan import FRAMEWORKS, SLOWDOWNS, Framework
+from harness.results.rules import NEWEST
 from pipeline.markdown import GeneratedPart, markdown_table
 from pipeline.report.calibration import (
     ANSWERS,
-    REPLICATES,
+    FEWEST_ROUNDS,
     Calibration,
     Row,
     in_percent,
+    most_pairs,
+    perfect,
     read_calibrations,
     rows_of,
 )
@@ -53,23 +56,25 @@ def _describe(one: Calibration) -> str:
         facts.append("A quick run: not a result to quote.")
     rows = rows_of(one.complete)
     if not rows:
-        return " ".join([*facts, f"The table needs {REPLICATES[0]} complete rounds."])
-    missing = [str(replicates) for replicates in REPLICATES if replicates > one.rounds]
-    if missing:
-        facts.append(f"Too few rounds for {' and '.join(missing)} replicates.")
-    return " ".join(facts) + "\n\n" + table(rows)
+        return " ".join([*facts, f"The table needs {FEWEST_ROUNDS} complete rounds."])
+    low, high = perfect(one.rounds)
+    facts.append(
+        f"Rules {NEWEST}, of at most {most_pairs(one.rounds)} pairs: from {one.rounds} rounds, a perfect instrument "
+        f"shows {percent(low)} to {percent(high)} wrong in A/A."
+    )
+    return " ".join(facts) + "\n\n" + table(rows, one.pair_minutes)
 
 
-def table(rows: Sequence[Row]) -> str:
-    header = ("replicates", "planted", *ANSWERS, "median ratio", "its error", "goal")
-    return markdown_table(header, map(_cells, rows))
+def table(rows: Sequence[Row], pair_minutes: float) -> str:
+    header = ("rules", "planted", *ANSWERS, "median ratio", "its error", "pairs", "minutes")
+    return markdown_table(header, (_cells(row, pair_minutes) for row in rows))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, pair_minutes: float) -> list[str]:
     planted = in_percent(row.condition) if row.condition in SLOWDOWNS else row.condition
     shares = [percent(row.shares[answer]) for answer in ANSWERS]
     ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
-    return [str(row.replicates), planted, *shares, *ratio, row.goal]
+    return [str(row.rules), planted, *shares, *ratio, f"{row.pairs:.1f}", f"{row.pairs * pair_minutes:.1f}"]
 
 
 def _where(one: Calibration) -> str:
@@ -147,15 +152,15 @@ def _without(device: str, found: Sequence[Calibration]) -> list[str]:
 def _in_words(one: Calibration) -> str:
     doubts = [f"flags: {one.flags}"] if one.flags else []
     doubts += ["a quick run: not to be quoted"] if one.quick else []
-    trust = [
-        f"with {trust.replicates} replicates {percent(trust.false_in_aa)} false verdicts between two that are alike, "
-        f"and 2 % slower found in {percent(trust.found)}"
-        for trust in one.trust
-    ]
-    numbers = trust or ["too few complete rounds to say how often a verdict is right"]
+    numbers = (
+        f"within {one.trust.at_most} pairs {percent(one.trust.false_in_aa)} false verdicts between two that are alike, "
+        f"and 2 % slower found in {percent(one.trust.found)}"
+        if one.trust
+        else "too few complete rounds to say how often a verdict is right"
+    )
     rounds = f"{one.rounds} round{'' if one.rounds == 1 else 's'}"
     how = ", interleaved" if one.is_interleaved else ""
-    return f"{NAMES[one.framework]}, {one.what}{how}, {rounds} on {one.day}: {'; '.join([*doubts, *numbers])}"
+    return f"{NAMES[one.framework]}, {one.what}{how}, {rounds} on {one.day}: {'; '.join([*doubts, numbers])}"
 
 
 def in_short(found: Sequence[Calibration]) -> str:
@@ -165,13 +170,12 @@ def in_short(found: Sequence[Calibration]) -> str:
 
 
 def _newest_in_words(found: Sequence[Calibration]) -> str:
-    """Of each framework and pairing, with the fewest replicates. Empty where none can say anything."""
+    """Of each framework and pairing. Empty where none can say anything."""
     newest = {(one.is_interleaved, one.framework): one for one in reversed(found) if one.trust and not one.quick}
     told = [
-        f"{NAMES[framework]} {percent(newest[key].trust[0].found)} ({newest[key].trust[0].replicates} replicates"
-        f"{', interleaved' if is_interleaved else ''})"
+        f"{NAMES[framework]} {percent(trust.found)} (within {trust.at_most} pairs{', interleaved' * is_interleaved})"
         for is_interleaved, framework in itertools.product((False, True), FRAMEWORKS)
-        if (key := (is_interleaved, framework)) in newest
+        if (key := (is_interleaved, framework)) in newest and (trust := newest[key].trust)
     ]
     return f"; of slowdowns of 2 % found: {', '.join(told)}" if told else ""
 

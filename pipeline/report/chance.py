@@ -11,24 +11,21 @@ class ByChance(NamedTuple):
     """Of some ratios."""
 
     judged: int
-    """Those with enough replicates for a verdict, and no doubt against one."""
-    same: int
+    """Those that had a look, and no doubt against a verdict."""
     named: int
     marked: int
     """Of the named, those whose q is above 5 %."""
 
     @property
     def expected(self) -> float:
-        """How many would be named, if all but those that are `same` were alike in truth: an interval misses the truth
-        in 5 % of cases."""
-        return (1 - CONFIDENCE) * (self.judged - self.same)
+        """How many would be named if all were equal in truth: a design names a side then in 5 % of cases."""
+        return (1 - CONFIDENCE) * self.judged
 
 
 def by_chance(rows: Iterable[Row]) -> ByChance:
     judged = [(row, row.ratio) for row in rows if row.ratio is not None and row.ratio.is_judged]
     return ByChance(
         judged=len(judged),
-        same=sum(ratio.verdict == "same" for _, ratio in judged),
         named=sum(ratio.names_a_side for _, ratio in judged),
         marked=sum(row.may_be_chance for row, _ in judged),
     )
@@ -40,10 +37,12 @@ def chance_sentence(compared: Sequence[Section]) -> str:
     found = by_chance(row for section in quotable or compared for row in section.rows)
     if not found.judged:
         return ""
-    others = found.judged - found.same
-    return (
-        f"{found.judged} ratio{'' if found.judged == 1 else 's'} with a verdict or enough replicates for one, "
-        f"{found.same} of them `same`: a side is named in {found.named}. If no side was faster in any of the {others} "
-        f"that are not `same`, chance would name about {found.expected:.2g} (5 %). Marked `may be chance`: "
-        f"{found.marked}, where q (Benjamini and Hochberg) is above 0.05."
+    plural = "" if found.judged == 1 else "s"
+    sentence = (
+        f"{found.judged} comparison{plural}: a side is named in {found.named}. If all {found.judged} were equal in "
+        f"truth, luck alone would name about {found.expected:.2g}."
     )
+    if not found.named:
+        return sentence
+    marked = f'; the other {found.marked} are marked "may be luck"' if found.marked else ""
+    return f"{sentence} After the correction for many comparisons {found.named - found.marked} stay{marked}."

@@ -253,14 +253,13 @@ def _dots(
 
 
 def _kinds(*text: str, data: str, x: str, kinds: Sequence[str], tooltip: list[Spec], percent: bool = False) -> Chart:
-    """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number; pale is
-    what rests on unstable blocks. In percent, with a line at 100."""
+    """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number. In
+    percent, with a line at 100."""
     of_x = _numbers(TITLES.get(x, x), {"zero": False} if percent else LOG, format="%" if percent else ",~r")
     point: Spec = {
         "x": {"field": x, **of_x},
         **COLOR,
         "shape": _scaled("kind", kinds, ["circle", "square", "triangle-up", "cross"][: len(kinds)]),
-        "opacity": {"condition": {"test": "datum.unstable", "value": 0.45}, "value": 1},
         "tooltip": tooltip,
     }
     at_1 = [_once("rule", {"x": {"datum": 1}, "y": None, "yOffset": None})] if percent else []
@@ -666,12 +665,12 @@ def charts_of(metric: Metric) -> tuple[Chart, ...]:
             "scaling",
             "Scaling efficiency",
             "Throughput over that of one device times the number of devices. Strong: the same batch in all. Weak: the "
-            "same batch for each device. At the line, nothing is lost. Pale: blocks were unstable on one side.",
+            "same batch for each device. At the line, nothing is lost.",
             data="scaling",
             x="efficiency",
             kinds=("strong", "weak"),
             percent=True,
-            tooltip=_tooltip("flags", *WHAT, "kind", "efficiency", titles={"kind": "which"}),
+            tooltip=_tooltip(*WHAT, "kind", "efficiency", titles={"kind": "which"}),
         ),
     )
 

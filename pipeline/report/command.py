@@ -1,6 +1,7 @@
 """`main.py report`, and the comparison that `--wait` ends with: reads records, shows and writes what they say."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.errors import ProjectError
 from harness.files import write_atomically
 from harness.paths import Results
-from harness.plan import JobPlan, Measurement
+from harness.plan import Cell, JobPlan, Measurement
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
+from harness.results.looks import needed
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
-from harness.results.screening import needed
 from pipeline.collector import without_collector
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
@@ -108,13 +109,19 @@ def print_summary(
     _print_refused(refused, console)
     print_calibrations(calibrated_devices(calibrations, _devices(compared)), console)
     recorded = {record.measurement_id for record in reading.records}
-    to_do = [measurement for plan in plans for measurement in needed(plan, results, None)]
+    of_cells: dict[Cell, list[JobPlan]] = defaultdict(list)
+    for plan in plans:
+        of_cells[plan.cell].append(plan)
+    to_do = [measurement for of_cell in of_cells.values() for measurement in needed(of_cell, results, None)]
     missing = [measurement for measurement in to_do if measurement.id not in recorded]
     if missing:
         console.print(f"Not measured yet: {len(missing)} of {len(to_do)} ({_shortened(missing)}).")
     spared = len(measurements) - len(to_do)
     if spared:
-        console.print(f"Not measured, as the screening found other modes faster: {spared} of {len(measurements)}.")
+        console.print(
+            f"Not measured, as the screening found other modes faster, or a ratio was decided before: {spared} of "
+            f"{len(measurements)}."
+        )
 
 
 def make_page(results: Results) -> Path | None:

@@ -19,26 +19,21 @@ from harness.results.fake_gpu import is_of_a_fake
 from harness.results.flags import WORTHLESS, quality_flags
 from harness.results.parity import Judgement
 from harness.results.predictions import agreement_in_words
-from harness.results.quantities import THROUGHPUT, summary_numbers
+from harness.results.quantities import COMPARED, THROUGHPUT, summary_numbers
+from harness.results.ratios import estimate_of
 from harness.results.record import SETTLED, Evaluation, Record
+from harness.results.rules import NEWEST
 from harness.results.screening import chosen_mode, program_of
+from harness.results.sequential import RatioEstimate, Verdict, geometric_mean_of_ratios, verdict_of
 from harness.results.statistics import (
     CONFIDENCE,
-    ENOUGH_REPLICATES,
     SAME_WITHIN,
     Interval,
-    RatioEstimate,
-    Verdict,
+    PairedRatio,
     benjamini_hochberg,
-    doubted,
-    estimate_of_log_ratios,
-    estimate_ratio,
-    geometric_mean_of_ratios,
-    latency_p50_s,
-    log_ratio,
     median,
+    paired_ratio,
     throughput_samples_per_s,
-    verdict_of,
 )
 from harness.work.declared import operations_of
 from harness.work.registration import headline_of, is_as_registered
@@ -57,7 +52,7 @@ SAME = Interval(1 / SAME_WITHIN, SAME_WITHIN)
 """Where an interval that lies in it says `same`; see harness/results/statistics.py."""
 VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undecided")
 
-FLAGS_OF_EVERY_QUICK_RUN = frozenset({"few_replicates", "imprecise", "too_few_latency_calls"})
+FLAGS_OF_EVERY_QUICK_RUN = frozenset({"imprecise", "too_few_latency_calls"})
 """What its section's heading says already."""
 
 NOTHING_MEASURED: Mapping[str, Attainable] = {}
@@ -98,6 +93,8 @@ class Mode:
     """Samples per second of each replicate."""
     numbers: dict[str, float]
     """Of harness/results/quantities.py, by name: medians over replicates."""
+    of_replicates: dict[int, dict[str, float]]
+    """The same of each replicate."""
     replicates_with: dict[str, int]
     """How many replicates have that number; the others never reached the goal, say."""
     flags: dict[str, str]
@@ -130,7 +127,7 @@ class Mode:
     def throughput_interval(self) -> Interval | None:
         """Of the replicates' throughputs, by the same statistics as that of a ratio: a ratio to 1 sample/s."""
         values = list(self.throughputs.values())
-        return estimate_ratio(values, [1.0] * len(values)).interval
+        return paired_ratio(values, [1.0] * len(values)).interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +151,16 @@ class Comparison:
     """How many of them are not in the ratio, and why."""
     judgement: Judgement
     estimate: RatioEstimate | None
-    """None where the gate has not passed the pair, or no replicate is common to both."""
-    of_p50: RatioEstimate | None
-    """The same of the p50 of a waited-for step, as a speed: above 1, JAX answers sooner. None also where a replicate
-    waited for no step."""
+    """By the rules that its records were registered under. None where the gate has not passed the pair, or no replicate
+    is common to both."""
+    rules_version: int
+    """Of these rules."""
+    newest: RatioEstimate | None
+    """By the newest rules, where these are others."""
+    flags: Mapping[str, str]
+    """Of the ratio: what would make it surer."""
+    of_quantities: Mapping[str, PairedRatio]
+    """JAX's over PyTorch's of other quantities, over the replicates in which both have it: of COMPARED, by name."""
     conditions: tuple[Condition, ...]
     """What was equal on both sides, replicate by replicate, and what was not."""
     predictions: str | None = None
@@ -212,6 +215,12 @@ class Row:
         """Else the choice is by the same numbers as the ratio, and leans."""
         candidates = {mode.execution_mode for mode in _comparable(self.modes, framework)}
         return candidates <= {one.execution_mode for one in self.screened if one.framework == framework}
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Of its ratio, and of the two modes in it."""
+        of_modes = {name: text for framework in FRAMEWORKS for name, text in _flags(self.best(framework)).items()}
+        return of_modes | dict(self.comparison.flags if self.comparison else {})
 
     @property
     def many_steps_in_a_call(self) -> bool:
@@ -294,20 +303,17 @@ class Tally:
 class Scaling:
     """Throughput on N devices over N times that of one; 1 is what nothing lost would give. None without a record."""
 
-    strong: float | None
+    strong: PairedRatio | None
     """The one device had the same batch, so N times the work of each of the N."""
-    weak: float | None
+    weak: PairedRatio | None
     """The one device had the batch that each of the N has."""
     communication: float | None
     """Share of the step's time that goes when nothing is moved between the devices; below zero by noise alone."""
-    unstable: frozenset[str] = frozenset()
-    """Which of these rest on unstable blocks, on one device or on N."""
     conditions: tuple[Condition, ...] = ()
     """What was equal on one device, whose value is first, and on N."""
 
 
 MANY_STEPS = ", many steps in a call"
-NOT_FAIR = "precision `default`: nothing was set, so each side has arithmetic of its own"
 
 OneDevice = dict[tuple[object, ...], Mode]
 """What ran on one device, by `_scaling_key`."""
@@ -397,11 +403,11 @@ def sections(
 
 
 def _with_q(found: Sequence[Section]) -> list[Section]:
-    """Two families: what may be quoted, and the rest, of which there may be any number."""
+    """A family is what one device has measured in one way: other records change no mark of it."""
     of_best: dict[int, float] = {}
     of_declared: dict[int, float] = {}
-    for doubtful in (False, True):
-        rows = [row for section in found if bool(section.setup.doubts) == doubtful for row in section.rows]
+    for family in {(section.setup.device, section.setup.doubts) for section in found}:
+        rows = [row for one in found if (one.setup.device, one.setup.doubts) == family for row in one.rows]
         of_best |= _q_values({id(row): row.ratio for row in rows})
         of_declared |= _q_values({id(row): row.declared_ratio for row in rows})
     return [
@@ -681,25 +687,19 @@ def _mode(
     records = sorted(records, key=lambda record: record.measurement.replicate)
     throughputs: dict[int, float] = {}
     values: dict[str, list[float]] = defaultdict(list)
+    of_replicates: dict[int, dict[str, float]] = {}
     flags: dict[str, str] = {}
     for record in records:
         assert record.result is not None, "only records with a number come here"
         numbers = summary_numbers(record.result, operations_of(record.measurement))
         throughputs[record.measurement.replicate] = numbers[THROUGHPUT.name]
+        of_replicates[record.measurement.replicate] = numbers
         for name, value in numbers.items():
             values[name].append(value)
         # Today's rules over yesterday's samples; what only the job could see was recorded.
         protocol = record.measurement.protocol
-        flags = (
-            record.flags
-            | quality_flags(record.result, record.environment, protocol.target_noise, protocol.latency_calls)
-            | flags
-        )
+        flags = record.flags | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
     flags |= _flags_of_all(records)
-    if len(throughputs) < ENOUGH_REPLICATES:
-        flags["few_replicates"] = (
-            "1 replicate: an interval takes 2" if len(throughputs) == 1 else "2 replicates: their interval is very wide"
-        )
     if records[0].measurement.quick:
         flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}
     return Mode(
@@ -707,8 +707,9 @@ def _mode(
         execution_mode=execution_mode,
         records=tuple(records),
         throughputs=throughputs,
-        numbers={name: median(of_replicates) for name, of_replicates in values.items()},
-        replicates_with={name: len(of_replicates) for name, of_replicates in values.items()},
+        numbers={name: median(found) for name, found in values.items()},
+        of_replicates=of_replicates,
+        replicates_with={name: len(found) for name, found in values.items()},
         doubles=doubles,
         flags=flags,
         attainable_operations_per_s=attainable.peak(records[0].measurement.variant.precision) if attainable else None,
@@ -745,13 +746,11 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
     judgements = {replicate: judge(of_jax[replicate], of_torch[replicate]) for replicate in common}
     passed = [replicate for replicate in common if judgements[replicate].state == "passed"]
     judgement = _judgement(list(judgements.values()))
-    estimate = of_p50 = left_out = None
+    estimate = left_out = None
     if judgement.state == "passed":
-        left_out = _left_out([one for one in judgements.values() if one.state != "passed"], len(common))
-        differences = [log_ratio(of_jax[replicate], of_torch[replicate]) for replicate in passed]
-        estimate = _with_doubts(jax, torch, estimate_of_log_ratios(differences))
-        speeds = [_speeds_of_p50(records, passed) for records in (of_jax, of_torch)]
-        of_p50 = _with_doubts(jax, torch, estimate_ratio(*speeds)) if all(speeds) else None
+        unchecked = _left_out([one for one in judgements.values() if one.state != "passed"], len(common))
+        estimate = estimate_of([(of_jax[replicate], of_torch[replicate]) for replicate in passed])
+        left_out = "; ".join(filter(None, [unchecked, estimate.left_out])) or None
     pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
     return Comparison(
         jax=jax,
@@ -759,8 +758,11 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         replicates=len(common),
         left_out=left_out,
         judgement=judgement,
-        estimate=estimate,
-        of_p50=of_p50,
+        estimate=estimate.registered if estimate else None,
+        rules_version=estimate.rules_version if estimate else NEWEST,
+        newest=estimate.newest if estimate else None,
+        flags={} if estimate is None else _without_those_of_quick_runs(jax, estimate.flags),
+        of_quantities=ratios_of(jax, torch, passed),
         conditions=conditions(pairs),
         predictions=agreement_in_words(*(_evaluations(side, common) for side in (of_jax, of_torch))),
     )
@@ -773,26 +775,27 @@ def _evaluations(records: Mapping[int, Record], replicates: Sequence[int]) -> li
     return found if len(found) == len(replicates) else []
 
 
-def _with_doubts(jax: Mode, torch: Mode, estimate: RatioEstimate) -> RatioEstimate:
-    """Without a verdict where the number means nothing. What blocks did is in the spread of the replicates, so no flag
-    of noise or drift takes a verdict away."""
-    if jax.records[0].measurement.variant.precision == "default":
-        return doubted(estimate, NOT_FAIR)
-    copied = [NAMES[mode.framework] for mode in (jax, torch) if _has_copies(mode.records)]
-    return doubted(estimate, f"{' and '.join(copied)}: identical replicates") if copied else estimate
+def ratios_of(jax: Mode, torch: Mode, replicates: Iterable[int]) -> dict[str, PairedRatio]:
+    """Of each of COMPARED, over those of the replicates in which both sides have it."""
+    found = {}
+    for quantity in COMPARED:
+        pairs = [
+            (jax.of_replicates[one].get(quantity.name), torch.of_replicates[one].get(quantity.name))
+            for one in replicates
+        ]
+        both = [(ours, theirs) for ours, theirs in pairs if ours and theirs and min(ours, theirs) > 0]
+        if both:
+            found[quantity.name] = paired_ratio(*map(list, zip(*both, strict=True)))
+    return found
 
 
-def _has_copies(records: Sequence[Record]) -> bool:
-    """No two processes take the same times, so these are one record under two numbers."""
-    times_s = [tuple(one.result.blocks.block_times_s) for one in records if one.result and one.result.blocks]
-    return len(set(times_s)) < len(times_s)
+def _without_those_of_quick_runs(mode: Mode, flags: Mapping[str, str]) -> dict[str, str]:
+    left_out = FLAGS_OF_EVERY_QUICK_RUN if mode.records[0].measurement.quick else frozenset()
+    return {name: sentence for name, sentence in flags.items() if name not in left_out}
 
 
-def _speeds_of_p50(records: Mapping[int, Record], replicates: Sequence[int]) -> list[float]:
-    """1 / p50 of each replicate; empty where one waited for no step."""
-    latencies = [result.latency if (result := records[one].result) else None for one in replicates]
-    found = [1 / latency_p50_s(latency) for latency in latencies if latency]
-    return found if len(found) == len(latencies) else []
+def _flags(mode: Mode | None) -> Mapping[str, str]:
+    return mode.flags if mode else {}
 
 
 def _judgement(judgements: Sequence[Judgement]) -> Judgement:
@@ -831,22 +834,24 @@ def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
     if devices == 1 or mode.why_worthless:
         return Scaling(strong=None, weak=None, communication=None)
 
-    def efficiency(other: Mode | None) -> float | None:
-        return mode.throughput_samples_per_s / (devices * other.throughput_samples_per_s) if other else None
+    def efficiency(other: Mode | None) -> PairedRatio | None:
+        """Replicates are paired by their numbers: both have their own noise, whichever is laid beside which."""
+        common = sorted(mode.throughputs.keys() & other.throughputs.keys()) if other else []
+        if other is None or not common:
+            return None
+        return paired_ratio(
+            [mode.throughputs[one] / devices for one in common], [other.throughputs[one] for one in common]
+        )
 
     strong, weak = (alone.get(_scaling_key(setup, row, mode, size)) for size in (batch_size, batch_size // devices))
     pairs = [
         (side(one), side(several)) for other in (strong, weak) if other for one, several in _side_by_side(other, mode)
     ]
     alone_s = mode.numbers.get("step_time_alone_s")
-    rests_on = {"strong": (mode, strong), "weak": (mode, weak), "communication": (mode,)}
     return Scaling(
         strong=efficiency(strong),
         weak=efficiency(weak),
         communication=None if alone_s is None else 1 - alone_s / mode.numbers["step_time_s"],
-        unstable=frozenset(
-            name for name, modes in rests_on.items() if any("unstable" in one.flags for one in modes if one)
-        ),
         conditions=conditions_of_one_framework(pairs),
     )
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness.plan import Framework
 from harness.results.quantities import BY_NAME, number
-from pipeline.report.compare import MANY_STEPS, NAMES, Row, RowKey, Section, Setup, row_labels
+from pipeline.report.compare import MANY_STEPS, Row, RowKey, Section, Setup, row_labels
 from pipeline.report.wording import WHOSE_SIDE, bracket, flag_names, times, use_case_title
 
 ENERGY = BY_NAME["energy_gross_joules_per_sample"]
@@ -120,9 +120,8 @@ def cells(device: str, row: Row) -> list[str]:
 
 
 def flags(row: Row) -> str:
-    """Of the modes in the table."""
-    best = (row.best(framework) for framework in NAMES)
-    return ", ".join(flag_names(mode for mode in best if mode))
+    """Of the modes in the table, and of their ratio."""
+    return ", ".join(flag_names(row))
 
 
 def _throughput(row: Row, framework: Framework) -> str:

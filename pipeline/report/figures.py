@@ -65,7 +65,7 @@ def overview(compared: Sequence[Section]) -> Drawing:
                 **_ends(found.interval),
                 "verdict": found.verdict,
                 "variants": found.ratios,
-                "flags": ", ".join(flag_names(mode for row in section.rows for mode in row.modes)) or "none",
+                "flags": ", ".join(flag_names(*section.rows)) or "none",
                 "two sides": unlike_names(section.rows) or "all equal",
             }
         )
@@ -158,7 +158,7 @@ def _ratio_points(section: Section) -> Points:
             "order": order,
             "ratio": row.ratio.value,
             **_ends(row.ratio.interval),
-            "flags": ", ".join(flag_names(fastest_modes(row))) or "none",
+            "flags": ", ".join(flag_names(row)) or "none",
             "verdict": row.ratio.verdict,
             "in words": verdict(row.ratio),
             "two sides": (differences(row.comparison) if row.comparison else "") or "all equal",
@@ -336,9 +336,7 @@ def _scaling_points(section: Section, alone: OneDevice) -> Iterable[dict[str, An
                     yield {
                         **_named(row, order, mode),
                         "kind": kind,
-                        "efficiency": _rounded(share),
-                        "unstable": kind in found.unstable,
-                        "flags": "unstable" if kind in found.unstable else "none",
+                        "efficiency": _rounded(share.value),
                     }
 
 

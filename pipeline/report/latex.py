@@ -3,7 +3,8 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from harness.results.statistics import RatioEstimate
+from harness.results.sequential import RatioEstimate
+from harness.results.statistics import PairedRatio
 from pipeline.report.wording import bracket, times
 
 LONGEST_TABULAR = 40
@@ -43,9 +44,10 @@ def latex_mark(mark: int | None) -> str:
     return "" if mark is None else rf"\textsuperscript{{{mark}}}"
 
 
-def ratio_text(estimate: RatioEstimate, mark: int | None) -> str:
-    """`1.25 [1.20, 1.30] JAX faster`, with the mark of a note."""
-    return f"{times(estimate.value)}{bracket(estimate.interval)}{latex_mark(mark)} {estimate.verdict}"
+def ratio_text(estimate: RatioEstimate | PairedRatio, mark: int | None) -> str:
+    """`1.25 [1.20, 1.30] JAX faster`, with the mark of a note; only a throughput has a verdict."""
+    verdict = f" {estimate.verdict}" if isinstance(estimate, RatioEstimate) else ""
+    return f"{times(estimate.value)}{bracket(estimate.interval)}{latex_mark(mark)}{verdict}"
 
 
 def columns_that_differ(

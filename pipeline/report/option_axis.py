@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from harness.plan import FRAMEWORKS, Framework, Variant
 from harness.results.record import Record
-from harness.results.statistics import RatioEstimate, estimate_ratio
+from harness.results.sequential import FIRST_LOOK
+from harness.results.statistics import PairedRatio, paired_ratio
 from pipeline.report.compare import SAME, Mode, RowKey, Section, data_id, row_labels, settings_digest
 from pipeline.report.declared import how_it_runs, mode_of
 
@@ -70,9 +71,9 @@ class Win:
     """Where a line is faster than the loop of its framework."""
 
     compared_at: tuple[float, ...]
-    """Values at which both have a number."""
+    """Values at which both have as many replicates as a first look takes."""
     faster_at: tuple[float, ...]
-    last: RatioEstimate | None
+    last: PairedRatio | None
     """The speed-up at the largest value of `compared_at`."""
 
 
@@ -163,17 +164,17 @@ def _value(variant: Variant, option: str) -> float:
     return value
 
 
-def speed_up(mode: Mode, loop: Mode) -> RatioEstimate | None:
+def speed_up(mode: Mode, loop: Mode) -> PairedRatio | None:
     """Throughput over that of the loop, paired by replicate; None without a common one, or where one is worthless."""
     if mode.why_worthless or loop.why_worthless:
         return None
     common = sorted(mode.throughputs.keys() & loop.throughputs.keys())
     if not common:
         return None
-    return estimate_ratio([mode.throughputs[one] for one in common], [loop.throughputs[one] for one in common])
+    return paired_ratio([mode.throughputs[one] for one in common], [loop.throughputs[one] for one in common])
 
 
-def speed_ups(line: Line, loop: Line) -> dict[float, RatioEstimate]:
+def speed_ups(line: Line, loop: Line) -> dict[float, PairedRatio]:
     """By the option's value, ascending, where both have a number."""
     found = {value: speed_up(mode, loop.modes[value]) for value, mode in line.modes.items() if value in loop.modes}
     return {value: estimate for value, estimate in found.items() if estimate is not None}
@@ -181,15 +182,14 @@ def speed_ups(line: Line, loop: Line) -> dict[float, RatioEstimate]:
 
 def where_it_wins(line: Line, loop: Line) -> Win:
     found = speed_ups(line, loop)
+    decided = {value: one for value, one in found.items() if one.replicates >= FIRST_LOOK}
     return Win(
-        compared_at=tuple(found),
-        faster_at=tuple(value for value, estimate in found.items() if _is_faster(estimate)),
-        last=list(found.values())[-1] if found else None,
+        compared_at=tuple(decided),
+        faster_at=tuple(value for value, estimate in decided.items() if _is_faster(estimate)),
+        last=list(decided.values())[-1] if decided else None,
     )
 
 
-def _is_faster(estimate: RatioEstimate) -> bool:
-    """The interval excludes 1 and is not `same`; without one, by more than what counts as the same."""
-    if estimate.interval is None:
-        return estimate.value > SAME.high
-    return estimate.interval.low > 1 and estimate.interval.high > SAME.high
+def _is_faster(estimate: PairedRatio) -> bool:
+    """The interval excludes 1 and is not `same`."""
+    return estimate.interval is not None and estimate.interval.low > 1 and estimate.interval.high > SAME.high

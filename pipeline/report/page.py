@@ -64,7 +64,7 @@ class Place:
 
     @property
     def flags(self) -> list[str]:
-        return wording.flag_names(mode for row in self.section.rows for mode in row.modes)
+        return wording.flag_names(*self.section.rows)
 
     @property
     def unlike(self) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from harness.plan import FRAMEWORKS, Framework, Variant
 from harness.results.quantities import BY_NAME, THROUGHPUT, Quantity
 from harness.results.record import Record
-from harness.results.statistics import RatioEstimate, calls_needed
+from harness.results.sequential import RatioEstimate
+from harness.results.statistics import PairedRatio, calls_needed
 from harness.work.tasks import Task
 from pipeline.report.compare import (
     MANY_STEPS,
@@ -32,7 +33,7 @@ from pipeline.report.compare import (
 from pipeline.report.declared import task_of
 from pipeline.report.latex import latex_escaped, latex_mark, latex_table, ratio_text
 from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, ModelFacts, published_sources
-from pipeline.report.wording import WHOSE_SIDE, best_of, difference_mark, difference_notes, fastest_modes, flag_names
+from pipeline.report.wording import WHOSE_SIDE, best_of, difference_mark, difference_notes, flag_names
 
 HEADS = {
     "step_time_p50_s": "p50, ms",
@@ -84,7 +85,7 @@ class Missing:
 @dataclass(frozen=True)
 class Ratio:
     row: Row
-    estimate: RatioEstimate
+    estimate: RatioEstimate | PairedRatio
 
 
 Cell = str | Missing | Ratio
@@ -122,7 +123,7 @@ def inference_summary(section: Section) -> str:
     table = _Table(section)
     for label, rows in _by_model(section):
         smallest, largest = rows[0], rows[-1]
-        of_p50 = smallest.comparison.of_p50 if smallest.comparison else None
+        of_p50 = smallest.comparison.of_quantities.get("step_time_p50_s") if smallest.comparison else None
         table.lines.append(
             {
                 "model": label,
@@ -133,7 +134,7 @@ def inference_summary(section: Section) -> str:
                 "JAX / PyTorch": _ratio(section, largest, largest.ratio),
                 BATCHES[1]: str(smallest.variant.batch_size),
                 **_of_both(section, smallest, ("step_time_p50_s",)),
-                "JAX / PyTorch, of 1/p50": _ratio(section, smallest, of_p50),
+                "JAX / PyTorch, of the p50": _ratio(section, smallest, of_p50),
             }
         )
     return table.text(f"Each framework in its best mode at that batch size. {RATIOS}")
@@ -207,7 +208,7 @@ def _full(section: Section, names: Sequence[str], remark: str) -> str:
 
 
 def _flags(*rows: Row) -> str:
-    return ", ".join(flag_names(mode for row in rows for mode in fastest_modes(row)))
+    return ", ".join(flag_names(*rows))
 
 
 def _there(names: Iterable[str], section: Section) -> list[str]:
@@ -259,7 +260,7 @@ def _of_both(section: Section, row: Row, names: Sequence[str]) -> Line:
     return line
 
 
-def _ratio(section: Section, row: Row, estimate: RatioEstimate | None) -> Cell:
+def _ratio(section: Section, row: Row, estimate: RatioEstimate | PairedRatio | None) -> Cell:
     if estimate is not None:
         return Ratio(row, estimate)
     if row.comparison is not None:

@@ -15,7 +15,6 @@ from pipeline.report.figures import published_points
 from pipeline.report.wording import (
     WHOSE_SIDE,
     bracket,
-    fastest_modes,
     flag_names,
     rules_sentence,
     times,
@@ -126,7 +125,7 @@ def _variant_cells(section: Section, row: Row) -> list[str]:
         *(_best_cell(row.best(framework)) for framework in FRAMEWORKS),
         (row.why_no_ratio or "none") if ratio is None else f"**{times(ratio.value)}**{bracket(ratio.interval)}",
         "" if ratio is None else verdict(ratio),
-        ", ".join(flag_names(fastest_modes(row))) or "none",
+        ", ".join(flag_names(row)) or "none",
         unlike_names([row]) or ("" if ratio is None else "all equal"),
     ]
 
@@ -153,7 +152,7 @@ def _cells(section: Section) -> list[str]:
         setup.devices,
         setup.cell.benchmark,
         f"{setup.cell.use_case}: {use_case_title(setup.cell, setup.device)}",
-        ", ".join(flag_names(mode for row in section.rows for mode in row.modes)) or "none",
+        ", ".join(flag_names(*section.rows)) or "none",
         "none" if found.mean is None else f"**{times(found.mean)}**{bracket(found.interval)}",
         unlike_names(section.rows) or ("" if found.mean is None else "all equal"),
         *(str(found.verdicts[verdict] or "") for verdict in VERDICTS),

@@ -8,6 +8,7 @@ from typing import Any
 from harness.plan import FRAMEWORKS
 from harness.results import quantities
 from harness.results.quantities import shown_in
+from harness.results.sequential import RatioEstimate
 from harness.work.tasks import Metric
 from pipeline.report import devices_axis
 from pipeline.report.calibrations import CalibratedDevices, sentences
@@ -15,6 +16,7 @@ from pipeline.report.chance import chance_sentence
 from pipeline.report.compare import (
     NAMES,
     VERDICTS,
+    Comparison,
     Mode,
     OneDevice,
     Row,
@@ -44,7 +46,6 @@ from pipeline.report.wording import (
     difference_notes,
     differences,
     equal_names,
-    fastest_modes,
     flag_names,
     milliseconds,
     modes_compared,
@@ -84,7 +85,8 @@ CSV_COMPARISON = (
     "ratio_high",
     "ratio_replicates",
     "verdict",
-    "replicates_needed",
+    "rules",
+    "pairs_at_most",
     "p",
     "q",
     "declared_ratio_jax_over_torch",
@@ -92,6 +94,8 @@ CSV_COMPARISON = (
     "declared_ratio_high",
     "declared_verdict",
     "declared_q",
+    *(f"newest_{name}" for name in ("ratio_jax_over_torch", "ratio_low", "ratio_high", "ratio_replicates", "verdict")),
+    *(f"{one.name}_ratio{end}" for one in quantities.COMPARED for end in ("", "_low", "_high")),
     "registered",
     "equal",
     "not_equal",
@@ -237,8 +241,8 @@ def _csv_line(section: Section, row: Row, mode: Mode, alone: OneDevice) -> dict[
         **(_csv_comparison(row) if fastest else {}),
         **(_csv_declared(row) if declared else {}),
         "registered": section.why_exploratory is None,
-        "strong_scaling_efficiency": efficiency.strong,
-        "weak_scaling_efficiency": efficiency.weak,
+        "strong_scaling_efficiency": efficiency.strong.value if efficiency.strong else None,
+        "weak_scaling_efficiency": efficiency.weak.value if efficiency.weak else None,
         "scaling_differences": differences(efficiency),
     }
 
@@ -259,14 +263,33 @@ def _csv_comparison(row: Row) -> dict[str, Any]:
     if estimate is None:
         return found
     return found | {
+        **_csv_ratio(estimate),
+        "rules": comparison.rules_version,
+        "pairs_at_most": estimate.at_most or None,
+        "p": estimate.p,
+        "q": row.q,
+        **_csv_newest(comparison),
+        **{
+            f"{name}_ratio{end}": value
+            for name, ratio in comparison.of_quantities.items()
+            for end, value in zip(("", "_low", "_high"), (ratio.value, *(ratio.interval or (None, None))), strict=True)
+        },
+    }
+
+
+def _csv_newest(comparison: Comparison) -> dict[str, Any]:
+    """By rules that are newer than those of the records."""
+    found = comparison.newest
+    return {} if found is None else {f"newest_{name}": value for name, value in _csv_ratio(found).items()}
+
+
+def _csv_ratio(estimate: RatioEstimate) -> dict[str, Any]:
+    return {
         "ratio_jax_over_torch": estimate.value,
         "ratio_low": estimate.interval.low if estimate.interval else None,
         "ratio_high": estimate.interval.high if estimate.interval else None,
         "ratio_replicates": estimate.replicates,
         "verdict": estimate.verdict,
-        "replicates_needed": estimate.replicates_needed,
-        "p": estimate.p,
-        "q": row.q,
     }
 
 
@@ -358,7 +381,7 @@ def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -
 def _latex_section(section: Section, notes: Sequence[str]) -> list[str]:
     setup, found, unlike = section.setup, tally(section.rows), unlike_names(section.rows)
     cell = setup.cell
-    flags = flag_names(mode for row in section.rows for mode in row.modes)
+    flags = flag_names(*section.rows)
     what = [setup.devices, cell.benchmark, f"{cell.use_case} {cell.use_case_name.replace('_', ' ')}", ", ".join(flags)]
     mean = "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
     mark = latex_mark(notes.index(unlike) + 1 if unlike else None)
@@ -411,7 +434,7 @@ def phases_table(section: Section, found: PhaseTable) -> str:
 
 
 def _latex_row(row: Row, notes: Iterable[str], metric: Metric) -> list[str]:
-    cells = [row.label, ", ".join(flag_names(fastest_modes(row)))]
+    cells = [row.label, ", ".join(flag_names(row))]
     for framework in FRAMEWORKS:
         mode = row.best(framework)
         numbers = mode.numbers if mode else {}

@@ -18,7 +18,6 @@ from pipeline.report.models import model_lines, models_of
 from pipeline.report.option_axis import OptionAxis, option_axis
 from pipeline.report.why_words import why_lines
 from pipeline.report.wording import (
-    UNSTABLE_SHARES,
     WHOSE_SIDE,
     absent_lines,
     axis_name,
@@ -30,10 +29,10 @@ from pipeline.report.wording import (
     difference_mark,
     difference_notes,
     failure_lines,
-    fastest_modes,
     flag_lines,
     flag_names,
     loops_text,
+    newest_text,
     no_ratio_lines,
     registered_text,
     rules_sentence,
@@ -154,7 +153,7 @@ def _pair_table(rows: Sequence[Row]) -> "Table":
     notes = difference_notes(rows)
     for row in rows:
         cells = [*(_best_cell(row, framework) for framework in FRAMEWORKS), _ratio_cell(row, notes)]
-        _add_row(table, _breakable(row.label), "\n".join(flag_names(fastest_modes(row))), *cells)
+        _add_row(table, _breakable(row.label), "\n".join(flag_names(row)), *cells)
     return table
 
 
@@ -177,8 +176,9 @@ def _ratio_cell(row: Row, notes: Iterable[str]) -> str:
     mark = difference_mark(row, notes)
     ratio = f"{times(estimate.value)}{bracket(estimate.interval)}" + (f" ({mark})" if mark else "")
     chance = chance_mark(row.q, marked=row.may_be_chance)
-    lines = [ratio, verdict(estimate).replace(": ", "\n"), *([chance] if chance else []), which_pair(row)]
-    return "\n".join(lines)
+    newer = newest_text(comparison)
+    lines = [ratio, verdict(estimate).replace(": ", "\n"), chance, which_pair(row), newer.replace(": ", "\n")]
+    return "\n".join(filter(None, lines))
 
 
 def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> None:
@@ -202,8 +202,6 @@ def _print_scaling(section: Section, alone: OneDevice, console: "Console") -> No
         )
     if any(found.communication is not None for _, _, found in modes):
         notes.append("Communication: the share of the step's time that goes when nothing is moved between the devices.")
-    if any("?" in text for _, _, found in modes for text in scaling_texts(found)):
-        notes.append(UNSTABLE_SHARES)
     if table.row_count:
         console.print(table)
     console.print(" ".join(notes), style="dim", highlight=False)

@@ -16,7 +16,7 @@ from harness.plan import FRAMEWORKS, Framework
 from harness.results.flags import OTHER_CPUS
 from harness.results.kernel_names import class_of, uses_tensor_cores
 from harness.results.record import Explanation, KernelTime, TracedWindow
-from harness.results.statistics import ENOUGH_REPLICATES, SAME_WITHIN, dispatch_time_s, step_time_s
+from harness.results.statistics import SAME_WITHIN, dispatch_time_s, step_time_s
 from harness.results.thresholds import (
     AGREES,
     DECIDES,
@@ -253,7 +253,7 @@ class Why:
             return f"both sides are the same within {SAME_WITHIN - 1:.0%}"
         if ratio is not None and ratio.excludes_1:
             return None
-        if ratio is not None and ratio.replicates >= ENOUGH_REPLICATES:
+        if ratio is not None and ratio.is_judged:
             return "the ratio's interval includes 1, so which side is faster is open"
         is_small = self.difference_s < WORTH_TELLING * self.terms[self.fast].step_s
         return f"a difference below {WORTH_TELLING:.0%} that no interval confirms" if is_small else None

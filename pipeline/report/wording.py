@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from harness.plan import FRAMEWORKS, Cell, Framework
 from harness.results.quantities import absences, number
 from harness.results.record import Record
-from harness.results.statistics import REPLICATES_NEEDED_MAX, SAME_WITHIN, Interval, RatioEstimate
-from harness.work.registration import RULES, RULES_VERSION
+from harness.results.rules import NEWEST, RULES
+from harness.results.sequential import FIRST_LOOK, RatioEstimate
+from harness.results.statistics import SAME_WITHIN, Interval, PairedRatio
 from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Tally
 from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
 
@@ -39,15 +40,16 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def scaling_texts(found: Scaling) -> list[str]:
-    """Strong, weak and communication: `87%`, with a question mark where blocks were unstable; nothing where there is
-    none."""
-    shares = {"strong": found.strong, "weak": found.weak, "communication": found.communication}
-    return [
-        "" if share is None else f"{share:.0%}{'?' if name in found.unstable else ''}" for name, share in shares.items()
-    ]
+    """Strong, weak and communication: `87% [81%, 93%]`; nothing where there is none."""
+    moved = "" if found.communication is None else f"{found.communication:.0%}"
+    return [_share(found.strong), _share(found.weak), moved]
 
 
-UNSTABLE_SHARES = "A question mark: the blocks of one side were unstable."
+def _share(ratio: PairedRatio | None) -> str:
+    if ratio is None:
+        return ""
+    interval = f" [{ratio.interval.low:.0%}, {ratio.interval.high:.0%}]" if ratio.interval else ""
+    return f"{ratio.value:.0%}{interval}"
 
 
 def bracket(interval: Interval | None) -> str:
@@ -55,28 +57,50 @@ def bracket(interval: Interval | None) -> str:
     return "" if interval is None else f" [{times(interval.low)}, {times(interval.high)}]"
 
 
-def replicates(count: int) -> str:
-    return f"{count} replicate{'' if count == 1 else 's'}"
+def pairs(estimate: RatioEstimate) -> str:
+    """`4 of at most 12 pairs`, or `12 pairs` of a design that is at its end, or `3 replicates` of older rules."""
+    count = estimate.replicates
+    if not estimate.at_most:
+        return f"{count} replicate{'' if count == 1 else 's'}"
+    more = f" of at most {estimate.at_most}" if count < estimate.at_most else ""
+    extended = ", extended after a look" if estimate.is_extended else ""
+    return f"{count}{more} pair{'' if count == 1 and not more else 's'}{extended}"
 
 
 def verdict(estimate: RatioEstimate) -> str:
-    """`undecided: 3 replicates, about 12 needed`, or `100 or more needed`."""
-    if estimate.verdict != "undecided":
-        return estimate.verdict
+    """`JAX faster: after 4 of at most 12 pairs`, `not decided after 12 pairs: between ...`, or why there is none."""
     if estimate.doubt:
-        return f"undecided: {estimate.doubt}"
-    so_far = replicates(estimate.replicates)
-    count = estimate.replicates_needed
-    how_many = f"{count} or more" if count == REPLICATES_NEEDED_MAX else f"about {count}"
-    needed = f", {how_many} needed" if count else ""
-    if estimate.interval is None:
-        return f"undecided: {so_far}, no interval{needed}"
-    return f"undecided: {so_far}{needed}"
+        return f"no verdict: {estimate.doubt}"
+    if estimate.verdict != "undecided":
+        return f"{estimate.verdict}: after {pairs(estimate)}"
+    if estimate.p is None:
+        first = f", no verdict before {FIRST_LOOK}" if estimate.at_most or estimate.replicates < FIRST_LOOK else ""
+        return f"so far: {pairs(estimate)}{first}"
+    return f"not decided after {pairs(estimate)}: {between(estimate.interval)}"
+
+
+def between(interval: Interval | None) -> str:
+    """`between JAX 1.2 % and PyTorch 0.7 % faster`, of an interval that holds 1."""
+    if interval is None or not interval.low <= 1 <= interval.high:
+        return "open"
+    return f"between JAX {_by(interval.high)} and PyTorch {_by(1 / interval.low)} faster"
+
+
+def _by(factor: float) -> str:
+    return f"{(factor - 1) * 100:.2g} %" if factor < 2 else f"{factor:.2g} times as"
+
+
+def newest_text(comparison: Comparison) -> str:
+    """The verdict by newer rules than those of the records; empty where there are none."""
+    found = comparison.newest
+    if found is None:
+        return ""
+    return f"by rules {NEWEST}, newer than its records: {times(found.value)}{bracket(found.interval)} {verdict(found)}"
 
 
 def chance_mark(q: float | None, *, marked: bool) -> str:
-    """`q 0.08: may be chance`, behind a verdict; empty where it is not marked."""
-    return f"q {q:.2f}: may be chance" if marked and q is not None else ""
+    """`may be luck (q 0.08)`, behind a verdict; empty where it is not marked."""
+    return f"may be luck (q {q:.2f})" if marked and q is not None else ""
 
 
 def pair_names(comparison: Comparison) -> str:
@@ -131,16 +155,16 @@ def registered_text(section: Section) -> str:
 
 
 def rules_sentence(compared: Iterable[Section]) -> str:
-    """Which rules are newer than the records that they judge. Empty where none are."""
+    """Which older rules judge records that were registered under them. Empty where none do."""
     records = [record for one in compared for row in one.rows for mode in row.modes for record in mode.records]
     versions = [record.registration.rules_version for record in records if record.registration]
-    older = [version for version in versions if version < RULES_VERSION]
+    older = [version for version in versions if version < NEWEST]
     if not older:
         return ""
-    then = "; ".join(f"by version {version} {RULES[version]}" for version in sorted(set(older)))
+    then = "; ".join(f"version {version} ({RULES[version]})" for version in sorted(set(older)))
     return (
-        f"{len(older)} of {len(records)} records were registered under older rules than those that judge them: {then}. "
-        f"Version {RULES_VERSION} judges: {RULES[RULES_VERSION]}."
+        f"{len(older)} of {len(records)} records were registered under older rules, which judge them: {then}. "
+        f"The verdict by version {NEWEST} ({RULES[NEWEST]}) stands beside theirs."
     )
 
 
@@ -176,6 +200,8 @@ def flag_lines(rows: Iterable[Row]) -> list[str]:
     """Each flag once, with where it was seen and one of its sentences."""
     seen: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in rows:
+        for flag, sentence in (row.comparison.flags if row.comparison else {}).items():
+            seen[flag].append((row.label, sentence))
         for mode in row.modes:
             for flag, sentence in mode.flags.items():
                 where = f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}"
@@ -237,8 +263,9 @@ def unlike_names(rows: Iterable[Row]) -> str:
     return "; ".join(f"{what}: {', '.join(found)}" for what, found in names.items() if found)
 
 
-def flag_names(modes: Iterable[Mode]) -> list[str]:
-    return sorted({flag for mode in modes for flag in mode.flags})
+def flag_names(*rows: Row) -> list[str]:
+    """Of their ratios, and of the two modes in each."""
+    return sorted({flag for row in rows for flag in row.flags})
 
 
 def fastest_modes(row: Row) -> list[Mode]:
@@ -334,7 +361,7 @@ def values_text(values: Iterable[float]) -> str:
 def win_text(win: Win) -> str:
     """Where it is faster than the loop: `always`, `never`, `from 8`, or the very values of what comes and goes."""
     if not win.compared_at:
-        return "not compared"
+        return f"not compared with {FIRST_LOOK} replicates"
     if len(win.compared_at) == 1:
         return f"{'at' if win.faster_at else 'not at'} {win.compared_at[0]:g}, no other compared"
     if not win.faster_at:

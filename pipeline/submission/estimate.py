@@ -12,8 +12,9 @@ from typing import Any
 
 from harness.paths import Results, timestamp
 from harness.plan import JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
+from harness.results.looks import needed
 from harness.results.record import SETTLED, find_settled_record
-from harness.results.screening import needed
+from harness.results.sequential import looks_of
 from harness.results.statistics import median
 
 START_S = 10.0
@@ -60,6 +61,9 @@ class Estimate:
     from_records: int
     """How many of them are known from records of the same cell and framework."""
     seconds: float
+    """Until the first look of each ratio, or the end where there is none."""
+    most_seconds: float
+    """Until the last one."""
     longest_s: float
     """Of a measurement."""
     devices: int
@@ -88,13 +92,15 @@ def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
     screening_s = durations.of_screening or protocol_s(of_screening(plan.protocol), starts=1)
     each_s = {key: durations.by_variant.get(key, otherwise) for key in left.replicates}
     replicates = sum(left.replicates.values())
+    seconds = left.screenings * screening_s + sum(each_s[key] * count for key, count in left.replicates.items())
     longest_s = max((each_s[key] for key, count in left.replicates.items() if count), default=0.0)
     return Estimate(
         measurements=left.screenings + replicates,
         screenings=left.screenings,
         from_records=(0 if durations.of_any is None else replicates)
         + (0 if durations.of_screening is None else left.screenings),
-        seconds=left.screenings * screening_s + sum(each_s[key] * count for key, count in left.replicates.items()),
+        seconds=seconds,
+        most_seconds=seconds + sum(each_s.values()) * (plan.protocol.replicates - up_to_first_look(plan)),
         longest_s=max(longest_s, screening_s if left.screenings else 0.0),
         devices=plan.cell.devices,
         trains=plan.cell.use_case_name == "train",
@@ -110,7 +116,13 @@ def expected(plan: JobPlan) -> Left:
         others = [one for one in contest if plan.screening and one.execution_mode not in plan.screening.always]
         is_screened = contest[0].key in screened
         going_on += [one for one in contest if not is_screened or one not in others[1:]]
-    return Left(screenings=len(screened), replicates={one.key: plan.protocol.replicates for one in going_on})
+    return Left(screenings=len(screened), replicates={one.key: up_to_first_look(plan) for one in going_on})
+
+
+def up_to_first_look(plan: JobPlan) -> int:
+    """Replicates of each mode that come before anything can be decided."""
+    looks = () if plan.cell.is_calibration else looks_of(plan.protocol.replicates)
+    return looks[0] if looks else plan.protocol.replicates
 
 
 def _by_protocol_s(plan: JobPlan) -> float:
@@ -127,6 +139,7 @@ def together(estimates: Sequence[Estimate]) -> Estimate:
         screenings=sum(one.screenings for one in estimates),
         from_records=sum(one.from_records for one in estimates),
         seconds=sum(one.seconds for one in estimates),
+        most_seconds=sum(one.most_seconds for one in estimates),
         longest_s=max(one.longest_s for one in estimates),
         devices=estimates[0].devices,
         trains=any(one.trains for one in estimates),
@@ -137,10 +150,10 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
     """How often its job is cut off and goes on: each time the measurement at hand is lost, the longest at most. None
     where no measurement fits into the limit."""
     limit_s = 60 * time_limit_minutes - STOPS_BEFORE_LIMIT_S
-    if estimate.seconds <= limit_s:
+    if estimate.most_seconds <= limit_s:
         return 0
     useful_s = limit_s - estimate.longest_s
-    return math.ceil((estimate.seconds - limit_s) / useful_s) if useful_s > 0 else None
+    return math.ceil((estimate.most_seconds - limit_s) / useful_s) if useful_s > 0 else None
 
 
 def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
@@ -149,14 +162,14 @@ def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> lis
     # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
     measured = measured_gpus(results)
 
-    def of_plan(plan: JobPlan) -> Estimate:
+    def of_plan(plan: JobPlan, part: Pair) -> Estimate:
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).is_dir():
-            return estimate_of(plan, _left(plan, results, scheduler), read_durations(folder, quick=plan.quick))
+            return estimate_of(plan, _left(plan, part, results, scheduler), read_durations(folder, quick=plan.quick))
         if id(plan.variants) not in known:
             known[id(plan.variants)] = estimate_of(plan, expected(plan), NO_DURATIONS)
         return known[id(plan.variants)]
 
-    return [together([of_plan(plan) for plan in part.jobs]) for part in parts]
+    return [together([of_plan(plan, part) for plan in part.jobs]) for part in parts]
 
 
 def measured_gpus(results: Results) -> set[str]:
@@ -165,7 +178,7 @@ def measured_gpus(results: Results) -> set[str]:
     return {path.name for root in roots for path in root.iterdir()}
 
 
-def _left(plan: JobPlan, results: Results, scheduler: str) -> Left:
+def _left(plan: JobPlan, part: Pair, results: Results, scheduler: str) -> Left:
     """Without what has a record. Until the screening is over, what is expected of it."""
 
     def is_open(measurement: Measurement) -> bool:
@@ -175,7 +188,9 @@ def _left(plan: JobPlan, results: Results, scheduler: str) -> Left:
     if screenings:
         return replace(expected(plan), screenings=screenings)
     found = Counter(
-        one.variant.key for one in needed(plan, results, scheduler) if not one.is_screening and is_open(one)
+        one.variant.key
+        for one in needed(part.jobs, results, scheduler)
+        if one.framework == plan.framework and not one.is_screening and is_open(one)
     )
     return Left(screenings=0, replicates=found)
 
@@ -227,20 +242,28 @@ def estimate_in_words(estimates: Sequence[Estimate], limits: Sequence[int | None
             takes longer.
         requeue: whether what is cut off comes back by itself.
     """
-    by_devices: dict[int, float] = defaultdict(float)
+    by_devices: dict[int, list[Estimate]] = defaultdict(list)
     for one in estimates:
-        by_devices[one.devices] += one.seconds
+        by_devices[one.devices].append(one)
     times = [
-        f"{in_time(seconds)} on {'one device' if devices == 1 else f'{devices} devices'}"
-        for devices, seconds in sorted(by_devices.items())
+        f"{_from_to(of_devices)} on {'one device' if devices == 1 else f'{devices} devices'}"
+        for devices, of_devices in sorted(by_devices.items())
     ]
     how_many = _how_many(estimates)
     sentences = [f"{how_many}: about {' and '.join(times)}, one job after the other, {_known_from(estimates)}."]
+    if any(one.most_seconds > one.seconds for one in estimates):
+        sentences.append("The shorter time is up to the first look at each ratio, where most are decided.")
     if limited := [(one, limit) for one, limit in zip(estimates, limits, strict=False) if limit]:
         sentences.append(_limits_in_words(limited, requeue=requeue))
     if limits and not requeue:
         sentences.append(NO_REQUEUE)
     return " ".join(sentences)
+
+
+def _from_to(estimates: Sequence[Estimate]) -> str:
+    """`12 min`, or `12 to 40 min`."""
+    least, most = (in_time(sum(getattr(one, name) for one in estimates)) for name in ("seconds", "most_seconds"))
+    return least if least == most else f"{least} to {most}"
 
 
 def _how_many(estimates: Iterable[Estimate]) -> str:
@@ -276,7 +299,7 @@ def _limits_in_words(limited: Sequence[tuple[Estimate, int]], *, requeue: bool) 
     if None in needed:
         return f"A measurement may take longer than {limit} allows: raise it."
     most = max(count or 0 for count in needed)
-    longest = in_time(max(one.seconds for one, _ in limited))
+    longest = in_time(max(one.most_seconds for one, _ in limited))
     if most == 0:
         return f"The longest job takes {longest}, within {limit}."
     over = sum(1 for count in needed if count)

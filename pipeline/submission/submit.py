@@ -27,9 +27,9 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair
 from harness.plan_file import write_plan
 from harness.results.environment import code_digests
+from harness.results.looks import needed
 from harness.results.parity_file import ParityFiles
 from harness.results.record import find_settled
-from harness.results.screening import needed
 from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.render import time_limits
@@ -120,11 +120,12 @@ def _submit(
             if job := job_that_measures(plan, active):
                 print(f"{plan.name}: {job.state} already, {_who(job)}")
                 following += [job.folder] if job.folder not in following else []
-            elif not plan.force and is_measured(plan, results, executor):
-                print(f"{plan.name}: every measurement has a record (measure again with --force)")
             else:
                 plans.append(plan)
-        if plans:
+        if plans and not pair.force and is_measured(plans, results, executor):
+            for plan in plans:
+                print(f"{plan.name}: every measurement has a record (measure again with --force)")
+        elif plans:
             is_interleaved = pair.is_interleaved and len(plans) == 2
             needed.append(pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved}))
     if needed:
@@ -149,12 +150,14 @@ def _who(job: JobState) -> str:
     return f"started by hand{f' as process {beat.pid} on {beat.node}' if beat else ''}"
 
 
-def is_measured(plan: JobPlan, results: Results, executor: Executor) -> bool:
-    """Also that the parity gate can read what it needs of each record: a job computes anew what it cannot."""
-    files, code = ParityFiles(results), code_digests(plan.framework)
-    for each in needed(plan, results, executor):
+def is_measured(plans: Sequence[JobPlan], results: Results, executor: Executor) -> bool:
+    """All that the plans of one cell need. Also that the parity gate can read what it needs of each record: a job
+    computes anew what it cannot."""
+    files = ParityFiles(results)
+    codes = {plan.framework: code_digests(plan.framework) for plan in plans}
+    for each in needed(plans, results, executor):
         found = find_settled(each, results, executor)
-        if found is None or files.can_be_repaired(found[1], code):
+        if found is None or files.can_be_repaired(found[1], codes[each.framework]):
             return False
     return True
 

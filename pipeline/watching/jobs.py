@@ -24,8 +24,8 @@ from harness.paths import JobFolder, Results
 from harness.plan import Frozen, JobPlan, Pair
 from harness.plan_file import read_plan
 from harness.printable import printable
+from harness.results.looks import needed
 from harness.results.record import find_settled_record
-from harness.results.screening import needed
 from pipeline.collector import without_collector
 from pipeline.watching import slurm_states
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState
@@ -280,7 +280,7 @@ def is_settled(pair: Pair, files: Files, results: Results) -> bool:
     since."""
     scheduler = files.submission.executor if files.submission else _scheduler_by_hand(files.heartbeat)
     job = files.folder.name if pair.force else None
-    measurements = (each for plan in pair.jobs for each in needed(plan, results, scheduler, job=job))
+    measurements = needed(pair.jobs, results, scheduler, job=job)
     return all(find_settled_record(each, results, scheduler, job=job) for each in measurements)
 
 

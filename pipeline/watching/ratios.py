@@ -11,9 +11,9 @@ from harness.paths import Results
 from harness.plan import JobPlan
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
-from harness.results.statistics import RatioEstimate
+from harness.results.sequential import RatioEstimate
 from pipeline.report.compare import Judge, Row, Setup, sections
-from pipeline.report.wording import WHOSE_SIDE, bracket, replicates, times
+from pipeline.report.wording import WHOSE_SIDE, bracket, times, verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,9 +39,8 @@ class RatioSoFar:
 
     @property
     def rests_on(self) -> str:
-        """`1 replicate, no interval yet`"""
-        yet = ", no interval yet" if self.estimate.interval is None else ""
-        return f"{replicates(self.estimate.replicates)}{yet}"
+        """`so far: 1 of at most 12 pairs, ...`; it changes at a look only."""
+        return verdict(self.estimate)
 
     def __str__(self) -> str:
         return f"{self.cell} {self.label}: JAX / PyTorch {self.ratio} ({self.rests_on}; {self.modes})"
