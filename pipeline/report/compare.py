@@ -750,11 +750,11 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         left_out = _left_out([one for one in judgements.values() if one.state != "passed"], len(common))
         differences = [log_ratio(of_jax[replicate], of_torch[replicate]) for replicate in passed]
         estimate = _with_doubts(jax, torch, estimate_of_log_ratios(differences))
-        waited = _that_have("latency", (of_jax, of_torch), passed)
+        waited = _that_ask("latency", (of_jax, of_torch), passed)
         speeds = [_speeds_of_p50(records, waited) for records in (of_jax, of_torch)]
         of_p50 = _with_doubts(jax, torch, estimate_ratio(*speeds)) if all(speeds) else None
     pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
-    predicted = _that_have("evaluation", (of_jax, of_torch), common)
+    predicted = _that_ask("evaluation", (of_jax, of_torch), common)
     return Comparison(
         jax=jax,
         torch=torch,
@@ -768,9 +768,13 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
     )
 
 
-def _that_have(part: str, sides: Sequence[Mapping[int, Record]], replicates: Sequence[int]) -> list[int]:
-    """Of these replicates, those in which all sides have that part of a result: short ones do not."""
-    return [one for one in replicates if all(getattr(side[one].result, part, None) for side in sides)]
+def _that_ask(part: str, sides: Sequence[Mapping[int, Record]], replicates: Sequence[int]) -> list[int]:
+    """Of these replicates, without short ones that lack that part of a result, which is not asked of them."""
+
+    def is_asked(record: Record) -> bool:
+        return not record.measurement.is_short or getattr(record.result, part, None) is not None
+
+    return [one for one in replicates if all(is_asked(side[one]) for side in sides)]
 
 
 def _evaluations(records: Mapping[int, Record], replicates: Sequence[int]) -> list[Evaluation]:
