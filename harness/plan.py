@@ -71,6 +71,8 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_len
 LONGEST_S = 1e6
 """Eleven days: no time of a measurement is longer."""
 MOST_REPLICATES = 1000
+FIRST_SHORT_REPLICATE = 3
+"""From this one on only what a ratio needs is measured: three processes are enough for a median of all else."""
 MOST_VARIANTS = 10_000
 MOST_MEASUREMENTS = 100_000
 """Of one job; at a minute each they take ten weeks."""
@@ -83,7 +85,7 @@ class MeasurementSettings(Frozen):
     """Fresh processes per variant at the most; statistics run over these. A ratio that is decided before takes no more
     (harness/results/sequential.py)."""
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
-    """Seed of the initial weights and of the order of the batches, the same for both frameworks."""
+    """Of the initial weights and of the order of the batches in replicate 0, see `Measurement.seed`."""
     warmup_s: float = Field(default=2.0, gt=0, le=LONGEST_S)
     warmup_min_calls: int = Field(default=5, ge=2, le=10**6)
     block_min_s: float = Field(default=0.1, gt=0, le=LONGEST_S)
@@ -259,6 +261,17 @@ class Measurement(Frozen):
     @property
     def is_screening(self) -> bool:
         return self.stage == "screening"
+
+    @property
+    def is_short(self) -> bool:
+        """Nothing is measured that no ratio needs. All rounds of a calibration are alike."""
+        return self.cell.is_calibration or self.replicate >= FIRST_SHORT_REPLICATE
+
+    @property
+    def seed(self) -> int:
+        """Of the initial weights and of the order of the batches, the same in both frameworks. Each replicate has its
+        own, so that what is trained is a sample, too."""
+        return (self.protocol.seed + self.replicate) % 2**32
 
     @property
     def timing(self) -> MeasurementSettings:

@@ -385,5 +385,5 @@ def _describe_outcome(record: Record) -> str:
     flags = f"  flags: {', '.join(record.flags)}" if record.flags else ""
     return (
         f"{key}: {numbers['throughput_samples_per_s']:,.0f} samples/s, "
-        f"p50 {numbers['step_time_p50_s'] * 1e3:.3g} ms, compile {numbers['compile_time_s']:.3g} s{flags}"
+        f"step {numbers['step_time_s'] * 1e3:.3g} ms, compile {numbers['compile_time_s']:.3g} s{flags}"
     )

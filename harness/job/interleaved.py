@@ -2,8 +2,9 @@
 
 The first is started, built and brought to its steady state; then it waits, asleep, and the second is. From then on they
 take turns, block by block, A B B A: each block has a neighbour in time on the other side, and a drift of the machine
-falls on both alike. When neither wants another block, the first goes on alone to its end, then the second
-(docs/measurement.md). A process that dies costs the other one its turns only: it goes on alone.
+falls on both alike. A block that follows one of the other's has another word, as a lead-in comes first. When neither
+wants another block, the first goes on alone to its end, then the second (docs/measurement.md). A process that dies
+costs the other one its turns only: it goes on alone.
 """
 
 import queue
@@ -35,6 +36,7 @@ class Order:
         self._wants = [True, True]
         self._is_over = [False, False]
         self._has_started = [True, False]
+        self._active = 0
         self._blocks = 0
         self._have_ended = False
 
@@ -60,7 +62,7 @@ class Order:
         if all(self._is_over):
             return None
         if any(self._is_over):
-            return self._to(self._is_over.index(False), "end" if self._have_ended else "alone")
+            return self._to(self._is_over.index(False), "last" if self._have_ended else "alone")
         if not self._has_started[1]:
             return self._to(1, "start")
         if self._blocks % len(PATTERN) == 0 and not any(self._wants):
@@ -68,9 +70,10 @@ class Order:
             return self._to(0, "end")
         which = PATTERN[self._blocks % len(PATTERN)]
         self._blocks += 1
-        return self._to(which, "block")
+        return self._to(which, "block" if which == self._active else "block_after_other")
 
     def _to(self, which: int, word: Word | Literal["start"]) -> tuple[int, Literal["start"] | Word]:
+        self._active = which
         if not self._has_started[which]:
             self._has_started[which] = True
             return which, "start"

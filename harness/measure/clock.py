@@ -9,7 +9,7 @@ wait at the end, energy over such blocks with nothing between them, latency with
 printed, copied or collected inside a timed window.
 
 Where two processes take turns (harness/measure/turns.py), each block of the throughput waits for its turn, outside the
-timed window.
+timed window, and so does the lead-in of a block that follows one of the other process.
 
 Where several ranks do a step together, all make the same number of calls, or one would wait for another for ever. So
 whatever decides how many calls are made is agreed on, between two timed windows; each rank times its own.
@@ -40,6 +40,8 @@ COLD_CALLS = 3
 """Compilation is over after these: tracing on the first, CUDA graph capture or a changed layout of donated state on
 the next."""
 NO_TURNS = NoTurns()
+LEAD_IN_S = 0.05
+"""Of calls that are not timed, and one at least. A block after one of the other process was up to 5 % slower."""
 REPORT_EVERY_S = 2.0
 STATE_EVERY_S = 0.5
 """Between two blocks, at most: reading a GPU's state takes milliseconds in which it cools, and blocks are as short as
@@ -93,7 +95,7 @@ class Steady:
     """What `measure_steady` returns."""
 
     blocks: Blocks
-    latency: Latency
+    latency: Latency | None
     energy: Energy
     gpu_states: list[GpuState]
     held_back: HeldBack | None
@@ -102,7 +104,8 @@ class Steady:
 
     @property
     def warm_call_s(self) -> float:
-        return median(self.latency.call_times_s)
+        """Of the calls with a wait; of those of the warm-up where there are no others."""
+        return median(self.latency.call_times_s if self.latency else self.blocks.warmup_times_s)
 
 
 def measure_cold(step: Step, wait: Wait) -> list[float]:
@@ -129,8 +132,9 @@ def measure_steady(
     agree: Agree = lambda value: value,
     after_warmup: Callable[[], None] = lambda: None,
     turns: NoTurns = NO_TURNS,
+    with_latency: bool = True,
 ) -> Steady:
-    """Warm up, then measure throughput, energy and latency of a step that is compiled already.
+    """Warm up, then measure throughput, energy and, where it is wanted, latency of a step that is compiled already.
 
     Args:
         idle_watts_before: before the cold calls. The lower of it and of what is found here counts: after work, clocks
@@ -138,11 +142,10 @@ def measure_steady(
         compilations: how many programs the framework has compiled so far.
         agree: the identity where there is one rank.
         after_warmup: called once between warm-up and the first block (torch resets its memory peak there).
-        turns: of the blocks. Energy is measured where nobody else is on the device: before the first turn of the first
-            one of two, and after the blocks of a process that is alone.
+        turns: of the blocks. Energy and idle power are measured where nobody else is on the device: before the first
+            turn of the first one of two, and after the blocks of a process that is alone.
     """
-    found_watts = (idle_watts_before, idle_watts(gpu, protocol.idle_s))
-    idle = min((watts for watts in found_watts if watts is not None), default=None)
+    idle = _lowest(idle_watts_before, idle_watts(gpu, protocol.idle_s) if turns.is_alone else None)
     with _no_garbage_collection():
         warmup_times_s = _warm_up(step, wait, protocol, channel, agree)
         calls, block_s = _calibrate(step, wait, protocol.block_min_s, median(warmup_times_s[-3:]), agree)
@@ -156,12 +159,23 @@ def measure_steady(
 
         energy = measure_energy(block_s) if turns.are_to_come and turns.is_alone else None
         block_times_s, gpu_states, held_back = _measure_blocks(
-            step, wait, calls, protocol, samples_per_block, gpu, channel, agree, turns
+            step,
+            wait,
+            calls,
+            math.ceil(LEAD_IN_S * calls / block_s),
+            protocol,
+            samples_per_block,
+            gpu,
+            channel,
+            agree,
+            turns,
         )
         if energy is None:
             is_alone = turns.is_alone
+            if is_alone and idle is None:  # it was not alone before; the other one's work was over a moment ago
+                idle = _lowest(*(idle_watts(gpu, protocol.idle_s) for _ in range(2)))
             energy = measure_energy(agree(median(block_times_s))) if is_alone else Energy(absent=BESIDE_ANOTHER)
-        call_times_s = _measure_latency(step, wait, protocol, channel, agree)
+        call_times_s = _measure_latency(step, wait, protocol, channel, agree) if with_latency else []
     return Steady(
         blocks=Blocks(
             calls_per_block=calls,
@@ -170,7 +184,7 @@ def measure_steady(
             block_times_s=block_times_s,
             warmup_times_s=warmup_times_s,
         ),
-        latency=Latency(steps_per_call=steps_per_call, call_times_s=call_times_s),
+        latency=Latency(steps_per_call=steps_per_call, call_times_s=call_times_s) if call_times_s else None,
         energy=energy,
         gpu_states=gpu_states,
         held_back=held_back,
@@ -289,6 +303,7 @@ def _measure_blocks(
     step: Step,
     wait: Wait,
     calls: int,
+    lead_in_calls: int,
     protocol: MeasurementSettings,
     samples_per_block: int,
     gpu: Gpu | SeveralGpus | NoGpu,
@@ -304,6 +319,8 @@ def _measure_blocks(
     counters_before = gpu.held_back_counters()
     wants_more = True
     while turns.next_block(wants_more):
+        if turns.after_other:
+            time_block(step, wait, lead_in_calls)
         times_s.append(time_block(step, wait, calls))
         now = perf_counter()
         if now - seen >= STATE_EVERY_S:
@@ -402,6 +419,10 @@ def idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
     sleep(seconds)
     after = gpu.energy_joules()
     return None if after is None else (after - before) / (perf_counter() - start)
+
+
+def _lowest(*watts: float | None) -> float | None:
+    return min((one for one in watts if one is not None), default=None)
 
 
 @contextmanager

@@ -241,7 +241,7 @@ class Session(Generic[D]):
     def weights_of(self, weights: str, draw: Draw) -> WeightOf:
         """`drawn` from the seed, by `draw`, or `pretrained`. Raises DataError."""
         if weights == "drawn":
-            return partial(draw, self.measurement.protocol.seed)
+            return partial(draw, self.measurement.seed)
         if self.pretrained is None:
             raise DataError(
                 f"weights: pretrained: there are none for {self.measurement.variant.model} of {self.benchmark.name} "

@@ -65,8 +65,7 @@ class Measuring:
         self._session = session
         self._device = session.device
         self._turns = turns
-        protocol = session.measurement.timing
-        self._protocol = protocol if turns.is_alone else protocol.model_copy(update={"idle_s": 0.0})
+        self._protocol = session.measurement.timing
         self._gpu = gpu
         self._channel = channel
         self._timeline = timeline
@@ -81,7 +80,7 @@ class Measuring:
         return self._explained(program, result)
 
     def everything(self, build: Build, *, explained: bool = False) -> Result:
-        """All that is measured of a variant; a screening ends with its steady state."""
+        """All that is measured of a variant; a screening and a short replicate end with their steady state."""
         # The program of the whole work must be gone, with its arrays, before the control is built.
         result, communicates = self._without_control(build(self._session), explained)
         return self._with_control(result, build) if communicates else result
@@ -102,18 +101,19 @@ class Measuring:
         return [compile_s + first_s, *others_s]
 
     def _without_control(self, program: Program, explained: bool) -> tuple[Result, bool]:
-        idle_watts = clock.idle_watts(self._gpu, self._protocol.idle_s)
+        idle_watts = clock.idle_watts(self._gpu, self._protocol.idle_s) if self._turns.is_alone else None
         cold_call_times_s = self._cold_calls(program)
         checks = program.check()
         program.witness()
         program.settle()
         company = Company()
-        self._turns.watch(company)
+        self._turns.watch(company, on_gpu=not self._gpu.absent)
         steady = self._steady(program, idle_watts)
         other_cpus = self._other_cpus(company)
         self._require_finite(program)
         witness = program.witness()
-        goes_on = not self._session.measurement.is_screening
+        measurement = self._session.measurement
+        goes_on = not (measurement.is_screening or measurement.is_short)
         epochs = self._train(program) if isinstance(program, Trains) and goes_on else []
         evaluation = self._evaluate(program) if isinstance(program, Infers) and goes_on else None
         result = Result(
@@ -164,6 +164,7 @@ class Measuring:
             agree=self._session.agree,
             after_warmup=self._device.begin_timing,
             turns=self._turns,
+            with_latency=not self._session.measurement.is_short,
         )
         self._device.end_timing()
         so_far = Result(blocks=steady.blocks, latency=steady.latency, energy=steady.energy, memory=self._memory())

@@ -2,8 +2,10 @@
 
 A process that waits is at rest: it reads from a pipe, and none of its threads computes. OpenMP's and XLA's threads look
 for work for some milliseconds after they had any, so it first waits until they sleep. Then it says that it is ready.
+On a GPU a block's work is over when its wait returns, and a pause only lets the GPU cool, so there it hardly waits.
 """
 
+import os
 import time
 from typing import IO, Literal
 
@@ -11,13 +13,17 @@ from harness.measure.channel import Channel, Place
 from harness.measure.company import Company
 from harness.results.record import GpuState, InTurns
 
-Word = Literal["block", "end", "alone"]
-"""Measure one block and come back; there are no more blocks; the other process is gone, so there are no more turns."""
+Word = Literal["block", "block_after_other", "end", "last", "alone"]
+"""Measure one block and come back; the same, and the other process has computed since this one's last; there are no
+more blocks; nor is there the other process any more; it is gone before the end, so there are no more turns."""
 
-LOOK_EVERY_S = 0.002
-AT_REST = 0.25
-"""Of a CPU: what looking itself takes, with room."""
+LOOK_EVERY_S = 0.005
+"""Looking itself takes 0.3 % of a CPU then."""
+AT_REST = 0.01
+"""Of the CPUs that this process may use. 5 ms after its last work JAX took 0.3 to 0.8 % of one CPU, which is looking;
+PyTorch did so after 10 ms (two CPUs; 20 turns each)."""
 REST_MAX_S = 0.1
+REST_MAX_ON_GPU_S = LOOK_EVERY_S
 
 
 class NoTurns:
@@ -26,13 +32,15 @@ class NoTurns:
     is_alone = True
     """Nobody else has anything on the device."""
     are_to_come = False
+    after_other = False
+    """The other one has computed since this one's last block."""
     waited_s = 0.0
 
     def next_block(self, wants: bool) -> bool:
         """Whether to measure one more block. `wants`: by the stopping rule."""
         return wants
 
-    def watch(self, company: Company) -> None:
+    def watch(self, company: Company, *, on_gpu: bool) -> None:
         """It looks away while this process waits."""
 
     def without_partner(self, state: GpuState) -> GpuState:
@@ -53,6 +61,9 @@ class Turns(NoTurns):
         self._words = words
         self._place = place
         self._company: Company | None = None
+        self._rest_max_s = REST_MAX_S
+        self._blocks = 0
+        self._after_other: list[int] = []
         self.are_to_come = True
         self._busy_s = 0.0
         self.is_alone = place == "first"
@@ -61,11 +72,12 @@ class Turns(NoTurns):
     def next_block(self, wants: bool) -> bool:
         """Waits for the turn. Raises EOFError where the job is gone."""
         if not self.are_to_come:
+            self.after_other = False
             return wants and self.is_alone
         began = time.monotonic()
         if self._company is not None:
             self._company.look_away()
-        come_to_rest()
+        come_to_rest(self._rest_max_s)
         busy_s = time.process_time()
         self._channel.turn(wants=wants)
         word = self._words.readline().strip().decode()
@@ -75,12 +87,18 @@ class Turns(NoTurns):
         self.waited_s += time.monotonic() - began
         if not word:
             raise EOFError("the job is gone, which hands out the turns")
-        self.is_alone = word == "alone"
-        self.are_to_come = word == "block"
-        return wants if word == "alone" else word == "block"
+        self.is_alone = word in ("last", "alone")
+        self.are_to_come = word in ("block", "block_after_other")
+        goes_on = wants if word == "alone" else self.are_to_come
+        self.after_other = goes_on and word != "block"
+        if self.after_other:
+            self._after_other.append(self._blocks)
+        self._blocks += 1
+        return goes_on
 
-    def watch(self, company: Company) -> None:
+    def watch(self, company: Company, *, on_gpu: bool) -> None:
         self._company = company
+        self._rest_max_s = REST_MAX_ON_GPU_S if on_gpu else REST_MAX_S
 
     def without_partner(self, state: GpuState) -> GpuState:
         others = state.get("other_processes")
@@ -89,14 +107,20 @@ class Turns(NoTurns):
         return state | {"other_processes": max(0, others - 1)}
 
     def told(self) -> InTurns:
-        return InTurns(is_first=self._place == "first", waited_s=self.waited_s, busy_s=self._busy_s)
+        return InTurns(
+            is_first=self._place == "first",
+            waited_s=self.waited_s,
+            busy_s=self._busy_s,
+            after_other=self._after_other,
+        )
 
 
-def come_to_rest() -> None:
-    """Return when no thread of this process computes any more, or after REST_MAX_S."""
-    end = time.monotonic() + REST_MAX_S
+def come_to_rest(at_most_s: float) -> None:
+    """Return when no thread of this process computes any more."""
+    at_rest = AT_REST * len(os.sched_getaffinity(0))
+    end = time.monotonic() + at_most_s
     while time.monotonic() < end:
         began, busy_s = time.monotonic(), time.process_time()
         time.sleep(LOOK_EVERY_S)
-        if time.process_time() - busy_s < AT_REST * (time.monotonic() - began):
+        if time.process_time() - busy_s < at_rest * (time.monotonic() - began):
             return

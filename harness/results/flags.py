@@ -38,6 +38,8 @@ COUNTED_REASONS = {
 idles."""
 OTHER_CPUS = 0.25
 """Of one CPU, on average. What an idle machine does beside a measurement is a few hundredths."""
+WAITING_CPUS_SHARE = 0.01
+"""Of the process's CPUs, on average. What it takes there, the other one's blocks do not have."""
 KNOWN_SLOW_JAXLIB = ("0.10.2", "0.11.0")
 """On NVIDIA GPUs they compile a float32 scatter-add to a loop of compare-and-swap, 450 to 2000 times slower where
 threads meet (openxla/xla#46225, jax-ml/jax#38806). It is in the gradient of every max-pooling and embedding."""
@@ -66,11 +68,12 @@ def quality_flags(result: Result, environment: Mapping[str, Any], latency_calls:
         flags["other_processes"] = (
             f"other processes kept {result.other_cpus:.1f} of this one's CPUs busy while it was timed"
         )
-    turns = result.in_turns
-    if turns is not None and turns.busy_s > OTHER_CPUS * turns.waited_s:
+    turns, affinity = result.in_turns, (environment.get("cpu") or {}).get("affinity")
+    cpus = len(affinity) if isinstance(affinity, list) else 1
+    if turns is not None and turns.busy_s > WAITING_CPUS_SHARE * cpus * turns.waited_s:
         flags["busy_while_waiting"] = (
-            f"while it waited for its turns, this process kept {turns.busy_s / turns.waited_s:.1f} CPUs busy beside "
-            f"the other one's blocks"
+            f"while it waited for its turns, this process kept {turns.busy_s / turns.waited_s / cpus:.1%} of its CPUs "
+            f"busy beside the other one's blocks"
         )
     window_s = result.energy.window_s
     if result.energy.gross_joules is not None and window_s is not None and window_s < ENERGY_WINDOW_MIN_S:

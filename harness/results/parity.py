@@ -180,7 +180,7 @@ def key_of(measurement: Measurement) -> ParityKey:
         execution_mode=gated.variant.execution_mode,
         options=gated.variant.options,
         devices=gated.cell.devices,
-        seed=gated.protocol.seed,
+        seed=gated.seed,
         settings=gated.settings,
         sizes=gated.sizes,
         data=gated.data,
@@ -188,7 +188,7 @@ def key_of(measurement: Measurement) -> ParityKey:
 
 
 def gate_measurement(measurement: Measurement) -> Measurement:
-    """The same program on the gate's batch, in strict fp32."""
+    """The same program on the gate's batch, in strict fp32, with the seed of replicate 0 for all replicates."""
     devices = measurement.cell.devices
     batch_size = -(-PARITY_BATCH_SIZE // devices) * devices
     variant = measurement.variant.model_copy(update={"batch_size": batch_size, "precision": "fp32"})

@@ -6,8 +6,9 @@ History of the schema:
     1  2026-11  before the first published record; not read any more
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
                 version: a measurement has a `stage`; without one it is a replicate; `registration`, later
-                with a `rules_version`; an explanation has `other_cpus`; `environment.code` has a digest of each
-                module that was imported, and before that `harness` and `runner`, of whole folders
+                with a `rules_version`; an explanation has `other_cpus`; `in_turns` has `after_other`;
+                `environment.code` has a digest of each module that was imported, and before that `harness` and
+                `runner`, of whole folders
 """
 
 import base64
@@ -131,6 +132,9 @@ class InTurns(Measured):
     """For its turns."""
     busy_s: Annotated[float, Field(ge=0)]
     """What its own threads took of the CPUs meanwhile, beside the other one's blocks."""
+    after_other: list[int] | None = None
+    """The blocks, from 0, before which the other one had computed, so that a lead-in came first. None in records from
+    before there was one."""
 
 
 class EpochPoint(Measured):

@@ -137,7 +137,7 @@ class Problem(ProblemBase):
         self.task = make_task(session, dtypes["param_dtype"], self.given)
         self.on_gpu = session.device.on_gpu
         self.model = make_model(session, dtypes)
-        load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
+        load_initial_weights(self.model, session.measurement.seed, session.model.initial_weight)
         self.graphdef, self.params = nnx.graphdef(self.model), arrays_of(self.model)
 
     def placed(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:

@@ -752,6 +752,7 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         estimate = estimate_of([(of_jax[replicate], of_torch[replicate]) for replicate in passed])
         left_out = "; ".join(filter(None, [unchecked, estimate.left_out])) or None
     pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
+    predicted = [one for one in common if not of_jax[one].measurement.is_short]  # of these alone it is asked
     return Comparison(
         jax=jax,
         torch=torch,
@@ -764,7 +765,7 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         flags={} if estimate is None else _without_those_of_quick_runs(jax, estimate.flags),
         of_quantities=ratios_of(jax, torch, passed),
         conditions=conditions(pairs),
-        predictions=agreement_in_words(*(_evaluations(side, common) for side in (of_jax, of_torch))),
+        predictions=agreement_in_words(*(_evaluations(side, predicted) for side in (of_jax, of_torch))),
     )
 
 

@@ -6,6 +6,7 @@ A new use case, mode, benchmark or model is here as soon as it is declared.
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from harness.errors import Refused
 from harness.measure.program import Program, Trains
 from harness.plan import Framework
 from harness.work.applies import why_not
+from harness.work.closeness import relative_error
 from harness.work.declared import Mode, benchmark, use_case, use_case_names
 from harness.work.weights import RUNNING_STATISTICS, initial_weight
 from tests.gpu.cases import PRECISIONS, combinations
@@ -92,6 +94,18 @@ def test_step_does_what_both_sides_count(name: str) -> None:
         program.session.device.wait((program.step(), program.state()))
         said.append((program.samples_per_step, program.steps_per_call, program.parameter_count, program.details))
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("name", use_case_names())
+def test_each_replicate_has_its_own_weights_the_same_on_both_sides(name: str) -> None:
+    def outputs(framework: Framework, replicate: int) -> dict[str, np.ndarray]:
+        session = make_session(framework, name)
+        measurement = session.measurement.model_copy(update={"replicate": replicate})
+        return {"outputs": dict(build(replace(session, measurement=measurement)).parity())["outputs"]}
+
+    of_second = outputs("torch", 1)
+    assert relative_error(outputs("jax", 1), of_second) < 1e-4
+    assert relative_error(outputs("torch", 0), of_second) > 0.1
 
 
 @pytest.mark.parametrize(

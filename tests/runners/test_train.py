@@ -20,6 +20,7 @@ from harness.plan import Framework
 from harness.results.record import EpochPoint
 from harness.work.closeness import relative_error
 from harness.work.use_cases.train import USE_CASE
+from harness.work.weights import batch_order, initial_weight
 from jax_runner.use_cases import train as jax_train
 from tests.made.captures import allow_captures, only_trace
 from tests.made.laid_out import OnGpu, backwards, kernels_in_memory
@@ -144,6 +145,20 @@ def whole_run(framework: Framework, mode: str = "") -> list[EpochPoint]:
     assert result.blocks.steps_per_call == (7 if mode in ("scan.jit", "epoch.compiled_graph") else 1)  # 120 // 16
     assert result.blocks_alone is None
     return result.epochs
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_short_replicate_has_its_own_seed_and_measures_what_a_ratio_needs(framework: Framework) -> None:
+    """The plan's seed is 3, so the fourth replicate's is 6."""
+    session = of_the_first(120, make_session(framework, "train", batch_size=16))
+    session = replace(session, measurement=session.measurement.model_copy(update={"replicate": 3}))
+    result = measure(session)
+    assert result.blocks and result.checks and result.compile_time_s is not None
+    assert (result.latency, result.epochs, result.details.get("phases")) == (None, [], None)
+    program: Any = build(session)
+    for name, weight in program.weights().items():
+        np.testing.assert_array_equal(weight, initial_weight(6, name, weight.shape), err_msg=name)
+    np.testing.assert_array_equal(program.order, batch_order(6, 120, 16, 1))
 
 
 def require_same_course(framework: Framework, mode: str) -> None:

@@ -110,7 +110,7 @@ class Problem(ProblemBase):
         self.bf16 = session.measurement.variant.precision == "bf16" and dtype == torch.float32
         self.task = make_task(session, dtype, self.given).to(self.device)
         self.model = make_model(session, dtype)
-        load_initial_weights(self.model, session.measurement.protocol.seed, session.model.initial_weight)
+        load_initial_weights(self.model, session.measurement.seed, session.model.initial_weight)
         in_channels_last = session.mode.written.whole_batch
         self.memory_format = torch.channels_last if in_channels_last else torch.contiguous_format
         self.model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]

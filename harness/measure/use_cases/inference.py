@@ -37,7 +37,7 @@ class InferenceBase(Infers):
             dataset=session.dataset,
             model=measurement.variant.model,
             sizes=measurement.sizes,
-            seed=measurement.protocol.seed,
+            seed=measurement.seed,
             batch_size=measurement.variant.batch_size,
         )
         self.on_host = self.options.inputs == "on_host"

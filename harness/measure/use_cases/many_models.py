@@ -25,7 +25,7 @@ class ProblemBase:
         options = work.Options.model_validate(measurement.variant.options)
         settings = work.Settings.model_validate(measurement.settings)
         self.session = session
-        self.seed = measurement.protocol.seed
+        self.seed = measurement.seed
         self.count = options.models
         self.batch_size = measurement.variant.batch_size
         self.shared = options.batches == "same"

@@ -45,7 +45,7 @@ class TrainingBase(Trains):
         self.communicates = joined and not session.is_alone
         self.starting_weight = session.weights_of(settings.weights, session.model.initial_weight)
         self.samples_per_step = batch_size = measurement.variant.batch_size
-        seed, balanced_by = measurement.protocol.seed, session.benchmark.task.balanced_by
+        seed, balanced_by = measurement.seed, session.benchmark.task.balanced_by
         self.steps = work.steps_of(settings, seed, train, batch_size, balanced_by)
         self.order = self.steps.order
         self.own = self.world.rows(batch_size)

@@ -296,6 +296,15 @@ def test_of_one_framework_a_job_says_who_started_it(repository: BehavingProject)
     assert repository.by_mode()["well"].environment["pairing"] == {"kind": "separate"}
 
 
+def test_the_fourth_replicate_is_short_and_its_record_is_good(repository: BehavingProject) -> None:
+    status, output = repository.run(repository.plan("well", replicates=4))[:2]
+    assert status == 0, output
+    records = sorted(repository.records(), key=lambda record: record.measurement.replicate)
+    assert [record.result.latency is None for record in records] == [False] * 3 + [True]
+    assert "too_few_latency_calls" in records[0].flags and "too_few_latency_calls" not in records[3].flags
+    assert records[3].result.compile_time_s is not None and "r3: " in output
+
+
 def test_the_run_of_a_job_in_slurm_is_its_number_and_its_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -289,6 +289,30 @@ def test_the_numbers_of_a_measurement(lab: Lab) -> None:
     assert (result.epochs, result.time_to_target_s, result.blocks_alone) == ([], None, None)
 
 
+def test_a_short_replicate_ends_with_its_blocks(lab: Lab) -> None:
+    """What each program has to offer beyond them is not asked for; the compile time is by the calls of the warm-up."""
+    session = session_of(lab)
+    short = replace(session, measurement=session.measurement.model_copy(update={"replicate": 3}))
+    programs = [Training(lab, [], communicates=True), Answering(lab, None), Work(lab)]
+    programs[2].parts = programs[2].before = [("forward", lambda: None)]
+    for program in programs:
+        lab.diary, lab.calls = [], 0
+        result = measuring(short).everything(lambda _session, *, joined=True, made=program: made)
+        timed = sum(CALLS.values()) - CALLS["latency"]
+        assert lab.diary[5:] == [
+            ("witness", 3),
+            ("settle", 3),
+            ("begin timing", timed - CALLS["blocks"]),
+            ("end timing", timed),
+            ("is finite", timed + 1),
+            ("witness", timed + 1),
+            ("step peak", timed + 1),
+        ]
+        assert result.blocks is not None and len(result.blocks.block_times_s) == 3
+        assert result.compile_time_s == 96 * TICK_S
+        assert (result.latency, result.epochs, result.evaluation, result.blocks_alone) == (None, [], None, None)
+
+
 def test_the_state_is_waited_for_before_the_first_cold_call(lab: Lab) -> None:
     """What is still copied to the device then is none of compilation."""
     lab.queued_s = 5000 * TICK_S

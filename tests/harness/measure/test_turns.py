@@ -39,25 +39,33 @@ def turns(heard: Heard, words: str, place: str = "first") -> Turns:
 
 
 def test_a_block_for_every_turn_until_the_end(heard: Heard) -> None:
-    taken = turns(heard, "block\nblock\nend\n")
+    taken = turns(heard, "block_after_other\nblock\nblock_after_other\nend\n")
     company = Watched()
-    taken.watch(company)  # type: ignore[arg-type]
+    taken.watch(company, on_gpu=False)  # type: ignore[arg-type]
     assert taken.are_to_come and taken.is_alone
-    answers = [taken.next_block(wants) for wants in (True, False, False)]
-    assert answers == [True, True, False]  # also where it wants no more: the other one does
-    assert heard.of_kind("turn") == [{"wants": True}, {"wants": False}, {"wants": False}]
-    assert company.seen == ["away", "again"] * 3
+    answers = [(taken.next_block(wants), taken.after_other) for wants in (True, False, False, False)]
+    # Also where it wants no more: the other one does.
+    assert answers == [(True, True), (True, False), (True, True), (False, False)]
+    assert heard.of_kind("turn") == [{"wants": True}] + [{"wants": False}] * 3
+    assert company.seen == ["away", "again"] * 4
     assert not taken.are_to_come and not taken.is_alone
     assert taken.next_block(True) is False
     told = taken.told()
-    assert told.is_first and told.waited_s > 0
+    assert told.is_first and told.waited_s > 0 and told.after_other == [0, 2]
+
+
+def test_the_last_one_has_no_more_blocks_and_is_alone(heard: Heard) -> None:
+    taken = turns(heard, "block_after_other\nlast\n", "second")
+    assert [taken.next_block(True), taken.is_alone] == [True, False]
+    assert [taken.next_block(True), taken.is_alone, taken.are_to_come] == [False, True, False]
 
 
 def test_alone_it_goes_on_by_its_own_rule(heard: Heard) -> None:
     taken = turns(heard, "block\nalone\n", "second")
     assert not taken.is_alone
-    assert [taken.next_block(wants) for wants in (True, True, True, False)] == [True, True, True, False]
-    assert taken.is_alone
+    answers = [(taken.next_block(wants), taken.after_other) for wants in (True, True, True, False)]
+    assert answers == [(True, False), (True, True), (True, False), (False, False)]
+    assert taken.is_alone and taken.told().after_other == [1]
     assert len(heard.of_kind("turn")) == 2
 
 
@@ -77,8 +85,8 @@ def test_the_other_one_is_no_stranger_on_the_gpu(heard: Heard) -> None:
     assert NoTurns().without_partner(state) == state
 
 
-def test_it_waits_until_its_threads_are_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They compute for three looks at them, of 2 ms each."""
+def test_it_waits_until_its_threads_are_at_rest(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They compute for three looks at them, of 5 ms each. Of two CPUs at most 2 % of one may be busy."""
     now, looks = [0.0], [0]
 
     def sleep(seconds: float) -> None:
@@ -87,12 +95,20 @@ def test_it_waits_until_its_threads_are_at_rest(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(turns_module.time, "sleep", sleep)
     monkeypatch.setattr(turns_module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(turns_module.time, "process_time", lambda: min(now[0], 0.006))
-    come_to_rest()
+    monkeypatch.setattr(turns_module.os, "sched_getaffinity", lambda _pid: {3, 5})
+    monkeypatch.setattr(turns_module.time, "process_time", lambda: min(now[0], 0.012))
+    come_to_rest(0.1)
     assert looks[0] == 4
-    monkeypatch.setattr(turns_module.time, "process_time", lambda: now[0])
-    come_to_rest()
-    assert now[0] == pytest.approx(0.008 + 0.1)  # what never rests is not waited for for ever
+    monkeypatch.setattr(turns_module.time, "process_time", lambda: 0.019 * now[0])
+    come_to_rest(0.1)
+    assert looks[0] == 5
+    monkeypatch.setattr(turns_module.time, "process_time", lambda: 0.021 * now[0])
+    come_to_rest(0.1)
+    assert now[0] == pytest.approx(0.025 + 0.1)  # what never rests is not waited for for ever
+    taken = turns(heard, "block\n")
+    taken.watch(Watched(), on_gpu=True)  # type: ignore[arg-type]
+    taken.next_block(True)
+    assert now[0] == pytest.approx(0.125 + 0.005)  # the GPU is at rest already, and cools
 
 
 def test_a_process_that_waits_takes_no_cpu() -> None:

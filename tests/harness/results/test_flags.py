@@ -205,10 +205,13 @@ def test_company_on_a_cpu_is_flagged_above_a_quarter_of_one() -> None:
     assert flags(1.26) == {"other_processes": "other processes kept 1.3 of this one's CPUs busy while it was timed"}
 
 
-def test_a_process_that_computes_while_it_waits_is_flagged_above_a_quarter_of_a_cpu() -> None:
-    def flags(busy_s: float) -> dict[str, str]:
-        return quality_flags(Result(in_turns=InTurns(is_first=True, waited_s=4.0, busy_s=busy_s)), {}, 0.01)
+def test_a_process_that_computes_while_it_waits_is_flagged_above_a_hundredth_of_its_cpus() -> None:
+    def flags(busy_s: float, **environment: Any) -> dict[str, str]:
+        return quality_flags(Result(in_turns=InTurns(is_first=True, waited_s=4.0, busy_s=busy_s)), environment, 0.01)
 
-    assert flags(1.0) == {}
-    found = flags(3.2)["busy_while_waiting"]
-    assert found == "while it waited for its turns, this process kept 0.8 CPUs busy beside the other one's blocks"
+    four = {"affinity": [0, 1, 4, 5]}
+    assert flags(0.04) == flags(0.16, cpu=four) == {}
+    assert flags(0.05).keys() == {"busy_while_waiting"}  # of one, where it is not known how many there are
+    assert flags(0.24, cpu=four)["busy_while_waiting"] == (
+        "while it waited for its turns, this process kept 1.5% of its CPUs busy beside the other one's blocks"
+    )

@@ -81,6 +81,7 @@ def test_key_is_the_program_and_not_its_size(change: dict[str, Any]) -> None:
         change = {"cell": Cell(gpu="a100", benchmark="mnist", use_case=9, use_case_name="train")}
     assert key_of(measurement(**change)) == key_of(measurement())
     assert key_of(measurement(**change)).digest == key_of(measurement()).digest
+    assert key_of(measurement(**change)).seed == 7  # that of replicate 0, whose numbers serve all replicates
 
 
 @pytest.mark.parametrize(

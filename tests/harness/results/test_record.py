@@ -187,6 +187,17 @@ def test_repetition_and_patience_do_not_change_what_is_measured() -> None:
     assert measurement_of(longer).id != measurement_of(plan).id
 
 
+def test_each_replicate_has_its_own_seed_and_the_fourth_is_short() -> None:
+    first = measurement_of(make_plan(seed=4))
+    of_plan = [first.model_copy(update={"replicate": replicate}) for replicate in range(5)]
+    assert [one.seed for one in of_plan] == [4, 5, 6, 7, 8]
+    assert [one.is_short for one in of_plan] == [False, False, False, True, True]
+    last = measurement_of(make_plan(seed=2**32 - 1))
+    assert [last.seed, last.model_copy(update={"replicate": 1}).seed] == [2**32 - 1, 0]
+    cell = first.cell.model_copy(update={"is_calibration": True})
+    assert first.model_copy(update={"cell": cell}).is_short
+
+
 @pytest.mark.parametrize("content", [b"", b'{"state": "runn', b"\xff\xfe", b"[]", b'{"state": "running"}'])
 def test_damaged_heartbeat_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "heartbeat.json"

@@ -226,9 +226,10 @@ def numbers(record: Json) -> Json:
         if latency["steps_per_call"] == 1:
             found["step_time_p95_s"] = percentile(times_s, 0.95)
         found["step_time_mean_s"] = math.fsum(times_s) / len(times_s)
-        found["compile_time_s"] = compile_time_s(record)
         if warm_s := result.get("warm_start_call_times_s"):
             found["compile_time_warm_s"] = more_than_later_calls(warm_s, record)
+    if result.get("cold_call_times_s"):
+        found["compile_time_s"] = compile_time_s(record)
     if energy.get("gross_joules") is not None and energy.get("samples"):
         found["energy_gross_joules_per_sample"] = energy["gross_joules"] / energy["samples"]
         if energy.get("idle_watts") is not None and energy.get("window_s") is not None:
@@ -249,7 +250,10 @@ def compile_time_s(record: Json) -> float:
 
 
 def more_than_later_calls(first_s: list[float], record: Json) -> float:
-    return max(0.0, math.fsum(first_s) - len(first_s) * median(record["result"]["latency"]["call_times_s"]))
+    """Those of phase 7, or of the warm-up in a short replicate."""
+    latency, blocks = record["result"].get("latency"), record["result"]["blocks"]
+    later_s = latency["call_times_s"] if latency else blocks["warmup_times_s"]
+    return max(0.0, math.fsum(first_s) - len(first_s) * median(later_s))
 
 
 def median(values: Iterable[float]) -> float:

@@ -97,6 +97,21 @@ def test_a_pair_tells_how_many_predictions_are_the_same() -> None:
     assert without and without.predictions is None
 
 
+def test_short_replicates_are_in_the_ratio_and_not_in_the_numbers_that_they_lack() -> None:
+    """The fourth has no latency: its p50 is no zero, and the ratio of p50 is that of the other three."""
+    records = []
+    for framework, mode in PAIR:
+        made = [record(framework, mode, 1000, replicate=replicate) for replicate in range(4)]
+        assert made[3].result
+        short = made[3].result.model_copy(update={"latency": None})
+        records += [*made[:3], made[3].model_copy(update={"result": short})]
+    (row,) = sections(records)[0].rows
+    assert row.comparison and row.comparison.estimate and row.comparison.of_p50
+    assert (row.comparison.estimate.replicates, row.comparison.of_p50.replicates) == (4, 3)
+    assert [mode.replicates_with["step_time_p50_s"] for mode in row.modes] == [3, 3]
+    assert [mode.flags.keys() & {"too_few_latency_calls"} for mode in row.modes] == [set(), set()]
+
+
 def test_an_interval_that_holds_1_decides_nothing() -> None:
     records = [
         record(framework, "step.jit" if framework == "jax" else "step.eager", throughput, replicate=replicate)
