@@ -42,6 +42,7 @@ COMMANDS = {
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "ceilings": "how fast this machine can be at most: matrix products and memory, by both frameworks",
     "cancel": "end this project's jobs, by their ids",
+    "pack": "put the records of each finished cell into one file, which everything reads: fewer files on a shared disk",
     "compile": "what both make of a step on a card that is not here: kernels, CUDA graphs, memory; no GPU needed",
     "gpu-check": "try all that needs a GPU, in ten minutes at most: doctor, tests, a short pair of each kind",
     "wandb": "make a saved workspace in W&B: both frameworks side by side, grouped by variant",
@@ -542,6 +543,54 @@ def cancel_command(arguments: argparse.Namespace) -> int:
     return cancel(read_results_that_exist(arguments))
 
 
+PACK_DESCRIPTION = """\
+Puts the record files of each cell into one compressed file, `packed-records.zip` in the cell's folder, reads that back,
+and only then removes the files. report, status, calibrate, publishing and later jobs read packed records as they read
+files. What jobs add later are files again, and packing again adds them. Logs, parity numbers and timelines stay.
+A cell with a job that waits or runs is left alone, and so is what is no record. `unzip` in the cell's folder brings the
+files back; then remove the zip.
+
+examples:
+  python main.py pack --dry-run                        what would be packed: cells, files
+  python main.py pack                                  every finished cell, also of `calibrate`
+  python main.py pack --gpu h100 --benchmark cifar10   only these
+
+exit status: 0 all that was asked for is packed, 1 a cell was left alone or could not be packed
+"""
+
+
+def pack_parser() -> Parser:
+    parser = Parser("main.py pack", PACK_DESCRIPTION)
+    parser.add_argument(
+        "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
+    )
+    parser.add_argument(
+        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
+    )
+    parser.two_spellings(
+        "--use_case",
+        action="append",
+        type=use_case,
+        metavar="N",
+        help="only use case 1, 3, ..., or by name; repeatable",
+    )
+    parser.two_spellings("--dry-run", action="store_true", help="list what would be packed, and change nothing")
+    add_results_flag(parser)
+    return parser
+
+
+def pack_command(arguments: argparse.Namespace) -> int:
+    from pipeline.pack import pack
+
+    return pack(
+        read_results_that_exist(arguments),
+        gpus=tuple(arguments.gpu or ()),
+        benchmarks=tuple(arguments.benchmark or ()),
+        use_cases=tuple(arguments.use_case or ()),
+        dry_run=arguments.dry_run,
+    )
+
+
 GPU_CHECK_DESCRIPTION = """\
 Tries what nobody can without a GPU, in ten minutes at most: the doctor, every execution mode in each precision
 (tests/gpu), a short pair of each kind of work, and the report. What has passed is not done again, so the same command
@@ -690,6 +739,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "data": (data_parser, data_command),
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
+    "pack": (pack_parser, pack_command),
     "ceilings": (ceilings_parser, ceilings_command),
     "compile": (compile_parser, compile_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),

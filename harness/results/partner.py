@@ -10,6 +10,7 @@ from glob import escape
 from pathlib import Path
 
 from harness.errors import RecordError
+from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import FRAMEWORKS
 from harness.results.flags import WORTHLESS
@@ -57,7 +58,7 @@ def _partners(record: Record, results: Results) -> Iterator[Record]:
     own = record.measurement
     [framework] = (name for name in FRAMEWORKS if name != own.framework)
     folder = results.records(own.cell, framework)
-    for path in folder.glob(f"{escape(own.variant.comparison_key)}-*-r{own.replicate}-*.json"):
+    for path in record_paths(folder, f"{escape(own.variant.comparison_key)}-*-r{own.replicate}-*.json"):
         other = _read(path)
         if other is not None and _is_same_work(record, other):
             yield other

@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from harness.packs import record_paths
 from harness.plan import (
     BASES,
     CONDITIONS_IN_TURNS,
@@ -215,7 +216,7 @@ def _round_one_by_one(found: Mapping[str, Record]) -> Round:
 
 def read_calibrations(folders: Iterable[Path]) -> tuple[list[Calibration], tuple[str, ...]]:
     """Those of all folders, oldest first, and a sentence about each file that is no record."""
-    paths = {path.resolve() for folder in folders for path in folder.rglob("*.json")}
+    paths = {path.resolve() for folder in folders for path in record_paths(folder)}
     reading = read_records(sorted(paths), planted=True)
     return calibrations_of(reading.records), reading.refused
 

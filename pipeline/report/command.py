@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.errors import ProjectError
 from harness.files import write_atomically
+from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import Cell, JobPlan, Measurement
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
@@ -97,7 +98,7 @@ def print_summary(
     console = console or new_console()
     judge = judge or ParityGate(results).judge
     measurements = {measurement.id: measurement for plan in plans for measurement in plan.measurements()}
-    reading = read_records(path for one in measurements.values() for path in results.record_files(one))
+    reading = read_records(dict.fromkeys(path for one in measurements.values() for path in results.record_files(one)))
     _print_refused(reading.refused, console)
     _print_about_fakes(reading.records, console)
     alone = one_device(sections(_one_device_records(results, plans, console), judge))
@@ -146,7 +147,7 @@ def report_command(
 def _report(results: Results, options: ReportOptions, console: "Console", judge: Judge) -> int:
     targets = report_files(results.report, html=options.html, csv=options.csv)
     require_targets(targets, options.html, options.csv)
-    paths = sorted(results.records().rglob("*.json"))
+    paths = record_paths(results.records())
     with _progress("reading records", len(paths), console) as advance:
         reading = read_records(paths, advance)
     _print_refused(reading.refused, console)
@@ -297,7 +298,7 @@ def on_shelves(results: Results) -> Shelved:
     """What is in the folders below `results` that `--publish` has made, each with its own parity numbers."""
     found = Shelved([], [], [])
     for shelf in shelves(results.root):
-        reading = read_records(sorted(shelf.records().rglob("*.json")))
+        reading = read_records(record_paths(shelf.records()))
         found.sections.extend(sections(reading.records, ParityGate(shelf).judge))
         found.records.extend(reading.records)
         found.refused.extend(reading.refused)
@@ -327,8 +328,8 @@ def _progress(what: str, total: int, console: "Console") -> Iterator[Callable[[]
 def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Console") -> list[Record]:
     """All that plans for several devices may be compared with, whatever the number of the use case it was made for."""
     benchmarks = {plan.cell.benchmark for plan in plans if plan.cell.devices > 1}
-    paths = [path for name in sorted(benchmarks) for path in results.records().glob(f"*/{name}_*/*/*.json")]
-    reading = read_records(paths)
+    cells = [cell for name in sorted(benchmarks) for cell in results.records().glob(f"*/{name}_*")]
+    reading = read_records(path for cell in cells for path in record_paths(cell))
     _print_refused(reading.refused, console)
     return [record for record in reading.records if record.measurement.cell.devices == 1]
 

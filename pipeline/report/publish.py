@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
+from harness.packs import record_paths
 from harness.paths import PUBLISHED, Results
 from harness.results.ceilings import read_ceilings, write_ceilings
 from harness.results.fake_gpu import HEADLINE
@@ -39,7 +40,7 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     if target.root.exists():
         raise ProjectError(f"--publish {name}: {target.root} exists; choose another name, or remove it first")
     _refuse_fakes(results)
-    reading = read_records(sorted(results.records().rglob("*.json")))
+    reading = read_records(record_paths(results.records()))
     found = zip(reading.paths, reading.records, strict=True)
     records = {path.relative_to(results.records()): record for path, record in found if not record.measurement.quick}
     if not records:
@@ -73,14 +74,15 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
         RecordError: the disk is full.
     """
     _refuse_fakes(results)
-    reading = read_records(sorted(results.calibration.rglob("*.json")), planted=True)
+    reading = read_records(record_paths(results.calibration), planted=True)
     found = zip(reading.paths, reading.records, strict=True)
     records = {path.relative_to(results.calibration): one for path, one in found if not one.measurement.quick}
     if not records:
         raise ProjectError(f"--publish: {results.calibration} has no record of a full calibration")
     target = Results(root=published).calibration
     nodes = {node: f"node-{number}" for number, node in enumerate(sorted({*_nodes(records.values())}), start=1)}
-    new = {path: record for path, record in records.items() if not (target / path).exists()}
+    there = set(record_paths(target))
+    new = {path: record for path, record in records.items() if target / path not in there}
     for path, record in new.items():
         write_record(_for_everybody(record, nodes), target / path)
     return len(new)

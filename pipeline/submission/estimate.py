@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from harness.packs import record_paths, record_text
 from harness.paths import Results, timestamp
 from harness.plan import JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
 from harness.results.looks import needed
@@ -163,7 +164,7 @@ def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> lis
     measured = measured_gpus(results)
 
     def of_plan(plan: JobPlan, part: Pair) -> Estimate:
-        if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).is_dir():
+        if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
             return estimate_of(plan, _left(plan, part, results, scheduler), read_durations(folder, quick=plan.quick))
         if id(plan.variants) not in known:
             known[id(plan.variants)] = estimate_of(plan, expected(plan), NO_DURATIONS)
@@ -201,7 +202,7 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
     screenings: list[float] = []
     for path in newest_files(folder):
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(record_text(path))
             measurement = content["measurement"]
             seconds = duration_s(content)
             if content["outcome"] not in SETTLED or measurement["quick"] != quick:
@@ -222,7 +223,7 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
 
 def newest_files(folder: Path) -> list[Path]:
     """Of its records, the newest first."""
-    files = sorted(folder.glob("*.json"), key=lambda path: path.stem[-LENGTH_OF_TIMESTAMP:], reverse=True)
+    files = sorted(record_paths(folder), key=lambda path: path.stem[-LENGTH_OF_TIMESTAMP:], reverse=True)
     return files[:NEWEST]
 
 

@@ -87,18 +87,18 @@ def submit(
             f"--results {str(results.root)!r}: submitit fills in %j, %t, %a and %A, and Slurm takes no line break; "
             f"choose a folder without these in its name"
         )
-    with _alone(results):
+    with alone(results):
         return _submit(pairs, config, scripts, executor=executor, results=results)
 
 
 @contextmanager
-def _alone(results: Results) -> Iterator[None]:
-    """Two commands at once would both find that a job is needed."""
+def alone(results: Results) -> Iterator[None]:
+    """Two commands at once would both find that a job is needed, or that none is there."""
     said: set[str] = set()
 
     def tell(who: str) -> None:
         if not said:
-            print(f"waits for {who}, which submits to {results.root} just now", flush=True)
+            print(f"waits for {who}, which submits to {results.root} or packs it just now", flush=True)
             said.add(who)
 
     with ExitStack() as stack:

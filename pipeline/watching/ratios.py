@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import RecordError
+from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import JobPlan
 from harness.results.parity_gate import ParityGate
@@ -62,7 +63,7 @@ class RatiosSoFar:
 
     def news(self) -> list[RatioSoFar]:
         """What is new or has changed since the last call."""
-        paths = {path for folder in self._folders for path in folder.glob("*.json")} - self._records.keys()
+        paths = {path for folder in self._folders for path in record_paths(folder)} - self._records.keys()
         if not paths:
             self._is_first_look = False
             return []

@@ -25,6 +25,7 @@ def cases(draw: random.Random, folder: Path) -> Cases:
         "calibrate": ["--dry-run", "--config", str(config), "--results", str(results)],
         "status": ["--results", str(results)],
         "cancel": ["--results", str(results)],
+        "pack": ["--dry-run", "--results", str(results)],
         "report": ["--no-figures", "--results", str(results)],
     }
     for command, end in usual.items():
@@ -74,7 +75,7 @@ def _places(folder: Path, results: Path, end: list[str]) -> Cases:
             yield _case(["report", *end, flag, target], refused=True)
     yield _case(["report", *end, "--html", str(folder / "x"), "--csv", str(folder / "x")], refused=True)
     yield _case(["report", *end, "--csv", str(results / "report" / "report.html")], refused=True)
-    for command in ("status", "cancel", "report"):
+    for command in ("status", "cancel", "pack", "report"):
         for name in ("notes", "link", "fifo", "nowhere", "x" * 300, "notes/below"):
             yield _case([command, "--results", str(folder / name)], refused=True)
 

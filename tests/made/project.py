@@ -22,6 +22,7 @@ from typing import Any, Self
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.job.progress import Heartbeat, read_heartbeat
+from harness.packs import record_paths
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import (
     FRAMEWORKS,
@@ -244,7 +245,7 @@ class BehavingProject(Project):
 
 
 def _records(results: Results) -> list[Record]:
-    records = [read_record(path) for path in results.records().rglob("*.json")]
+    records = [read_record(path) for path in record_paths(results.records())]
     return sorted(records, key=lambda record: record.ended_at)
 
 

@@ -13,7 +13,7 @@ from harness.paths import REPOSITORY
 
 BOTTOM = (
     *("harness.errors", "harness.suggest", "harness.files", "harness.locks", "harness.printable"),
-    "harness.slurm_words",
+    *("harness.packs", "harness.slurm_words"),
 )
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A room, or a module of it, and what of our own code it may import besides itself. The longest name counts.
     "harness": (),
     "harness.files": ("harness.errors", "harness.printable"),
+    "harness.packs": ("harness.errors", "harness.files", "harness.printable"),
     "harness.plan": BOTTOM,
     "harness.paths": (*BOTTOM, "harness.plan"),
     "harness.plan_file": (*BOTTOM, "harness.plan", "harness.paths"),

@@ -52,7 +52,7 @@ def test_help_teaches() -> None:
     assert done.returncode == 0
     text = done.stdout
     assert text.index("examples:") < text.index("commands") < text.index("--benchmark NAME  ")
-    for command in ("status", "report", "data", "doctor", "cancel", "gpu-check", "wandb", "calibrate"):
+    for command in ("status", "report", "data", "doctor", "cancel", "pack", "gpu-check", "wandb", "calibrate"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
         assert call(command, "--help").returncode == 0
     for flag in ("--gpu", "--benchmark", "--use_case", "--framework", "--executor", "--dry-run", "--wait"):
@@ -90,8 +90,8 @@ def test_answers_at_once(words: list[str], packages: set[str]) -> None:
         (["status", "--wacth"], "main.py status: --wacth: there is no such flag; did you mean --watch?"),
         (
             ["sttus"],
-            "main.py: sttus: there is no such command; valid: status, report, data, doctor, ceilings, cancel, compile, "
-            "gpu-check, wandb, calibrate; did you mean status?",
+            "main.py: sttus: there is no such command; valid: status, report, data, doctor, ceilings, cancel, pack, "
+            "compile, gpu-check, wandb, calibrate; did you mean status?",
         ),
         (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
         (
