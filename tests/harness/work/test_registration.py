@@ -9,7 +9,7 @@ from harness.experiments.load import load_config
 from harness.experiments.model import Config, PartialCell, PartialVariant
 from harness.paths import REPOSITORY
 from harness.plan import Registration
-from harness.results import flags, screening, statistics, thresholds
+from harness.results import flags, ratios, screening, sequential, statistics, thresholds
 from harness.work import registration as module
 from harness.work.registration import headline_of, is_as_registered, registration, thresholds_by_name
 
@@ -26,8 +26,10 @@ def _nothing_remembered() -> Iterator[None]:
 
 def test_thresholds_and_exclusions_of_all_kinds_count() -> None:
     found = thresholds_by_name()
-    expected = {"SAME_WITHIN": 1.01, "ENOUGH_REPLICATES": 3, "NOISE": 0.02, "UNSTABLE_SPREAD": 0.25, "DECIDES": 0.15}
-    assert found.items() >= expected.items()
+    expected = {"SAME_WITHIN": 1.01, "IMPRECISE": 0.02, "NOISE": 0.02, "FIRST_LOOK": 4, "DECIDES": 0.15}
+    assert {name: found[name] for name in expected} == expected
+    assert found["CRITICAL_VALUES"]["6"] == {"4": 5.339, "6": 3.55}
+    assert found["HARMLESS_CLOCK_REASONS"] == ["applications_clocks_setting", "gpu_idle"]
     assert found["WORTHLESS"] == ("recompiled", "mixed_gpus", "known_slow_jaxlib")
     assert found["ON_GPU"] == (1.02, 0.05, 0.05)
 
@@ -43,6 +45,9 @@ def test_order_of_the_exclusions_is_no_change_and_the_exclusions_are() -> None:
     ("owner", "name", "value"),
     [
         (statistics, "SAME_WITHIN", 1.02),
+        (ratios, "DIFFER_LEVEL", 0.95),
+        (sequential, "CRITICAL_VALUES", {4: {4: 4.3}}),
+        (flags, "HARMLESS_CLOCK_REASONS", frozenset({"gpu_idle"})),
         (screening, "MISSED", 0.1),
         (flags, "WORTHLESS", ("recompiled",)),
         (thresholds, "WORTH_TELLING", 0.2),
@@ -58,11 +63,15 @@ def test_a_changed_threshold_is_found(monkeypatch: pytest.MonkeyPatch, owner: ob
 
 
 def test_rules_have_a_version_that_older_plans_do_not_say() -> None:
-    """The constants of the first version are those of the second: their checksum tells nothing."""
+    """And each version has thresholds of its own: those of the first and of the second are alike."""
     now = registration("train", [])
-    assert now.rules_version == 2
+    assert now.rules_version == 3
     before = Registration.model_validate_json(now.model_dump_json(exclude={"rules_version"}))
-    assert (before.rules_version, is_as_registered(before, "train")) == (1, True)
+    assert (before.rules_version, is_as_registered(before, "train")) == (1, False)
+    of_version = {n: module.checksum(n, "train", now.exclusions) for n in (1, 2, 3)}
+    assert of_version[1] == of_version[2] != of_version[3] == now.checksum
+    then = before.model_copy(update={"checksum": of_version[1]})
+    assert is_as_registered(then, "train") and not is_as_registered(then, "inference")
 
 
 def test_another_headline_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
