@@ -22,8 +22,8 @@ from harness.measure.channel import ChildTask
 from harness.measure.clock import BESIDE_ANOTHER
 from harness.paths import JobFolder, Results
 from harness.plan import PAIRS_IN_TURNS, Cell, Framework, Measurement, MeasurementSettings, Pair, Variant
+from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s, read_record, write_record
-from harness.results.statistics import log_ratio, took_turns
 from harness.work.declared import use_case
 from pipeline.calibrate import calibration_pair
 from tests.made.patience import patience, slowdown, wait_until
@@ -114,11 +114,11 @@ def first_of(job: Job, framework: Framework) -> Measurement:
     return job._arms[framework].replicates[0]
 
 
-@pytest.mark.parametrize(("mode", "count"), [("exclusive_process", 0), ("default", 6), (None, 6)])  # None: not known
+@pytest.mark.parametrize(("mode", "count"), [("exclusive_process", 0), ("default", 24), (None, 24)])  # None: not known
 def test_a_gpu_that_takes_one_process_at_a_time_has_no_turns(
     mode: str | None, count: int, job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of three replicates, one pair each."""
+    """Of twelve replicates, one pair each."""
     monkeypatch.setattr(job_module, "open_gpu", lambda: SimpleNamespace(describe=lambda: {"compute_mode": mode}))
     assert len(job._partners()) == count
     assert ("it is exclusive_process" in capsys.readouterr().out) == (mode == "exclusive_process")
@@ -230,7 +230,7 @@ def test_two_processes_take_turns_and_their_records_say_so(faulty: Faulty) -> No
     assert [each["partner"] for each in pairings] == [torch.measurement_id, jax.measurement_id]
     assert len({each["pair"] for each in pairings}) == 1
     assert [len(one.result.blocks.block_times_s) for one in (jax, torch)] == [4, 4]
-    assert log_ratio(jax, torch) == pytest.approx(math.log(2), abs=0.2)
+    assert replicate_of(jax, torch).log_ratio.value == pytest.approx(math.log(2), abs=0.2)
     assert [one.result.in_turns.is_first for one in (jax, torch)] == [True, False]
     assert [one.result.in_turns.after_other for one in (jax, torch)] == [[0, 1, 3], [0, 2]]
     assert torch.result.energy.absent not in (None, BESIDE_ANOTHER)  # it was alone by then, and there is no GPU

@@ -20,8 +20,8 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Launch, Pair
 from harness.plan_file import read_plan, write_plan
 from harness.results.kernel_names import class_of
+from harness.results.ratios import took_turns
 from harness.results.record import Record, read_record
-from harness.results.statistics import took_turns
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.processes import is_alive
 from tests.made.project import BehavingProject, alone, make_behaving_project, without_slurm

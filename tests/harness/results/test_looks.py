@@ -1,0 +1,261 @@
+"""Which replicates a cell goes on with, from look to look: on records whose ratios are worked out by hand.
+
+The log ratio of replicate n is its row's, and +-0.05 by turns of two, so that each order of start has as many of both.
+At four pairs s**2 is 4 * 0.05**2 / 2 = 0.005, and the error sqrt(0.005 / 4) = 0.0353553: 0.3 is 8.49 of these, over
+7.649, and 0.25 is 7.07, under. At six the squares of an order are 0.0066667, so the error is
+sqrt(2 * 0.0066667 / 4 / 6) = 0.0235702: 0.25 and the third of 0.05 that is left of the turns are 11.3 of these.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.paths import Results
+from harness.plan import Cell, Framework, JobPlan, Measurement, MeasurementSettings, Screening, Variant, WandbSettings
+from harness.results import looks
+from harness.results.looks import Part, needed, rounds
+from harness.results.parity import Judgement
+from harness.results.parity_gate import ParityGate
+from harness.results.record import Record, Result, write_record
+from tests.made.records import bare_record, blocks
+
+MODES: dict[Framework, tuple[str, ...]] = {
+    "jax": ("step.jit", "fast.jit", "other.jit"),
+    "torch": ("step.compiled", "step.eager"),
+}
+"""Of the use case `train`, whose declared pair is step.jit and step.compiled. By the screening fast.jit is JAX's."""
+CELL = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train")
+RATIOS = {64: 0.3, 128: 0.25, 256: 0.0}
+"""By batch size: of fast.jit over step.compiled. The first is decided at 4 pairs, the second at 6, the third never."""
+SCREENED = {"fast.jit": 3.0, "step.jit": 2.0, "other.jit": 1.0, "step.compiled": 2.0, "step.eager": 1.0}
+DECLARED = -0.5
+"""Of step.jit over step.compiled: decided at 4 pairs, unless a test has another one."""
+
+
+def plan_of(
+    framework: Framework, *batch_sizes: int, most: int = 12, modes: Sequence[str] = (), **changes: Any
+) -> JobPlan:
+    return JobPlan(
+        framework=framework,
+        cell=CELL,
+        variants=tuple(
+            Variant(model="cnn", batch_size=size, precision="fp32", execution_mode=mode)
+            for size in batch_sizes
+            for mode in modes or MODES[framework]
+        ),
+        settings={},
+        protocol=MeasurementSettings(replicates=most),
+        wandb=WandbSettings(mode="disabled"),
+        screening=Screening(always=MODES[framework]),
+    ).model_copy(update=changes)
+
+
+class Machine:
+    """Measures at once, and remembers the records."""
+
+    def __init__(self, declared: float = DECLARED, *, fails: Callable[[Measurement], bool] = lambda _: False) -> None:
+        self.declared, self.fails = declared, fails
+        self.records: dict[str, Record] = {}
+
+    def log_rate(self, one: Measurement) -> float:
+        noise = 0.05 if one.replicate % 4 < 2 else -0.05
+        of_jax = {"step.jit": self.declared, "fast.jit": RATIOS[one.variant.batch_size], "other.jit": -1.0}
+        of_torch = {"step.compiled": 0.0, "step.eager": -1.0}
+        own = of_jax[mode] + noise if (mode := one.variant.execution_mode) in of_jax else of_torch[mode]
+        return own + one.replicate * 1e-9  # no two processes take the same times
+
+    def measure(self, one: Measurement) -> Record:
+        is_first = (one.framework == "jax") == (one.replicate % 2 == 0)
+        result = Result(blocks=blocks([math.exp(-self.log_rate(one))] * 3))
+        self.records[one.id] = bare_record(
+            one,
+            **({"outcome": "failed"} if self.fails(one) else {"result": result}),
+            environment={"scheduler": "local"},
+            started_at=f"2026-11-21T10:00:{'00' if is_first else '30'}+00:00",
+        )
+        return self.records[one.id]
+
+    def find(self, one: Measurement) -> Record | None:
+        found = self.records.get(one.id)
+        return found if found and found.outcome == "ok" else None
+
+
+class Gate(ParityGate):
+    def __init__(self, state: Any = "passed") -> None:
+        super().__init__(Results(root=Path("unread")))
+        self.state = state
+
+    def judge(self, jax: Record, torch: Record) -> Judgement:
+        assert (jax.measurement.framework, torch.measurement.framework) == ("jax", "torch")
+        return Judgement(state=self.state, sentence="")
+
+
+def parts_of(*plans: JobPlan) -> list[Part]:
+    return [
+        Part(
+            plan,
+            {v.key: bare_record(next(plan.replicates([v])), result=screened(v)) for v in plan.variants},
+            plan.variants,
+        )
+        for plan in plans
+    ]
+
+
+def screened(variant: Variant) -> Result:
+    return Result(blocks=blocks([1 / SCREENED[variant.execution_mode]] * 5))
+
+
+def pair_of(*batch_sizes: int, **changes: Any) -> list[JobPlan]:
+    return [plan_of(framework, *batch_sizes, **changes) for framework in ("jax", "torch")]
+
+
+Measured = dict[int, list[str]]
+"""By the replicates up to each look: batch size and mode of what is measured, each once."""
+
+
+def measured(plans: Sequence[JobPlan], machine: Machine, state: str = "passed") -> Measured:
+    return summed_up(run(parts_of(*plans), machine, Gate(state)))
+
+
+def run(parts: Sequence[Part], machine: Machine, gate: Gate) -> Iterator[list[Measurement]]:
+    for replicates in rounds(parts, machine.find, gate):
+        yield replicates
+        for each in replicates:
+            machine.measure(each)
+
+
+def summed_up(found: Iterator[list[Measurement]]) -> Measured:
+    summary: Measured = {}
+    before = 0
+    for replicates in found:
+        stop = 1 + max(each.replicate for each in replicates)
+        names = [f"{each.variant.batch_size} {each.variant.execution_mode}" for each in replicates]
+        assert [names.count(name) for name in names] == [stop - before] * len(names)  # all replicates of each
+        summary[stop], before = sorted(set(names)), stop
+    return summary
+
+
+ALL_OF_64 = ["64 fast.jit", "64 other.jit", "64 step.compiled", "64 step.eager", "64 step.jit"]
+
+
+def test_what_is_decided_at_four_pairs_needs_no_more() -> None:
+    machine = Machine()
+    assert measured(pair_of(64), machine) == {4: ALL_OF_64}
+    assert len(machine.records) == 20
+
+
+def test_only_the_pair_of_an_undecided_row_goes_on() -> None:
+    """Of three rows: one until 4 pairs, one until 6, and one until the end."""
+    found = measured(pair_of(64, 128, 256), Machine())
+    assert list(found) == [4, 6, 8, 12] and len(found[4]) == 15
+    of_256 = ["256 fast.jit", "256 step.compiled"]
+    assert found[6] == sorted(["128 fast.jit", "128 step.compiled", *of_256])
+    assert found[8] == found[12] == of_256
+
+
+def test_the_declared_pair_goes_on_for_itself() -> None:
+    declared = ["64 step.compiled", "64 step.jit"]
+    assert measured(pair_of(64), Machine(declared=0.0)) == {4: ALL_OF_64, 6: declared, 8: declared, 12: declared}
+    both = ["128 fast.jit", "128 step.compiled", "128 step.jit"]
+    assert measured(pair_of(128), Machine(declared=0.25))[6] == both
+
+
+@pytest.mark.parametrize(
+    ("most", "looked_at"), [(1, [1]), (3, [3]), (4, [4]), (6, [4, 6]), (20, [4, 6, 8, 12, 16, 20])]
+)
+def test_of_an_undecided_row_all_looks_of_the_design(most: int, looked_at: list[int]) -> None:
+    assert list(measured(pair_of(256, most=most), Machine())) == looked_at
+
+
+def test_a_failed_replicate_is_made_up_by_a_later_one() -> None:
+    """Without r1 there is one pair that PyTorch begins: no look. r5 is the second."""
+    machine = Machine(fails=lambda one: one.framework == "jax" and one.replicate == 1)
+    assert measured(pair_of(64), machine) == {4: ALL_OF_64, 6: ["64 fast.jit", "64 step.compiled", "64 step.jit"]}
+
+
+def test_a_mode_that_always_fails_is_waited_for_by_nothing() -> None:
+    machine = Machine(fails=lambda one: one.framework == "torch")
+    assert list(measured(pair_of(256), machine)) == [4]
+
+
+@pytest.mark.parametrize("state", ["failed", "unchecked"])
+def test_what_the_gate_refuses_has_no_ratio_to_go_on_for(state: str) -> None:
+    assert list(measured(pair_of(256), Machine(), state)) == [4]
+
+
+def test_what_is_doubted_would_be_so_after_more_replicates() -> None:
+    plans = [
+        plan.model_copy(
+            update={"variants": tuple(v.model_copy(update={"precision": "default"}) for v in plan.variants)}
+        )
+        for plan in pair_of(256)
+    ]
+    assert list(measured(plans, Machine())) == [4]
+
+
+def test_a_framework_alone_and_a_calibration_have_all_replicates() -> None:
+    assert list(measured([plan_of("jax", 64)], Machine())) == [12]
+    calibration = CELL.model_copy(update={"is_calibration": True})
+    assert list(measured(pair_of(64, cell=calibration), Machine())) == [12]
+
+
+# The same from records on the disk.
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    monkeypatch.setattr(looks, "ParityGate", lambda _: Gate())
+    return Results(root=tmp_path)
+
+
+def save(records: Mapping[str, Record], results: Results) -> None:
+    for one in records.values():
+        write_record(one, results.new_record(one.measurement))
+
+
+def declared_pair(most: int = 12) -> list[JobPlan]:
+    """A mode each, which has no screening."""
+    return [
+        plan_of("jax", 64, most=most, modes=("step.jit",)),
+        plan_of("torch", 64, most=most, modes=("step.compiled",)),
+    ]
+
+
+@pytest.mark.parametrize(("declared", "counts"), [(0.3, [8]), (0.25, [8, 12]), (0.0, [8, 12, 16, 24])])
+def test_the_records_of_a_job_ask_for_the_same_after_a_requeue(
+    declared: float, counts: list[int], results: Results
+) -> None:
+    """`counts`: measurements up to each look. The records of one round ask for the next one, those of all for none."""
+    machine, plans = Machine(declared), declared_pair()
+    for count in counts:
+        asked_for = list(needed(plans, results, "local"))
+        assert len(asked_for) == count
+        new = {one.id: machine.measure(one) for one in asked_for if one.id not in machine.records}
+        assert list(needed(plans, results, "local")) == asked_for  # nothing is on the disk yet
+        save(new, results)
+    assert [one.id for one in needed(plans, results, "local")] == list(machine.records)
+    assert len(list(needed(plans, results, "slurm"))) == 8  # records of a laptop are none of a cluster
+    assert len(list(needed(plans[:1], results, "local"))) == 12
+
+
+def test_what_is_needed_stops_at_a_gap(results: Results) -> None:
+    """What comes after a round is not known before all of it has its records; a failed one is to be tried again."""
+    machine = Machine(0.0, fails=lambda one: one.key.endswith("step.jit-r2"))
+    first = list(needed(declared_pair(), results, "local"))
+    save({one.id: machine.measure(one) for one in first}, results)
+    assert list(needed(declared_pair(), results, "local")) == first
+
+
+def test_screenings_come_first_and_choose(results: Results) -> None:
+    plans = [plan.model_copy(update={"screening": Screening(always=("step.jit",))}) for plan in pair_of(64)]
+    everything = list(needed(plans, results, "local"))
+    assert [one.is_screening for one in everything] == [True] * 5 + [False] * 20
+    assert [one.framework for one in everything[:5]] == ["jax"] * 3 + ["torch"] * 2
+    for one in everything[:5]:
+        result = screened(one.variant)
+        write_record(bare_record(one, result=result, environment={"scheduler": "local"}), results.new_record(one))
+    kept = {one.variant.execution_mode for one in needed(plans, results, "local") if not one.is_screening}
+    assert kept == {"fast.jit", "step.jit", "step.compiled"}
