@@ -5,6 +5,7 @@ themselves runs both, on the small MNIST model and the sample data.
 """
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Launch, Pair
 from harness.plan_file import read_plan, write_plan
 from harness.results.kernel_names import class_of
+from harness.results.looks import needed
 from harness.results.ratios import took_turns
 from harness.results.record import Record, read_record
 from tests.made.patience import patience, slowdown, wait_until
@@ -289,6 +291,34 @@ def test_a_pair_is_one_job_that_goes_on_where_it_was(repository: BehavingProject
     assert (beat.measurements_made, beat.measurements_skipped) == (6, 0)
     again = {record.environment["pairing"]["pair"] for record in repository.records()[6:]}
     assert len(again) == 1 and again != {runs[0]["pair"]}
+
+
+@pytest.mark.parametrize(("mode", "totals"), [("slower", [8]), ("alternates", [8, 12])])
+def test_a_pair_is_measured_until_its_ratio_is_decided(
+    repository: BehavingProject, mode: str, totals: list[int]
+) -> None:
+    """Steps of 10 ms against 20 ms are decided after four pairs of at most six."""
+    pair = repository.pair(("slow",), (mode,), replicates=6)
+    jobs = tuple(plan.model_copy(update={"settings": pair.jobs[0].settings}) for plan in pair.jobs)  # of equal work
+    status, output, folder = repository.run(pair := pair.model_copy(update={"jobs": jobs}))
+    assert status == 0 and "any/pair_mnist_1: at most 12 measurements" in output, output
+    assert f"done: {totals[-1]} measured, 0 had a record, 0 failed" in output
+    shown = [
+        int(total) for total in re.findall(r"\[\d+/(\d+)\] [a-z]+ cnn-b8-fp32-\w+\.eager-r\d: [\d,]+ samples/s", output)
+    ]
+    assert shown == [8] * 8 + [12] * (totals[-1] - 8)  # by the heartbeat, whose total grows with each look
+    beat = repository.heartbeat(folder)
+    assert (beat.state, beat.measurements_done, beat.measurements_total) == ("done", totals[-1], totals[-1])
+    order = [
+        (framework, number)
+        for number in range(totals[-1] // 2)
+        for framework in ("jax", "torch")[:: 1 - number % 2 * 2]
+    ]
+    assert repository.arms() == order
+    assert len(list(needed(pair.jobs, repository.results, "local"))) == totals[-1]
+
+    status, output = repository.resume(folder)
+    assert status == 0 and f"done: 0 measured, {totals[-1]} had a record, 0 failed" in output
 
 
 def test_of_one_framework_a_job_says_who_started_it(repository: BehavingProject) -> None:

@@ -19,6 +19,7 @@ NAMES = (
         "slow",
         "slower",
         "varies",
+        "alternates",
         "gated",
         "all_gated",
         "compiles",

@@ -99,6 +99,12 @@ def varies(session: Session[Any]) -> Work:
     return Work(session, lambda: time.sleep(step_s))
 
 
+def alternates(session: Session[Any]) -> Work:
+    """By replicate: 15, 15, 6.7, 6.7 ms, and again. Against `slow` no number of pairs decides."""
+    step_s = 10e-3 * (1.5 if session.measurement.replicate % 4 < 2 else 1 / 1.5)
+    return Work(session, lambda: time.sleep(step_s))
+
+
 def gated(session: Session[Any]) -> Work:
     """Waits for the file that settings.gate names; meanwhile settings.pid has this process's id."""
     return _wait_for_gate(session, Path(str(session.measurement.settings["pid"])), f"{os.getpid()}")
