@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.plan import Launch
-from harness.results.statistics import took_turns
+from harness.results.ratios import took_turns
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import job_states
 from tests.made.patience import wait_until

@@ -10,7 +10,7 @@ import pytest
 
 from harness.paths import JobFolder
 from harness.plan import Launch
-from harness.results.statistics import took_turns
+from harness.results.ratios import took_turns
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import JobState, job_states

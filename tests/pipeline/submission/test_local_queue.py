@@ -16,7 +16,7 @@ import pytest
 from harness.paths import JobFolder
 from harness.plan import Launch, Pair, Screening
 from harness.plan_file import read_plan
-from harness.results.statistics import took_turns
+from harness.results.ratios import took_turns
 from pipeline.submission.submit import _start_queue, submit
 from pipeline.watching import follow as watching
 from pipeline.watching.cancel import cancel
