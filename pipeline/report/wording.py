@@ -113,6 +113,33 @@ def which_pair(row: Row) -> str:
     return "declared pair" if row.best_is_declared else "fastest modes"
 
 
+COLD = "compile_time_s"
+
+
+def cold_start(mode: Mode | None) -> str:
+    """`ready after 0.9 s`: what the first calls took more than later ones, with empty caches. Empty where unknown."""
+    seconds = mode.numbers.get(COLD) if mode else None
+    return "" if seconds is None else f"ready after {number(seconds)} s"
+
+
+def pays_after(row: Row) -> str:
+    """From how many samples on the faster side has made up for its longer compilation; empty where it compiles no
+    longer, or not by a second."""
+    both = [row.best(framework) for framework in FRAMEWORKS]
+    if None in both or row.ratio is None or not row.ratio.excludes_1:
+        return ""
+    slow, fast = sorted((mode for mode in both if mode), key=lambda mode: mode.throughput_samples_per_s)
+    more_s = fast.numbers.get(COLD, 0.0) - slow.numbers.get(COLD, 0.0)
+    saved_s = 1 / slow.throughput_samples_per_s - 1 / fast.throughput_samples_per_s
+    if more_s < 1 or saved_s <= 0 or COLD not in fast.numbers.keys() & slow.numbers.keys():
+        return ""
+    samples = float(f"{more_s / saved_s:.2g}")
+    return (
+        f"{NAMES[fast.framework]}'s lead has paid for its compilation, {number(more_s)} s longer, "
+        f"after {samples:,.0f} samples ({number(samples / fast.throughput_samples_per_s)} s)"
+    )
+
+
 NOT_BOTH = "not compared: one of its modes is missing"
 
 
