@@ -603,8 +603,16 @@ def _row(
     screened = [one for one in screened if _mode_of(one) not in doubles]
     screened_modes = tuple(sorted(map(_screened_mode, screened), key=_order_of_modes))
     chosen = [_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS]
+    overruled = [
+        f"{mode.execution_mode} of {NAMES[mode.framework]}"
+        for mode in chosen
+        if mode and _first(screened_modes, modes, mode.framework) not in (None, mode.execution_mode)
+    ]
     declared = [_declared(modes, framework) for framework in FRAMEWORKS]
     comparison = _comparison_of(chosen, judge)
+    if comparison and overruled:
+        words = f"the replicates chose {' and '.join(overruled)}, against the screening, so the choice leans to it"
+        comparison = replace(comparison, flags={**comparison.flags, "overruled": words})
     return Row(
         label=label,
         variant=records[0].measurement.variant,
@@ -663,6 +671,13 @@ def _chosen(modes: Iterable[Mode], screened: Iterable[ScreenedMode], framework: 
         return None
     by_screening = {one.execution_mode: one.throughput_samples_per_s for one in screened if one.framework == framework}
     return candidates[chosen_mode({name: mode.throughputs for name, mode in candidates.items()}, by_screening)]
+
+
+def _first(screened: Iterable[ScreenedMode], modes: Iterable[Mode], framework: Framework) -> str | None:
+    """The fastest by the screening; None where a mode that may be compared was not screened."""
+    names = {mode.execution_mode for mode in _comparable(modes, framework)}
+    found = {one.execution_mode: one.throughput_samples_per_s for one in screened if one.framework == framework}
+    return max(names, key=lambda name: found[name]) if names and names <= found.keys() else None
 
 
 def _declared(modes: Iterable[Mode], framework: Framework) -> Mode | None:
