@@ -6,7 +6,7 @@ Every number follows from `images_per_s`; nothing here was measured.
 from collections.abc import Iterator
 from typing import Any
 
-from harness.plan import Cell, DataKind, Framework, Measurement, MeasurementSettings, Variant
+from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, MeasurementSettings, Variant
 from harness.results.record import Blocks, DataIdentity, Energy, EpochPoint, Latency, Memory, Record, Result
 from harness.work.declared import benchmark
 from tests.made.report_records import H200
@@ -96,7 +96,7 @@ def vision_record(
         "measurement_id": measurement.id,
         "measurement": measurement,
         "outcome": "ok",
-        "started_at": "2026-11-21T10:00:00+00:00",
+        "started_at": f"2026-11-21T10:00:0{(replicate + FRAMEWORKS.index(framework)) % 2}+00:00",
         "ended_at": "2026-11-21T10:01:00+00:00",
         "data": DataIdentity(source="ImageNet", kind=data, sha256="1e" * 32),
         "environment": environment,
@@ -119,7 +119,7 @@ def _epochs(time_s: float) -> Iterator[EpochPoint]:
         )
 
 
-def vision_records(cell: Cell = INFERENCE, *, replicates: int = 3, **changes: Any) -> list[Record]:
+def vision_records(cell: Cell = INFERENCE, *, replicates: int = 4, **changes: Any) -> list[Record]:
     """Four models, four batch sizes (training: two), four modes."""
     formulation = "forward" if cell.use_case_name == "inference" else "step"
     return [

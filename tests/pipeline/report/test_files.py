@@ -50,7 +50,7 @@ def full(framework: Any, mode: str, speed: float, replicate: int = 0, **changes:
     return made.model_copy(update={"result": made.result.model_copy(update={"memory": memory, "energy": energy})})
 
 
-def records(replicates: int = 3, **changes: Any) -> list[Record]:
+def records(replicates: int = 4, **changes: Any) -> list[Record]:
     speeds = [
         ("jax", "step.jit", 3000),
         ("jax", "scan.jit", 2500),

@@ -24,7 +24,7 @@ SIDES: list[tuple[Framework, str]] = [("jax", "step.jit"), ("torch", "step.eager
 REPEATED = ", where nothing that is recorded of software and machine differs."
 
 
-def made(environment: dict[str, Any], minute: int, replicates: int = 3, **changes: Any) -> list[Record]:
+def made(environment: dict[str, Any], minute: int, replicates: int = 4, **changes: Any) -> list[Record]:
     """Of both frameworks."""
     ended_at = f"2026-11-21T10:{minute:02}:00+00:00"
     return [

@@ -50,7 +50,7 @@ def below(table: str) -> list[str]:
     return re.findall(r"\\footnotesize (.*)\\par", table)
 
 
-def pair(batch_size: int, *, model: str = "resnet50", replicates: int = 3, **changes: Any) -> list[Record]:
+def pair(batch_size: int, *, model: str = "resnet50", replicates: int = 4, **changes: Any) -> list[Record]:
     return [
         one
         for one in vision_records(replicates=replicates, **changes)

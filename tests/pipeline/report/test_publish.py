@@ -55,7 +55,7 @@ def pair(**changes: Any) -> list[Record]:
             ("jax", "step.jit", 3000, "0.10.2"),
             ("torch", "step.eager", 2000, "2.15.0"),
         )
-        for replicate in range(3)
+        for replicate in range(4)
     ]
 
 

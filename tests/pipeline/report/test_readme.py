@@ -33,7 +33,7 @@ def pair(**changes: object) -> list[Record]:
             ("jax", "step.jit", 3000, jax),
             ("torch", "step.eager", 2000, torch),
         )
-        for replicate in range(3)
+        for replicate in range(4)
     ]
 
 
