@@ -22,7 +22,7 @@ from harness.results.predictions import agreement_in_words
 from harness.results.quantities import COMPARED, THROUGHPUT, summary_numbers
 from harness.results.ratios import estimate_of
 from harness.results.record import SETTLED, Evaluation, Record
-from harness.results.rules import NEWEST
+from harness.results.rules import FLAGS_UP_TO_2, NEWEST
 from harness.results.screening import chosen_mode, program_of
 from harness.results.sequential import RatioEstimate, Verdict, geometric_mean_of_ratios, verdict_of
 from harness.results.statistics import (
@@ -713,7 +713,8 @@ def _mode(
             values[name].append(value)
         # Today's rules over yesterday's samples; what only the job could see was recorded.
         protocol = record.measurement.protocol
-        flags = record.flags | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
+        recorded = {name: text for name, text in record.flags.items() if name not in FLAGS_UP_TO_2}
+        flags = recorded | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
     flags |= _flags_of_all(records)
     if records[0].measurement.quick:
         flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}

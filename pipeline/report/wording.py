@@ -182,16 +182,15 @@ def registered_text(section: Section) -> str:
 
 
 def rules_sentence(compared: Iterable[Section]) -> str:
-    """Which older rules judge records that were registered under them. Empty where none do."""
-    records = [record for one in compared for row in one.rows for mode in row.modes for record in mode.records]
-    versions = [record.registration.rules_version for record in records if record.registration]
-    older = [version for version in versions if version < NEWEST]
+    """Which older rules judge ratios whose records were registered under them. Empty where none do."""
+    compared_rows = [row.comparison for one in compared for row in one.rows if row.comparison and row.ratio]
+    older = [one.rules_version for one in compared_rows if one.rules_version < NEWEST]
     if not older:
         return ""
     then = "; ".join(f"version {version} ({RULES[version]})" for version in sorted(set(older)))
     return (
-        f"{len(older)} of {len(records)} records were registered under older rules, which judge them: {then}. "
-        f"The verdict by version {NEWEST} ({RULES[NEWEST]}) stands beside theirs."
+        f"{len(older)} of {len(compared_rows)} ratios are judged by the older rules that their records were registered "
+        f"under: {then}. The verdict by version {NEWEST} ({RULES[NEWEST]}) stands beside theirs."
     )
 
 
