@@ -158,16 +158,14 @@ def _at_look(
     )
     if error == 0:
         return doubted(estimate, "identical pairs: copied records?")
-    p = _p_at_look(abs(centre) / error, count, at_most)
+    p = _p_at_look(abs(centre) / error, freedom, critical)
     return estimate._replace(p=min(p, before.p) if before and before.p is not None else p)
 
 
-def _p_at_look(t: float, pairs: int, at_most: int) -> float:
+def _p_at_look(t: float, freedom: int, critical: float) -> float:
     """The two-sided p of Student's t, times 5 % over that of the look's critical value: where it is below 5 %, the
     interval excludes 1."""
-    freedom = pairs - 2
-    level = student_t_tails(CRITICAL_VALUES[at_most][pairs], freedom)
-    return min(1.0, student_t_tails(t, freedom) * (1 - CONFIDENCE) / level)
+    return min(1.0, student_t_tails(t, freedom) * (1 - CONFIDENCE) / student_t_tails(critical, freedom))
 
 
 def _of_confidence_sequence(pairs: int) -> float:

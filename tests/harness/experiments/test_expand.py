@@ -158,7 +158,7 @@ def test_a_use_cases_own_protocol(tmp_path: Path) -> None:
         for number in (1, 3)
         for quick in (False, True)
     }
-    assert found == {(1, False): (1000, 9.0), (1, True): (1000, 1.0), (3, False): (200, 30.0), (3, True): (200, 1.0)}
+    assert found == {(1, False): (1000, 9.0), (1, True): (1000, 1.0), (3, False): (200, 12.0), (3, True): (200, 1.0)}
     (pair,) = expand(config, Selection(frameworks=("jax",)))
     assert pair.jobs[0].protocol.latency_calls == 1000
 

@@ -76,7 +76,7 @@ def test_values_and_defaults(tmp_path: Path) -> None:
     assert config.cluster.frameworks["jax"].python == "/opt/jax/bin/python"
     assert config.gpus["a100"].gres is None
     assert config.use_cases[1].devices == 1
-    assert config.measurement.replicates == 3
+    assert (config.measurement.replicates, config.measurement.max_time_s) == (12, 12.0)
     # PyYAML alone would read 1e-3 as text.
     assert config.use_cases[1].settings["learning_rate"] == 0.001
     assert config.data_dir == str(REPOSITORY / "data")
@@ -113,7 +113,7 @@ def test_settings_the_more_special_wins(tmp_path: Path) -> None:
 
 def test_quick_replaces_the_protocol(tmp_path: Path) -> None:
     config = config_of(MINIMAL + "measurement: {seed: 4}\nquick: {measurement: {replicates: 1}}\n", tmp_path)
-    assert config.protocol(1, quick=False).replicates == 3
+    assert config.protocol(1, quick=False).replicates == 12
     assert config.protocol(1, quick=True).replicates == 1
     assert config.protocol(1, quick=True).seed == 4
 
@@ -162,8 +162,8 @@ train?
 15:53: benchmarks.mnist.batch_sizes.train.cnn: 4: must be a list, such as [a, b]
 ?     name: train\n ->     name: train\n    measurement: {latency_call: 5}\n
 21:19: use_cases.1.measurement.latency_call: unknown key; valid: replicates, seed, warmup_s, warmup_min_calls,
-block_min_s, min_blocks, max_blocks, target_noise, max_time_s, latency_calls, latency_max_time_s, energy_window_s,
-idle_s, explain, timeout_s; did you mean latency_calls?
+block_min_s, min_blocks, max_blocks, target_noise, min_time_s, max_time_s, latency_calls, latency_max_time_s,
+energy_window_s, idle_s, explain, timeout_s; did you mean latency_calls?
 ? clip_norm: 1.0 -> clip_norm: 1e999
 31:42: use_cases.3.settings.clip_norm: 1e999: too large for a number
 ? project: trial -> project: my trial
@@ -624,8 +624,10 @@ def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
     ("text", "rule"),
     [
         ("data_dir: ~nosuchuser/x\n", "names a user who is not known here, or whose home is not"),
+        ("measurement: {min_time_s: 13}\n", "min_time_s must not be above max_time_s: 13 and 12"),
         ("measurement: {min_blocks: 301}\n", "min_blocks must not be above max_blocks: 301 and 300"),
         ("measurement: {replicates: 1000000}\n", "must be at most 1000"),
+        ("measurement: {replicates: 5}\n", "valid: 4, 6, 8, 12, 20, or 1 to 3 for numbers without a verdict"),
         ("measurement: {seed: 4294967296}\n", "must be at most 4294967295"),
         ("measurement: {warmup_s: 1e9}\n", "must be at most 1000000"),
         ("wandb: {tags: ['']}\n", "must not be empty"),

@@ -156,14 +156,14 @@ def test_cells_that_have_nothing_of_it_are_left_out(config: Config) -> None:
 def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> None:
     text = MINIMAL.replace("  cifar10: {models", "  imagenet100: {models: [vit_b_16]}\n  cifar10: {models")
     config = config_of(text, tmp_path)
-    words = [word for one in ("epochs=7", "replicates=5", "image_size=64") for word in ("--set", one)]
+    words = [word for one in ("epochs=7", "replicates=6", "image_size=64") for word in ("--set", one)]
     selection = Selection(benchmarks=("imagenet100",), use_cases=(1, 3), frameworks=("jax",))
     train, per_sample = expand(config, replace(selection, narrowing=of_words(*words)))
     for (plan,) in (train.jobs, per_sample.jobs):
-        assert (plan.protocol.replicates, plan.sizes["image_size"]) == (5, 64)
+        assert (plan.protocol.replicates, plan.sizes["image_size"]) == (6, 64)
     assert train.jobs[0].settings["epochs"] == 7
     assert "epochs" not in per_sample.jobs[0].settings
-    assert per_sample.jobs[0].flags == ("--set", "replicates=5", "--set", "image_size=64")
+    assert per_sample.jobs[0].flags == ("--set", "replicates=6", "--set", "image_size=64")
 
 
 @pytest.mark.parametrize(
@@ -243,6 +243,11 @@ def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> 
         ),
         (["--set", "epoch=3"], {}, "did you mean epochs?"),
         (["--set", "epochs=0"], {}, "--set epochs=0: must be a whole number of at least 1"),
+        (
+            ["--set", "replicates=7"],
+            {},
+            "--set replicates=7: 7 replicates are no design: a ratio is looked at after 4, ",
+        ),
         (["--set", "learning_rate=1e999"], {}, "--set learning_rate=inf: too large for a number"),
         (["--set", "epochs=2", "--set", "epochs=3"], {}, "--set epochs: given twice"),
         (

@@ -28,7 +28,7 @@ presets:
         batch_sizes: [20]
         execution_modes: [vmap.jit, vmap.eager]
         options: {output: clipped_sum}
-        settings: {replicates: 5, chunk_size: 4}
+        settings: {replicates: 6, chunk_size: 4}
   short: {about: a look, quick: true, data: sample, parts: [{benchmarks: [mnist]}]}
 """
 
@@ -61,7 +61,7 @@ def test_its_parts_and_nothing_else(config: Config) -> None:
     }
     parts = expand_preset(config, "headline", Selection())
     plans = [part.pairs[0].jobs[0] for part in parts]
-    assert [plan.protocol.replicates for plan in plans] == [3, 5]
+    assert [plan.protocol.replicates for plan in plans] == [12, 6]
     assert plans[1].settings["chunk_size"] == 4
 
 
@@ -195,7 +195,7 @@ def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> 
         assert [job.framework for job in pair.jobs] == list(FRAMEWORKS), pair.cell.name
         jax, torch = (Counter(variant.comparison_key for variant in job.variants) for job in pair.jobs)
         assert jax == torch and set(jax.values()) == {1}, pair.cell.name
-        assert pair.jobs[0].protocol.replicates >= 3
+        assert pair.jobs[0].protocol.replicates == 12
 
 
 def test_what_several_gpus_are_compared_with_is_in_the_headline_itself(own: Config) -> None:

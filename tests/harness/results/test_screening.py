@@ -154,8 +154,8 @@ def test_contests_of_other_work_are_apart_and_need_a_choice() -> None:
         "cnn-b256-fp32: 1 of 2 modes go on: step.jit",
     ]
     everything = list(plan.measurements())
-    assert [one.stage for one in everything] == ["screening"] * 4 + ["replicate"] * 15
-    assert len({one.id for one in everything}) == 19
+    assert [one.stage for one in everything] == ["screening"] * 4 + ["replicate"] * 60
+    assert len({one.id for one in everything}) == 64
 
 
 def test_of_one_program_under_several_names_the_headline_or_the_first_goes_on() -> None:

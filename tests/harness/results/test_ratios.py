@@ -1,0 +1,323 @@
+"""From records to log ratios, flags and an estimate: worked out by hand, and against a machine that drifts."""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from harness.plan import MeasurementSettings, Registration
+from harness.results.ratios import (
+    NOT_FAIR,
+    RecordPair,
+    Replicate,
+    chi_square_quantile,
+    estimate_of,
+    flags_of,
+    log_ratios_of_quads,
+    replicate_of,
+    took_turns,
+)
+from harness.results.record import Blocks, InTurns, Record
+from harness.results.sequential import LogRatio
+from harness.results.statistics import median, throughput_samples_per_s
+from tests.made.report_records import CPU, record
+
+TORCH_STARTS = "2026-11-21T10:00:30+00:00"
+
+
+def blocks_of(times_s: Sequence[float], samples: int = 1) -> Blocks:
+    return Blocks(
+        calls_per_block=samples, steps_per_call=1, samples_per_step=1, block_times_s=list(times_s), warmup_times_s=[]
+    )
+
+
+def pair_of(
+    number: int,
+    jax: Sequence[float],
+    torch: Sequence[float],
+    *,
+    jax_first: bool = True,
+    turns: str | tuple[str, str] | None = None,
+    most: int = 12,
+    rules: int | None = None,
+    **changes: Any,
+) -> RecordPair:
+    """By logarithms of samples per second, a block each. `turns`: the name of both, or of each; `rules`: the version
+    that it was registered under."""
+    names = (turns, turns) if turns is None or isinstance(turns, str) else turns
+    made: list[Record] = []
+    for framework, rates, name, is_first in (
+        ("jax", jax, names[0], jax_first),
+        ("torch", torch, names[1], not jax_first),
+    ):
+        pairing = {"kind": "interleaved", "turns": name} if name else {"kind": "together"}
+        one = record(
+            framework,
+            "step",
+            replicate=number,
+            environment=CPU | {"pairing": pairing},
+            started_at="2026-11-21T10:00:00+00:00" if is_first else TORCH_STARTS,
+            registration=Registration(checksum="0" * 16, exclusions="0" * 16, rules_version=rules) if rules else None,
+            **changes,
+        )
+        in_turns = InTurns(is_first=is_first, waited_s=1.0, busy_s=0.0) if name else None
+        result = one.result.model_copy(
+            update={"blocks": blocks_of([math.exp(-rate) for rate in rates]), "in_turns": in_turns}
+        )
+        measurement = one.measurement.model_copy(update={"protocol": MeasurementSettings(replicates=most)})
+        made.append(one.model_copy(update={"result": result, "measurement": measurement}))
+    return made[0], made[1]
+
+
+def pairs_of(*values: float, **changes: Any) -> list[RecordPair]:
+    """One block a side; who starts alternates. Block times differ from replicate to replicate."""
+    return [pair_of(n, [value + n / 1e4], [n / 1e4], jax_first=n % 2 == 0, **changes) for n, value in enumerate(values)]
+
+
+# One replicate.
+
+
+def test_ratio_of_neighbouring_blocks_by_hand() -> None:
+    """Two quads: log 2 and half of log 40. Blocks of A have 3 samples, those of B 6; the fifth of A is alone."""
+    a = blocks_of([0.3, 0.3, 0.6, 0.3, 9.0], samples=3)  # 10, 10, 5 and 10 samples/s
+    b = blocks_of([1.2, 1.2, 6.0, 4.8], samples=6)  # 5, 5, 1 and 1.25: the quads are 10 * 10 / (5 * 5), 50 / 1.25
+    assert log_ratios_of_quads(a, b) == pytest.approx([math.log(4) / 2, math.log(40) / 2])
+    assert log_ratios_of_quads(b, a) == pytest.approx([-math.log(4) / 2, -math.log(40) / 2])
+    assert log_ratios_of_quads(blocks_of([1.0]), b) == []
+
+
+def test_replicate_in_turns_by_hand() -> None:
+    """Quads of 0.00, 0.02 and 0.06: quartiles 0.01 and 0.04, so an error of 1.2533 * 0.03 / 1.349 / sqrt(3)."""
+    found = replicate_of(*pair_of(7, [0.0, 0.0, 0.04, 0.0, 0.06, 0.06], [0.0] * 6, turns="t"))
+    assert found.log_ratio == (7, pytest.approx(0.02), True)
+    assert (found.in_turns, found.drift) == (True, None)
+    assert found.error == pytest.approx(0.0160917, rel=1e-4)
+    drifting = [*[0.0] * 8, *[0.05] * 2, *[0.03] * 2]  # six quads: the first two 0, the last two 0.05 and 0.03
+    assert replicate_of(*pair_of(0, drifting, [0.0] * 12, turns="t")).drift == pytest.approx(0.04)
+    assert replicate_of(*pair_of(0, [0.0] * 4, [0.0] * 4, turns="t")).error is None  # two quads
+
+
+def test_replicate_of_processes_after_each_other_by_hand() -> None:
+    """Tenths of two blocks: of JAX +-0.01, an error of sqrt(10 * 0.01**2 / 9 / 10) = 0.0033333; of PyTorch +-0.02."""
+    ours, theirs = ([sign * size for sign in (1, 1, -1, -1)] * 5 for size in (0.01, 0.02))
+    found = replicate_of(*pair_of(0, ours, [0.0] * 20))
+    assert (found.in_turns, found.error) == (False, pytest.approx(0.0033333, rel=1e-4))
+    assert replicate_of(*pair_of(0, ours, theirs)).error == pytest.approx(math.hypot(1, 2) / 300)
+    assert replicate_of(*pair_of(0, ours, theirs[:9])).error is None  # no tenths of nine
+    rising = [0.0] * 7 + [0.03] * 7 + [0.05] * 6
+    assert replicate_of(*pair_of(0, rising, rising[::-1])).drift == pytest.approx(0.1)
+    assert replicate_of(*pair_of(0, rising, [0.0] * 5)).drift is None
+    # Medians of the rates: 3 over 2.
+    found = replicate_of(*pair_of(0, [math.log(3)] * 2, [math.log(2)], jax_first=False))
+    assert found.log_ratio == (0, pytest.approx(math.log(1.5)), False)
+
+
+def test_in_turns_with_one_block_the_ratio_is_that_of_throughputs() -> None:
+    jax, torch = pair_of(0, [0.5], [0.2], jax_first=False, turns="t")
+    assert took_turns(jax, torch)
+    assert replicate_of(jax, torch) == Replicate(LogRatio(0, pytest.approx(0.3), False), False, None, None)
+    with pytest.raises(ValueError, match="blocks on both sides"):
+        replicate_of(jax, torch.model_copy(update={"result": None}))
+
+
+def test_who_is_first_is_what_the_turns_say() -> None:
+    """Both are started at once, and the time of the record is that of the start of what came before."""
+    jax, torch = pair_of(0, [0.0] * 2, [0.0] * 2, jax_first=True, turns="t")
+    late = jax.model_copy(update={"started_at": "2026-11-21T10:00:59+00:00"})
+    assert replicate_of(late, torch).log_ratio.jax_first
+    alone = [one.model_copy(update={"environment": {}}) for one in (late, torch)]
+    assert not replicate_of(*alone).log_ratio.jax_first
+
+
+# A machine that drifts.
+
+DRIFT = 0.002
+"""By so much the machine gets slower with each block, on the logarithm."""
+TRUE_RATIO = 1.02
+
+
+def drifting(positions: Iterable[int], work_s: float) -> Blocks:
+    """Blocks at these places in time."""
+    return blocks_of([work_s * math.exp(DRIFT * position) for position in positions])
+
+
+@pytest.mark.parametrize("quads", [10, 25])
+def test_neighbouring_blocks_remove_a_drift(quads: int) -> None:
+    """A is 2 % faster. One after the other, B's blocks come 2 q later each, and the drift of 4 % (10 quads) or 10 %
+    (25) is taken for a difference of the two. In turns it leaves nothing."""
+    count = 2 * quads
+    one_by_one = drifting(range(count), 1.0), drifting(range(count, 2 * count), TRUE_RATIO)
+    apart = [throughput_samples_per_s(blocks) for blocks in one_by_one]
+    assert math.log(apart[0] / apart[1]) == pytest.approx(math.log(TRUE_RATIO) + DRIFT * count, abs=1e-4)
+
+    of_a = [4 * k + place for k in range(quads) for place in (0, 3)]
+    of_b = [4 * k + place for k in range(quads) for place in (1, 2)]
+    found = log_ratios_of_quads(drifting(of_a, 1.0), drifting(of_b, TRUE_RATIO))
+    assert found == pytest.approx([math.log(TRUE_RATIO)] * quads, abs=1e-12)
+
+
+def test_neighbouring_blocks_are_less_noisy_than_medians_where_the_machine_changes() -> None:
+    """A simulated machine whose speed walks at random, as a busy one's does: steps of 2 % from block to block, and
+    blocks that each have 1 % of their own. The true ratio is 1.02; 200 pairs of processes with 20 blocks each."""
+    draw = random.Random(1)
+    errors: dict[str, list[float]] = {"in turns": [], "one by one": []}
+
+    def walk(places: int) -> list[float]:
+        speed, found = 0.0, []
+        for _ in range(places):
+            speed += draw.gauss(0, 0.02)
+            found.append(speed + draw.gauss(0, 0.01))
+        return found
+
+    def blocks(machine: list[float], places: Iterable[int], work_s: float) -> Blocks:
+        return blocks_of([work_s * math.exp(machine[place]) for place in places])
+
+    true = math.log(TRUE_RATIO)
+    for _ in range(200):
+        machine = walk(40)
+        a, b = blocks(machine, range(20), 1.0), blocks(machine, range(20, 40), TRUE_RATIO)
+        errors["one by one"].append(math.log(throughput_samples_per_s(a) / throughput_samples_per_s(b)) - true)
+        a = blocks(machine, [place for place in range(40) if place % 4 in (0, 3)], 1.0)
+        b = blocks(machine, [place for place in range(40) if place % 4 in (1, 2)], TRUE_RATIO)
+        errors["in turns"].append(median(log_ratios_of_quads(a, b)) - true)
+    spread = {name: math.sqrt(sum(error**2 for error in found) / 200) for name, found in errors.items()}
+    # Of a quad, with steps e of the walk, (e1 - e3) / 2, and four blocks' own noise: sqrt(0.02**2 / 2 + 0.01**2)
+    # = 0.0173. Of the median of ten, pi / 2 times the variance over 10: 0.0069. Medians of each side are
+    # 20 steps apart.
+    assert spread["in turns"] == pytest.approx(0.0069, rel=0.25)
+    assert spread["one by one"] > 5 * spread["in turns"]
+
+
+# Flags of a ratio.
+
+FOUR = (0.08, 0.04, 0.12, 0.06)
+"""Squares of 0.001 within the two orders: a spread of sqrt(0.001 / 2) = 2.2 %."""
+
+
+def replicates(
+    *values: float, error: float | None = 0.03, drift: float | None = None, in_turns: bool = False, orders: int = 2
+) -> list[Replicate]:
+    return [Replicate(LogRatio(n, value, n % orders == 0), in_turns, error, drift) for n, value in enumerate(values)]
+
+
+def test_a_pair_that_knows_little_is_imprecise() -> None:
+    assert flags_of(replicates(0.1, 0.1, error=0.02)) == {}
+    assert flags_of(replicates(0.1, 0.1, error=None)) == {}
+    for in_turns, help_ in ((True, "longer windows (max_time_s)"), (False, "turns (pairing: interleaved)")):
+        assert flags_of(replicates(0.1, 0.1, error=0.025, in_turns=in_turns)) == {
+            "imprecise": f"a pair knows its ratio to 2.5%; {help_} would help"
+        }
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "orders", "differ"),
+    [
+        # The 0.99 quantile of chi square with 2 degrees is 9.2103: 0.001 is above 9.2103 * error**2 up to 0.010420.
+        (FOUR, 0.0103, 2, True),
+        (FOUR, 0.0105, 2, False),
+        # One order, 3 degrees: squares of 0.0035 about the mean 0.075, 11.345 * error**2 up to 0.017564.
+        (FOUR, 0.0174, 1, True),
+        (FOUR, 0.0177, 1, False),
+        (FOUR[:3], 0.001, 2, False),  # before the first look
+        (FOUR, None, 2, False),
+    ],
+)
+def test_replicates_that_differ_by_more_than_what_is_inside_them(
+    values: tuple[float, ...], error: float | None, orders: int, differ: bool
+) -> None:
+    found = flags_of(replicates(*values, error=error, orders=orders))
+    assert list(found) == ["processes_differ"] * differ
+    if differ and orders == 2:
+        assert found["processes_differ"] == (
+            "replicates differ by 2.2%, and each knows its ratio to 1.0%; "
+            "more replicates would help, longer ones would not"
+        )
+
+
+@pytest.mark.parametrize(
+    ("drift", "error", "flagged"),
+    [
+        (0.021, 0.001, True),
+        (-0.019, 0.001, False),
+        # 3 * sqrt(6) * 0.003 = 0.02205
+        (-0.0222, 0.003, True),
+        (0.0219, 0.003, False),
+        (0.5, None, False),
+    ],
+)
+def test_a_ratio_that_changes_while_it_is_measured(drift: float, error: float | None, flagged: bool) -> None:
+    assert list(flags_of(replicates(0.1, error=error, drift=drift))) == ["drift"] * flagged
+
+
+def test_a_drift_names_the_worst_replicate() -> None:
+    found = [
+        one._replace(drift=drift) for one, drift in zip(replicates(0, 0, 0, error=0.0), (0.03, -0.1, 0), strict=True)
+    ]
+    assert flags_of(found)["drift"] == (
+        "in 2 of 3 replicates the ratio changed while it was measured, by -9.5% in r1: it depends on when"
+    )
+
+
+@pytest.mark.parametrize("freedom", [*range(2, 31), 100])
+def test_quantile_of_chi_square(freedom: int) -> None:
+    for share in (0.95, 0.99):
+        assert chi_square_quantile(share, freedom) == pytest.approx(stats.chi2.ppf(share, freedom), rel=0.01)
+
+
+# The estimate of a pair of modes.
+
+
+def test_estimate_of_four_pairs_by_hand() -> None:
+    """As in test_sequential.py: 0.075 with an error of 0.01118034, and 7.649 of these."""
+    found = estimate_of(pairs_of(*FOUR))
+    assert (found.rules_version, found.newest, found.left_out, found.flags) == (3, None, None, {})
+    assert found.registered.interval.high == pytest.approx(math.exp(0.075 + 7.649 * 0.01118034))
+    assert (found.registered.verdict, found.registered.at_most) == ("undecided", 12)
+    assert [one.log_ratio.jax_first for one in found.replicates] == [True, False, True, False]
+
+
+def test_replicates_that_lost_their_turns_are_left_out() -> None:
+    """0.3 as throughputs say; the four in turns are those above, each of one quad."""
+    four = [pair_of(n, [v, v], [n / 1e4] * 2, jax_first=n % 2 == 0, turns=f"t{n}") for n, v in enumerate(FOUR)]
+    found = estimate_of([*four, pair_of(4, [0.3] * 2, [0.0] * 2)])
+    assert found.left_out == "1 of 5 replicates, which lost their turns"
+    assert (len(found.replicates), found.registered.replicates, found.flags) == (4, 4, {})
+    assert estimate_of([pair_of(4, [0.3] * 2, [0.0] * 2)]).left_out is None
+
+
+def test_modes_that_took_turns_with_others_are_not_paired() -> None:
+    for n, turns in enumerate([("t1", "t2"), ("t1", None)]):
+        found = estimate_of([pair_of(n, [0.3] * 2, [0.0] * 2, turns=turns)])
+        assert found.flags == {"not_paired": "its two modes took turns with other modes, and not with each other"}
+
+
+def test_records_of_older_rules_keep_them_and_have_the_newest_beside() -> None:
+    """Student's t of the four, by hand: mean 0.075, squares 0.0035, an error of sqrt(0.0035 / 3 / 4) = 0.0170783, and
+    t[3] = 3.182 of these: above 1."""
+    found = estimate_of(pairs_of(*FOUR, rules=2))
+    reach = 3.182 * 0.0170783
+    assert found.registered.interval == pytest.approx((math.exp(0.075 - reach), math.exp(0.075 + reach)), rel=1e-6)
+    assert (found.rules_version, found.registered.verdict, found.newest.verdict) == (2, "JAX faster", "undecided")
+    assert found.newest == estimate_of(pairs_of(*FOUR)).registered
+    mixed = [*pairs_of(*FOUR, rules=2)[:2], *pairs_of(*FOUR, rules=3)[2:]]
+    assert (estimate_of(mixed).rules_version, estimate_of(mixed).newest) == (3, None)
+
+
+def test_more_replicates_asked_for_after_a_look_have_a_confidence_sequence() -> None:
+    four, twelve = pairs_of(*FOUR, most=4), pairs_of(*FOUR, 0.07, 0.05, most=12)
+    found = estimate_of([*four, *twelve[4:]]).registered
+    assert (found.is_extended, found.at_most, found.replicates) == (True, 12, 6)
+    few = pairs_of(*FOUR[:2], most=2)  # there was no look
+    assert not estimate_of([*few, *twelve[2:]]).registered.is_extended
+
+
+@pytest.mark.parametrize("rules", [2, 3])
+def test_a_number_that_means_nothing_has_a_doubt(rules: int) -> None:
+    found = estimate_of(pairs_of(*FOUR, rules=rules, precision="default"))
+    assert found.registered.doubt == (found.newest or found.registered).doubt == NOT_FAIR
+    copied = pairs_of(*FOUR, rules=rules)
+    copied[3] = copied[3][0], copied[2][1]
+    assert estimate_of(copied).registered.doubt == "identical replicates of PyTorch: copied records?"

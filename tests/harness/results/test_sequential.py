@@ -1,0 +1,288 @@
+"""The sequential design: estimates worked out by hand, and critical values against a simulation of its own."""
+
+import math
+import random
+from collections.abc import Callable
+from itertools import cycle
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from harness.results.sequential import (
+    CRITICAL_VALUES,
+    LogRatio,
+    RatioEstimate,
+    doubted,
+    estimate_sequentially,
+    geometric_mean_of_ratios,
+    looks_of,
+    verdict_of,
+    why_no_design,
+)
+from harness.results.statistics import Interval
+
+FOUR = (0.08, 0.04, 0.12, 0.06)
+"""JAX first: 0.08 and 0.12, of mean 0.10 and squares 2 * 0.02**2; else 0.04 and 0.06, of mean 0.05 and squares
+2 * 0.01**2. So the estimate is 0.075, s**2 = 0.001 / 2 = 0.0005, and its error sqrt(0.0005 / 4) = 0.01118034."""
+ERROR = 0.01118034
+
+
+def pairs(*values: float, orders: str = "+-") -> list[LogRatio]:
+    """`+`: JAX first; the orders are repeated."""
+    return [LogRatio(n, value, order == "+") for n, (value, order) in enumerate(zip(values, cycle(orders)))]  # noqa: B905
+
+
+@pytest.mark.parametrize(
+    ("at_most", "reach", "verdict"),
+    [
+        (12, 7.649 * ERROR, "undecided"),  # 0.0855
+        (8, 6.205 * ERROR, "JAX faster"),  # 0.0694
+        (4, 4.303 * ERROR, "JAX faster"),  # 0.0481
+        (5, 4.303 * ERROR, "JAX faster"),  # the largest design within
+        (100, 9.925 * ERROR, "undecided"),
+    ],
+)
+def test_estimate_at_four_pairs_by_hand(at_most: int, reach: float, verdict: str) -> None:
+    found = estimate_sequentially(pairs(*FOUR), at_most)
+    assert found.value == pytest.approx(math.exp(0.075))
+    assert found.interval == pytest.approx((math.exp(0.075 - reach), math.exp(0.075 + reach)), rel=1e-7)
+    assert (found.error, found.freedom, found.replicates) == (pytest.approx(ERROR, rel=1e-6), 2, 4)
+    assert (found.verdict, found.at_most, found.doubt) == (
+        verdict,
+        max(m for m in CRITICAL_VALUES if m <= at_most),
+        None,
+    )
+    assert found.excludes_1 == found.names_a_side == (verdict != "undecided") and found.is_judged
+
+
+def test_what_the_first_process_loses_is_in_no_estimate_and_in_no_error() -> None:
+    shifted = [one._replace(value=one.value + (0.3 if one.jax_first else -0.3)) for one in pairs(*FOUR)]
+    one, other = estimate_sequentially(pairs(*FOUR), 12), estimate_sequentially(shifted, 12)
+    assert (one.value, one.error) == (pytest.approx(other.value), pytest.approx(other.error))
+
+
+def test_swapped_sides_are_the_inverse() -> None:
+    back = estimate_sequentially([LogRatio(n, -value, not first) for n, value, first in pairs(*FOUR)], 4)
+    assert (back.value, back.verdict) == (pytest.approx(math.exp(-0.075)), "PyTorch faster")
+
+
+def test_where_one_order_has_more_pairs_they_wait() -> None:
+    """Three of four have JAX first: no look. With a second one of the other order it is that of FOUR."""
+    found = estimate_sequentially(pairs(0.08, 0.04, 0.12, 0.50, orders="+-++"), 12)
+    assert (found.verdict, found.p, found.error, found.replicates) == ("undecided", None, None, 4)
+    assert not found.is_judged
+    later = estimate_sequentially(pairs(0.08, 0.04, 0.12, 0.50, 0.06, orders="+-++-"), 12)
+    assert (later.value, later.replicates) == (pytest.approx(math.exp(0.075)), 4)
+
+
+@pytest.mark.parametrize(("count", "at_most"), [(1, 12), (2, 12), (3, 3), (3, 12)])
+def test_before_the_first_look_there_is_a_number_and_no_verdict(count: int, at_most: int) -> None:
+    """d = 0.1 and 0.3: mean 0.2, error 0.1, t[1] = 12.706; a third of 0.2 leaves s = 0.1, t[2] = 4.303."""
+    found = estimate_sequentially(pairs(*(0.1, 0.3, 0.2)[:count]), at_most)
+    reach = {1: None, 2: 12.706 * 0.1, 3: 4.303 * 0.1 / math.sqrt(3)}[count]
+    assert found.value == pytest.approx(math.exp(0.1 if count == 1 else 0.2))
+    assert found.interval == (None if reach is None else pytest.approx((math.exp(0.2 - reach), math.exp(0.2 + reach))))
+    assert (found.verdict, found.p, found.replicates) == ("undecided", None, count)
+    assert found.at_most == (12 if at_most == 12 else 0)
+
+
+def test_no_pairs_are_refused() -> None:
+    with pytest.raises(ValueError, match="one pair"):
+        estimate_sequentially([], 12)
+
+
+def test_a_row_decided_at_four_stays_decided_whatever_comes_later() -> None:
+    """As FOUR, and 0.5 more: 0.575 is over 7.649 * 0.01118."""
+    four = [value + 0.5 for value in FOUR]
+    decided = estimate_sequentially(pairs(*four), 12)
+    assert decided.verdict == "JAX faster"
+    assert estimate_sequentially(pairs(*four, *[-9.0, -8.0] * 4), 12) == decided
+
+
+@pytest.mark.parametrize(
+    ("count", "looked_at", "centre", "reach"),
+    [
+        (4, 4, 0.035, 7.649 * ERROR),
+        (5, 4, 0.035, 7.649 * ERROR),
+        # Squares 0.0032 / 3 and 0.0008 / 3, over 4 and 6: the error is 0.00745356.
+        (7, 6, 0.03, 4.5 * 0.00745356),
+        # Squares 0.0016 and 0.0004, over 6 and 8: the error is 0.00645497.
+        (8, 8, 0.035, 3.52 * 0.00645497),
+        (12, 8, 0.035, 3.52 * 0.00645497),
+    ],
+)
+def test_looks_go_on_until_one_decides(count: int, looked_at: int, centre: float, reach: float) -> None:
+    """JAX first: 0.04, 0.08, ...; else 0.00, 0.02, ..."""
+    found = estimate_sequentially(pairs(*[0.04, 0.0, 0.08, 0.02] * 3)[:count], 12)
+    assert (found.replicates, found.value) == (looked_at, pytest.approx(math.exp(centre)))
+    assert found.interval == pytest.approx((math.exp(centre - reach), math.exp(centre + reach)), rel=1e-6)
+    assert found.verdict == ("undecided" if looked_at < 8 else "JAX faster")
+
+
+def test_identical_pairs_are_doubted() -> None:
+    found = estimate_sequentially(pairs(*[0.2] * 4), 12)
+    assert (found.verdict, found.doubt, found.p) == ("undecided", "identical pairs: copied records?", None)
+    assert not found.is_judged
+
+
+def with_t(t: float) -> list[LogRatio]:
+    """Four pairs, so many errors from 1: of FOUR's deviations."""
+    return pairs(*(t * ERROR + step for step in (-0.02, -0.01, 0.02, 0.01)))
+
+
+@pytest.mark.parametrize("at_most", CRITICAL_VALUES)
+def test_p_is_5_percent_at_the_critical_value_and_goes_as_students(at_most: int) -> None:
+    critical = CRITICAL_VALUES[at_most][4]
+    for t in (critical, critical * 1.5, critical / 2):
+        expected = 0.05 * stats.t.sf(t, 2) / stats.t.sf(critical, 2)
+        assert estimate_sequentially(with_t(t), at_most).p == pytest.approx(expected, rel=1e-5)
+    for shift, excludes in ((-1e-4, False), (1e-4, True)):
+        found = estimate_sequentially(with_t(critical + shift), at_most)
+        assert (found.p < 0.05) == found.excludes_1 == excludes
+    assert estimate_sequentially(with_t(0.0), at_most).p == 1
+
+
+def test_p_is_the_least_of_all_looks() -> None:
+    at_4 = estimate_sequentially(with_t(7.0), 12)
+    at_6 = estimate_sequentially([*with_t(7.0), LogRatio(4, 0.4, True), LogRatio(5, -0.4, False)], 12)
+    assert (at_6.replicates, at_6.p) == (6, at_4.p)
+
+
+@pytest.mark.parametrize(
+    ("count", "reach"),
+    [
+        # A = 41, K = (41 / 0.0025)**(1 / 3) = 25.4067: sqrt(2 * 24.4067 / (1 - 25.4067 / 41)).
+        (4, 11.3290),
+        # A = 61, K = (61 / 0.0025)**(1 / 5) = 7.54185: sqrt(4 * 6.54185 / (1 - 7.54185 / 61)).
+        (6, 5.46434),
+    ],
+)
+def test_a_design_that_was_raised_has_a_confidence_sequence(count: int, reach: float) -> None:
+    found = estimate_sequentially(pairs(*FOUR, 0.08, 0.05)[:count], 12, is_extended=True)
+    assert found.is_extended and found.replicates == count and found.error is not None
+    assert math.log(found.interval.high / found.value) == pytest.approx(reach * found.error, rel=1e-5)
+    for t, excludes in ((reach * 0.999, False), (reach * 1.001, True)):  # its p knows of it
+        at_4 = estimate_sequentially(with_t(t), 12, is_extended=True)
+        assert count == 6 or (at_4.p < 0.05) == at_4.excludes_1 == excludes
+
+
+# How often two that are alike are told apart.
+
+SEQUENCES = 20_000
+
+
+def t_at_looks(at_most: int, order_effect: float = 0.0) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
+    """Drawn log ratios with a noise of 1, in the order + - - + ..., and the absolute t after each look."""
+    first = np.arange(at_most) % 4 % 3 == 0
+    drawn = np.random.default_rng(1).standard_normal((SEQUENCES, at_most))
+    drawn += np.where(first, order_effect, -order_effect)
+    found = {}
+    for count in (look for look in (4, 6, 8, 12, 16, 20) if look <= at_most):
+        of_first, of_other = (drawn[:, np.flatnonzero(first == one)[: count // 2]] for one in (True, False))
+        variance = (of_first.var(1, ddof=1) + of_other.var(1, ddof=1)) / 2
+        found[count] = np.abs(of_first.mean(1) + of_other.mean(1)) / 2 / np.sqrt(variance / count)
+    return drawn, found
+
+
+@pytest.mark.parametrize(("at_most", "order_effect"), [*((most, 0.0) for most in CRITICAL_VALUES), (12, 2.0)])
+def test_two_that_are_alike_are_told_apart_in_5_percent(at_most: int, order_effect: float) -> None:
+    """Four binomial standard errors are 0.006. The order's effect is twice the noise: with noise of 1 %, 2 %."""
+    drawn, t = t_at_looks(at_most, order_effect)
+    assert tuple(t) == looks_of(at_most)
+    shares = np.array([t[count] > critical for count, critical in CRITICAL_VALUES[at_most].items()])
+    assert shares.any(0).mean() == pytest.approx(0.05, abs=0.006)
+    for count, so_far in zip(t, np.logical_or.accumulate(shares).mean(1), strict=True):  # spent evenly over the pairs
+        assert so_far == pytest.approx(0.05 * count / at_most, abs=0.006)
+    for row, is_named in list(zip(drawn, shares.any(0), strict=True))[:200]:  # the code is what was simulated
+        assert estimate_sequentially(pairs(*row, orders="+--+"), at_most).names_a_side == is_named
+
+
+def test_a_design_that_was_raised_tells_them_apart_in_5_percent_at_the_most() -> None:
+    """By the drawn t of all looks, and what the code takes for a reach there."""
+    drawn, t = t_at_looks(20)
+    found = [estimate_sequentially(pairs(*row, orders="+--+"), 20, is_extended=True) for row in drawn[:500]]
+    reaches = []
+    for count in t:
+        one = estimate_sequentially(pairs(*drawn[0][:count], orders="+--+"), 20, is_extended=True)
+        assert one.replicates == count
+        reaches.append(math.log(one.interval.high / one.value) / one.error)
+    by_hand = np.array([t[count] > reach for count, reach in zip(t, reaches, strict=True)]).any(0)
+    assert list(by_hand[:500]) == [one.names_a_side for one in found]
+    assert by_hand.mean() < 0.05
+
+
+# Verdicts and designs.
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        (None, "undecided"),
+        ((1.001, 1.0099), "same"),  # excludes 1, and is none to choose a framework by
+        ((1 / 1.0099, 0.999), "same"),
+        ((1.001, 1.0101), "JAX faster"),
+        ((1 / 1.0101, 0.999), "PyTorch faster"),
+        ((0.98, 1.001), "undecided"),
+    ],
+)
+def test_verdict_of_an_interval(interval: tuple[float, float] | None, verdict: str) -> None:
+    assert verdict_of(interval and Interval(*interval)) == verdict
+
+
+def test_a_doubt_takes_the_verdict_away() -> None:
+    found = doubted(estimate_sequentially(pairs(*FOUR), 4), "a reason")
+    assert (found.verdict, found.doubt, found.is_judged, found.value) == (
+        *("undecided", "a reason", False),
+        pytest.approx(math.exp(0.075)),
+    )
+
+
+def test_what_is_no_design_is_named_with_what_is_valid() -> None:
+    assert [count for count in range(1, 40) if why_no_design(count) is None] == [1, 2, 3, 4, 6, 8, 12, 20]
+    assert why_no_design(5) == (
+        "5 replicates are no design: a ratio is looked at after 4, 6, 8, 12, 16 and 20 pairs; "
+        "valid: 4, 6, 8, 12, 20, or 1 to 3 for numbers without a verdict"
+    )
+    assert [looks_of(count) for count in (3, 5, 12, 100)] == [(), (4,), (4, 6, 8, 12), (4, 6, 8, 12, 16, 20)]
+
+
+# The mean of ratios.
+
+
+def estimate(value: float, error: float | None, freedom: int = 2, p: float | None = 0.5) -> RatioEstimate:
+    return RatioEstimate(value, None, 4, "undecided", p=p, error=error, freedom=freedom)
+
+
+def test_geometric_mean_of_ratios_by_hand() -> None:
+    """Errors of 0.05 and 0.05: sqrt(0.005) / 2 = 0.0353553 for their mean, (0.005)**2 / (2 * 0.0025**2 / 2) = 4 degrees
+    of freedom, t[4] = 2.776: a reach of 0.0981464."""
+    value, interval = geometric_mean_of_ratios([estimate(8.0, 0.05), estimate(0.5, 0.05)])
+    assert value == pytest.approx(2)
+    assert interval == pytest.approx((2 * math.exp(-0.0981464), 2 * math.exp(0.0981464)), rel=1e-6)
+    assert geometric_mean_of_ratios([estimate(1.5, 0.1)])[1].high == pytest.approx(1.5 * math.exp(0.4303))
+
+
+@pytest.mark.parametrize(
+    "without", [estimate(0.5, 0.05, p=None), estimate(0.5, None), doubted(estimate(0.5, 0.1), "!")]
+)
+def test_geometric_mean_with_one_that_had_no_look_has_no_interval(without: RatioEstimate) -> None:
+    assert geometric_mean_of_ratios([estimate(8.0, 0.05), without]) == (pytest.approx(2), None)
+    with pytest.raises(ValueError, match="at least one"):
+        geometric_mean_of_ratios([])
+
+
+def test_geometric_mean_covers_the_true_mean_as_often_as_it_claims() -> None:
+    """Three variants of very different spread, one look at four pairs of each: the worst case of Welch and
+    Satterthwaite."""
+    draw: Callable[[float, float], float] = random.Random(5).gauss
+    runs, hits = 4000, 0
+    for _ in range(runs):
+        found = [
+            estimate_sequentially(pairs(*(draw(centre, spread) for _ in range(4))), 4)
+            for centre, spread in ((0.3, 0.01), (-0.1, 0.02), (0.1, 0.05))
+        ]
+        _, interval = geometric_mean_of_ratios(found)
+        hits += interval.low <= math.exp(0.1) <= interval.high
+    assert 0.95 - 0.014 <= hits / runs <= 0.98  # rounding the degrees of freedom down only widens it
