@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.plan import FRAMEWORKS, Cell, Framework
-from harness.results.quantities import absences, number
+from harness.results.quantities import BY_NAME, absences, number
 from harness.results.record import Record
 from harness.results.rules import NEWEST, RULES
 from harness.results.sequential import FIRST_LOOK, RatioEstimate
-from harness.results.statistics import SAME_WITHIN, Interval, PairedRatio
+from harness.results.statistics import SAME_WITHIN, Interval, PairedRatio, holm
+from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Tally
 from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
 
@@ -138,6 +139,24 @@ def pays_after(row: Row) -> str:
         f"{NAMES[fast.framework]}'s lead has paid for its compilation, {number(more_s)} s longer, "
         f"after {samples:,.0f} samples ({number(samples / fast.throughput_samples_per_s)} s)"
     )
+
+
+def quantity_lines(rows: Iterable[Row], metric: Metric) -> list[list[str]]:
+    """Of each ratio that is no throughput: variant, quantity, both medians, ratio, the side that takes less, and how
+    many replicates. A side is named where its p is below 5 % after Holm's correction over those of the row."""
+    lines = []
+    for row in rows:
+        if row.comparison is None or row.ratio is None:
+            continue
+        found = row.comparison.of_quantities
+        named = holm([(name, ratio.p) for name, ratio in found.items() if ratio.p is not None])
+        for name, ratio in found.items():
+            quantity = BY_NAME[name]
+            sides = [quantity.text(mode.numbers[name], metric) for mode in (row.comparison.jax, row.comparison.torch)]
+            less = ("PyTorch" if ratio.value > 1 else "JAX") if name in named else ""
+            text = f"{times(ratio.value)}{bracket(ratio.interval)}"
+            lines.append([row.label, quantity.title(metric), *sides, text, less, str(ratio.replicates)])
+    return lines
 
 
 NOT_BOTH = "not compared: one of its modes is missing"

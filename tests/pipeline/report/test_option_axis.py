@@ -342,7 +342,8 @@ def test_the_page_has_both_tables() -> None:
     html = page_html([section_of(found)], {}, found, (), Path("results"))
     assert "From which number of models on each execution mode wins" in html
     assert (
-        '<th scope="row" class="torch">PyTorch batched.eager</th><td>from 8</td><td class="n">4.00 [4.00, 4.00] at 64</td>' in html
+        '<th scope="row" class="torch">PyTorch batched.eager</th><td>from 8</td><td class="n">4.00 [4.00, 4.00] at 64</td>'
+        in html
     )
     assert '<td class="differs">64</td>' in html
     # Of the whole step the median latency, 50 ms.
