@@ -338,6 +338,8 @@ class JobPlan(Frozen):
     registration: Registration | None = None
     """None in plans that were made before there was any."""
     launch: Launch = Launch()
+    price_per_hour: float | None = None
+    """Of all its GPUs together; None where none is given. In no measurement's id."""
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
@@ -365,16 +367,10 @@ class JobPlan(Frozen):
         return [tuple(variants) for variants in found.values()]
 
     def screened_variants(self) -> list[Variant]:
-        """Where there is a choice, all modes."""
-        if self.screening is None:
-            return []
-        always = self.screening.always
-        return [
-            variant
-            for variants in self.contests()
-            if len(variants) > 1 and any(one.execution_mode not in always for one in variants)
-            for variant in variants
-        ]
+        """Where there is a choice, all modes: also those that have replicates whatever it says, as it says which of
+        them is in the ratio, and takes turns with the other framework's."""
+        contests = [] if self.screening is None else self.contests()
+        return [variant for variants in contests if len(variants) > 1 for variant in variants]
 
     def screenings(self) -> Iterator[Measurement]:
         for variant in self.screened_variants():

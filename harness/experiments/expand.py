@@ -167,6 +167,7 @@ def _plans(
             srun_options=config.srun_options(),
             full=selection.full,
             launch=config.launch(framework, in_a_job=True),
+            price_per_hour=config.price_per_hour(gpu, use_case),
             registration=registration(
                 config.use_cases[use_case].name, _exclusions(config, benchmark, use_case, quick=quick)
             ),

@@ -186,6 +186,8 @@ class GpuConfig(AskedOfSlurm):
     """The type in --gres=gpu:TYPE:N; None means the GPU's name here. NO_GRES and UNTYPED are no types."""
     per_node: CountOfMachines | None = None
     """GPUs in a node, to refuse what no node can give; None checks nothing."""
+    price_per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """What an hour of one of these GPUs costs, in any currency: the report then has the cost of an epoch."""
 
     def gres_type(self, name: str) -> str:
         """`name` is that of the kind. NO_GRES and UNTYPED among the answers; `any` asks for no type."""
@@ -521,6 +523,11 @@ class Config(Frozen):
     def _quick_benchmark(self, name: str, *, quick: bool) -> QuickBenchmark:
         """What --quick replaces in it; nothing in a full run."""
         return self.quick.benchmarks.get(name, SAME_BENCHMARK) if quick else SAME_BENCHMARK
+
+    def price_per_hour(self, gpu: str, number: int) -> float | None:
+        """Of all GPUs of a cell."""
+        of_one = self.gpus[gpu].price_per_hour if gpu in self.gpus else None
+        return None if of_one is None else of_one * self.use_cases[number].devices
 
     def protocol(self, number: int, *, quick: bool) -> MeasurementSettings:
         """The more special wins: --quick, then the use case."""

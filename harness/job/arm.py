@@ -278,6 +278,8 @@ class Arm:
         measurement, timing = attempt.measurement, attempt.measurement.timing
         report = self._without_a_fake_s(report)
         result = report.result
+        if result is not None and self.plan.price_per_hour is not None:
+            result = result.model_copy(update={"price_per_hour": self.plan.price_per_hour})
         if not attempt.is_followed:
             self.tracker.begin(measurement, self._environment)
         try:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from harness.paths import REPOSITORY, Results, timestamp
@@ -44,7 +45,7 @@ class Tracker(Protocol):
 
     def log(self, values: dict[str, float]) -> None: ...
 
-    def end(self, record: Record, summary: dict[str, float]) -> None: ...
+    def end(self, record: Record, summary: Mapping[str, float | str]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -61,7 +62,7 @@ class NullTracker:
     def log(self, values: dict[str, float]) -> None:
         return
 
-    def end(self, record: Record, summary: dict[str, float]) -> None:
+    def end(self, record: Record, summary: Mapping[str, float | str]) -> None:
         return
 
     def close(self) -> None:
@@ -163,7 +164,7 @@ class WandbTracker:
     def log(self, values: dict[str, float]) -> None:
         self._send({"kind": "log", "values": values})
 
-    def end(self, record: Record, summary: dict[str, float]) -> None:
+    def end(self, record: Record, summary: Mapping[str, float | str]) -> None:
         # By now the measurement's process has said what GPU and framework it found.
         run = describe_run(record.measurement, record.environment, tags=self._settings.tags, attempt="")
         self._send(

@@ -1,7 +1,8 @@
 """What W&B shows of a run besides its own numbers: the ratio to the other framework's record, while the job goes on.
 
-The ratio is of one replicate, between this mode and the process that it took turns with; else the other framework's
-fastest mode that is recorded by now. The report's ratio is over all replicates and has an interval.
+`ratio_so_far` is of one replicate, between this mode and the process that it took turns with; else the other
+framework's fastest mode that is recorded by now. With the last replicate of a look comes the ratio over all of them,
+with its interval and verdict, as the report has it.
 """
 
 import math
@@ -15,17 +16,18 @@ from harness.paths import Results
 from harness.plan import FRAMEWORKS
 from harness.results.flags import WORTHLESS
 from harness.results.parity_gate import ParityGate
-from harness.results.ratios import replicate_of, took_turns
-from harness.results.record import Record, read_record
+from harness.results.ratios import estimate_of, replicate_of, took_turns
+from harness.results.record import Record, find_settled, read_record
+from harness.results.sequential import looks_of
 from harness.results.statistics import throughput_samples_per_s
 
 RATIO = "ratio_so_far"
 """Throughput of JAX over that of PyTorch."""
 
 
-def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str, float]:
-    """By the summary's key: throughput of JAX over that of PyTorch. Empty where the other framework has no record of
-    the same work on the same node yet, and where the parity gate has not passed the pair."""
+def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str, float | str]:
+    """By the summary's key. Empty where the other framework has no record of the same work on the same node yet, and
+    where the parity gate has not passed the pair."""
     own = _throughput(record)
     if own is None or record.measurement.cell.is_calibration:
         return {}
@@ -33,17 +35,45 @@ def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str
     newest: dict[str, Record] = {}
     for other in sorted(_partners(record, results), key=lambda one: one.ended_at):
         newest[other.measurement.variant.execution_mode] = other
-    speeds = []
+    fastest: tuple[float, Record] | None = None
     for other in newest.values():
         speed = _throughput(other)
         pair = (record, other) if is_jax else (other, record)
         if speed is not None and gate.judge(*pair).state == "passed":
             if took_turns(*pair):
-                return {RATIO: math.exp(replicate_of(*pair).log_ratio.value)}
-            speeds.append(speed)
-    if not speeds:
+                ratio = math.exp(replicate_of(*pair).log_ratio.value)
+                return {RATIO: ratio, **_at_look(record, other, results, gate)}
+            if fastest is None or speed > fastest[0]:
+                fastest = speed, other
+    if fastest is None:
         return {}
-    return {RATIO: own / max(speeds) if is_jax else max(speeds) / own}
+    speed, other = fastest
+    return {RATIO: own / speed if is_jax else speed / own, **_at_look(record, other, results, gate)}
+
+
+def _at_look(record: Record, other: Record, results: Results, gate: ParityGate) -> dict[str, float | str]:
+    """Empty between two looks."""
+    measurement = record.measurement
+    if measurement.replicate + 1 not in looks_of(measurement.protocol.replicates):
+        return {}
+    pairs = []
+    for replicate in range(measurement.replicate + 1):
+        both = [_replicate(one, replicate, results) for one in (record, other)]
+        jax, torch = both if measurement.framework == "jax" else both[::-1]
+        if jax and torch and gate.judge(jax, torch).state == "passed":
+            pairs.append((jax, torch))
+    if not pairs:
+        return {}
+    found = estimate_of(pairs).registered
+    interval = {} if found.interval is None else {"ratio_low": found.interval.low, "ratio_high": found.interval.high}
+    return {"ratio": found.value, **interval, "ratio_pairs": found.replicates, "ratio_verdict": found.verdict}
+
+
+def _replicate(one: Record, replicate: int, results: Results) -> Record | None:
+    if replicate == one.measurement.replicate:
+        return one
+    found = find_settled(one.measurement.model_copy(update={"replicate": replicate}), results, None)
+    return found[1] if found and _throughput(found[1]) is not None else None
 
 
 def _throughput(record: Record) -> float | None:

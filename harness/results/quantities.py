@@ -151,6 +151,14 @@ def _time_of_many_steps(result: Result) -> float | None:
     return result.compile_time_s + STEPS_OF_A_RUN * step_time_s(result.blocks)
 
 
+def _epoch_cost(result: Result) -> float | None:
+    """From a cold start: its compilation and its steps, at the price of all GPUs; in the currency that was given."""
+    time_s = epoch_time_s(result.epochs)
+    if result.price_per_hour is None or result.compile_time_s is None or time_s is None:
+        return None
+    return (result.compile_time_s + time_s) / 3600 * result.price_per_hour
+
+
 def _memory(field: str, words: str, chart: str = "") -> Quantity:
     def derive(result: Result) -> float | None:
         value: int | None = getattr(result.memory, field)
@@ -296,6 +304,7 @@ QUANTITIES = (
     ),
     Quantity("test_loss", "test loss", None, _of_last_epoch(lambda point: point.test_loss)),
     Quantity("epoch_time_s", "epoch", SECONDS, lambda result: epoch_time_s(result.epochs), PAGE),
+    Quantity("epoch_cost", "cost of a first epoch", None, _epoch_cost, PAGE),
     Quantity("energy_per_epoch_joules", "energy of an epoch", JOULES, energy_per_epoch, PAGE, absent=ENERGY),
     Quantity(
         "time_to_target_s", "time to {metric.name}", SECONDS, lambda result: result.time_to_target_s, TABLES,
@@ -321,7 +330,13 @@ COMPARED = [
     BY_NAME[name]
     for name in (
         *("compile_time_s", "time_of_10000_steps_s", "step_time_p50_s", "step_time_p95_s", "step_time_p99_s"),
-        *("epoch_time_s", "time_to_target_s", "energy_gross_joules_per_sample", "memory_device_used_bytes"),
+        *(
+            "epoch_time_s",
+            "epoch_cost",
+            "time_to_target_s",
+            "energy_gross_joules_per_sample",
+            "memory_device_used_bytes",
+        ),
     )
 ]
 """Of which the report has JAX's over PyTorch's, with its interval, beside that of the throughput."""

@@ -294,6 +294,8 @@ class Result(Measured):
     epochs: list[EpochPoint] = []
     time_to_target_s: float | None = None
     """Training time (evaluation excluded) until test accuracy first reached settings["target_metric"]."""
+    price_per_hour: float | None = None
+    """Of all its GPUs together, as experiments.yaml has it, in any currency."""
     evaluation: Evaluation | None = None
     """None where nothing is predicted, or there is no test set."""
     explanation: Explanation | None = None

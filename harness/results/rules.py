@@ -22,6 +22,8 @@ RULES: Mapping[int, str] = {
     3: "looks at 4, 6, 8 and 12 pairs, with an interval that knows which process was started first",
 }
 NEWEST = max(RULES)
+FLAGS_UP_TO_2 = frozenset({"noisy", "unstable", "imprecise", "drift"})
+"""Of the blocks of one process, as older records have them; today numbers, and flags of a ratio (ratios.py)."""
 
 _UP_TO_2: Mapping[str, Any] = {
     "WORTHLESS": ["recompiled", "mixed_gpus", "known_slow_jaxlib"],

@@ -353,6 +353,18 @@ def student_t_tails(t: float, degrees_of_freedom: int) -> float:
     return max(0.0, 1 - (2 / math.pi * (angle + inside) if odd else inside))
 
 
+def holm(p_values: Sequence[tuple[str, float]]) -> set[str]:
+    """The names that stay: in the order of their p, as long as p is at most 5 % over the number of those not yet taken
+    (Holm 1979, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6(2)). Then one false name
+    among them, or more, comes in at most 5 % of such families."""
+    stay: set[str] = set()
+    for left, (name, p) in zip(range(len(p_values), 0, -1), sorted(p_values, key=lambda one: one[1]), strict=True):
+        if p > (1 - CONFIDENCE) / left:
+            break
+        stay.add(name)
+    return stay
+
+
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     """The q of each p: with m of them sorted, q of the i-th is the least p[j] * m / j over all j >= i. Those whose q is
     at most 5 % have, on average, at most 5 % false ones among them (Benjamini and Hochberg 1995, "Controlling the false

@@ -26,7 +26,7 @@ from harness.plan import (
 )
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s
-from harness.results.rules import NEWEST, Older, older_estimate
+from harness.results.rules import FLAGS_UP_TO_2, NEWEST, Older, older_estimate
 from harness.results.sequential import LogRatio, RatioEstimate, Verdict, estimate_sequentially, looks_of
 from harness.results.statistics import median, percentile, relative_interquartile_range
 from pipeline.report.compare import device_of
@@ -137,11 +137,12 @@ class Calibration:
 
     @property
     def flags(self) -> str:
-        """`imprecise in 42 of 43 processes, drift in 14`: those that bear on the throughput. Empty without any."""
-        counts = Counter(flag for record in self.records for flag in record.flags if flag not in FLAGS_OF_OTHER_NUMBERS)
+        """`short_blocks in 42 of 43 processes, throttled in 14`: those that bear on the throughput. Empty without any."""
+        told = (flag for record in self.records for flag in record.flags)
+        counts = Counter(flag for flag in told if flag not in FLAGS_OF_OTHER_NUMBERS | FLAGS_UP_TO_2)
         ordered = sorted(counts.items(), key=lambda flag: (-flag[1], flag[0]))
-        told = [f"{flag} in {count}" for flag, count in ordered]
-        return ", ".join([f"{told[0]} of {len(self.records)} processes", *told[1:]]) if told else ""
+        words = [f"{flag} in {count}" for flag, count in ordered]
+        return ", ".join([f"{words[0]} of {len(self.records)} processes", *words[1:]]) if words else ""
 
     @property
     def is_interleaved(self) -> bool:

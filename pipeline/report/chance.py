@@ -37,12 +37,11 @@ def chance_sentence(compared: Sequence[Section]) -> str:
     found = by_chance(row for section in quotable or compared for row in section.rows)
     if not found.judged:
         return ""
-    plural = "" if found.judged == 1 else "s"
     sentence = (
-        f"{found.judged} comparison{plural}: a side is named in {found.named}. If all {found.judged} were equal in "
-        f"truth, luck alone would name about {found.expected:.2g}."
+        f"Comparisons: {found.judged}; a side is named in {found.named}. If the sides were equal in all of them, luck "
+        f"alone would name about {found.expected:.2g}."
     )
     if not found.named:
         return sentence
-    marked = f'; the other {found.marked} are marked "may be luck"' if found.marked else ""
-    return f"{sentence} After the correction for many comparisons {found.named - found.marked} stay{marked}."
+    marked = f'; marked "may be luck": {found.marked}' if found.marked else ""
+    return f"{sentence} After the correction for many comparisons stay {found.named - found.marked}{marked}."

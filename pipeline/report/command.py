@@ -120,8 +120,7 @@ def print_summary(
     spared = len(measurements) - len(to_do)
     if spared:
         console.print(
-            f"Not measured, as the screening found other modes faster, or a ratio was decided before: {spared} of "
-            f"{len(measurements)}."
+            f"Not needed so far, by the screening and by the looks at each ratio: {spared} of {len(measurements)}."
         )
 
 

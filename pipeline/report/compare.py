@@ -22,7 +22,7 @@ from harness.results.predictions import agreement_in_words
 from harness.results.quantities import COMPARED, THROUGHPUT, summary_numbers
 from harness.results.ratios import estimate_of
 from harness.results.record import SETTLED, Evaluation, Record
-from harness.results.rules import NEWEST
+from harness.results.rules import FLAGS_UP_TO_2, NEWEST
 from harness.results.screening import chosen_mode, program_of
 from harness.results.sequential import RatioEstimate, Verdict, geometric_mean_of_ratios, verdict_of
 from harness.results.statistics import (
@@ -603,8 +603,16 @@ def _row(
     screened = [one for one in screened if _mode_of(one) not in doubles]
     screened_modes = tuple(sorted(map(_screened_mode, screened), key=_order_of_modes))
     chosen = [_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS]
+    overruled = [
+        f"{mode.execution_mode} of {NAMES[mode.framework]}"
+        for mode in chosen
+        if mode and _first(screened_modes, modes, mode.framework) not in (None, mode.execution_mode)
+    ]
     declared = [_declared(modes, framework) for framework in FRAMEWORKS]
     comparison = _comparison_of(chosen, judge)
+    if comparison and overruled:
+        words = f"the replicates chose {' and '.join(overruled)}, against the screening, so the choice leans to it"
+        comparison = replace(comparison, flags={**comparison.flags, "overruled": words})
     return Row(
         label=label,
         variant=records[0].measurement.variant,
@@ -665,6 +673,13 @@ def _chosen(modes: Iterable[Mode], screened: Iterable[ScreenedMode], framework: 
     return candidates[chosen_mode({name: mode.throughputs for name, mode in candidates.items()}, by_screening)]
 
 
+def _first(screened: Iterable[ScreenedMode], modes: Iterable[Mode], framework: Framework) -> str | None:
+    """The fastest by the screening; None where a mode that may be compared was not screened."""
+    names = {mode.execution_mode for mode in _comparable(modes, framework)}
+    found = {one.execution_mode: one.throughput_samples_per_s for one in screened if one.framework == framework}
+    return max(names, key=lambda name: found[name]) if names and names <= found.keys() else None
+
+
 def _declared(modes: Iterable[Mode], framework: Framework) -> Mode | None:
     """The use case's headline mode, where it may be compared."""
     of_framework = _comparable(modes, framework)
@@ -698,7 +713,8 @@ def _mode(
             values[name].append(value)
         # Today's rules over yesterday's samples; what only the job could see was recorded.
         protocol = record.measurement.protocol
-        flags = record.flags | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
+        recorded = {name: text for name, text in record.flags.items() if name not in FLAGS_UP_TO_2}
+        flags = recorded | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
     flags |= _flags_of_all(records)
     if records[0].measurement.quick:
         flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}

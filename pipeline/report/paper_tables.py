@@ -264,7 +264,7 @@ def _ratio(section: Section, row: Row, estimate: RatioEstimate | PairedRatio | N
     if estimate is not None:
         return Ratio(row, estimate)
     if row.comparison is not None:
-        return Missing(row.comparison.why_no_ratio or "a replicate waited for no step")
+        return Missing(row.comparison.why_no_ratio or "no replicate waited for a step on both sides")
     missing = [framework for framework in FRAMEWORKS if row.best(framework) is None]
     return Missing("; ".join(_why_none(section, row, framework) for framework in missing))
 

@@ -16,6 +16,7 @@ from pipeline.report.wording import (
     WHOSE_SIDE,
     bracket,
     flag_names,
+    newest_text,
     rules_sentence,
     times,
     unlike_names,
@@ -116,7 +117,7 @@ def sample_table(compared: Iterable[Section], records: Iterable[Record]) -> str:
 
 
 def _variant_cells(section: Section, row: Row) -> list[str]:
-    ratio = row.ratio
+    ratio, newer = row.ratio, newest_text(row.comparison) if row.comparison else ""
     return [
         section.setup.devices,
         section.setup.cell.benchmark,
@@ -124,7 +125,7 @@ def _variant_cells(section: Section, row: Row) -> list[str]:
         row.label,
         *(_best_cell(row.best(framework)) for framework in FRAMEWORKS),
         (row.why_no_ratio or "none") if ratio is None else f"**{times(ratio.value)}**{bracket(ratio.interval)}",
-        "" if ratio is None else verdict(ratio),
+        "" if ratio is None else verdict(ratio) + (f"; {newer}" if newer else ""),
         ", ".join(flag_names(row)) or "none",
         unlike_names([row]) or ("" if ratio is None else "all equal"),
     ]

@@ -444,7 +444,7 @@ def _latex_row(row: Row, notes: Iterable[str], metric: Metric) -> list[str]:
     declared = latex_escaped("the same" if row.best_is_declared else declared_text(row) if row.comparison else "")
     if estimate is not None:
         ratio = ratio_text(estimate, difference_mark(row, notes))
-        marked = " (may be chance)" if row.may_be_chance else ""
+        marked = " (may be luck)" if row.may_be_chance else ""
         return [*map(latex_escaped, cells), ratio, ("" if row.q is None else f"{row.q:.2g}") + marked, declared]
     why = "no pair" if row.comparison is None else f"parity {row.comparison.judgement.state}"
     return [*(latex_escaped(cell) for cell in [*cells, why, ""]), declared]

@@ -25,6 +25,7 @@ from pipeline.report.wording import (
     bracket,
     chance_mark,
     choice_note,
+    cold_start,
     declared_lines,
     difference_mark,
     difference_notes,
@@ -34,6 +35,7 @@ from pipeline.report.wording import (
     loops_text,
     newest_text,
     no_ratio_lines,
+    pays_after,
     registered_text,
     rules_sentence,
     scaling_lines,
@@ -136,6 +138,9 @@ def _print_tables(section: Section, console: "Console", alone: OneDevice) -> Non
     for line in declared_lines(section.rows):
         console.print(line, highlight=False, markup=False)
     console.print(registered_text(section), style="dim", highlight=False, markup=False)
+    for row in section.rows:
+        if paid := pays_after(row):
+            console.print(f"{row.label}: {paid}", highlight=False, markup=False)
     for row, sentence in why_lines(section.rows):
         console.print(f"{row.label}: {sentence}", highlight=False, markup=False)
     console.print(_mode_table(section))
@@ -161,7 +166,8 @@ def _best_cell(row: Row, framework: Framework) -> str:
     mode = row.best(framework)
     if mode is None:
         return "none"
-    return f"{number(mode.throughput_samples_per_s)}\n({mode.name})\n{best_of(row, framework)}"
+    lines = [number(mode.throughput_samples_per_s), f"({mode.name})", best_of(row, framework), cold_start(mode)]
+    return "\n".join(filter(None, lines))
 
 
 def _ratio_cell(row: Row, notes: Iterable[str]) -> str:

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.plan import FRAMEWORKS, Cell, Framework
-from harness.results.quantities import absences, number
+from harness.results.quantities import BY_NAME, absences, number
 from harness.results.record import Record
 from harness.results.rules import NEWEST, RULES
 from harness.results.sequential import FIRST_LOOK, RatioEstimate
-from harness.results.statistics import SAME_WITHIN, Interval, PairedRatio
+from harness.results.statistics import SAME_WITHIN, Interval, PairedRatio, holm
+from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Tally
 from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
 
@@ -113,6 +114,51 @@ def which_pair(row: Row) -> str:
     return "declared pair" if row.best_is_declared else "fastest modes"
 
 
+COLD = "compile_time_s"
+
+
+def cold_start(mode: Mode | None) -> str:
+    """`ready after 0.9 s`: what the first calls took more than later ones, with empty caches. Empty where unknown."""
+    seconds = mode.numbers.get(COLD) if mode else None
+    return "" if seconds is None else f"ready after {number(seconds)} s"
+
+
+def pays_after(row: Row) -> str:
+    """From how many samples on the faster side has made up for its longer compilation; empty where it compiles no
+    longer, or not by a second."""
+    both = [row.best(framework) for framework in FRAMEWORKS]
+    if None in both or row.ratio is None or not row.ratio.excludes_1:
+        return ""
+    slow, fast = sorted((mode for mode in both if mode), key=lambda mode: mode.throughput_samples_per_s)
+    more_s = fast.numbers.get(COLD, 0.0) - slow.numbers.get(COLD, 0.0)
+    saved_s = 1 / slow.throughput_samples_per_s - 1 / fast.throughput_samples_per_s
+    if more_s < 1 or saved_s <= 0 or COLD not in fast.numbers.keys() & slow.numbers.keys():
+        return ""
+    samples = float(f"{more_s / saved_s:.2g}")
+    return (
+        f"{NAMES[fast.framework]}'s lead has paid for its compilation, {number(more_s)} s longer, "
+        f"after {samples:,.0f} samples ({number(samples / fast.throughput_samples_per_s)} s)"
+    )
+
+
+def quantity_lines(rows: Iterable[Row], metric: Metric) -> list[list[str]]:
+    """Of each ratio that is no throughput: variant, quantity, both medians, ratio, the side that takes less, and how
+    many replicates. A side is named where its p is below 5 % after Holm's correction over those of the row."""
+    lines = []
+    for row in rows:
+        if row.comparison is None or row.ratio is None:
+            continue
+        found = row.comparison.of_quantities
+        named = holm([(name, ratio.p) for name, ratio in found.items() if ratio.p is not None])
+        for name, ratio in found.items():
+            quantity = BY_NAME[name]
+            sides = [quantity.text(mode.numbers[name], metric) for mode in (row.comparison.jax, row.comparison.torch)]
+            less = ("PyTorch" if ratio.value > 1 else "JAX") if name in named else ""
+            text = f"{times(ratio.value)}{bracket(ratio.interval)}"
+            lines.append([row.label, quantity.title(metric), *sides, text, less, str(ratio.replicates)])
+    return lines
+
+
 NOT_BOTH = "not compared: one of its modes is missing"
 
 
@@ -155,16 +201,15 @@ def registered_text(section: Section) -> str:
 
 
 def rules_sentence(compared: Iterable[Section]) -> str:
-    """Which older rules judge records that were registered under them. Empty where none do."""
-    records = [record for one in compared for row in one.rows for mode in row.modes for record in mode.records]
-    versions = [record.registration.rules_version for record in records if record.registration]
-    older = [version for version in versions if version < NEWEST]
+    """Which older rules judge ratios whose records were registered under them. Empty where none do."""
+    compared_rows = [row.comparison for one in compared for row in one.rows if row.comparison and row.ratio]
+    older = [one.rules_version for one in compared_rows if one.rules_version < NEWEST]
     if not older:
         return ""
     then = "; ".join(f"version {version} ({RULES[version]})" for version in sorted(set(older)))
     return (
-        f"{len(older)} of {len(records)} records were registered under older rules, which judge them: {then}. "
-        f"The verdict by version {NEWEST} ({RULES[NEWEST]}) stands beside theirs."
+        f"{len(older)} of {len(compared_rows)} ratios are judged by the older rules that their records were registered "
+        f"under: {then}. The verdict by version {NEWEST} ({RULES[NEWEST]}) stands beside theirs."
     )
 
 

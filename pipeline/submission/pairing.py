@@ -11,9 +11,8 @@ def as_paired(
     """The jobs that are submitted: of both frameworks, or where the pairing is `separate` one for each.
 
     `auto` is `interleaved` on a CPU, where calibrations found that equal processes then differ by a tenth to a sixth of
-    what they do one after the other (docs/studies/calibration.md). It is `together` for a job that screens, which then
-    begins with its first ratio, and on a GPU: none has been calibrated, both processes must fit into its memory at
-    once, and energy would come from every second replicate.
+    what they do one after the other (docs/studies/calibration.md). It is `together` on a GPU: none has been calibrated,
+    and both processes must fit into its memory at once.
 
     Args:
         is_on_cpu: whatever the cells ask for.
@@ -25,7 +24,7 @@ def as_paired(
     refused: dict[str, list[str]] = {}
     for pair in pairs:
         reason = pair.why_not_interleaved
-        is_better = (is_on_cpu or pair.cell.is_for_cpu) and not any(plan.screening for plan in pair.jobs)
+        is_better = is_on_cpu or pair.cell.is_for_cpu
         if reason is None and (pairing == "interleaved" or (pairing == "auto" and is_better)):
             found.append(pair.model_copy(update={"is_interleaved": True}))
             continue

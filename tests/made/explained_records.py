@@ -70,7 +70,7 @@ def explanation(
     return Explanation(**(fields | changes))
 
 
-def explained(framework: Any, mode: str, explained: Explanation | None, replicates: int = 3, **changes: Any) -> list:
+def explained(framework: Any, mode: str, explained: Explanation | None, replicates: int = 4, **changes: Any) -> list:
     """As many replicates, the first with the explanation; the throughput is that of the explained step."""
     step_s = explained.blocks.block_times_s[0] / 10 if explained else 1e-3
     throughput = changes.pop("throughput", 100 / step_s)

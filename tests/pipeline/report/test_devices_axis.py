@@ -24,7 +24,7 @@ OF_CPU = Cell(gpu="cpu", benchmark="mnist", use_case=1, use_case_name="train")
 def three_devices(**changes: Any) -> list[Record]:
     """JAX over PyTorch is 2 on the H200, 0.5 on the A100 and 1.25 on the CPU."""
     found = []
-    for replicate in range(3):
+    for replicate in range(4):
         for environment, jax, torch, cell in (
             (H200, 8000, 4000, {}),
             (A100, 1000, 2000, {}),

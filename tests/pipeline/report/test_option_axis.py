@@ -60,9 +60,10 @@ def sweep() -> list[Record]:
         ("jax", "vmap.jit"): (900, 1100, 3000),
     }
     found = [
-        of(framework, mode, models, speed)
+        of(framework, mode, models, speed, replicate=replicate)
         for (framework, mode), of_mode in speeds.items()
         for models, speed in zip((1, 8, 64), of_mode, strict=False)
+        for replicate in range(4)
     ]
     return [*found, short_of_memory("jax", "unrolled.jit", 64), short_of_memory("jax", "map.jit", 64)]
 
@@ -125,7 +126,7 @@ def test_where_each_mode_begins_to_win() -> None:
     lines = {(win.line.framework, win.line.execution_mode): win for win in win_lines(panel)}
     assert {where: win.wins for where, win in lines.items()} == {
         ("jax", "unrolled.jit"): "is the loop",
-        ("jax", "map.jit"): "not compared",
+        ("jax", "map.jit"): "not compared with 4 replicates",
         ("jax", "vmap.jit"): "from 8",
         ("torch", "loop.eager"): "is the loop",
         ("torch", "batched.eager"): "from 8",
@@ -134,18 +135,18 @@ def test_where_each_mode_begins_to_win() -> None:
         ("torch", "vmap.eager"): "never",  # 0.5 % faster at 64 is the same
     }
     assert list(lines)[0] == ("jax", "unrolled.jit") and list(lines)[3] == ("torch", "loop.eager")
-    assert lines["torch", "batched.eager"].last == "4.00 at 64"
+    assert lines["torch", "batched.eager"].last == "4.00 [4.00, 4.00] at 64"
     # JAX's loop has no number at 64, so nothing is compared there.
-    assert (lines["jax", "vmap.jit"].last, lines["jax", "vmap.jit"].compared_at) == ("1.10 at 8", "1, 8")
+    assert (lines["jax", "vmap.jit"].last, lines["jax", "vmap.jit"].compared_at) == ("1.10 [1.10, 1.10] at 8", "1, 8")
     assert lines["jax", "unrolled.jit"].out_of_memory == lines["jax", "map.jit"].out_of_memory == "64"
 
 
 @pytest.mark.parametrize(("spread", "wins"), [(0.001, (1, 8)), (0.2, ())])
 def test_with_replicates_the_interval_decides(spread: float, wins: tuple[int, ...]) -> None:
-    """Log ratios of log 1.1 and -spread, 0, spread: half of the interval is 4.303 * spread / sqrt(3)."""
+    """Log ratios of log 1.1 and -spread, 0, spread, 0: half of the interval is 3.182 * spread * sqrt(2 / 3) / 2."""
     records = []
     for models in (1, 8):
-        for replicate, noise in enumerate((-spread, 0.0, spread)):
+        for replicate, noise in enumerate((-spread, 0.0, spread, 0.0)):
             records.append(of("torch", "loop.eager", models, 1000, replicate=replicate))
             records.append(of("torch", "vmap.eager", models, 1100 * math.exp(noise), replicate=replicate))
     (panel,) = axis_of(records).panels
@@ -157,17 +158,17 @@ def test_with_replicates_the_interval_decides(spread: float, wins: tuple[int, ..
 
 def test_replicates_that_the_loop_lacks_are_not_compared() -> None:
     records = [
-        of("torch", "loop.eager", 1),
-        of("torch", "loop.eager", 8),
-        of("torch", "vmap.eager", 8, 9000, replicate=1),
+        *(of("torch", "loop.eager", models, replicate=number) for models in (1, 8) for number in range(3)),
+        *(of("torch", "vmap.eager", 8, 9000, replicate=number) for number in range(4)),
     ]
     (panel,) = axis_of(records).panels
-    assert [win.wins for win in win_lines(panel)] == ["is the loop", "not compared"]
+    assert [win.wins for win in win_lines(panel)] == ["is the loop", "not compared with 4 replicates"]
 
 
 @pytest.mark.parametrize(("throughput", "wins"), [(2000, "at 8"), (500, "not at 8")])
 def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
-    records = [of("torch", "loop.eager", 1), of("torch", "loop.eager", 8), of("torch", "vmap.eager", 8, throughput)]
+    speeds = (("loop.eager", 1, 1000.0), ("loop.eager", 8, 1000.0), ("vmap.eager", 8, throughput))
+    records = [of("torch", *one, replicate=number) for one in speeds for number in range(4)]
     (panel,) = axis_of(records).panels
     assert win_lines(panel)[1].wins == f"{wins}, no other compared"
 
@@ -341,7 +342,8 @@ def test_the_page_has_both_tables() -> None:
     html = page_html([section_of(found)], {}, found, (), Path("results"))
     assert "From which number of models on each execution mode wins" in html
     assert (
-        '<th scope="row" class="torch">PyTorch batched.eager</th><td>from 8</td><td class="n">4.00 at 64</td>' in html
+        '<th scope="row" class="torch">PyTorch batched.eager</th><td>from 8</td><td class="n">4.00 [4.00, 4.00] at 64</td>'
+        in html
     )
     assert '<td class="differs">64</td>' in html
     # Of the whole step the median latency, 50 ms.
@@ -362,5 +364,5 @@ def test_the_terminal_says_where_each_mode_wins() -> None:
     console = plain()
     print_sections([section_of(sweep())], console, {})
     lines = [line.split() for line in text(console).splitlines()]
-    assert ["PyTorch", "batched.eager", "from", "8", "4.00", "at", "64"] in lines
+    assert ["PyTorch", "from", "8", "4.00", "[4.00,", "4.00]", "at"] in lines
     assert ["JAX", "unrolled.jit", "is", "the", "loop", "64"] in lines

@@ -33,7 +33,7 @@ def pair(**changes: object) -> list[Record]:
             ("jax", "step.jit", 3000, jax),
             ("torch", "step.eager", 2000, torch),
         )
-        for replicate in range(3)
+        for replicate in range(4)
     ]
 
 
@@ -48,7 +48,7 @@ def test_the_table_of_full_records_on_real_data() -> None:
         "CPUs, libraries, variables, code, pairing | 1 |  |  |  |  |"
     )
     assert lines[-1].endswith(
-        "6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by `python main.py report --update-readme`."
+        "8 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by `python main.py report --update-readme`."
     )
 
 
@@ -67,14 +67,14 @@ def test_quick_runs_and_sample_data_are_never_in_it() -> None:
     mixed = [*doubtful, *pair(cell=CELL.model_copy(update={"benchmark": "cifar10"}))]
     table = results_table(sections(mixed, passed), mixed)
     assert "cifar10" in table and "mnist" not in table
-    assert "6 records" in table
+    assert "8 records" in table
 
 
 def test_sample_data_have_a_table_of_their_own_and_quick_runs_none() -> None:
     found = [*pair(data="sample", cell=CELL.model_copy(update={"benchmark": "cifar10"})), *pair(), *pair(quick=True)]
     lines = sample_table(sections(found, passed), found).splitlines()
     assert [line.split(" | ")[1] for line in lines if line.startswith("| NVIDIA")] == ["cifar10"]
-    assert lines[-1].count("6 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by") == 1
+    assert lines[-1].count("8 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by") == 1
     whole = published_part(sections(found, passed), found, "a").split("\n\n")
     assert "mnist" in whole[0] and "cifar10" not in whole[0]
     assert 'srcset="a/overview-dark.svg"' in whole[-1] and 'src="a/overview.svg"' in whole[-1]
