@@ -21,7 +21,6 @@ from pipeline.report.conditions import Condition, conditions, conditions_of_one_
 from pipeline.report.figures import section_drawing
 from pipeline.report.reading import read_records
 from pipeline.report.tables import csv_text
-from pipeline.report.terminal import print_sections
 from pipeline.report.wording import differences, no_ratio_lines, scaling_texts, use_case_title, verdict
 from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, plan, record, save, text
 

@@ -170,7 +170,7 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
     )
     assert "0.092 (may be luck)" in section_table(section)
     assert "0.0916" in csv_text([section])
-    assert 'luck alone would name about 0.2.' in overview_table([section], {})
+    assert "luck alone would name about 0.2." in overview_table([section], {})
     console = plain()
     print_sections([section], console, {})
     assert "may be luck (q 0.09)" in " ".join(text(console).split())
@@ -231,9 +231,14 @@ def test_records_are_judged_by_the_rules_that_they_were_registered_under(tmp_pat
     assert compared[0].why_exploratory is None  # its own rules are as they were
     comparison = compared[0].rows[0].comparison
     assert comparison and comparison.estimate and comparison.estimate.interval and comparison.newest
-    assert (comparison.rules_version, comparison.estimate.verdict, comparison.newest.verdict) == (1, *["JAX faster"] * 2)
+    assert (comparison.rules_version, comparison.estimate.verdict, comparison.newest.verdict) == (
+        1,
+        *["JAX faster"] * 2,
+    )
     assert math.log(comparison.estimate.interval.high / 1.5) == pytest.approx(3.182 * 0.001 / math.sqrt(6), rel=1e-5)
-    assert comparison.newest.interval and math.log(comparison.newest.interval.high / 1.5) == pytest.approx(7.649 * 0.0005, rel=1e-5)
+    assert comparison.newest.interval and math.log(comparison.newest.interval.high / 1.5) == pytest.approx(
+        7.649 * 0.0005, rel=1e-5
+    )
     line = next(one for one in csv.DictReader(io.StringIO(csv_text(compared))) if one["execution_mode"] == "taps.jit")
     assert (line["rules"], line["pairs_at_most"], line["newest_verdict"]) == ("1", "", "JAX faster")
     assert float(line["ratio_high"]) < float(line["newest_ratio_high"])
@@ -254,8 +259,12 @@ def test_records_are_judged_by_the_rules_that_they_were_registered_under(tmp_pat
     newer = "by rules 3, newer than its records: 1.50 [1.49, 1.51] JAX faster: after 4 of at most 12 pairs"
     assert newer in page
     assert newer.replace(": ", " ") in " ".join(text(console).split())
-    mixed = sections([*four_modes()[:9], *four_modes(registration=older)[9:]], passed)  # what does not agree: by the newest
-    assert rules_sentence(mixed) == "" and mixed[0].rows[0].comparison and mixed[0].rows[0].comparison.rules_version == 3
+    mixed = sections(
+        [*four_modes()[:9], *four_modes(registration=older)[9:]], passed
+    )  # what does not agree: by the newest
+    assert (
+        rules_sentence(mixed) == "" and mixed[0].rows[0].comparison and mixed[0].rows[0].comparison.rules_version == 3
+    )
 
 
 def test_a_use_case_without_a_declared_pair_has_a_report() -> None:

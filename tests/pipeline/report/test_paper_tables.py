@@ -93,7 +93,8 @@ def test_the_summary_of_inference_has_the_ratios_of_the_comparison() -> None:
 def test_a_ratio_of_p50_is_that_of_the_latencies() -> None:
     """JAX's calls take twice as long as they did, its blocks do not: 2 / 1.2 times as long as PyTorch's."""
     calls = [
-        with_calls(one, 2.0 if one.measurement.framework == "jax" else 1.0, one.measurement.replicate) for one in pair(1)
+        with_calls(one, 2.0 if one.measurement.framework == "jax" else 1.0, one.measurement.replicate)
+        for one in pair(1)
     ]
     (row,) = section_of(calls).rows
     assert row.comparison is not None and row.ratio is not None and row.ratio.verdict == "JAX faster"
