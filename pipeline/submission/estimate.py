@@ -77,7 +77,9 @@ def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
     Args:
         starts: processes of a measurement, on the average over its replicates.
     """
-    blocks_s = max(protocol.min_blocks * protocol.block_min_s, SHARE_OF_LIMIT * protocol.max_time_s)
+    blocks_s = max(
+        protocol.min_blocks * protocol.block_min_s, protocol.min_time_s, SHARE_OF_LIMIT * protocol.max_time_s
+    )
     return (
         starts * START_S
         + 2 * protocol.idle_s
@@ -88,7 +90,8 @@ def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
     )
 
 
-def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
+def estimate_of(plan: JobPlan, left: Left, durations: Durations, *, alone: bool = False) -> Estimate:
+    """`alone`: the job has no other framework, and so no look."""
     otherwise = _by_protocol_s(plan) if durations.of_any is None else durations.of_any
     screening_s = durations.of_screening or protocol_s(of_screening(plan.protocol), starts=1)
     each_s = {key: durations.by_variant.get(key, otherwise) for key in left.replicates}
@@ -101,14 +104,14 @@ def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
         from_records=(0 if durations.of_any is None else replicates)
         + (0 if durations.of_screening is None else left.screenings),
         seconds=seconds,
-        most_seconds=seconds + sum(each_s.values()) * (plan.protocol.replicates - up_to_first_look(plan)),
+        most_seconds=seconds + sum(each_s.values()) * (plan.protocol.replicates - up_to_first_look(plan, alone=alone)),
         longest_s=max(longest_s, screening_s if left.screenings else 0.0),
         devices=plan.cell.devices,
         trains=plan.cell.use_case_name == "train",
     )
 
 
-def expected(plan: JobPlan) -> Left:
+def expected(plan: JobPlan, *, alone: bool = False) -> Left:
     """Before anything is measured. After a screening, those of its modes that always have replicates go on, and one
     other of each comparison: how many really do is what the screening says."""
     screened = {variant.key for variant in plan.screened_variants()}
@@ -117,12 +120,12 @@ def expected(plan: JobPlan) -> Left:
         others = [one for one in contest if plan.screening and one.execution_mode not in plan.screening.always]
         is_screened = contest[0].key in screened
         going_on += [one for one in contest if not is_screened or one not in others[1:]]
-    return Left(screenings=len(screened), replicates={one.key: up_to_first_look(plan) for one in going_on})
+    return Left(screenings=len(screened), replicates={one.key: up_to_first_look(plan, alone=alone) for one in going_on})
 
 
-def up_to_first_look(plan: JobPlan) -> int:
+def up_to_first_look(plan: JobPlan, *, alone: bool) -> int:
     """Replicates of each mode that come before anything can be decided."""
-    looks = () if plan.cell.is_calibration else looks_of(plan.protocol.replicates)
+    looks = () if alone or plan.cell.is_calibration else looks_of(plan.protocol.replicates)
     return looks[0] if looks else plan.protocol.replicates
 
 
@@ -159,16 +162,18 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
 
 def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
     """Of each part that is submitted as one job."""
-    known: dict[int, Estimate] = {}  # by the identity of the variants, which thousands of plans share
+    known: dict[tuple[int, bool], Estimate] = {}  # by the identity of the variants, which thousands of plans share
     # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
     measured = measured_gpus(results)
 
     def of_plan(plan: JobPlan, part: Pair) -> Estimate:
+        alone = len(part.jobs) == 1
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
-            return estimate_of(plan, _left(plan, part, results, scheduler), read_durations(folder, quick=plan.quick))
-        if id(plan.variants) not in known:
-            known[id(plan.variants)] = estimate_of(plan, expected(plan), NO_DURATIONS)
-        return known[id(plan.variants)]
+            left, durations = _left(plan, part, results, scheduler), read_durations(folder, quick=plan.quick)
+            return estimate_of(plan, left, durations, alone=alone)
+        if (id(plan.variants), alone) not in known:
+            known[id(plan.variants), alone] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, alone=alone)
+        return known[id(plan.variants), alone]
 
     return [together([of_plan(plan, part) for plan in part.jobs]) for part in parts]
 
@@ -187,7 +192,7 @@ def _left(plan: JobPlan, part: Pair, results: Results, scheduler: str) -> Left:
 
     screenings = sum(is_open(measurement) for measurement in plan.screenings())
     if screenings:
-        return replace(expected(plan), screenings=screenings)
+        return replace(expected(plan, alone=len(part.jobs) == 1), screenings=screenings)
     found = Counter(
         one.variant.key
         for one in needed(part.jobs, results, scheduler)

@@ -45,12 +45,13 @@ def plan_of(*modes: str, quick: bool = False, **cell: Any) -> JobPlan:
 def estimate(seconds: float, **changes: Any) -> Estimate:
     counts = {"measurements": 10, "screenings": 0, "from_records": 10}
     given = counts | {"longest_s": 100.0, "devices": 1, "trains": False} | changes
-    return Estimate(seconds=seconds, **given)
+    return Estimate(**{"seconds": seconds, "most_seconds": seconds} | given)
 
 
 def test_by_the_protocol() -> None:
-    """10 start + 4 idle + 2 warm-up + 30/4 blocks + 20/4 latency + 5 energy; blocks never less than 20 of 0.1 s."""
-    assert protocol_s(MeasurementSettings(), starts=1) == pytest.approx(33.5)
+    """10 start + 4 idle + 2 warm-up + 12/4 blocks + 20/4 latency + 5 energy; blocks never less than 20 of 0.1 s."""
+    assert protocol_s(MeasurementSettings(), starts=1) == pytest.approx(29.0)
+    assert protocol_s(MeasurementSettings(min_time_s=10.0), starts=1) == pytest.approx(36.0)
     assert protocol_s(MeasurementSettings(max_time_s=4.0), starts=1) == pytest.approx(28.0)
     assert protocol_s(MeasurementSettings(max_time_s=1.0), starts=3) == pytest.approx(47.0)
 
@@ -58,17 +59,28 @@ def test_by_the_protocol() -> None:
 @pytest.mark.parametrize(
     ("plan", "each_s"),
     [
-        (plan_of(), 23.5 + 50 / 3),  # 3 replicates and 2 processes of the warm start
-        (plan_of(quick=True), 33.5),
-        (plan_of(devices=2), 33.5),
+        (plan_of(), 19.0 + 140 / 12),  # 12 replicates and 2 processes of the warm start
+        (plan_of(quick=True), 29.0),
+        (plan_of(devices=2), 29.0),
     ],
 )
 def test_of_a_plan_without_records(plan: JobPlan, each_s: float) -> None:
     found = estimate_of(plan, Left(screenings=0, replicates={"a": 3, "b": 2}), Durations(by_variant={}, of_any=None))
     assert (found.measurements, found.from_records) == (5, 0)
     assert found.seconds == pytest.approx(5 * each_s)
+    assert found.most_seconds == pytest.approx((5 + 2 * 8) * each_s)  # 8 come after the first look
     assert found.longest_s == pytest.approx(each_s)
-    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap.jit": 3})
+    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap.jit": 4})
+
+
+def test_a_framework_alone_has_no_look_to_stop_at(tmp_path: Path) -> None:
+    plan = plan_of()
+    alone, both = Pair(cell=plan.cell, jobs=(plan,)), Pair(cell=plan.cell, jobs=(plan, plan))
+    found = estimates_of([alone, both], Results(root=tmp_path), "slurm")
+    each_s = 19.0 + 140 / 12
+    assert [one.measurements for one in found] == [12, 8]
+    assert [one.seconds / each_s for one in found] == pytest.approx([12, 8])
+    assert [one.most_seconds / each_s for one in found] == pytest.approx([12, 24])
 
 
 def test_of_a_plan_with_records() -> None:
@@ -84,15 +96,16 @@ def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
         update={"screening": Screening(always=("vmap.jit",))}
     )
     left = expected(plan)
-    assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap.jit": 3, "cnn-b8-fp32-grouped.jit": 3})
+    assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap.jit": 4, "cnn-b8-fp32-grouped.jit": 4})
     found = estimate_of(plan, left, Durations(by_variant={}, of_any=60.0))
-    assert (found.measurements, found.screenings, found.from_records, found.longest_s) == (9, 3, 6, 60.0)
-    assert found.seconds == pytest.approx(3 * 11.85 + 6 * 60)
-    assert estimate_of(plan, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 375.0
+    assert (found.measurements, found.screenings, found.from_records, found.longest_s) == (11, 3, 8, 60.0)
+    assert found.seconds == pytest.approx(3 * 11.85 + 8 * 60)
+    assert found.most_seconds == pytest.approx(3 * 11.85 + 24 * 60)
+    assert estimate_of(plan, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 495.0
 
 
 def test_what_screening_leaves_of_a_cell(tmp_path: Path) -> None:
-    """Of cifar10 and use case 3, 24 comparisons. Without a screening each mode has three replicates: 1,053."""
+    """Of cifar10 and use case 3, 24 comparisons, up to the first look. Without a screening there would be 1,404."""
     config = load_config(REPOSITORY / "experiments.yaml")
     cell = {"benchmarks": ("cifar10",), "use_cases": (3,)}
     (screened,), (full,) = (expand(config, Selection(**cell, full=full)) for full in (False, True))
@@ -100,22 +113,22 @@ def test_what_screening_leaves_of_a_cell(tmp_path: Path) -> None:
     assert [len(plan.contests()) for plan in screened.jobs] == [24, 24]
     assert [len(plan.variants) for plan in screened.jobs] == [one.screenings for one in left]
     # The headline and one other; PyTorch's loop too, at batch size 64. The 6 of batch_gradient have modes of their own.
-    assert [sum(one.replicates.values()) for one in left] == [18 * 2 * 3 + 6 * 3, 9 * 3 * 3 + 9 * 2 * 3 + 6 * 3]
-    assert [sum(expected(plan).replicates.values()) for plan in full.jobs] == [432, 621]
+    assert [sum(one.replicates.values()) for one in left] == [18 * 2 * 4 + 6 * 4, 9 * 3 * 4 + 9 * 2 * 4 + 6 * 4]
+    assert [sum(expected(plan).replicates.values()) for plan in full.jobs] == [576, 828]
     assert [expected(plan).screenings for plan in full.jobs] == [0, 0]
-    assert "About 630 measurements, 351 of them a short screening" in estimate_in_words(
+    assert "About 723 measurements, 351 of them a short screening" in estimate_in_words(
         estimates_of([screened], Results(root=tmp_path), "slurm")
     )
 
 
 def test_the_headline_takes_an_hour_for_one_gpu(tmp_path: Path) -> None:
-    """At most, by the protocol; every pair in three replicates or more."""
+    """At most, by the protocol; every pair up to its first look."""
     config = load_config(REPOSITORY / "experiments.yaml")
     pairs = [pair for part in expand_preset(config, "headline", Selection()) for pair in part.pairs]
     alone = [pair for pair in pairs if pair.cell.devices == 1]
     assert {pair.cell.use_case for pair in alone} == {1, 3, 5, 6}
     for plan in (plan for pair in pairs for plan in pair.jobs):
-        assert plan.protocol.replicates >= 3 and plan.measurement_count == 3 * len(plan.variants)
+        assert plan.protocol.replicates == 12 and plan.measurement_count == 12 * len(plan.variants)
     estimates = estimates_of(alone, Results(root=tmp_path), "slurm")
     assert sum(one.seconds for one in estimates) <= 3600
 
@@ -172,11 +185,11 @@ def test_what_records_tell(tmp_path: Path) -> None:
 
 
 def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
-    """Their measurements have other ids, so all six are to be made. The mode without a record takes as long."""
+    """Their measurements have other ids, so all 24 are to be made. The mode without a record takes as long."""
     results, plan = Results(root=tmp_path), plan_of("vmap.jit", "ghost.jit")
     write_record(results.records(plan.cell, "jax"), "vmap.jit", 20, number=1)
     part = Pair(cell=plan.cell, jobs=(plan,))
-    assert estimates_of([part], results, "slurm") == [estimate(120.0, measurements=6, from_records=6, longest_s=20.0)]
+    assert estimates_of([part], results, "slurm") == [estimate(480.0, measurements=24, from_records=24, longest_s=20.0)]
     (without,) = estimates_of([part], Results(root=tmp_path / "none"), "slurm")
     assert without.from_records == 0
 
@@ -190,6 +203,12 @@ def test_in_words() -> None:
         "About 10 measurements, 6 of them a short screening: about 45 s on one device, one job after the other, from "
         "earlier records (4 of 10 measurements) and the protocol's settings, without the training to its target and "
         "long compilations, which only records tell."
+    )
+    looked_at = [estimate(600.0, most_seconds=1200.0), estimate(60.0, most_seconds=240.0)]
+    assert estimate_in_words(looked_at, [30, 30]) == (
+        "20 measurements: about 11 min to 24 min on one device, one job after the other, from earlier records. The "
+        "shorter time is up to the first look at each ratio, where most are decided. The longest job takes 20 min, "
+        "within time_limit_minutes (30)."
     )
     assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], [30]).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."

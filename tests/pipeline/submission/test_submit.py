@@ -197,7 +197,7 @@ def test_where_processes_cannot_take_turns_measurements_do_and_the_reason_is_tol
     assert reason.startswith("on several devices ") and names == [several.cell.name]
 
 
-def test_by_itself_processes_take_turns_on_a_cpu_where_nothing_is_screened(tmp_path: Path) -> None:
+def test_by_itself_processes_take_turns_on_a_cpu(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     screened = pair_of(project, is_screened=True, gpu="cpu")
     on_cpu, anywhere, several = pair_of(project, gpu="cpu"), pair_of(project), pair_of(project, gpu="cpu", devices=2)
@@ -207,8 +207,8 @@ def test_by_itself_processes_take_turns_on_a_cpu_where_nothing_is_screened(tmp_p
         assert refused == {}  # nobody has asked for turns
         return [pair.is_interleaved for pair in paired]
 
-    assert takes_turns(screened, on_cpu, anywhere, several) == [False, True, False, False]
-    assert takes_turns(screened, on_cpu, anywhere, several, is_on_cpu=True) == [False, True, True, False]
+    assert takes_turns(screened, on_cpu, anywhere, several) == [True, True, False, False]
+    assert takes_turns(screened, on_cpu, anywhere, several, is_on_cpu=True) == [True, True, True, False]
 
 
 def test_lanes_keep_the_number_of_parallel_jobs() -> None:
@@ -226,10 +226,10 @@ def _record_all(project: FakeProject, results: Results, scheduler: str, **settin
 def test_only_records_of_the_same_scheduler_spare_a_job(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     _record_all(project, project.results, "local")
-    assert is_measured(project.plan(), project.results, "local")
-    assert not is_measured(project.plan(), project.results, "slurm")
-    assert not is_measured(project.plan(chunk_size=8), project.results, "local")
-    assert not is_measured(project.plan(measurements=3), project.results, "local")  # one is missing
+    assert is_measured([project.plan()], project.results, "local")
+    assert not is_measured([project.plan()], project.results, "slurm")
+    assert not is_measured([project.plan(chunk_size=8)], project.results, "local")
+    assert not is_measured([project.plan(measurements=3)], project.results, "local")  # one is missing
 
 
 def test_the_same_measurements_are_not_submitted_twice(tmp_path: Path) -> None:

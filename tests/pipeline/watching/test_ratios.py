@@ -40,7 +40,8 @@ def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
     [first] = ratios.news()
     assert (
         str(first)
-        == "any/mnist_1 cnn-b100-fp32: JAX / PyTorch 2.00 (1 replicate, no interval yet; step.jit, step.eager)"
+        == "any/mnist_1 cnn-b100-fp32: JAX / PyTorch 2.00 (so far: 1 of at most 12 pairs, no verdict before 4; "
+        "step.jit, step.eager)"
     )
     assert ratios.news() == []
     assert ratios.first_interval_unix_s is None
@@ -48,16 +49,25 @@ def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
     for framework, mode, throughput in (("jax", "step.jit", 2000), ("torch", "step.eager", 1000)):
         save(record(framework, mode, throughput, replicate=1), results)
     [second] = ratios.news()
-    assert second.ratio == "2.00 [2.00, 2.00]" and second.rests_on == "2 replicates"
+    assert (
+        second.ratio == "2.00 [2.00, 2.00]" and second.rests_on == "so far: 2 of at most 12 pairs, no verdict before 4"
+    )
     assert ratios.first_interval_unix_s == pytest.approx(time.time(), abs=30)
 
     # The screening prefers taps, as soon as that has a number.
     save(record("jax", "taps.jit", 1500), results)
     [third] = ratios.news()
-    assert (third.modes, third.rests_on) == ("taps.jit, step.eager", "1 replicate, no interval yet")
+    one_pair = "so far: 1 of at most 12 pairs, no verdict before 4"
+    assert (third.modes, third.rests_on) == ("taps.jit, step.eager", one_pair)
     console = plain(120)
     console.print(ratios.table())
     assert "1.50" in text(console) and "2.00" not in text(console) and WHOSE_SIDE in text(console)
+
+    for framework, mode, throughput in (("jax", "taps.jit", 1500), ("torch", "step.eager", 1000)):
+        for replicate in range(1 if framework == "jax" else 2, 4):
+            save(record(framework, mode, throughput, replicate=replicate), results)
+    [fourth] = ratios.news()
+    assert (fourth.ratio, fourth.rests_on) == ("1.50 [1.50, 1.50]", "JAX faster: after 4 of at most 12 pairs")
 
 
 def test_other_records_of_the_folder_are_not_shown(results: Results) -> None:
