@@ -151,31 +151,35 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     done = call(*flags, repository=copy, without_slurm=True)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 3 replicates; torch adds loop at batch 16, so there
+    # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 12 replicates; torch adds loop at batch 16, so there
     # it has two modes to screen
-    assert lines[0] == ("# any/pair_cifar10_3: 24 + (8 screened, then at most 36) measurements (jax, torch in turn)")
+    assert lines[0] == (
+        "# any/pair_cifar10_3: 96 + (8 screened, then at most 144) measurements (jax, torch in turns, block by block)"
+    )
     folder = rf"{re.escape(str(results))}/jobs/any/pair_cifar10_3-\d{{8}}T\d{{6}}\.\d{{6}}Z-[0-9a-f]{{4}}"
     script = re.escape(str(copy / "slurm_scripts" / "pair_cifar10_3.sh"))
     assert re.fullmatch(
         rf"sbatch '--output={folder}/%j_0_log\.out' '--error={folder}/%j_0_log\.err' '{script}' slurm '{folder}'",
         lines[1],
     )
-    # (3 + 2) / 3 starts of 10 s, 4 s idle, 2 s warm-up, a quarter of 30 s and of 20 s, 5 s of energy: 60 times 40.17 s,
-    # and 8 screenings of 11.85 s (tests/pipeline/submission/test_estimate.py).
+    # (12 + 2) / 12 starts of 10 s, 4 s idle, 2 s warm-up, a quarter of 12 s and of 20 s, 5 s of energy: 30.67 s, 80
+    # times up to the first look, and 160 times after it; 8 screenings of 11.85 s
+    # (tests/pipeline/submission/test_estimate.py). A job loses 30.67 s of the 1,710 s that it has.
     assert lines[2:] == [
-        "# 1 job, at most 68 measurements; nothing was submitted.",
-        "# About 68 measurements, 8 of them a short screening: about 42 min on one device, one job after the other, by "
-        "the protocol's settings, without long compilations, which only records tell: there are no earlier records of "
-        "this kind. 1 of 1 jobs takes longer than time_limit_minutes (30), up to 42 min: cut off, they are requeued, "
-        "at most 1 time, and go on where they were.",
+        "# 1 job, at most 248 measurements; nothing was submitted.",
+        "# About 88 measurements, 8 of them a short screening: about 42 min to 2 h 04 min on one device, one job after "
+        "the other, by the protocol's settings, without long compilations, which only records tell: there are no "
+        "earlier records of this kind. The shorter time is up to the first look at each ratio, where most are decided. "
+        "1 of 1 jobs takes longer than time_limit_minutes (30), up to 2 h 04 min: cut off, they are requeued, at most "
+        "4 times, and go on where they were.",
         "# There is no sbatch here: they would run on this machine, one after the other.",
     ]
     assert not (results / "jobs").exists()
     text = (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
     assert f"--use_case 3 --config '{config}' --results '{results}')" in text
     full = call(*flags, "--full", "--pairing", "together", repository=copy, without_slurm=True).stdout.splitlines()
-    assert full[0] == "# any/pair_cifar10_3: 24 + 36 measurements (jax, torch in turn)"
-    assert full[2] == "# 1 job, 60 measurements; nothing was submitted."
+    assert full[0] == "# any/pair_cifar10_3: 96 + 144 measurements (jax, torch in turn)"
+    assert full[2] == "# 1 job, 240 measurements; nothing was submitted."
     assert "--use_case 3 --full --config" in (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
 
 
@@ -202,15 +206,15 @@ def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> N
     flags = ["--config", config, "--results", tmp_path / "results", "--dry-run"]
     config.write_text(MINIMAL + "pairing: separate\n")
     in_turn = call(*flags, "--pairing", "together", repository=copy, without_slurm=True).stdout.splitlines()
-    assert in_turn[0] == "# any/pair_mnist_1: 3 + (2 screened, then at most 6) measurements (jax, torch in turn)"
+    assert in_turn[0] == "# any/pair_mnist_1: 12 + (2 screened, then at most 24) measurements (jax, torch in turn)"
     from_file = call(*flags, repository=copy, without_slurm=True).stdout.splitlines()
     config.write_text(MINIMAL)
     from_flag = call(*flags, "--pairing", "separate", repository=copy, without_slurm=True).stdout.splitlines()
     for lines in (from_file, from_flag):
         assert [line for line in lines if line.startswith("#")][:3] == [
-            "# any/jax_mnist_1: 3 measurements",
-            "# any/torch_mnist_1: (2 screened, then at most 6) measurements",
-            "# 2 jobs, at most 11 measurements; nothing was submitted.",
+            "# any/jax_mnist_1: 12 measurements",
+            "# any/torch_mnist_1: (2 screened, then at most 24) measurements",
+            "# 2 jobs, at most 38 measurements; nothing was submitted.",
         ]
         script = copy / "slurm_scripts" / "jax_mnist_1.sh"
         assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{re.escape(str(script))}' slurm ", lines[1])
@@ -219,12 +223,12 @@ def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> N
 def test_dry_run_of_a_pair_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:
     flags = ["--config", config, "--results", tmp_path / "results", "--executor", "local", "--dry-run"]
     lines = call(*flags, repository=copy).stdout.splitlines()
-    assert lines[0].endswith("(jax, torch in turn)")
+    assert lines[0].endswith("(jax, torch in turns, block by block)")
     assert re.fullmatch(r"bash '.*/pair_mnist_1\.sh' --results \S+ --job-folder \S+/pair_mnist_1-\S+", lines[1])
     assert lines[2].startswith("# 1 job, ")
 
 
-def test_on_a_cpu_processes_take_turns_where_nothing_is_screened(copy: Path, tmp_path: Path) -> None:
+def test_on_a_cpu_processes_take_turns(copy: Path, tmp_path: Path) -> None:
     """By the project's own experiments.yaml."""
     flags = ["--benchmark", "mnist", "--use_case", "1", "--results", tmp_path / "results"]
     flags += ["--executor", "local", "--dry-run"]
@@ -234,8 +238,9 @@ def test_on_a_cpu_processes_take_turns_where_nothing_is_screened(copy: Path, tmp
     assert " --interleaved" in (copy / "slurm_scripts" / "pair_mnist_1.sh").read_text()
     together = call(*flags, "--quick", "--pairing", "together", repository=copy, **hidden).stdout.splitlines()
     screened = call(*flags, repository=copy, **hidden).stdout.splitlines()
+    assert " screened, " in screened[0] and screened[0].endswith("(jax, torch in turns, block by block)")
     on_slurm = call(*flags, "--quick", "--executor", "slurm", repository=copy, **hidden).stdout.splitlines()
-    for lines in (together, screened, on_slurm):
+    for lines in (together, on_slurm):
         assert lines[0].endswith("(jax, torch in turn)")
 
 
