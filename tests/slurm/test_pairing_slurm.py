@@ -151,15 +151,15 @@ def test_separate_makes_two_jobs(project: BehavingProject) -> None:
     assert [record.environment["pairing"] for record in project.records()] == [{"kind": "separate"}] * 4
 
 
-def test_a_framework_whose_partner_needs_nothing_gets_a_job_of_its_own(project: BehavingProject) -> None:
+def test_where_one_framework_is_missing_the_job_of_both_measures_it(project: BehavingProject) -> None:
     pair = project.pair()
     jax = pair.model_copy(update={"jobs": pair.jobs[:1]})
     assert follow(project.submit_pairs(jax, executor="slurm"), project.results) == 0
     [folder] = project.submit_pairs(pair, executor="slurm")
-    assert state_of(project, folder).name == "any/torch_mnist_1"
+    assert state_of(project, folder).name == "any/pair_mnist_1"
     assert follow([folder], project.results) == 0
-    pairing = {record.measurement.framework: record.environment["pairing"] for record in project.records()}
-    assert pairing == {name: {"kind": "separate"} for name in ("jax", "torch")}
+    kinds = [(one.measurement.framework, one.environment["pairing"]["kind"]) for one in project.records()]
+    assert kinds == [("jax", "separate")] * 2 + [("torch", "together")] * 2
 
 
 @pytest.mark.parametrize("program", ["sbatch", "bash"])
