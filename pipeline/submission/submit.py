@@ -288,8 +288,8 @@ class _Refusals:
             lines.append("Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.")
         else:
             lines.append(
-                f"Correct `cluster` or `gpus` in {self.site_file}, or wait until jobs have ended where it is a limit of "
-                f"jobs, and run the same command again: {shlex.join(['python', *sys.argv])}"
+                f"Correct `cluster` or `gpus` in {self.site_file}, or wait for the end of some jobs if these are too "
+                f"many, and run the same command again: {shlex.join(['python', *sys.argv])}"
             )
         return SubmissionError("\n".join(lines))
 

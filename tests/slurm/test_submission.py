@@ -195,8 +195,8 @@ def test_a_refused_job_stops_no_other(project: FakeProject, capsys: pytest.Captu
         f"  h100/torch_mnist_3: {words}",
         f"  h200/torch_mnist_3: {words}",
         f"Submitted: a100/torch_mnist_3 (job {job_id(submitted)}).",
-        "Correct `cluster` or `gpus` in experiments.yaml, or wait until jobs have ended where it is a limit of jobs, "
-        f"and run the same command again: {shlex.join(['python', *sys.argv])}",
+        "Correct `cluster` or `gpus` in experiments.yaml, or wait for the end of some jobs if these "
+        f"are too many, and run the same command again: {shlex.join(['python', *sys.argv])}",
     ]
     assert follow([submitted], project.results) == 0
 
