@@ -23,6 +23,7 @@ from typing import Literal
 from harness.errors import RecordError, SubmissionError
 from harness.experiments.model import Config
 from harness.files import write_atomically
+from harness.job.staging import pack
 from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair
@@ -137,6 +138,9 @@ def _submit(
 
         if needed and (words := variables_in_words()):
             print(words)
+        for framework in dict.fromkeys(framework for pair in needed for framework in pair.frameworks):
+            if (launch := config.launch(framework)).stage_environment:
+                pack(launch)
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
         earlier = [submission.job_id for submission in submissions if submission.executor == "slurm"]
