@@ -1,15 +1,18 @@
 """The copy of an environment on a node's own disk: a small venv, which finds the packages of this one."""
 
 import hashlib
+import os
 import signal
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
 from pathlib import Path
 
 import pytest
 
+from harness.job.caches import remove_leftovers
 from harness.job.staging import pack, staged
 from harness.paths import REPOSITORY
 from harness.plan import Launch
@@ -98,6 +101,22 @@ def test_the_copy_goes_with_a_job_that_is_killed(launch: Launch, tmp_path: Path)
         assert len(on_disk(tmp_path)) == 1
         job.send_signal(signal.SIGKILL)
     wait_until(lambda: not on_disk(tmp_path), "the copy is gone")
+
+
+def test_what_a_killed_job_has_left_is_removed_by_the_next(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not what is in use, on whose folder the shell holds a lock."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
+    left = tmp_path / "disk" / "staged-environment-0"
+    left.mkdir()
+    pack(launch)
+    with staged([launch], 1, say=print, while_waiting=lambda: None):
+        [used] = set(on_disk(tmp_path)) - {left}
+        for folder in (left, used):
+            os.utime(folder, (time.time() - 3600,) * 2)
+        assert remove_leftovers() == [left]
+        assert on_disk(tmp_path) == [used]
 
 
 def test_what_cannot_be_staged_is_used_where_it_is(launch: Launch, tmp_path: Path) -> None:
