@@ -46,7 +46,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "torch_runner.run": ("harness.job",),
     # It never loads the machinery of a node, but in submitit's worker, which is the job.
-    "pipeline": (*WORK, "harness.experiments", "harness.job.launch", "harness.job.progress", "harness.measure.gpu"),
+    "pipeline": (
+        *(*WORK, "harness.experiments", "harness.job.launch", "harness.job.progress", "harness.job.staging"),
+        "harness.measure.gpu",
+    ),
     "pipeline.submission.slurm": ("harness.job.main",),
     "main": ("harness", "pipeline"),
 }
