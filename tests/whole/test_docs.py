@@ -301,7 +301,7 @@ def test_measurement_page_has_all_flags() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", text.partition("### Flags")[2].partition("\n## ")[0], re.MULTILINE)
     sources = [path for folder in ("harness/results", "pipeline/report") for path in (REPOSITORY / folder).glob("*.py")]
     code = "\n".join(path.read_text() for path in sources)
-    given = re.findall(r'(?:flags\[|return \{)"(\w+)"\] =|return \{"(\w+)": f?"[^"]* ', code)
+    given = re.findall(r'(?:flags\[|return \{)"(\w+)"\] =|return \{"(\w+)": (?:f"|"its )', code)
     assert sorted(listed) == sorted({name for names in given for name in names if name})
 
 
