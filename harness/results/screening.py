@@ -56,8 +56,9 @@ def still_fastest(found: Mapping[str, Screened]) -> set[str]:
 
     Of k modes, one stays unless log(leader / mode) > z * sqrt(noise_leader**2 + noise_mode**2), with z the normal
     quantile of 1 - MISSED / (k - 1). The truly fastest is then left out at most in the share MISSED of comparisons, if
-    processes differ no more than blocks: it would have to be so far behind one of k - 1 others. Subset selection after Gupta (1965), "On some multiple decision
-    (selection and ranking) rules", Technometrics 7(2), with Bonferroni's inequality for his table.
+    processes differ no more than blocks: it would have to be so far behind one of k - 1 others. Subset selection after
+    Gupta (1965), "On some multiple decision (selection and ranking) rules", Technometrics 7(2), with Bonferroni's
+    inequality for his table.
     """
     if not found:
         return set()
