@@ -676,7 +676,7 @@ def calibrate_parser() -> Parser:
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
     )
     add_narrowing_flags(parser.two_spellings, settings=False)
-    parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 3")
+    parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 4")
     add_job_flags(
         parser,
         pairings=("auto", "together", "interleaved", "both", "separate"),
@@ -840,7 +840,7 @@ def image_count(text: str) -> int:
 
 
 def round_count(text: str) -> int:
-    return whole_number(text, "a table takes 3 rounds at the least, and 1000 at the most", least=3, most=1000)
+    return whole_number(text, "a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
 
 
 def path(text: str) -> Path:
