@@ -656,7 +656,7 @@ conditions. Of what the flags select, the first variant is measured. Jobs do thi
 `cancel` ends them, and the same command goes on where they were. It wants a quiet machine.
 
 examples:
-  python main.py calibrate --wait                  both frameworks, 12 rounds, then the table
+  python main.py calibrate --wait                  both frameworks, 20 rounds, then the table
   python main.py calibrate --gpu h100              on a GPU of experiments.yaml
   python main.py calibrate --rounds 20             go on to 20 rounds
   python main.py calibrate --pairing both          the two tables of `together` and `interleaved`, same rounds
@@ -676,7 +676,7 @@ def calibrate_parser() -> Parser:
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
     )
     add_narrowing_flags(parser.two_spellings, settings=False)
-    parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 3")
+    parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 12; with --quick 4")
     add_job_flags(
         parser,
         pairings=("auto", "together", "interleaved", "both", "separate"),
@@ -840,7 +840,7 @@ def image_count(text: str) -> int:
 
 
 def round_count(text: str) -> int:
-    return whole_number(text, "a table takes 3 rounds at the least, and 1000 at the most", least=3, most=1000)
+    return whole_number(text, "a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
 
 
 def path(text: str) -> Path:

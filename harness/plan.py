@@ -98,7 +98,7 @@ class MeasurementSettings(Frozen):
     """The throughput blocks go on for this long, however low the noise: a card takes tens of seconds to its steady
     temperature."""
     max_time_s: float = Field(default=12.0, gt=0, le=LONGEST_S)
-    """Stop the throughput blocks after this time whatever the noise; the record is then flagged if it is noisy."""
+    """Stop the throughput blocks after this time whatever the noise."""
     latency_calls: int = Field(default=200, ge=1, le=10**6)
     latency_max_time_s: float = Field(default=20.0, gt=0, le=LONGEST_S)
     energy_window_s: float = Field(default=5.0, gt=0, le=LONGEST_S)

@@ -137,7 +137,7 @@ class Calibration:
 
     @property
     def flags(self) -> str:
-        """`short_blocks in 42 of 43 processes, throttled in 14`: those that bear on the throughput. Empty without any."""
+        """`short_blocks in 42 of 43 processes, throttled in 14`: those that bear on the throughput."""
         told = (flag for record in self.records for flag in record.flags)
         counts = Counter(flag for flag in told if flag not in FLAGS_OF_OTHER_NUMBERS | FLAGS_UP_TO_2)
         ordered = sorted(counts.items(), key=lambda flag: (-flag[1], flag[0]))

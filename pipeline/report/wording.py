@@ -88,15 +88,18 @@ def between(interval: Interval | None) -> str:
 
 
 def _by(factor: float) -> str:
-    return f"{(factor - 1) * 100:.2g} %" if factor < 2 else f"{factor:.2g} times as"
+    percent = (factor - 1) * 100
+    return f"{percent:.2g} %" if percent < 100 else f"{percent:,.0f} %"
 
 
 def newest_text(comparison: Comparison) -> str:
-    """The verdict by newer rules than those of the records; empty where there are none."""
-    found = comparison.newest
-    if found is None:
+    """The verdict by newer rules than those of the records, and the ratio where it is another one; empty where there
+    are none."""
+    found, registered = comparison.newest, comparison.estimate
+    if found is None or registered is None:
         return ""
-    return f"by rules {NEWEST}, newer than its records: {times(found.value)}{bracket(found.interval)} {verdict(found)}"
+    ratio, before = (f"{times(one.value)}{bracket(one.interval)}" for one in (found, registered))
+    return f"by rules {NEWEST}, newer than its records: {f'{ratio} ' * (ratio != before)}{verdict(found)}"
 
 
 def chance_mark(q: float | None, *, marked: bool) -> str:

@@ -46,10 +46,11 @@ def recompute(folder: Path) -> list[Json]:
             | {"replicates": len(by_replicate)}
             | {name: median([n[name] for n in by_replicate.values() if name in n]) for name in sorted(names)}
             | {"throughputs": {replicate: n["throughput_samples_per_s"] for replicate, n in by_replicate.items()}}
-            | {"in_turns": {record["measurement"]["replicate"]: turns(record) for record in records}}
+            | {"records": {record["measurement"]["replicate"]: record for record in records}}
+            | {"of_replicates": by_replicate}
             | {"gated": {record["measurement"]["replicate"] for record in records if record.get("parity")}}
             | {"many_steps": first["result"]["blocks"]["steps_per_call"] > 1}
-            | {"worthless": any(map(is_worthless, records)), "copied": has_copies(records)}
+            | {"worthless": any(map(is_worthless, records))}
         )
     screening = screened(folder)
     for line in lines:
@@ -58,11 +59,11 @@ def recompute(folder: Path) -> list[Json]:
         line["modes_compared"] = sum(not other["worthless"] for other in beside) + len(only_screened)
     for line in lines:
         line |= compared(line, lines, screening) | scaling(line, lines)
-    for doubtful in (False, True):
-        of_family = [line for line in lines if (line["quick"] or line["data"] == "sample") == doubtful]
-        fill_in_q([line for line in of_family if "p" in line and line["is_judged"]])
+    for family in {(line["device"], line["quick"], line["data"]) for line in lines}:
+        of_family = [line for line in lines if (line["device"], line["quick"], line["data"]) == family]
+        fill_in_q([line for line in of_family if line.get("is_judged")])
     for line in lines:
-        for name in ("throughputs", "in_turns", "gated", "many_steps", "worthless", "copied", "is_judged"):
+        for name in ("throughputs", "records", "of_replicates", "gated", "many_steps", "worthless", "is_judged"):
             line.pop(name, None)
     return lines
 
@@ -178,9 +179,8 @@ def side(record: Json) -> Json:
 
 
 def settings_digest(measurement: Json) -> str:
-    protocol = {
-        name: value for name, value in measurement["protocol"].items() if name not in ("replicates", "timeout_s")
-    }
+    protocol = {"min_time_s": 0.0} | measurement["protocol"]  # which older records do not have
+    protocol = {name: value for name, value in protocol.items() if name not in ("replicates", "timeout_s")}
     sizes = [measurement["sizes"]] if measurement.get("sizes") else []
     text = json.dumps([measurement["settings"], protocol, *sizes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:4]
@@ -204,6 +204,8 @@ def numbers(record: Json) -> Json:
             [steps * blocks["samples_per_step"] / time_s for time_s in blocks["block_times_s"]]
         ),
         "step_time_s": median([time_s / steps for time_s in blocks["block_times_s"]]),
+        "block_spread": spread_of(blocks["block_times_s"]),
+        "block_drift": drift_of(blocks["block_times_s"]),
         "time_to_target_s": result.get("time_to_target_s"),
     }
     if result.get("blocks_alone"):
@@ -239,6 +241,15 @@ def numbers(record: Json) -> Json:
         found["test_metric"] = result["epochs"][-1]["test_metric"]
         found["test_loss"] = result["epochs"][-1]["test_loss"]
     return {name: value for name, value in found.items() if value is not None}
+
+
+def spread_of(times_s: list[float]) -> float:
+    return (percentile(times_s, 0.75) - percentile(times_s, 0.25)) / median(times_s)
+
+
+def drift_of(times_s: list[float]) -> float | None:
+    third = len(times_s) // 3
+    return None if third < 2 else median(times_s[len(times_s) - third :]) / median(times_s[:third]) - 1
 
 
 def compile_time_s(record: Json) -> float:
@@ -286,20 +297,21 @@ def compared(line: Json, lines: list[Json], screening: dict[str, dict[str, float
     if not fastest or len(best) < 2:
         return {"fastest": fastest}
     jax, torch = best["jax"], best["torch"]
-    ours, theirs = jax["throughputs"], torch["throughputs"]
     common = sorted(jax["gated"] & torch["gated"])
     if not common:
         return {"fastest": fastest}
-    found = ratio(
-        [
-            neighbours(jax["in_turns"][number], torch["in_turns"][number]) or math.log(ours[number] / theirs[number])
-            for number in common
-        ]
-    )
-    if jax["copied"] or torch["copied"]:
-        found |= {"verdict": "undecided", "replicates_needed": None}
-    is_judged = len(common) >= 3 and not (jax["copied"] or torch["copied"])
-    return {"fastest": fastest, "is_judged": is_judged} | found
+    found = ratio([(jax["records"][number], torch["records"][number]) for number in common])
+    for name in OTHER_QUANTITIES:
+        sides = [(jax["of_replicates"][one].get(name), torch["of_replicates"][one].get(name)) for one in common]
+        logs = [math.log(ours / theirs) for ours, theirs in sides if ours and theirs]
+        if logs:
+            found |= zip((f"{name}_ratio{end}" for end in ("", "_low", "_high")), by_t(logs), strict=True)
+    return {"fastest": fastest} | found
+
+
+OTHER_QUANTITIES = (
+    *("compile_time_s", "step_time_p50_s", "step_time_p95_s", "time_to_target_s", "energy_gross_joules_per_sample"),
+)
 
 
 def fill_in_q(lines: list[Json]) -> None:
@@ -310,25 +322,42 @@ def fill_in_q(lines: list[Json]) -> None:
         line["q"] = min(p * len(of_each) / rank for p, rank in at_least)
 
 
-def turns(record: Json) -> Json:
-    """The logarithms of samples per second, block by block, and which turns the process took."""
+Pair = tuple[Json, Json]
+"""Records of JAX and of PyTorch."""
+
+
+def log_rates(record: Json) -> list[float]:
+    """The logarithms of samples per second, block by block."""
     blocks = record["result"]["blocks"]
     samples = blocks["calls_per_block"] * blocks["steps_per_call"] * blocks["samples_per_step"]
-    logs = [math.log(samples / time_s) for time_s in blocks["block_times_s"]]
-    return {"logs": logs, "turns": (record["environment"].get("pairing") or {}).get("turns")}
+    return [math.log(samples / time_s) for time_s in blocks["block_times_s"]]
 
 
-def neighbours(jax: Json, torch: Json) -> float | None:
-    """The median over quads of processes that took turns with each other; None for others."""
-    if jax["turns"] is None or jax["turns"] != torch["turns"]:
-        return None
-    ours, theirs = jax["logs"], torch["logs"]
+def took_turns(pair: Pair) -> bool:
+    """With each other, for a quad of blocks at the least."""
+    ours, theirs = ((record["environment"].get("pairing") or {}).get("turns") for record in pair)
+    return ours is not None and ours == theirs and min(len(log_rates(record)) for record in pair) >= 2
+
+
+def log_ratio(pair: Pair) -> float:
+    """The median over quads of processes that took turns; of others that of the medians."""
+    if not took_turns(pair):
+        ours, theirs = (numbers(record)["throughput_samples_per_s"] for record in pair)
+        return math.log(ours / theirs)
+    jax, torch = map(log_rates, pair)
     return median(
         [
-            sum(ours[start : start + 2]) / 2 - sum(theirs[start : start + 2]) / 2
-            for start in range(0, min(len(ours), len(theirs)) - 1, 2)
+            sum(jax[start : start + 2]) / 2 - sum(torch[start : start + 2]) / 2
+            for start in range(0, min(len(jax), len(torch)) - 1, 2)
         ]
     )
+
+
+def is_jax_first(pair: Pair) -> bool:
+    of_turns = pair[0]["result"].get("in_turns")
+    if of_turns and took_turns(pair):
+        return bool(of_turns["is_first"])
+    return bool(pair[0]["started_at"] < pair[1]["started_at"])
 
 
 def screened(folder: Path) -> dict[str, dict[str, float]]:
@@ -374,30 +403,137 @@ def work(line: Json) -> list[Any]:
     ]
 
 
-def ratio(log_ratios: list[float]) -> Json:
-    """From the logarithms of the paired ratios, one for each replicate."""
-    count = len(log_ratios)
-    mean = math.fsum(log_ratios) / count
-    found: Json = {"ratio_jax_over_torch": math.exp(mean), "ratio_low": None, "ratio_high": None}
-    found |= {"ratio_replicates": count, "verdict": "undecided", "replicates_needed": None}
-    if count < 2:
-        return found | {"replicates_needed": 3}
-    spread = deviation(log_ratios)
-    reach = t_95(count - 1) * spread / math.sqrt(count)
-    low, high = math.exp(mean - reach), math.exp(mean + reach)
-    found |= {"ratio_low": low, "ratio_high": high}
-    found["p"] = float(mean == 0) if spread == 0 else t_tails(abs(mean) / spread * math.sqrt(count), count - 1)
+def ratio(pairs: list[Pair]) -> Json:
+    """By the rules that all records were registered under, and by the newest beside them; the newest where they
+    differ. What lost its turns is left out where others had theirs."""
+    if any(map(took_turns, pairs)):
+        pairs = [pair for pair in pairs if took_turns(pair)]
+    newest = sequential([(log_ratio(pair), is_jax_first(pair)) for pair in pairs], *design(pairs))
+    registrations = [record.get("registration") for pair in pairs for record in pair]
+    versions = {one.get("rules_version", 1) if one else 3 for one in registrations}
+    rules = versions.pop() if len(versions) == 1 else 3
+    found = {"rules": rules, "pairs_at_most": newest.pop("pairs_at_most")}
+    is_doubted = any(has_copies([pair[side] for pair in pairs]) for side in (0, 1)) or any(
+        record["measurement"]["variant"]["precision"] == "default" for record in pairs[0]
+    )
+    if rules < 3:
+        spreads = [spread_of(record["result"]["blocks"]["block_times_s"]) for pair in pairs for record in pair]
+        of_then = by_student([log_ratio(pair) for pair in pairs])
+        if rules == 1 and max(spreads) > 0.25:
+            of_then |= {"verdict": "undecided", "is_judged": False}
+        found |= of_then | {"pairs_at_most": None}
+    judged = [newest, found] if rules < 3 else [newest]
+    if is_doubted:
+        for one in judged:
+            one |= {"verdict": "undecided", "is_judged": False}
+    if rules == 3:
+        return newest | found
+    names = ("ratio_jax_over_torch", "ratio_low", "ratio_high", "ratio_replicates", "verdict")
+    return found | {f"newest_{name}": newest[name] for name in names}
+
+
+def design(pairs: list[Pair]) -> tuple[int, bool]:
+    """The most pairs, and whether that was changed where there could have been a look."""
+    asked = {record["measurement"]["protocol"]["replicates"] for pair in pairs for record in pair}
+    return max(asked), sum(one >= 4 for one in asked) > 1
+
+
+REACHES = {
+    4: {4: 4.303},
+    6: {4: 5.339, 6: 3.55},
+    8: {4: 6.205, 6: 3.92, 8: 3.14},
+    12: {4: 7.649, 6: 4.5, 8: 3.52, 12: 2.69},
+    20: {4: 9.925, 6: 5.26, 8: 4.01, 12: 3.03, 16: 2.73, 20: 2.56},
+}
+"""The table of docs/measurement.md: by the most pairs, standard errors at each look."""
+
+
+def sequential(found: list[tuple[float, bool]], at_most: int, is_extended: bool = False) -> Json:
+    """From each pair's logarithm and whether JAX was first, in the order of replicates."""
+    at_most = max((one for one in REACHES if one <= at_most), default=0)
+    first, second = ([value for value, jax_first in found if jax_first == of_jax] for of_jax in (True, False))
+    p, line = 1.0, None
+    for pairs, reach in REACHES.get(at_most, {}).items():
+        if min(len(first), len(second)) < pairs // 2:
+            break
+        orders = first[: pairs // 2], second[: pairs // 2]
+        centre = math.fsum(math.fsum(order) / len(order) for order in orders) / 2
+        squares = math.fsum((value - math.fsum(order) / len(order)) ** 2 for order in orders for value in order)
+        error = math.sqrt(squares / (pairs - 2)) / math.sqrt(pairs)
+        half = (reach_at_any_time(pairs) if is_extended else reach) * error
+        line = of_interval(centre, centre - half, centre + half, pairs) | {"pairs_at_most": at_most, "is_judged": True}
+        if error == 0:
+            return line | {"verdict": "undecided", "is_judged": False}
+        p = min(p, t_tails(abs(centre) / error, pairs - 2) * 0.05 / t_tails(reach, pairs - 2))
+        line["p"] = p
+        if line["verdict"] != "undecided":
+            break
+    if line:
+        return line
+    value, low, high = by_t([value for value, _ in found])
+    of_all = {"ratio_jax_over_torch": value, "ratio_low": low, "ratio_high": high, "ratio_replicates": len(found)}
+    return of_all | {"verdict": "undecided", "is_judged": False, "pairs_at_most": at_most or None}
+
+
+def reach_at_any_time(pairs: int) -> float:
+    """The t mixture with a variance of 10: where the mixture of likelihood ratios is 20 or less. Its logarithm at t,
+    with f degrees of freedom and A = 1 + 10 n, is ((f + 1) log((1 + t**2 / f) / (1 + t**2 / (f A))) - log A) / 2."""
+    freedom, scale = pairs - 2, 1 + 10 * pairs
+
+    def evidence(t: float) -> float:
+        shares = (1 + t * t / freedom) / (1 + t * t / freedom / scale)
+        return ((freedom + 1) * math.log(shares) - math.log(scale)) / 2
+
+    low, high = 0.0, 1e6
+    if evidence(high) < math.log(20):
+        return math.inf
+    while high - low > 1e-9 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if evidence(middle) < math.log(20) else (low, middle)
+    return low
+
+
+def by_student(logs: list[float]) -> Json:
+    """The rules of versions 1 and 2."""
+    _, low, high = by_t(logs)
+    count, mean = len(logs), math.fsum(logs) / len(logs)
+    if low is None or high is None:
+        return of_interval(mean, -math.inf, math.inf, count) | {
+            "ratio_low": None,
+            "ratio_high": None,
+            "is_judged": False,
+        }
+    found = of_interval(mean, math.log(low), math.log(high), count)
     if count < 3:
-        return found | {"replicates_needed": 3}
-    if low >= 1 / 1.01 and high <= 1.01:
-        return found | {"verdict": "same"}
-    if low > 1 or high < 1:
-        return found | {"verdict": "JAX faster" if low > 1 else "PyTorch faster"}
-    goal = max(abs(mean), math.log(1.01) - abs(mean))
-    needed = count + 1
-    while needed < 100 and t_95(needed - 1) * spread / math.sqrt(needed) >= goal:
-        needed += 1
-    return found | {"replicates_needed": needed}
+        return found | {"verdict": "undecided", "is_judged": False}
+    spread = deviation(logs)
+    p = float(mean == 0) if spread == 0 else t_tails(abs(mean) / spread * math.sqrt(count), count - 1)
+    return found | {"p": p, "is_judged": True}
+
+
+def by_t(logs: list[float]) -> tuple[float, float | None, float | None]:
+    """The geometric mean, and its interval by Student's t over the replicates; none of a single one."""
+    count, mean = len(logs), math.fsum(logs) / len(logs)
+    if count < 2:
+        return math.exp(mean), None, None
+    reach = t_95(count - 1) * deviation(logs) / math.sqrt(count)
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+
+
+def of_interval(centre: float, low: float, high: float, pairs: int) -> Json:
+    """Of logarithms."""
+    edge = math.log(1.01)
+    if low >= -edge * (1 + 1e-12) and high <= edge * (1 + 1e-12):
+        verdict = "same"
+    else:
+        verdict = "JAX faster" if low > 0 else "PyTorch faster" if high < 0 else "undecided"
+    return {
+        "ratio_jax_over_torch": math.exp(centre),
+        "ratio_low": math.exp(low),
+        "ratio_high": math.exp(high),
+        "ratio_replicates": pairs,
+        "verdict": verdict,
+    }
 
 
 def deviation(values: list[float]) -> float:
@@ -405,16 +541,21 @@ def deviation(values: list[float]) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def geometric_mean_of_ratios(log_ratios: list[list[float]]) -> tuple[float, float | None, float | None]:
-    """Value, lower and upper end; of each ratio the logarithms of its replicates."""
-    count = len(log_ratios)
-    mean = math.fsum(math.fsum(one) / len(one) for one in log_ratios) / count
-    if any(len(one) < 2 for one in log_ratios):
+def geometric_mean_of_ratios(log_ratios: list[list[tuple[float, bool]]]) -> tuple[float, float | None, float | None]:
+    """Value, lower and upper end; of each ratio what `sequential` takes, all of it of its last look."""
+    centres, squares, degrees = [], [], []
+    for found in log_ratios:
+        orders = [[value for value, first in found if first == of_jax] for of_jax in (True, False)]
+        of_looks = [sum(order) / len(order) for order in orders] if len(found) >= 4 else [value for value, _ in found]
+        centres.append(math.fsum(of_looks) / len(of_looks))
+        degrees.append(len(found) - 2)
+        if len(found) >= 4:
+            of_orders = (deviation(order) ** 2 * (len(order) - 1) for order in orders)
+            squares.append(math.fsum(of_orders) / degrees[-1] / len(found))
+    mean, count = math.fsum(centres) / len(centres), len(centres)
+    if len(squares) < count:
         return math.exp(mean), None, None
-    squares = [deviation(one) ** 2 / len(one) for one in log_ratios]
-    fourths = math.fsum(square**2 / (len(one) - 1) for square, one in zip(squares, log_ratios, strict=True))
-    if fourths == 0:
-        return math.exp(mean), math.exp(mean), math.exp(mean)
+    fourths = math.fsum(square**2 / freedom for square, freedom in zip(squares, degrees, strict=True))
     freedom = math.floor(math.fsum(squares) ** 2 / fourths + 1e-6)
     reach = t_95(freedom) * math.sqrt(math.fsum(squares)) / count
     return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
@@ -451,7 +592,8 @@ def t_tails(t: float, freedom: int) -> float:
 
 
 def scaling(line: Json, lines: list[Json]) -> Json:
-    """Throughput on N devices over N times that on one: with the same batch (strong), and with 1/N of it (weak)."""
+    """Throughput on N devices over N times that on one, geometric mean over the replicates that both have: with the
+    same batch (strong), and with 1/N of it (weak)."""
     found: Json = {"strong_scaling_efficiency": None, "weak_scaling_efficiency": None}
     count = line["devices"]
     if count == 1 or line["worthless"]:
@@ -460,7 +602,11 @@ def scaling(line: Json, lines: list[Json]) -> Json:
     names = (*same, "options", "framework", "execution_mode")
     for other in lines:
         if other["devices"] == 1 and not other["worthless"] and all(other[name] == line[name] for name in names):
-            efficiency = line["throughput_samples_per_s"] / (count * other["throughput_samples_per_s"])
+            ours, theirs = line["throughputs"], other["throughputs"]
+            logs = [math.log(ours[number] / count / theirs[number]) for number in ours.keys() & theirs.keys()]
+            if not logs:
+                continue
+            efficiency = math.exp(math.fsum(logs) / len(logs))
             if other["batch_size"] == line["batch_size"]:
                 found["strong_scaling_efficiency"] = efficiency
             if other["batch_size"] == line["batch_size"] // count:

@@ -14,7 +14,7 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import SLOWDOWNS
 from harness.results.record import Record
 from pipeline.report import command
-from pipeline.report.calibration import Calibration, Trust, calibrations_of, in_percent, read_calibrations
+from pipeline.report.calibration import Calibration, Trust, calibrations_of, in_percent, perfect, read_calibrations
 from pipeline.report.calibrations import (
     DOCS,
     NOT_PUBLISHED,
@@ -33,13 +33,19 @@ from tests.made.calibration_records import HERE, calibration, process, processes
 from tests.made.report_records import CPU, passed, plain, record, save, text
 
 ELSEWHERE = "NVIDIA H200"
-LATER = {"started_at": "2026-11-22T10:00:00+00:00", "ended_at": "2026-11-22T10:01:00+00:00"}
+LATER = {"day": "2026-11-22"}
 
 
 def blind_records(rounds: int) -> list[Record]:
     """All that was planted is there, but the 2 %: that is as fast as without."""
     blind = [
-        process(number, "slower_2_percent", throughput=1000 * (1 + number / 100), flags={"noisy": "by 12%"}, **LATER)
+        process(
+            number,
+            "slower_2_percent",
+            throughput=1000 * (1 + number / 100),
+            flags={"throttled": "by heat", "noisy": "of older rules"},
+            **LATER,
+        )
         for number in range(rounds)
     ]
     return [one for one in processes(rounds, **LATER) if one.measurement.variant.planted != "slower_2_percent"] + blind
@@ -55,19 +61,20 @@ def blind_to_2_percent(rounds: int = 5) -> Calibration:
 
 def test_description_says_where_how_much_and_with_which_flags() -> None:
     flags: list[dict[str, str]] = [{"too_few_latency_calls": ""}] * 21
-    flags += [{"imprecise": "", "drift": ""}, {"imprecise": ""}, {}]
+    flags += [{"short_blocks": "", "throttled": ""}, {"short_blocks": ""}, {"drift": "of older rules"}]
     made = [one.model_copy(update={"flags": its}) for one, its in zip(processes(4), flags, strict=True)]
-    told = describe(calibrations_of(made))
+    told, (low, high) = describe(calibrations_of(made)), perfect(4)
     assert told.startswith(
         "**torch**, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), on 2 CPUs (A CPU), with torch 2.15.0 "
         "and Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round "
-        "differ by 0.00 % (root mean square). Flags: imprecise in 2 of 24 processes, drift in 1. Too few rounds for 5 "
-        "and 10 replicates.\n\n| replicates |"
+        "differ by 0.00 % (root mean square). Flags: short_blocks in 2 of 24 processes, throttled in 1. Rules 3, of "
+        f"at most 4 pairs: from 4 rounds, a perfect instrument shows {low * 100:.1f} % to {high * 100:.1f} % wrong in "
+        "A/A.\n\n| rules |"
     )
-    assert "| 3 | +10 % | 100.0 % | 0.0 % | 0.0 % | 1.1000 | +0.00 % |  |" in told
+    assert "| 3 | +10 % | 100.0 % | 0.0 % | 0.0 % | 1.1000 | -0.00 % | 4.0 | 8.0 |" in told  # a process is a minute
     assert "no complete round yet" in describe(calibrations_of(processes(1)[:-1]))
-    assert "The table needs 3 complete rounds" in describe([calibration(2)])
-    assert "A quick run: not a result to quote" in describe([calibration(3, quick=True)])
+    assert "The table needs 4 complete rounds" in describe([calibration(3)])
+    assert "A quick run: not a result to quote" in describe([calibration(4, quick=True)])
 
 
 # The docs.
@@ -91,9 +98,7 @@ def test_what_the_docs_say_of_the_errors_is_in_the_published_calibration() -> No
     for name, fraction in SLOWDOWNS.items():
         cells = [in_percent(name), f"{math.log(1 + fraction):+.3f}"]
         for calibrated in first:
-            logs = [
-                math.log(math.sqrt(one["unslowed_a"] * one["unslowed_b"]) / one[name]) for one in calibrated.complete
-            ]
+            logs = [sum(sample.log_ratio for sample in one[name]) / 2 for one in calibrated.complete]
             cells.append(f"{statistics.mean(logs):+.3f} ± {statistics.stdev(logs) / math.sqrt(len(logs)):.3f}")
         line = f"| {' | '.join(cells)} |"
         assert line in page, line
@@ -129,10 +134,10 @@ def test_docs_are_written_between_the_markers(tmp_path: Path) -> None:
     docs.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     update_docs(docs, results.calibration)
     assert docs.read_text() == f"before\n{begin}\n{NOT_PUBLISHED}\n{end}\nafter\n"
-    for one in processes(3):
+    for one in processes(4):
         save(one, results)
     update_docs(docs, results.calibration)
-    assert docs.read_text() == f"before\n{begin}\n{describe([calibration(3)])}\n{end}\nafter\n"
+    assert docs.read_text() == f"before\n{begin}\n{describe([calibration(4)])}\n{end}\nafter\n"
 
 
 def test_docs_take_good_records_only_and_need_their_markers(tmp_path: Path) -> None:
@@ -155,43 +160,41 @@ def test_each_device_has_its_own_and_no_other() -> None:
     found = calibrated_devices([calibration(4), blind_to_2_percent()], [HERE, ELSEWHERE])
     assert found[ELSEWHERE] == []
     newest, older = found[HERE]
-    assert newest.trust == (
-        Trust(replicates=3, false_in_aa=0.0, found=0.0),
-        Trust(replicates=5, false_in_aa=0.0, found=0.0),
-    )
-    assert older.trust == (Trust(replicates=3, false_in_aa=0.0, found=1.0),)
-    assert (newest.rounds, newest.flags, newest.spread) == (5, "noisy in 5 of 30 processes", 0)
+    assert newest.trust == Trust(at_most=4, false_in_aa=0.0, found=0.0)
+    assert older.trust == Trust(at_most=4, false_in_aa=0.0, found=1.0)
+    assert (newest.rounds, newest.flags) == (5, "throttled in 5 of 30 processes")
+    assert newest.spread == pytest.approx(0, abs=1e-7)
 
 
 def test_in_words() -> None:
-    found = calibrated_devices([blind_to_2_percent(3)], [HERE])[HERE]
+    found = calibrated_devices([blind_to_2_percent(4)], [HERE])[HERE]
     assert sentences(HERE, found) == [
-        "Calibrated on CPU: A CPU: PyTorch, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), 3 rounds on "
-        "2026-11-22: flags: noisy in 3 of 18 processes; with 3 replicates 0.0 % false verdicts between two that are "
+        "Calibrated on CPU: A CPU: PyTorch, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), 4 rounds on "
+        "2026-11-22: flags: throttled in 4 of 24 processes; within 4 pairs 0.0 % false verdicts between two that are "
         "alike, and 2 % slower found in 0.0 %",
         "Not calibrated on CPU: A CPU: JAX; python main.py calibrate",
     ]
     assert sentences(ELSEWHERE, []) == ["Not calibrated on NVIDIA H200: JAX and PyTorch; python main.py calibrate"]
-    assert in_short(found) == "Calibrated; of slowdowns of 2 % found: PyTorch 0.0 % (3 replicates)"
+    assert in_short(found) == "Calibrated; of slowdowns of 2 % found: PyTorch 0.0 % (within 4 pairs)"
     assert in_short([]) == "Not calibrated on this device"
 
 
 def test_the_terminal_has_a_line_for_each_device() -> None:
-    trust = (Trust(replicates=3, false_in_aa=0.0, found=0.206),)
+    trust = Trust(at_most=12, false_in_aa=0.0, found=0.206)
     of_jax: Any = SimpleNamespace(framework="jax", is_interleaved=True, quick=False, trust=trust)
-    assert for_terminal(HERE, [of_jax, calibration(4), blind_to_2_percent(3)])[:1] == [
-        "Calibrated on CPU: A CPU; of slowdowns of 2 % found: PyTorch 100.0 % (3 replicates), JAX 20.6 % (3 "
-        "replicates, interleaved); the report's page says more"
+    assert for_terminal(HERE, [of_jax, calibration(4), blind_to_2_percent(4)])[:1] == [
+        "Calibrated on CPU: A CPU; of slowdowns of 2 % found: PyTorch 100.0 % (within 4 pairs), JAX 20.6 % "
+        "(within 12 pairs, interleaved); the report's page says more"
     ]
     assert for_terminal(HERE, [calibration(4)])[1:] == ["Not calibrated on CPU: A CPU: JAX; python main.py calibrate"]
-    quick = [calibration(3, quick=True)]
+    quick = [calibration(4, quick=True)]
     assert for_terminal(HERE, quick) == sentences(HERE, quick)
 
 
 def test_quick_and_unfinished_calibrations_are_no_answer_in_short() -> None:
-    assert in_short([calibration(3, quick=True)]) == "Not calibrated on this device"
-    assert in_short([calibration(2)]) == "Not calibrated on this device"
-    assert "a quick run: not to be quoted" in sentences(HERE, [calibration(3, quick=True)])[0]
+    assert in_short([calibration(4, quick=True)]) == "Not calibrated on this device"
+    assert in_short([calibration(3)]) == "Not calibrated on this device"
+    assert "a quick run: not to be quoted" in sentences(HERE, [calibration(4, quick=True)])[0]
 
 
 def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +205,7 @@ def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for environment in (here, CPU):
         for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
             save(record(framework, mode, environment=environment), results)  # type: ignore[arg-type]
-    for one in blind_records(3):
+    for one in blind_records(4):
         save(one, published)
     for one in processes(4, data="real"):
         save(one, results)
@@ -212,13 +215,14 @@ def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert report_command(results, ReportOptions(figures=False), console, passed) == 0
     output = text(console)
     assert f"Warning: {broken}: not a record" in output
-    newest = "Calibrated on CPU: A CPU; of slowdowns of 2 % found: PyTorch 0.0 % (3 replicates); the report's page"
+    newest = "Calibrated on CPU: A CPU; of slowdowns of 2 % found: PyTorch 0.0 % (within 4 pairs); the report's page"
     assert output.count("Calibrated on CPU: A CPU") == output.count(newest) == 1
     assert "Not calibrated on CPU: Xeon: JAX and PyTorch; python main.py calibrate" in output
     assert "cnn-b256" not in output.partition("Calibrated on")[0]  # no comparison takes what was planted
     page = (results.report / "report.html").read_text()
     assert page.count("not calibrated on this device") == 3  # JAX on the one, both on the other
-    assert "Calibrated; of slowdowns of 2 % found: PyTorch 0.0 % (3 replicates)" in page
+    assert "Calibrated; of slowdowns of 2 % found: PyTorch 0.0 % (within 4 pairs)" in page
+    assert '<td class="n">4</td><td class="n">0.0 %</td><td class="n">0.0 %</td>' in page  # pairs at most, and Trust
     assert "broken.json" in page
     overview = (results.report / "tables" / "overview.tex").read_text()
     assert r"Not calibrated on CPU: Xeon: JAX and PyTorch; python main.py calibrate.\par}" in overview

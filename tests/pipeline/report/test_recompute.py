@@ -19,7 +19,8 @@ from harness.paths import REPOSITORY
 from harness.plan import Measurement, MeasurementSettings
 from harness.results.parity import ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import write_parity
-from harness.results.statistics import STUDENT_T_95, estimate_ratio, geometric_mean_of_ratios
+from harness.results.sequential import CRITICAL_VALUES, LogRatio, estimate_sequentially, geometric_mean_of_ratios
+from harness.results.statistics import STUDENT_T_95, paired_ratio
 from tests.pipeline.report import recompute
 
 CLOSE = 1e-9
@@ -34,6 +35,8 @@ NUMBERS = (
         "modes_compared",
         "throughput_samples_per_s",
         "step_time_s",
+        "block_spread",
+        "block_drift",
         "step_time_alone_s",
         "step_time_p50_s",
         "step_time_p95_s",
@@ -49,9 +52,13 @@ NUMBERS = (
     *("test_metric", "test_loss", "time_to_target_s", "strong_scaling_efficiency", "weak_scaling_efficiency"),
 )
 """Columns that the CSV must have, in every line or empty."""
-OF_THE_RATIO = ("ratio_jax_over_torch", "ratio_low", "ratio_high")
+OF_THE_RATIO = (
+    *("ratio_jax_over_torch", "ratio_low", "ratio_high", "ratio_replicates", "verdict", "rules", "pairs_at_most"),
+    *(f"newest_{name}" for name in ("ratio_jax_over_torch", "ratio_low", "ratio_high", "ratio_replicates", "verdict")),
+    *(f"{name}_ratio{end}" for name in recompute.OTHER_QUANTITIES for end in ("", "_low", "_high")),
+    *("p", "q"),
+)
 IF_THERE = ("energy_net_joules_per_sample", "fastest")
-OF_THE_RATIO_IF_THERE = ("ratio_replicates", "verdict", "replicates_needed", "p", "q")
 PUBLISHED = sorted((REPOSITORY / "results" / "published").rglob("records"))
 
 
@@ -87,6 +94,8 @@ class Maker:
         gated: bool = True,
         stage: str = "replicate",
         environment: dict[str, Any] | None = None,
+        rules: int | None = None,
+        at_most: int = 12,
     ) -> str:
         """Returns the measurement's id."""
         self.count += 1
@@ -115,13 +124,13 @@ class Maker:
                 "stage": stage,
                 "replicate": replicate,
                 "settings": {"momentum": momentum, "learning_rate": 0.02},
-                "protocol": MeasurementSettings().model_dump(mode="json"),
+                "protocol": MeasurementSettings(replicates=at_most).model_dump(mode="json"),
                 "data": "real",
                 "quick": quick,
             },
             "outcome": outcome,
             "reason": None if outcome == "ok" else "it broke",
-            "started_at": "2026-11-21T09:00:00+00:00",
+            "started_at": f"2026-11-21T09:00:0{(replicate + (framework == 'torch')) % 2}+00:00",
             "ended_at": ended_at or f"2026-11-21T10:{self.count // 60:02}:{self.count % 60:02}+00:00",
             "environment": {
                 "scheduler": "slurm",
@@ -132,6 +141,7 @@ class Maker:
             | (environment or {}),
             "result": self.result(step_s, steps_per_call, batch_size, epochs, gpu, spread) if outcome == "ok" else None,
             "parity": "parity.npz" if gated else None,
+            "registration": rules and {"checksum": "0" * 16, "exclusions": "0" * 16, "rules_version": rules},
         }
         if record["result"]:
             record["result"]["recompiles"] = recompiles
@@ -223,15 +233,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     maker = Maker(folder)
     noise = maker.draw.lognormvariate
-    for replicate in range(4):
+    for replicate in range(6):
         maker.record("jax", "step.jit", replicate, 2.0e-3 * noise(0, 0.002), epochs=3)
         maker.record("jax", "scan.jit", replicate, 1.9e-3 * noise(0, 0.002), epochs=3, steps_per_call=23)
         maker.record("torch", "step.eager", replicate, 2.8e-3 * noise(0, 0.002), epochs=3)
-        if replicate != 1:  # pairs are by number: the ratio has three
+        if replicate != 1:  # pairs are by number: the ratio has four of five, two of each order
             maker.record("torch", "step.compiled", replicate, 2.3e-3 * noise(0, 0.002), epochs=3)
-    for replicate in range(3):
+    for replicate in range(4):
         for framework, mode, step_s in (("jax", "step.jit", 4e-3), ("torch", "step.eager", 4.001e-3)):
-            maker.record(framework, mode, replicate, step_s, use_case=3, batch_size=64)  # the same
+            maker.record(framework, mode, replicate, step_s, use_case=3, batch_size=64, spread=0.001)  # the same
         for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
             maker.record(framework, mode, replicate, 4e-3 * noise(0, 0.05), use_case=3)  # undecided
             maker.record(framework, mode, replicate, 1e-3 * noise(0, 0.01), gpu="NVIDIA A100")
@@ -256,17 +266,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     maker.record("torch", "step.eager", 0, 1e-3, batch_size=32, measurement_id=again)
     maker.record("torch", "step.eager", 0, 9e-3, batch_size=32, measurement_id=again, outcome="failed")
     maker.record("jax", "step.jit", 0, 9e-3, batch_size=32, outcome="out_of_memory")
-    for replicate in range(3):
+    for replicate in range(4):
         # The fastest mode was recompiled in one replicate: the other is compared.
         maker.record("jax", "scan.jit", replicate, 1e-3, batch_size=128, recompiles=2 if replicate == 1 else 0)
-        maker.record("jax", "step.jit", replicate, 2e-3 * noise(0, 0.01), batch_size=128, gated=replicate != 2)
+        maker.record("jax", "step.jit", replicate, 2e-3 * noise(0, 0.01), batch_size=128, gated=replicate < 2)
         maker.record("torch", "step.eager", replicate, 3e-3 * noise(0, 0.01), batch_size=128)
         # A clear ratio, also where blocks spread by much more than a quarter.
         maker.record("jax", "step.jit", replicate, 1e-3, batch_size=1024, spread=1.0 if replicate == 0 else 0.01)
         maker.record("torch", "step.eager", replicate, 4e-3, batch_size=1024)
         # Processes that took turns; in the last replicate each with another one, and of different numbers of blocks.
         for framework, mode, step_s in (("jax", "step.jit", 2e-3), ("torch", "step.eager", 3e-3)):
-            turns = f"{replicate} {framework if replicate == 2 else ''}"
+            turns = f"{replicate} {framework if replicate == 3 else ''}"
             pairing = {"kind": "interleaved", "position": replicate, "pair": "12.0", "turns": turns}
             maker.record(
                 framework, mode, replicate, step_s, batch_size=4096, spread=0.1, environment={"pairing": pairing}
@@ -280,12 +290,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         maker.record("jax", "step.jit", replicate, 5e-3, gpu="L4", environment={"gpu": part})
         # A screening found `compiled` first, where the replicates have `eager` first by less than their noise; and
         # `jit`, where `taps` is clearly faster.
-        lucky = (2.95e-3, 3.0e-3, 3.1e-3)[replicate]
+        lucky = (2.95e-3, 3.0e-3, 3.1e-3, 3.0e-3)[replicate]
         for framework, mode, step_s in (
             *(("jax", "step.jit", 3.0e-3), ("jax", "taps.jit", 2.5e-3)),
             *(("torch", "step.compiled", 3.02e-3), ("torch", "step.eager", lucky)),
         ):
             maker.record(framework, mode, replicate, step_s * noise(0, 0.001), batch_size=2048, spread=0.001)
+    for framework, mode, step_s in (("jax", "step.jit", 2e-3), ("torch", "step.eager", 2.1e-3)):
+        for replicate in range(8):
+            # Open after four pairs of twelve, and decided after six; of four and then of twelve; and by older rules.
+            apart_s = {0: 0.03, 2: -0.03}.get(replicate, 0) * step_s * (framework == "jax")
+            maker.record(framework, mode, replicate, step_s + apart_s, batch_size=192, spread=0.001)
+            of_more = {"at_most": 12 if replicate > 3 else 4, "batch_size": 96}
+            maker.record(framework, mode, replicate, step_s * noise(0, 0.001), spread=0.001, **of_more)
+        for replicate in range(4):
+            maker.record(framework, mode, replicate, step_s, batch_size=24, spread=0.5, rules=1, at_most=3)
+            maker.record(framework, mode, replicate, step_s * noise(0, 0.003), batch_size=48, rules=2, at_most=4)
     for framework, modes in {
         "jax": ("step.jit", "taps.jit"),
         "torch": ("step.compiled", "step.eager", "loop.eager"),
@@ -355,16 +375,16 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
     for key, line in found.items():
         require_equal(line, expected[key], (*NUMBERS, *(name for name in IF_THERE if name in line)))
         if line.get("parity", "passed") == "passed":
-            there = (name for name in OF_THE_RATIO_IF_THERE if name in line)
-            require_equal(line, expected[key], (*OF_THE_RATIO, *there))
+            require_equal(line, expected[key], OF_THE_RATIO)
             ratios += line["ratio_jax_over_torch"] != ""
         else:  # a pair that did not pass the parity gate has no ratio
             require_equal(line, {}, OF_THE_RATIO)
     if published is None:
         # Two lines each for training, two batches of per-sample gradients, two settings on the A100, three in scaling,
         # one quick run, and one each beside a recompiled mode, of unstable blocks, and without NVML.
-        # And one after a screening, and one of processes that took turns.
-        assert ratios == sum("verdict" in line for line in expected.values()) == 2 * (1 + 2 + 2 + 3 + 1 + 3 + 1 + 1)
+        # And one after a screening, one of processes that took turns, two of eight pairs, and two by older rules.
+        assert ratios == sum("verdict" in line for line in expected.values())
+        assert ratios == 2 * (1 + 2 + 2 + 3 + 1 + 3 + 1 + 1 + 2 + 2)
         after_screening = [line for line in found.values() if line["batch_size"] == "2048"]
         assert {line["execution_mode"] for line in after_screening if line["fastest"] == "True"} == {
             "taps.jit",
@@ -375,6 +395,13 @@ def test_every_number_of_the_csv_is_recomputed(published: Path | None, made: Pat
         }
         assert {line["ratio_replicates"] for line in found.values() if line["batch_size"] == "128"} == {"", "2"}
         assert {line["verdict"] for line in found.values() if line["batch_size"] == "1024"} == {"JAX faster"}
+        of_rows = {
+            line["batch_size"]: tuple(line[name] for name in ("rules", "pairs_at_most", "ratio_replicates", "verdict"))
+            for line in found.values()
+        }
+        assert of_rows["192"] == ("3", "12", "6", "JAX faster") and of_rows["96"][:2] == ("3", "12")
+        assert of_rows["24"] == ("1", "", "4", "undecided") and of_rows["48"] == ("2", "", "4", "JAX faster")
+        assert of_rows["4096"][2] == "3"
         assert {line["device"] for line in found.values()} == {
             "CPU: A CPU",
             "NVIDIA A100",
@@ -390,37 +417,49 @@ def test_records_made_here_have_phases_and_calls_of_several_steps(made: Path) ->
 
 
 def test_records_made_here_have_every_verdict(made: Path) -> None:
-    verdicts = {(line.get("verdict"), line.get("replicates_needed")) for line in recompute.recompute(made)}
-    assert {verdict for verdict, _ in verdicts} == {"JAX faster", "PyTorch faster", "same", "undecided", None}
-    assert any(verdict == "undecided" and needed not in (None, 3, 100) for verdict, needed in verdicts)
+    verdicts = {line.get("verdict") for line in recompute.recompute(made)}
+    assert verdicts == {"JAX faster", "PyTorch faster", "same", "undecided", None}
 
 
-def test_ratio_interval_verdict_and_replicates_needed() -> None:
+def test_ratio_interval_and_verdict_of_every_design() -> None:
     draw = random.Random(4)
-    verdicts = set()
-    for _ in range(300):
-        count = draw.choice((1, 2, 3, 5, 10, 40))
+    verdicts, looks = set(), set()
+    for _ in range(800):
+        at_most, extended = draw.choice((3, 4, 6, 8, 12, 20)), draw.random() < 0.2
         centre, spread = draw.choice((0.0, 0.004, 0.02, -0.02, 0.3)), draw.choice((0.0005, 0.01, 0.05))
-        torch = [draw.uniform(100, 200) for _ in range(count)]
-        jax = [value * math.exp(draw.gauss(centre, spread)) for value in torch]
-        ours = recompute.ratio([math.log(a / b) for a, b in zip(jax, torch, strict=True)])
-        theirs = estimate_ratio(jax, torch)
+        skew = draw.choice((0.0, 0.02))  # what the process that starts first loses
+        firsts = [number % 2 == 0 for number in range(draw.choice((1, 3, 4, 5, 8, 12, 16, 20)))]
+        found = [(draw.gauss(centre, spread) - (skew if first else -skew), first) for first in firsts]
+        ours = recompute.sequential(found, at_most, extended)
+        logs = [LogRatio(number, value, first) for number, (value, first) in enumerate(found)]
+        theirs = estimate_sequentially(logs, at_most, is_extended=extended)
         require_close([ours["ratio_low"], ours["ratio_high"]], theirs.interval or (None, None))
         assert ours["ratio_jax_over_torch"] == pytest.approx(theirs.value, rel=CLOSE)
-        assert (ours["verdict"], ours["replicates_needed"]) == (theirs.verdict, theirs.replicates_needed)
-        assert ours["ratio_replicates"] == theirs.replicates
+        assert (ours["verdict"], ours["ratio_replicates"]) == (theirs.verdict, theirs.replicates)
+        assert (ours["pairs_at_most"] or 0, ours["is_judged"]) == (theirs.at_most, theirs.is_judged)
         assert ours.get("p") == (None if theirs.p is None else pytest.approx(theirs.p, rel=1e-6, abs=1e-12))
         verdicts.add(theirs.verdict)
+        looks.add((theirs.at_most, theirs.replicates))
     assert verdicts == {"JAX faster", "PyTorch faster", "same", "undecided"}
+    assert {(at_most, pairs) for at_most, reaches in CRITICAL_VALUES.items() for pairs in reaches} <= looks
+
+
+def test_ratios_of_other_quantities() -> None:
+    draw = random.Random(5)
+    for count in (1, 2, 3, 12):
+        logs = [draw.gauss(0.1, 0.02) for _ in range(count)]
+        theirs = paired_ratio([math.exp(one) for one in logs], [1.0] * count)
+        require_close(recompute.by_t(logs), (theirs.value, *(theirs.interval or (None, None))))
 
 
 def test_geometric_mean_with_its_interval() -> None:
     draw = random.Random(6)
-    for counts in ((3, 3), (3, 5, 20), (4,), (3, 2)):
-        logs = [[draw.gauss(0.1, 0.02) for _ in range(count)] for count in counts]
-        value, interval = geometric_mean_of_ratios(
-            [estimate_ratio([math.exp(d) for d in one], [1.0] * len(one)) for one in logs]
-        )
+    for counts in ((4, 4), (4, 8, 12), (4,), (4, 2)):
+        logs = [[(draw.gauss(0.002, 0.02), number % 2 == 0) for number in range(count)] for count in counts]
+        of_each = [[LogRatio(number, *one) for number, one in enumerate(each)] for each in logs]
+        found = [estimate_sequentially(each, len(each)) for each in of_each]
+        assert [one.replicates for one in found] == list(counts)
+        value, interval = geometric_mean_of_ratios(found)
         require_close(recompute.geometric_mean_of_ratios(logs), (value, *(interval or (None, None))))
 
 

@@ -1,9 +1,12 @@
 """Numbers and verdicts in words: what is rounded away must not hide what the verdict turned on."""
 
+from typing import Any
+
 import pytest
 
 from harness.results.record import Record
-from harness.results.statistics import Interval, RatioEstimate
+from harness.results.sequential import RatioEstimate
+from harness.results.statistics import Interval
 from pipeline.report.compare import Tally, sections
 from pipeline.report.terminal import print_sections
 from pipeline.report.wording import absent_lines, bracket, mean_in_words, times, verdict
@@ -38,17 +41,29 @@ def test_an_interval_that_just_excludes_1_is_seen_to() -> None:
     assert bracket(Interval(1.00046, 1.0398)) == " [1.0005, 1.040]"
 
 
+OPEN = RatioEstimate(1.02, Interval(0.993, 1.047), 6, "undecided", p=0.2, at_most=12)
+
+
 @pytest.mark.parametrize(
-    ("needed", "text"),
+    ("changes", "text"),
     [
-        (12, "undecided: 3 replicates, about 12 needed"),
-        (99, "undecided: 3 replicates, about 99 needed"),
-        (100, "undecided: 3 replicates, 100 or more needed"),
+        ({"verdict": "JAX faster", "replicates": 4}, "JAX faster: after 4 of at most 12 pairs"),
+        ({"verdict": "same", "replicates": 12}, "same: after 12 pairs"),
+        # 1 / 0.993 is 1.00705.
+        ({}, "not decided after 6 of at most 12 pairs: between JAX 4.7 % and PyTorch 0.7 % faster"),
+        (
+            {"interval": Interval(0.25, 3.0), "replicates": 20, "at_most": 20, "is_extended": True},
+            "not decided after 20 pairs, extended after a look: between JAX 200 % and PyTorch 300 % faster",
+        ),
+        ({"p": None, "replicates": 3}, "so far: 3 of at most 12 pairs, no verdict before 4"),
+        ({"p": None, "replicates": 1, "at_most": 0}, "so far: 1 replicate, no verdict before 4"),
+        ({"p": None, "replicates": 7, "at_most": 0}, "so far: 7 replicates"),
+        ({"at_most": 0, "replicates": 3, "verdict": "PyTorch faster"}, "PyTorch faster: after 3 replicates"),
+        ({"doubt": "identical pairs: copied records?"}, "no verdict: identical pairs: copied records?"),
     ],
 )
-def test_a_hundred_replicates_stand_for_so_many_or_more(needed: int, text: str) -> None:
-    estimate = RatioEstimate(1.02, Interval(0.9, 1.2), 3, "undecided", needed)
-    assert verdict(estimate) == text
+def test_a_verdict_says_after_how_many_pairs(changes: dict[str, Any], text: str) -> None:
+    assert verdict(OPEN._replace(**changes)) == text
 
 
 @pytest.mark.parametrize(
