@@ -753,8 +753,8 @@ def add_job_flags(
     *,
     pairings: Sequence[str] = ("auto", "together", "interleaved", "separate"),
     help_of_pairing: str = "together: one job runs both frameworks of a cell in turn; interleaved: their processes "
-    "take turns, block by block; separate: one job for each framework; auto: interleaved on a CPU where nothing is "
-    "screened, else together (default: as in experiments.yaml)",
+    "take turns, block by block; separate: one job for each framework; auto: interleaved on a CPU, else together "
+    "(default: as in experiments.yaml)",
 ) -> None:
     """How jobs are handed over and followed."""
     parser.add_argument(

@@ -98,7 +98,7 @@ class MeasurementSettings(Frozen):
     """The throughput blocks go on for this long, however low the noise: a card takes tens of seconds to its steady
     temperature."""
     max_time_s: float = Field(default=12.0, gt=0, le=LONGEST_S)
-    """Stop the throughput blocks after this time whatever the noise; the record is then flagged if it is noisy."""
+    """Stop the throughput blocks after this time whatever the noise."""
     latency_calls: int = Field(default=200, ge=1, le=10**6)
     latency_max_time_s: float = Field(default=20.0, gt=0, le=LONGEST_S)
     energy_window_s: float = Field(default=5.0, gt=0, le=LONGEST_S)
@@ -160,6 +160,8 @@ class Launch(Frozen):
     """`/host/path`, or `/host/path:/path/inside`, beside the folders of this project, which are there by themselves."""
     options: tuple[Line, ...] = ()
     """Of the runtime: of `apptainer exec`, `ch-run` or `podman run`; of srun with pyxis."""
+    stage_environment: bool = False
+    """Copy the Python's environment to the node's own disk, once in each job of Slurm."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -167,6 +169,8 @@ class Launch(Frozen):
             raise ValueError("runtime and image go together: name both for a container, or neither")
         if self.runtime is None and (self.mounts or self.options):
             raise ValueError("mounts and options are of a container; name its runtime and image, or leave them out")
+        if self.runtime and self.stage_environment:
+            raise ValueError("stage_environment is for a venv of many files, and an image is one already; leave it out")
         return self
 
 

@@ -24,7 +24,7 @@ from harness.plan import (
     Variant,
 )
 from pipeline.measure import JobFlags, hand_over, runs_here_without_gpu
-from pipeline.report.calibration import read_calibrations
+from pipeline.report.calibration import FEWEST_ROUNDS, read_calibrations
 from pipeline.report.calibrations import COMMAND, describe
 
 PROTOCOL = MeasurementSettings(
@@ -68,7 +68,7 @@ def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, kind
         cells = [pair.cell for pair in expand(config, selection)]
         is_on_cpu = runs_here_without_gpu(flags.executor) or all(cell.is_for_cpu for cell in cells)
         kind = "interleaved" if is_on_cpu and all(cell.devices == 1 for cell in cells) else "together"
-    pairs = calibration_pairs(config, selection, rounds=rounds or (4 if selection.quick else 20), kind=kind)
+    pairs = calibration_pairs(config, selection, rounds=rounds or (FEWEST_ROUNDS if selection.quick else 20), kind=kind)
     # The frameworks are not compared here, so their jobs take turns replicate by replicate at the most.
     flags = replace(flags, pairing="separate" if kind == "separate" else "together")
     return hand_over(pairs, config, flags, print_table)

@@ -364,6 +364,26 @@ NVML(nvmlDeviceGetEccMode, Device* device, unsigned* current, unsigned* pending)
   return SUCCESS;
 }
 
+// Made up: no card of harness/work/cards.py says how it is plugged in. Boards take turns on two NUMA nodes.
+NVML(nvmlDeviceGetMaxPcieLinkGeneration, Device* device, unsigned* generation) {
+  OF_THE_BOARD(device);
+  *generation = 4;
+  return SUCCESS;
+}
+
+NVML(nvmlDeviceGetCurrPcieLinkWidth, Device* device, unsigned* width) {
+  OF_THE_BOARD(device);
+  *width = 16;
+  return SUCCESS;
+}
+
+NVML(nvmlDeviceGetMemoryAffinity, Device* device, unsigned count, unsigned long long* nodes, int) {
+  OF_THE_BOARD(device);
+  std::fill_n(nodes, count, 0);
+  nodes[0] = 1 << device->board % 2;
+  return SUCCESS;
+}
+
 NVML(nvmlDeviceGetComputeMode, Device*, int* mode) {
   *mode = is_so("exclusive") ? 3 : 0;
   return SUCCESS;

@@ -15,12 +15,13 @@ from harness.job.launch import describe_container
 from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
+from harness.job.staging import Staged
 from harness.job.steps import Candidate
 from harness.job.tracker import NullTracker, Tracker, open_tracker
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
-from harness.plan import JobPlan, Measurement
+from harness.plan import JobPlan, Launch, Measurement
 from harness.results.environment import code_digests, load_average
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
@@ -115,6 +116,12 @@ class Arm:
 
     def open(self) -> None:
         self.tracker = NullTracker() if self._is_on_fake else open_tracker(self.plan.wandb, self._results)
+
+    def use(self, found: Mapping[Launch, Staged]) -> None:
+        """From now on start from the copy of the environment, where there is one."""
+        if (own := found.get(self.plan.launch)) is not None:
+            self.children.launch = own.launch
+            self._environment["staged"] = own.description
 
     def close(self) -> None:
         self.children.close()

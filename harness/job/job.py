@@ -18,6 +18,7 @@ from harness.job.children import JOB_SIGNALS, RanksStuckError
 from harness.job.cut_offs import LAST_AFTER, CutOffs
 from harness.job.interleaved import work_in_turns
 from harness.job.progress import Heartbeat, Teller
+from harness.job.staging import staged
 from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_partners, screenings
 from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
@@ -111,7 +112,11 @@ class Job:
         self.progress.current = "its turn"
         self._teller.beat()
         try:
-            with stop_on_signal(), turn(tell=self._tell_of_wait, warn=self._teller.say):
+            launches = [plan.launch for plan in self._pair.jobs]
+            staging = staged(launches, self._pair.cell.nodes, say=self._teller.say, while_waiting=self._tell_of_staging)
+            with stop_on_signal(), staging as found, turn(tell=self._tell_of_wait, warn=self._teller.say):
+                for arm in self._arms.values():
+                    arm.use(found)
                 for step in self._steps():
                     self._at_hand = step
                     self._measure(step)
@@ -213,6 +218,10 @@ class Job:
         self._teller.beat("stopped")
         done, total = self.progress.measurements_done, self.progress.measurements_total
         self._teller.say(f"stopped by a signal after {done} of {total}; a later run goes on here")
+
+    def _tell_of_staging(self) -> None:
+        self.progress.set_phase("unpacks the environment", None, None)
+        self._teller.when_due()
 
     def _tell_of_wait(self, words: str) -> None:
         self.progress.set_phase(words, None, None)

@@ -59,6 +59,8 @@ COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclu
 EXCLUSIVE_MODES = ("exclusive_thread", "exclusive_process")
 """A second process finds no device."""
 
+NODE_WORDS = 16
+"""Of 64 bits each, a bit for each NUMA node; Linux has 1,024 of these at the most."""
 
 NO_ENERGY = "the GPU gives no energy"
 
@@ -224,7 +226,21 @@ class Gpu:
             "compute_mode": None if mode is None else COMPUTE_MODES.get(mode, str(mode)),
             "warnings": list(self._warnings),
         }
+        of_place: dict[str, Callable[[], int | None]] = {
+            "pcie_generation": lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(board),  # the current one idles
+            "pcie_width": lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(board),
+            "numa_node": self._numa_node,
+        }
+        place = {name: self._ask(name, ask) for name, ask in of_place.items()}
+        description |= {name: value for name, value in place.items() if value is not None}
         return {**description, "absent": dict(self._refused)}
+
+    def _numa_node(self) -> int | None:
+        """Of the host's memory that is nearest to the board; None where that is no single node."""
+        nvml = self.nvml
+        words = nvml.nvmlDeviceGetMemoryAffinity(self.board, NODE_WORDS, nvml.NVML_AFFINITY_SCOPE_NODE)
+        mask = sum(word << 64 * place for place, word in enumerate(words))
+        return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _ask(self, quantity: str, read: Callable[[], T]) -> T | None:
         """None, and the reason kept, where NVML (or the installed driver's older NVML) refuses."""

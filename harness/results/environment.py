@@ -117,7 +117,35 @@ def _count(text: str | None) -> int | None:
 
 def describe_cpu() -> dict[str, Any]:
     affinity = sorted(os.sched_getaffinity(0))
-    return {"model": _cpu_model(Path("/proc/cpuinfo")), "count": os.cpu_count(), "affinity": affinity}
+    model = _cpu_model(Path("/proc/cpuinfo"))
+    return {"model": model, "count": os.cpu_count(), "affinity": affinity, **cpu_topology()}
+
+
+def cpu_topology(system: Path = Path("/sys/devices/system")) -> dict[str, Any]:
+    """Of the whole machine; what the kernel does not say is left out. `smt`: several threads share a core now."""
+    topology = list(system.glob("cpu/cpu[0-9]*/topology"))
+    siblings = [_count_in(_text(folder / "thread_siblings_list")) for folder in topology]
+    found = {
+        "smt": {"0": False, "1": True}.get(_text(system / "cpu/smt/active")),
+        "threads_per_core": max(siblings, default=0) or None,
+        "sockets": len({_text(folder / "physical_package_id") for folder in topology} - {""}) or None,
+        "numa_nodes": _count_in(_text(system / "node/online")) or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _text(path: Path) -> str:
+    """Without the line's end; empty where there is none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _count_in(ranges: str) -> int:
+    """2 of `0,8`, 4 of `0-3`, 0 of nothing."""
+    parts = [part.partition("-") for part in ranges.split(",") if part]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in parts)
 
 
 def describe_rank() -> dict[str, Any]:

@@ -25,7 +25,7 @@ NOISE = 0.02
 """The least standard deviation that is assumed between screenings of one mode, on the logarithm: what processes of one
 program differ by on a quiet machine, with room for a drift while all modes are screened."""
 MISSED = 0.05
-"""How often the truly fastest mode may be left out, at the most."""
+"""How often the truly fastest mode may be left out, at the most, if processes differ no more than blocks (or NOISE)."""
 CLEAR_STANDARD_ERRORS = 3.0
 """By which the replicates must contradict a screening. For 2 to 14 modes in 3 replicates, a mode that is no faster does
 so by chance in 2 to 5 % of comparisons."""
@@ -55,9 +55,10 @@ def still_fastest(found: Mapping[str, Screened]) -> set[str]:
     """The modes that can still be the fastest.
 
     Of k modes, one stays unless log(leader / mode) > z * sqrt(noise_leader**2 + noise_mode**2), with z the normal
-    quantile of 1 - MISSED / (k - 1). The truly fastest is then left out at most in the share MISSED of comparisons: it
-    would have to be so far behind one of k - 1 others. Subset selection after Gupta (1965), "On some multiple decision
-    (selection and ranking) rules", Technometrics 7(2), with Bonferroni's inequality for his table.
+    quantile of 1 - MISSED / (k - 1). The truly fastest is then left out at most in the share MISSED of comparisons, if
+    processes differ no more than blocks: it would have to be so far behind one of k - 1 others. Subset selection after
+    Gupta (1965), "On some multiple decision (selection and ranking) rules", Technometrics 7(2), with Bonferroni's
+    inequality for his table.
     """
     if not found:
         return set()

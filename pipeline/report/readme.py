@@ -15,6 +15,7 @@ from pipeline.report.figures import published_points
 from pipeline.report.wording import (
     WHOSE_SIDE,
     bracket,
+    cold_start,
     flag_names,
     newest_text,
     rules_sentence,
@@ -132,7 +133,9 @@ def _variant_cells(section: Section, row: Row) -> list[str]:
 
 
 def _best_cell(mode: Mode | None) -> str:
-    return "none" if mode is None else f"{number(mode.throughput_samples_per_s)} ({mode.name})"
+    if mode is None:
+        return "none"
+    return f"{number(mode.throughput_samples_per_s)} ({', '.join(filter(None, [mode.name, cold_start(mode)]))})"
 
 
 def results_table(compared: Sequence[Section], records: Iterable[Record]) -> str:

@@ -85,6 +85,7 @@ CSV_COMPARISON = (
     "ratio_high",
     "ratio_replicates",
     "verdict",
+    "ratio_flags",
     "rules",
     "pairs_at_most",
     "p",
@@ -264,6 +265,7 @@ def _csv_comparison(row: Row) -> dict[str, Any]:
         return found
     return found | {
         **_csv_ratio(estimate),
+        "ratio_flags": " ".join(sorted(comparison.flags)),
         "rules": comparison.rules_version,
         "pairs_at_most": estimate.at_most or None,
         "p": estimate.p,

@@ -6,6 +6,7 @@ What is measured already, and what is queued or running already, is not submitte
 import contextlib
 import io
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ from typing import Literal
 from harness.errors import RecordError, SubmissionError
 from harness.experiments.model import Config
 from harness.files import write_atomically
+from harness.job.staging import pack
 from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair
@@ -45,8 +47,9 @@ _QUEUES: list[subprocess.Popen[bytes]] = []
 QUEUE_SHOWN_S = 5.0
 """At most, until the kernel shows a new process as what it is."""
 SAME_REFUSALS_BEFORE_GIVING_UP = 3
-"""When sbatch refuses the first jobs in the same words, it would refuse the others too (a wrong account,
-say)."""
+"""When sbatch refuses so many jobs one after the other in the same words, it would refuse the others too: a wrong
+account, say, or a limit of jobs that is reached."""
+MOST_NAMED = 5
 
 NO_LIMIT_MINUTES = 527_040
 """For submitit, where only the partition knows: every stop then counts as a preemption, which goes on again."""
@@ -136,6 +139,9 @@ def _submit(
 
         if needed and (words := variables_in_words()):
             print(words)
+        for framework in dict.fromkeys(framework for pair in needed for framework in pair.frameworks):
+            if (launch := config.launch(framework)).stage_environment:
+                pack(launch)
         submissions = [state.submission for state in active if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
         earlier = [submission.job_id for submission in submissions if submission.executor == "slurm"]
@@ -256,10 +262,17 @@ class _Refusals:
     site_file: str
     words: dict[str, str] = field(default_factory=dict)
     untried: list[str] = field(default_factory=list)
+    in_a_row: list[str] = field(default_factory=list)
+    """The words of those since the last job that was taken."""
 
     @property
-    def all_the_same(self) -> bool:
-        return len(self.words) >= SAME_REFUSALS_BEFORE_GIVING_UP and len(set(self.words.values())) == 1
+    def last_are_the_same(self) -> bool:
+        last = self.in_a_row[-SAME_REFUSALS_BEFORE_GIVING_UP:]
+        return len(last) == SAME_REFUSALS_BEFORE_GIVING_UP and len(set(last)) == 1
+
+    def take(self, name: str, words: str) -> None:
+        self.words[name] = words
+        self.in_a_row.append(words)
 
     @property
     def is_silence(self) -> bool:
@@ -272,17 +285,19 @@ class _Refusals:
         lines = [f"{what} {len(self.words)} of {total} job{'' if total == 1 else 's'}."]
         lines += [f"  {name}: {words}" for name, words in self.words.items()]
         if self.untried:
-            count = len(self.words)
-            lines.append(
-                f"  not tried after {'that' if count == 1 else f'the same answer {count} times'}: "
-                f"{', '.join(self.untried)}"
-            )
+            after = "that" if self.is_silence else f"the same answer {SAME_REFUSALS_BEFORE_GIVING_UP} times in a row"
+            more = len(self.untried) - MOST_NAMED
+            named = ", ".join([*self.untried[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+            lines.append(f"  not tried after {after}, {len(self.untried)} of {total}: {named}")
         kept = ", ".join(f"{name} (job {job_id})" for name, job_id in submitted.items())
         lines.append(f"Submitted: {kept}." if kept else "Nothing was submitted.")
         if self.is_silence:
             lines.append("Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.")
         else:
-            lines.append(f"Correct `cluster` or `gpus` in {self.site_file} and run the same command again.")
+            lines.append(
+                f"Correct `cluster` or `gpus` in {self.site_file}, or wait for the end of some jobs if these are too "
+                f"many, and run the same command again: {shlex.join(['python', *sys.argv])}"
+            )
         return SubmissionError("\n".join(lines))
 
 
@@ -298,7 +313,7 @@ def _submit_to_slurm(
     submitted: dict[str, str] = {}
     refusals = _Refusals(site_file=config.site_file)
     for pair in pairs:
-        if refusals.is_silence or (refusals.all_the_same and not submitted):
+        if refusals.is_silence or refusals.last_are_the_same:
             refusals.untried.append(pair.name)
             continue
         after = _lane([*earlier, *submitted.values()], config.cluster.max_parallel_jobs)
@@ -311,8 +326,9 @@ def _submit_to_slurm(
         except (OSError, RecordError, _TakenBackError) as error:
             raise _out_of_room(pair.name, error, submitted) from error
         except SubmissionError as error:
-            refusals.words[pair.name] = str(error)
+            refusals.take(pair.name, str(error))
             continue
+        refusals.in_a_row.clear()
         log = folder.root / f"{submission.job_id}_0_log.out"
         print(f"{pair.name}: submitted as job {submission.job_id}, log {log}")
         submitted[pair.name] = submission.job_id

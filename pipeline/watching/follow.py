@@ -11,7 +11,6 @@ from pipeline.watching.ratios import RatiosSoFar
 from pipeline.watching.status import (
     REFRESH_EVERY_S,
     command,
-    duration,
     print_failures,
     print_table,
     progress,
@@ -31,8 +30,7 @@ def follow(folders: list[JobFolder], results: Results) -> int:
     if not folders:
         return 0
     reader = JobReader(results)
-    began = reader.read(folders)
-    ratios = RatiosSoFar([plan for state in began for plan in state.plans], results)
+    ratios = RatiosSoFar([plan for state in reader.read(folders) for plan in state.plans], results)
     follow_jobs = _follow_live if sys.stdout.isatty() else _follow_in_lines
     try:
         states = follow_jobs(reader, folders, ratios)
@@ -43,10 +41,6 @@ def follow(folders: list[JobFolder], results: Results) -> int:
         )
         return INTERRUPTED
     print_failures(states)
-    if ratios.first_interval_unix_s is not None:
-        submitted = [state.submission.submitted_at_unix_s for state in began if state.submission]
-        after_s = ratios.first_interval_unix_s - min(submitted, default=ratios.first_interval_unix_s)
-        print(f"The first interval of a ratio came {duration(after_s)} after the submission.")
     return 0 if all(state.state == "done" for state in states) else 1
 
 

@@ -1,6 +1,5 @@
 """The ratios so far of jobs that are watched: from the records that are there, each file read once."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,15 +56,11 @@ class RatiosSoFar:
         self._wanted = {measurement.id for plan in plans for measurement in plan.measurements()}
         self._records: dict[Path, Record | None] = {}
         self._found: dict[tuple[Setup, str], RatioSoFar] = {}
-        self.first_interval_unix_s: float | None = None
-        """When the first interval was seen; None also where it was there from the beginning."""
-        self._is_first_look = True
 
     def news(self) -> list[RatioSoFar]:
         """What is new or has changed since the last call."""
         paths = {path for folder in self._folders for path in record_paths(folder)} - self._records.keys()
         if not paths:
-            self._is_first_look = False
             return []
         for path in sorted(paths):
             self._records[path] = self._read(path)
@@ -77,10 +72,6 @@ class RatiosSoFar:
                     self._found.pop(key, None)  # so that the newest are last
                     self._found[key] = found
                     changed.append(found)
-        has_interval = any(one.estimate.interval for one in changed)
-        if has_interval and self.first_interval_unix_s is None and not self._is_first_look:
-            self.first_interval_unix_s = time.time()
-        self._is_first_look = False
         return changed
 
     def _read(self, path: Path) -> Record | None:

@@ -57,6 +57,9 @@ def test_an_a100_has_every_reading(nvml: Ask) -> None:
         "max_memory_clock_mhz": 1200,
         "ecc": True,
         "compute_mode": "default",
+        "pcie_generation": 4,
+        "pcie_width": 16,
+        "numa_node": 0,
         "warnings": [],
         "absent": {},
     }
@@ -124,8 +127,8 @@ def test_several_devices_are_told_apart_by_their_uuids(nvml: Ask, devices: int) 
     assert nvml("visible_gpu_count()", devices=devices) == devices
     uuids = nvml(f"open_gpus(0, {devices}).describe()['uuids']", devices=devices)
     assert (len(set(uuids)), uuids[-1]) == (devices, last)
-    by_uuid = nvml("[open_gpu().describe()['index'], open_gpu().state()]", devices=devices, CUDA_VISIBLE_DEVICES=last)
-    assert by_uuid[0] == devices - 1
+    by_uuid = nvml("[open_gpu().describe(), open_gpu().state()]", devices=devices, CUDA_VISIBLE_DEVICES=last)
+    assert (by_uuid[0]["index"], by_uuid[0]["numa_node"]) == (devices - 1, (devices - 1) % 2)
     assert by_uuid[1]["temperature_c"] == 50 + devices - 1
     assert nvml("open_gpu().absent", devices=devices, CUDA_VISIBLE_DEVICES=str(devices)).startswith("NVML has no GPU")
 

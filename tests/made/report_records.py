@@ -83,7 +83,7 @@ def record(
         "measurement": measurement,
         "outcome": "ok",
         "started_at": f"2026-11-21T10:00:0{started_s}+00:00",
-        "ended_at": "2026-11-21T10:01:00+00:00",
+        "ended_at": f"2026-11-21T10:01:0{started_s}+00:00",
         "data": DataIdentity(source="MNIST", kind=data, sha256="5e" * 32),
         "environment": environment,
         "result": result,

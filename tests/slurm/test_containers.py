@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from harness.plan import Launch
 from harness.results.ratios import took_turns
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import job_states
+from tests.harness.job.test_several_ranks import read_pids
 from tests.made.patience import wait_until
 from tests.made.project import BehavingProject, make_behaving_project
 from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
@@ -47,7 +50,8 @@ def launch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         (image / folder).symlink_to(f"usr/{folder}")
     for name in ("passwd", "group", "hosts", "resolv.conf"):
         (image / "etc" / name).touch()
-    shutil.copy("/bin/bash", image / "usr/bin/bash")
+    for program in ("bash", "sleep"):
+        shutil.copy(f"/bin/{program}", image / "usr/bin" / program)
     assert shutil.which("srun") and not list(image.rglob("srun"))
     return Launch(
         python=sys.executable,
@@ -97,6 +101,39 @@ def test_a_container_that_cannot_start_costs_its_own_framework_alone(project: Be
     bad, good = sorted(project.records(), key=lambda record: record.measurement.framework)
     assert (bad.outcome, good.outcome) == ("failed", "ok")
     assert "ch-run" in str(bad.reason) and "/nowhere/image" in str(bad.reason)
+
+
+def inside_containers(slurm: Cluster) -> set[int]:
+    """The processes of this cluster's jobs that are in one, by what ch-run has put into their environment."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            variables = (process / "environ").read_bytes().split(b"\0")
+            if b"NCCL_INSIDE=yes" in variables and f"SLURM_CONF={slurm.conf}".encode() in variables:
+                found.add(int(process.name))
+    return found
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_killed_ranks_in_containers_cost_their_measurements_alone(
+    project: BehavingProject, slurm: Cluster, launch: Launch, nodes: int
+) -> None:
+    """One from outside, and one that leaves a worker behind. Nothing of the containers outlives the job. (In a step,
+    workers are Slurm's to end, by control groups. This one has none, and would leave them, as without containers.)"""
+    killed = ("all_gated", "is_killed_and_leaves_a_worker" if nodes == 1 else "kills_rank_1")
+    modes = (*killed, "well")
+    plan = project.plan(*modes, devices=nodes, nodes=nodes).model_copy(update={"launch": launch})
+    folders = project.submit(plan, executor="slurm")
+    ranks = [pid for pid, _ in read_pids(project, nodes)]
+    assert set(ranks) <= inside_containers(slurm)
+    os.kill(ranks[-1], signal.SIGKILL)
+    assert follow(folders, project.results) == 1
+    records = project.by_mode()
+    assert [records[mode].outcome for mode in modes] == ["failed", "failed", "ok"]
+    for mode in killed:
+        assert "the measurement's process was killed by SIGKILL" in str(records[mode].reason)
+    assert records["well"].environment["container"]["runtime"] == "charliecloud"
+    assert inside_containers(slurm) == set()
 
 
 @pytest.mark.nightly

@@ -1,7 +1,9 @@
 """Jobs through a real Slurm that has no accounting: submitted, failing, preempted, cancelled, refused."""
 
 import json
+import shlex
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -193,7 +195,8 @@ def test_a_refused_job_stops_no_other(project: FakeProject, capsys: pytest.Captu
         f"  h100/torch_mnist_3: {words}",
         f"  h200/torch_mnist_3: {words}",
         f"Submitted: a100/torch_mnist_3 (job {job_id(submitted)}).",
-        "Correct `cluster` or `gpus` in experiments.yaml and run the same command again.",
+        "Correct `cluster` or `gpus` in experiments.yaml, or wait for the end of some jobs if these "
+        f"are too many, and run the same command again: {shlex.join(['python', *sys.argv])}",
     ]
     assert follow([submitted], project.results) == 0
 
@@ -209,16 +212,24 @@ def test_parallel_jobs_are_counted_over_submissions(project: FakeProject) -> Non
     assert state_of(project, third).reason == "Dependency"
 
 
-def test_the_same_refusal_for_all_is_not_asked_for_again(project: FakeProject) -> None:
-    broken = project.with_cluster(partition="nowhere")
+@pytest.mark.parametrize("taken", [0, 1])
+def test_the_same_refusal_three_times_is_not_asked_for_again(
+    project: FakeProject, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a job before them was taken."""
+    monkeypatch.setattr(sys, "argv", ["main.py", "--preset", "full"])
+    project = project.with_cluster(partition=None if taken else "nowhere")
+    plans = [project.plan(gpu="h100" if taken else "any", use_case=number) for number in range(1, 11)]
     with pytest.raises(SubmissionError) as refusal:
-        broken.submit(*(project.plan(use_case=number) for number in range(1, 6)), executor="slurm")
-    message = str(refusal.value)
-    assert message.startswith("Slurm refused 3 of 5 jobs.")
-    assert message.count("invalid partition specified: nowhere") == 3
-    assert "not tried after the same answer 3 times: any/torch_mnist_4, any/torch_mnist_5" in message
-    assert "Nothing was submitted." in message
-    assert project.results.job_folders() == []
+        project.submit(*[project.plan(gpu="a100")] * taken, *plans, executor="slurm")
+    message, total = str(refusal.value), 10 + taken
+    assert message.startswith(f"Slurm refused 3 of {total} jobs.")
+    assert message.count("configuration is not available" if taken else "invalid partition specified: nowhere") == 3
+    names = ", ".join(plan.name for plan in plans[3:8])
+    assert f"not tried after the same answer 3 times in a row, 7 of {total}: {names}, and 2 more\n" in message
+    assert ("Nothing was submitted." in message) == (not taken)
+    assert message.endswith("and run the same command again: python main.py --preset full")
+    assert len(project.results.job_folders()) == taken
 
 
 def test_states_of_known_and_unknown_jobs(project: FakeProject, slurm: Cluster) -> None:

@@ -74,7 +74,7 @@ def test_recipe_has_all_of_its_blocks() -> None:
 
 def test_recipe_adds_a_benchmark_and_a_use_case(extended: Path) -> None:
     output = run(extended, "main.py", "--dry-run", "--benchmark", "fashion_mnist", "--use_case", "7", "--use_case", "3")
-    # Twelve replicates at the most, of one variant in JAX and two in PyTorch, which are screened.
+    # Twelve replicates at most, of one variant in JAX and two in PyTorch, which are screened.
     counts = "12 + (2 screened, then at most 24) measurements (jax, torch in turn)"
     assert f"any/pair_fashion_mnist_7: {counts}" in output
     assert (extended / "slurm_scripts" / "jax_fashion_mnist_3.sh").exists()

@@ -16,6 +16,8 @@ import main
 from harness.paths import REPOSITORY
 from harness.plan import MeasurementSettings
 from harness.results.parity import QUANTITIES, Quantity
+from harness.results.rules import RULES
+from harness.results.sequential import CRITICAL_VALUES
 
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -269,9 +271,11 @@ def test_measurement_page_has_the_thresholds() -> None:
         import_module(f"harness.results.{path.stem}") for path in (REPOSITORY / "harness/results").glob("[!_]*.py")
     ]
     known = {name: value for module in modules for name, value in vars(module).items()}
-    assert f"above {known['NOISY_SPREAD'] * 100:.0f} %" in flags["noisy"]
-    assert f"above {known['UNSTABLE_SPREAD'] * 100:.0f} %" in flags["unstable"]
-    assert f"more than {known['DRIFT'] * 100:.0f} %" in flags["drift"]
+    assert f"above {known['IMPRECISE'] * 100:.0f} %" in flags["imprecise"]
+    assert f"the {known['DIFFER_LEVEL'] * 100:.0f} % quantile" in flags["processes_differ"]
+    assert (
+        f"more than {known['RATIO_DRIFT'] * 100:.0f} %, and by {known['RATIO_DRIFT_ERRORS']:.0f} of" in flags["drift"]
+    )
     assert f"under {known['SHORT_BLOCK_S']} s" in flags["short_blocks"]
     assert f"under {known['calls_needed'](0.95)} calls" in flags["too_few_latency_calls"]
     assert f"under {known['calls_needed'](0.99)} calls" in flags["too_few_calls_for_p99"]
@@ -281,12 +285,23 @@ def test_measurement_page_has_the_thresholds() -> None:
     assert f"jaxlib {' or '.join(known['KNOWN_SLOW_JAXLIB'])} on a GPU" in flags["known_slow_jaxlib"]
 
 
+def test_measurement_page_has_the_designs() -> None:
+    text = (DOCS / "measurement.md").read_text()
+    looks = [int(pairs) for pairs in re.findall(r"\d+", *re.findall(r"^  \| at most \|(.*)$", text, re.MULTILINE))]
+    rows = re.findall(r"^  \| (\d+) pairs \| (.*) \|$", text, re.MULTILINE)
+    stated = {
+        int(most): dict(zip(looks, map(float, re.findall(r"[\d.]+", cells)), strict=False)) for most, cells in rows
+    }
+    assert stated == CRITICAL_VALUES
+    assert "looks](#replicates-and-the-ratio) at 4, 6, 8 and 12 pairs" in text and max(RULES) == 3
+
+
 def test_measurement_page_has_all_flags() -> None:
     text = (DOCS / "measurement.md").read_text()
     listed = re.findall(r"^\| `(\w+)` \|", text.partition("### Flags")[2].partition("\n## ")[0], re.MULTILINE)
     sources = [path for folder in ("harness/results", "pipeline/report") for path in (REPOSITORY / folder).glob("*.py")]
     code = "\n".join(path.read_text() for path in sources)
-    given = re.findall(r'(?:flags\[|return \{)"(\w+)"\] =|return \{"(\w+)": f"', code)
+    given = re.findall(r'(?:flags\[|return \{)"(\w+)"\] =|return \{"(\w+)": (?:f"|"its )', code)
     assert sorted(listed) == sorted({name for names in given for name in names if name})
 
 

@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.paths": (*BOTTOM, "harness.plan"),
     "harness.plan_file": (*BOTTOM, "harness.plan", "harness.paths"),
     "harness.results": GROUND,
+    "harness.results.looks": ("harness.results", *GROUND, "harness.work.registration.headline_of"),
     "harness.work": (*GROUND, "harness.results"),
     "harness.fake_gpu": WORK,
     # These two do not know each other.
@@ -46,7 +47,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "torch_runner.run": ("harness.job",),
     # It never loads the machinery of a node, but in submitit's worker, which is the job.
-    "pipeline": (*WORK, "harness.experiments", "harness.job.launch", "harness.job.progress", "harness.measure.gpu"),
+    "pipeline": (
+        *(*WORK, "harness.experiments", "harness.job.launch", "harness.job.progress", "harness.job.staging"),
+        "harness.measure.gpu",
+    ),
     "pipeline.submission.slurm": ("harness.job.main",),
     "main": ("harness", "pipeline"),
 }

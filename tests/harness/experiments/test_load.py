@@ -1,6 +1,7 @@
 """experiments.yaml: what is read, and how every mistake is answered: place, key, value, rule, valid names."""
 
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -128,8 +129,8 @@ MISTAKES = r"""
 3:23: cluster.time_limit_minutes: true: must be a whole number
 ? time_limit_minutes: 30 -> time_limit_minute: 30
 3:3: cluster.time_limit_minute: unknown key; valid: partition, account, qos, constraint, time_limit_minutes,
-cpus_per_task, memory_gb, sbatch_options, setup, requeue, srun_options, cpu_bind, max_parallel_jobs, frameworks; did you
-mean time_limit_minutes?
+cpus_per_task, memory_gb, sbatch_options, setup, requeue, srun_options, cpu_bind, max_parallel_jobs, stage_environment,
+frameworks; did you mean time_limit_minutes?
 ?     batch_sizes: [64]\n ->
 19:3: use_cases.1.batch_sizes: is missing
 ? batch_sizes: [64] -> batch_sizes: []
@@ -279,6 +280,11 @@ of file
 5:10: cluster.frameworks.jax: runtime and image go together: name both for a container, or neither
 ? {python: /opt/jax/bin/python} -> {mounts: [/scratch]}
 5:10: cluster.frameworks.jax: mounts and options are of a container; name its runtime and image, or leave them out
+? {python: /opt/jax/bin/python} -> {runtime: podman, image: jax, stage_environment: true}
+5:10: cluster.frameworks.jax: stage_environment is for a venv of many files, and an image is one already; leave it out
+? {python: /opt/torch/bin/python} -> {runtime: podman, image: torch}\n  stage_environment: true
+3:3: cluster: stage_environment is for a venv of many files, and torch has an image, which is one already; write it
+under the other framework, if any
 ? {python: /opt/jax/bin/python} -> {runtime: docker, image: jax.sif}
 5:20: cluster.frameworks.jax.runtime: docker: valid: apptainer, pyxis, charliecloud, podman
 ? project: trial -> project: !foo trial
@@ -672,3 +678,13 @@ def test_no_text_breaks_a_script(value: str, shown: str, rule: str, tmp_path: Pa
 def test_a_character_that_json_writes_as_two_halves(tmp_path: Path) -> None:
     text = changed("  time_limit_minutes: 30\n", '  time_limit_minutes: 30\n  partition: "\\ud83d\\ude00"\n')
     assert config_of(text, tmp_path).cluster.partition == "😀"
+
+
+def test_the_documented_use_case_of_eight_gpus_is_valid(tmp_path: Path) -> None:
+    """Put into the project's own file, as docs/running.md has it."""
+    page = (REPOSITORY / "docs/running.md").read_text()
+    [block] = re.findall(r"^use_cases:\n(  7:\n(?:    .*\n)+)", page, re.MULTILINE)
+    text = (REPOSITORY / "experiments.yaml").read_text().replace("\n  3:  ", f"\n{block}  3:  ", 1)
+    (pair,) = expand(config_of(text, tmp_path), Selection(gpus=("h100",), benchmarks=("cifar10",), use_cases=(7,)))
+    assert (pair.cell.devices, pair.cell.nodes, pair.frameworks) == (8, 1, ("jax", "torch"))
+    assert {variant.batch_size for plan in pair.jobs for variant in plan.variants} == {256, 2048}

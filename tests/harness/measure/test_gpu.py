@@ -71,6 +71,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     mock.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0x4 | 0x40
     mock.nvmlDeviceGetFieldValues.side_effect = lambda handle, fields: [counter(field, 0) for field in fields]
     mock.nvmlDeviceGetEccMode.return_value = [1, 1]
+    mock.nvmlDeviceGetMaxPcieLinkGeneration.return_value, mock.nvmlDeviceGetCurrPcieLinkWidth.return_value = 4, 16
+    mock.NVML_AFFINITY_SCOPE_NODE = pynvml.NVML_AFFINITY_SCOPE_NODE
+    mock.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0, 1 << 1] + [0] * (words - 2)
     mock.nvmlDeviceGetComputeMode.return_value = 3
     mock.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), 1_500_000_000)]
     monkeypatch.setitem(sys.modules, "pynvml", mock)
@@ -211,6 +214,9 @@ def test_description(nvml: Any) -> None:
         "max_memory_clock_mhz": 2619,
         "ecc": True,
         "compute_mode": "exclusive_process",
+        "pcie_generation": 4,
+        "pcie_width": 16,
+        "numa_node": 65,
         "warnings": [],
         "absent": {},
     }
@@ -308,6 +314,14 @@ def test_a_consumer_card_without_ecc_describes_itself(nvml: Any) -> None:
     description = opened().describe()
     assert (description["ecc"], description["mig"]) == (None, False)
     assert description["absent"] == {"ecc": "Not Supported", "mig": "Not Supported"}
+
+
+def test_where_the_card_is_plugged_in_stays_out_where_nvml_does_not_say(nvml: Any) -> None:
+    nvml.nvmlDeviceGetMaxPcieLinkGeneration.side_effect = NOT_SUPPORTED
+    nvml.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0b11] + [0] * (words - 1)
+    description = opened().describe()
+    assert (description.keys() & {"pcie_generation", "pcie_width", "numa_node"}) == {"pcie_width"}
+    assert description["absent"] == {"pcie_generation": "Not Supported"}
 
 
 def test_a_driver_older_than_the_binding(nvml: Any) -> None:

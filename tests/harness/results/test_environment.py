@@ -17,6 +17,7 @@ from harness.results.environment import (
     _cpu_model,
     _memory_total_bytes,
     code_digests,
+    cpu_topology,
     describe_environment,
     describe_git,
     describe_slurm,
@@ -140,6 +141,22 @@ def test_local(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment["cpu"]["count"] == os.cpu_count()
     assert environment["memory_total_bytes"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert len(environment["load_average"]) == 3
+
+
+def test_the_topology_of_two_sockets_with_two_threads_per_core(tmp_path: Path) -> None:
+    """CPU 0 and 2, and 1 and 3, are a core each. Nothing is said where sysfs is not there."""
+    for cpu in range(4):
+        folder = tmp_path / f"cpu/cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{cpu % 2}\n")
+        (folder / "thread_siblings_list").write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
+    for name, text in {"cpu/smt/active": "1\n", "node/online": "0-1,4\n"}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    assert cpu_topology(tmp_path) == {"smt": True, "threads_per_core": 2, "sockets": 2, "numa_nodes": 3}
+    (tmp_path / "cpu/smt/active").write_text("0\n")
+    assert cpu_topology(tmp_path)["smt"] is False
+    assert cpu_topology(tmp_path / "nothing") == {}
 
 
 def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from pipeline.report.readme import published_part
 from pipeline.report.tables import csv_text, overview_table, section_table
 from pipeline.report.terminal import print_sections
 from pipeline.report.wording import declared_lines, declared_mean, registered_text, rules_sentence, which_pair
-from tests.made.report_records import CELL, passed, plain, record, text
+from tests.made.report_records import A100, CELL, passed, plain, record, text
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
 """JAX is first in the first and third: the error is sqrt(2 * 0.001**2 / 2 / 4), 0.0005."""
@@ -191,10 +191,13 @@ def test_too_few_replicates_and_doubts_are_in_no_family() -> None:
     assert section.rows[0].q == pytest.approx(t_of(0.04)) and not section.rows[0].may_be_chance
 
 
-def test_sample_data_change_no_q_of_what_may_be_quoted() -> None:
+def test_another_device_and_sample_data_change_no_q() -> None:
     alone = sections(many_rows(0.04), passed)
     both = sections([*many_rows(0.04), *(of_sample(one) for one in many_rows(0.001, 0.002, 0.003))], passed)
     assert both[0].rows[0].q == alone[0].rows[0].q
+    elsewhere = [one.model_copy(update={"environment": A100}) for one in many_rows(0.001, 0.002, 0.003)]
+    on_a100, on_h200 = sections([*many_rows(0.04), *elsewhere], passed)
+    assert (len(on_a100.rows), on_h200.rows[0].q) == (3, alone[0].rows[0].q)
 
 
 def of_sample(one: Record) -> Record:

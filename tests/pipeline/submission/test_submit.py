@@ -164,7 +164,7 @@ def test_a_controller_that_does_not_answer_is_no_fault_of_the_file(
     assert lines[0] == "Slurm's controller did not answer for 1 of 2 jobs."
     assert lines[1] == f"  any/torch_mnist_1: {SBATCH_WITHOUT_CONTROLLER}"
     assert lines[2:] == [
-        "  not tried after that: any/torch_mnist_2",
+        "  not tried after that, 1 of 2: any/torch_mnist_2",
         "Nothing was submitted.",
         "Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.",
     ]
