@@ -460,7 +460,8 @@ def sequential(found: list[tuple[float, bool]], at_most: int, is_extended: bool 
         centre = math.fsum(math.fsum(order) / len(order) for order in orders) / 2
         squares = math.fsum((value - math.fsum(order) / len(order)) ** 2 for order in orders for value in order)
         error = math.sqrt(squares / (pairs - 2)) / math.sqrt(pairs)
-        half = (reach_at_any_time(pairs) if is_extended else reach) * error
+        reach = reach_at_any_time(pairs) if is_extended else reach
+        half = reach * error
         line = of_interval(centre, centre - half, centre + half, pairs) | {"pairs_at_most": at_most, "is_judged": True}
         if error == 0:
             return line | {"verdict": "undecided", "is_judged": False}
