@@ -174,8 +174,7 @@ class Arm:
         files, code = ParityFiles(self._results), code_digests(self.plan.framework)
 
         def lacks(measurement: Measurement) -> bool:
-            path = self.settled_record(measurement)
-            record = _read(path) if path else None
+            record = self.find(measurement)
             return record is None or files.can_be_repaired(record, code)
 
         self._parity.compute(each for each in measurements if lacks(each))

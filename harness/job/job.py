@@ -23,11 +23,11 @@ from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_
 from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
-from harness.plan import Measurement, Pair
+from harness.plan import Pair
 from harness.results.environment import describe_environment
 from harness.results.looks import rounds
 from harness.results.parity_gate import ParityGate
-from harness.results.record import DataIdentity, Record, WeightsIdentity
+from harness.results.record import DataIdentity, WeightsIdentity
 from harness.results.sequential import looks_of
 
 EXIT_FAILED = 1
@@ -156,15 +156,12 @@ class Job:
         partners = self._partners()
         self.progress.measurements_total = len(self._screenings)
         parts = [arm.part for arm in self._arms.values()]
-        for replicates in rounds(parts, self._find, ParityGate(self._results)):
+        for replicates in rounds(parts, lambda each: self._arms[each.framework].find(each), ParityGate(self._results)):
             self.progress.measurements_total += len(replicates)
             left = [each for each in replicates if each.id not in before]
             steps = list(in_turn([[one for one in left if one.framework == name] for name in self._arms], partners))
             self._compute_parity(steps)
             yield from self._in_order(steps)
-
-    def _find(self, measurement: Measurement) -> Record | None:
-        return self._arms[measurement.framework].find(measurement)
 
     def _in_order(self, steps: Iterable[Step]) -> list[Step]:
         return sorted(steps, key=lambda step: any(self._cut_offs.of(each) >= LAST_AFTER for each in step))

@@ -114,7 +114,7 @@ def _pack(environment: _Environment) -> None:
         command = ["tar", "-C", str(prefix), *left_out, *by, "-cf", str(temporary), "."]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode > 1:  # by 1 it says that a file has changed meanwhile, such as the folder that it writes to
-            raise StagingError(_first_line(done.stderr) or f"tar ended with status {done.returncode}")
+            raise StagingError(next(iter(done.stderr.splitlines()), "") or f"tar ended with status {done.returncode}")
         os.utime(temporary, ns=(environment.changed_ns, environment.changed_ns))
         for old in prefix.glob(f"{PACKED_PREFIX}*"):
             old.unlink()
@@ -212,7 +212,3 @@ def _ask(launch: Launch) -> _Environment:
     if not answer["is_venv"]:
         raise StagingError(f"{python_of(launch)} is of no venv, such as `make env` makes, and no other can be moved")
     return _Environment(Path(answer["prefix"]), answer["digest"], answer["changed_ns"])
-
-
-def _first_line(text: str) -> str:
-    return (text.splitlines() or [""])[0]

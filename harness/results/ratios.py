@@ -228,9 +228,9 @@ def _not_paired(pairs: Sequence[RecordPair], found: Sequence[Replicate]) -> dict
 
 
 def version_of(pairs: Sequence[RecordPair]) -> int:
-    """Of the rules that all of them were registered under; the newest where they do not agree."""
+    """Of the rules that all of them were registered under; the newest where they do not agree, or are newer yet."""
     found = {record.registration.rules_version if record.registration else NEWEST for pair in pairs for record in pair}
-    return found.pop() if len(found) == 1 else NEWEST
+    return min(found.pop(), NEWEST) if len(found) == 1 else NEWEST
 
 
 def design_of(pairs: Sequence[RecordPair]) -> tuple[int, bool]:

@@ -49,6 +49,8 @@ class Left:
     screenings: int
     replicates: Mapping[str, int]
     """By the key of a variant."""
+    more: int = 0
+    """That each of these may have after them, while its ratio is open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +79,8 @@ def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
     Args:
         starts: processes of a measurement, on the average over its replicates.
     """
-    blocks_s = max(
-        protocol.min_blocks * protocol.block_min_s, protocol.min_time_s, SHARE_OF_LIMIT * protocol.max_time_s
-    )
+    at_least_s = max(protocol.min_blocks * protocol.block_min_s, protocol.min_time_s)
+    blocks_s = max(at_least_s, SHARE_OF_LIMIT * protocol.max_time_s)
     return (
         starts * START_S
         + 2 * protocol.idle_s
@@ -90,8 +91,7 @@ def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
     )
 
 
-def estimate_of(plan: JobPlan, left: Left, durations: Durations, *, alone: bool = False) -> Estimate:
-    """`alone`: the job has no other framework, and so no look."""
+def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
     otherwise = _by_protocol_s(plan) if durations.of_any is None else durations.of_any
     screening_s = durations.of_screening or protocol_s(of_screening(plan.protocol), starts=1)
     each_s = {key: durations.by_variant.get(key, otherwise) for key in left.replicates}
@@ -104,7 +104,7 @@ def estimate_of(plan: JobPlan, left: Left, durations: Durations, *, alone: bool 
         from_records=(0 if durations.of_any is None else replicates)
         + (0 if durations.of_screening is None else left.screenings),
         seconds=seconds,
-        most_seconds=seconds + sum(each_s.values()) * (plan.protocol.replicates - up_to_first_look(plan, alone=alone)),
+        most_seconds=seconds + sum(each_s.values()) * left.more,
         longest_s=max(longest_s, screening_s if left.screenings else 0.0),
         devices=plan.cell.devices,
         trains=plan.cell.use_case_name == "train",
@@ -113,20 +113,20 @@ def estimate_of(plan: JobPlan, left: Left, durations: Durations, *, alone: bool 
 
 def expected(plan: JobPlan, *, alone: bool = False) -> Left:
     """Before anything is measured. After a screening, those of its modes that always have replicates go on, and one
-    other of each comparison: how many really do is what the screening says."""
+    other of each comparison: how many really do is what the screening says.
+
+    Args:
+        alone: the job has no other framework, and so no look.
+    """
     screened = {variant.key for variant in plan.screened_variants()}
     going_on: list[Variant] = []
     for contest in plan.contests():
         others = [one for one in contest if plan.screening and one.execution_mode not in plan.screening.always]
         is_screened = contest[0].key in screened
         going_on += [one for one in contest if not is_screened or one not in others[1:]]
-    return Left(screenings=len(screened), replicates={one.key: up_to_first_look(plan, alone=alone) for one in going_on})
-
-
-def up_to_first_look(plan: JobPlan, *, alone: bool) -> int:
-    """Replicates of each mode that come before anything can be decided."""
-    looks = () if alone or plan.cell.is_calibration else looks_of(plan.protocol.replicates)
-    return looks[0] if looks else plan.protocol.replicates
+    most = plan.protocol.replicates
+    first = next(iter(() if alone or plan.cell.is_calibration else looks_of(most)), most)
+    return Left(screenings=len(screened), replicates={one.key: first for one in going_on}, more=most - first)
 
 
 def _by_protocol_s(plan: JobPlan) -> float:
@@ -169,10 +169,9 @@ def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> lis
     def of_plan(plan: JobPlan, part: Pair) -> Estimate:
         alone = len(part.jobs) == 1
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
-            left, durations = _left(plan, part, results, scheduler), read_durations(folder, quick=plan.quick)
-            return estimate_of(plan, left, durations, alone=alone)
+            return estimate_of(plan, _left(plan, part, results, scheduler), read_durations(folder, quick=plan.quick))
         if (id(plan.variants), alone) not in known:
-            known[id(plan.variants), alone] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, alone=alone)
+            known[id(plan.variants), alone] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS)
         return known[id(plan.variants), alone]
 
     return [together([of_plan(plan, part) for plan in part.jobs]) for part in parts]
@@ -193,12 +192,10 @@ def _left(plan: JobPlan, part: Pair, results: Results, scheduler: str) -> Left:
     screenings = sum(is_open(measurement) for measurement in plan.screenings())
     if screenings:
         return replace(expected(plan, alone=len(part.jobs) == 1), screenings=screenings)
-    found = Counter(
-        one.variant.key
-        for one in needed(part.jobs, results, scheduler)
-        if one.framework == plan.framework and not one.is_screening and is_open(one)
-    )
-    return Left(screenings=0, replicates=found)
+    asked = [one for one in needed(part.jobs, results, scheduler) if one.framework == plan.framework]
+    found = Counter(one.variant.key for one in asked if not one.is_screening and is_open(one))
+    more = plan.protocol.replicates - 1 - max(one.replicate for one in asked)
+    return Left(screenings=0, replicates=found, more=more)
 
 
 def read_durations(folder: Path, *, quick: bool) -> Durations:

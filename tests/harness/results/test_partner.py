@@ -91,3 +91,18 @@ def test_against_the_process_that_it_took_turns_with(results: Results) -> None:
     save(record("torch", "step.eager", 1000, environment=turns[0]), results)
     save(record("torch", "step.compiled", 2000, environment=turns[1]), results)
     assert ratio(record("jax", "step.jit", 3000, environment=turns[0]), results) == pytest.approx(3.0)
+
+
+def test_the_last_replicate_of_a_look_brings_the_verdict(results: Results) -> None:
+    """1 % more or less about 1.5, once in each order: the fourth of at most 12 pairs is the first look."""
+    gate = Gate(results)
+    for replicate, jax in enumerate((1500, 1500.5, 1501, 1500.5)):
+        save(record("torch", "step.eager", 1000 + replicate / 10, replicate=replicate, environment=HERE), results)
+        one = record("jax", "step.jit", jax, replicate=replicate, environment=HERE)
+        found = ratio_so_far(one, results, gate)
+        save(one, results)
+        if replicate < 3:
+            assert found.keys() == {"ratio_so_far"}
+    assert found["ratio"] == pytest.approx(1.5003, abs=2e-4)
+    assert found["ratio_low"] < 1.5003 < found["ratio_high"] and found["ratio_pairs"] == 4  # type: ignore[operator]
+    assert found["ratio_verdict"] == "JAX faster"

@@ -219,3 +219,11 @@ def test_a_refused_reading_is_missing_with_its_reason() -> None:
 def test_rows_are_data() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         QUANTITIES[0].name = "other"  # type: ignore[misc]
+
+
+def test_the_cost_of_a_first_epoch_by_hand() -> None:
+    """36 s of compilation and 144 s of steps are a twentieth of an hour, at 4 an hour."""
+    epochs = [EpochPoint(epoch=1, train_time_s=144, train_loss=1, test_loss=1, test_metric=0.5)]
+    found = Result(compile_time_s=36.0, epochs=epochs, price_per_hour=4.0)
+    assert summary_numbers(found)["epoch_cost"] == pytest.approx(0.2)
+    assert "epoch_cost" not in summary_numbers(found.model_copy(update={"price_per_hour": None}))

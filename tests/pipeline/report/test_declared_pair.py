@@ -165,8 +165,8 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
     assert (found.judged, found.named, found.marked) == (4, 2, 1)
     assert found.expected == pytest.approx(0.2)
     assert chance_sentence([section]) == (
-        "Comparisons: 4; a side is named in 2. If the sides were equal in all of them, luck alone would name about 0.2. "
-        'After the correction for many comparisons stay 1; marked "may be luck": 1.'
+        "Comparisons: 4; a side is named in 2. If the sides were equal in all of them, luck alone would name about 0.2."
+        ' After the correction for many comparisons stay 1; marked "may be luck": 1.'
     )
     assert "0.092 (may be luck)" in section_table(section)
     assert "0.0916" in csv_text([section])

@@ -69,7 +69,9 @@ def test_every_table_of_ratios_says_which_side_of_1_is_whose(tmp_path: Path) -> 
         assert shown.count(WHOSE_SIDE) == 1, name
     page = page_html(compared, {}, found, [], tmp_path)
     captions = re.findall("<caption>(.*?)</caption>.*?<thead>(.*?)</thead>", page, re.DOTALL)
-    of_page = [WHOSE_SIDE in caption for caption, head in captions if "JAX / PyTorch" in head and ">quantity<" not in head]
+    of_page = [
+        WHOSE_SIDE in caption for caption, head in captions if "JAX / PyTorch" in head and ">quantity<" not in head
+    ]
     assert len(of_page) == len(compared) + 2 and all(of_page)
     results, on_sample = results_table(compared, found), sample_table(compared, found)
     assert results.count(WHOSE_SIDE) == on_sample.count(WHOSE_SIDE) == 1

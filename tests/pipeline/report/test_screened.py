@@ -137,3 +137,14 @@ def test_what_stands_for_a_screened_double_is_what_has_replicates() -> None:
     (row,) = section_of(records).rows
     assert [mode.name for mode in row.modes] == ["vmap.jit_graph = grouped.jit", "step.eager"]
     assert row.only_screened == ()
+
+
+def test_a_screening_that_the_replicates_overrule_is_flagged() -> None:
+    """taps is 20 % faster in all replicates, far beyond three standard errors."""
+    others = [one for one in RECORDS if one.measurement.variant.execution_mode != "taps.jit"]
+    taps = [screening("jax", "taps.jit", 2000), *replicated("jax", "taps.jit", 2400, 2460, 2412)]
+    (row,) = section_of([*others, *taps]).rows
+    assert row.comparison is not None and row.comparison.jax.execution_mode == "taps.jit"
+    assert "the replicates chose taps.jit of JAX, against the screening" in row.comparison.flags["overruled"]
+    (before,) = section_of(RECORDS).rows
+    assert before.comparison is not None and "overruled" not in before.comparison.flags

@@ -6,10 +6,20 @@ import pytest
 
 from harness.results.record import Record
 from harness.results.sequential import RatioEstimate
-from harness.results.statistics import Interval
+from harness.results.statistics import Interval, holm
 from pipeline.report.compare import Tally, sections
+from pipeline.report.declared import task_of
 from pipeline.report.terminal import print_sections
-from pipeline.report.wording import absent_lines, bracket, mean_in_words, times, verdict
+from pipeline.report.wording import (
+    absent_lines,
+    bracket,
+    cold_start,
+    mean_in_words,
+    pays_after,
+    quantity_lines,
+    times,
+    verdict,
+)
 from tests.made.report_records import passed, plain, record, text
 
 
@@ -113,3 +123,35 @@ def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_s
 def test_nothing_is_missing_where_all_was_measured() -> None:
     (section,) = sections([record("jax", "step.jit")], passed)
     assert absent_lines(section.rows, on_terminal=True) == []
+
+
+def with_compile_time(one: Record, seconds: float) -> Record:
+    assert one.result is not None
+    return one.model_copy(update={"result": one.result.model_copy(update={"compile_time_s": seconds})})
+
+
+def test_a_lead_pays_for_the_longer_compilation_by_hand() -> None:
+    """PyTorch compiles 10 s longer, and saves 1/1000 - 1/2000 s of a sample: 20,000 samples, which take it 10 s."""
+    sides = [("jax", "step.jit", 1000, 2.0), ("torch", "step.eager", 2000, 12.0)]
+    found = [
+        with_compile_time(record(framework, mode, speed, replicate=number), seconds)
+        for number in range(4)
+        for framework, mode, speed, seconds in sides
+    ]
+    (row,) = sections(found, passed)[0].rows
+    assert [cold_start(row.best(framework)) for framework in ("jax", "torch")] == [
+        "ready after 2 s",
+        "ready after 12 s",
+    ]
+    assert pays_after(row) == "PyTorch's lead has paid for its compilation, 10 s longer, after 20,000 samples (10 s)"
+    (alike,) = sections([with_compile_time(one, 2.0) for one in found], passed)[0].rows
+    assert pays_after(alike) == ""
+    # The same 12 s in every replicate have no spread, so their p is 0; p50 is alike on both sides but for the blocks.
+    lines = {line[1]: line[2:] for line in quantity_lines([row], task_of("mnist").metric)}
+    assert lines["compile, cold, s"] == ["2", "12", "0.17 [0.17, 0.17]", "JAX", "4"]
+
+
+def test_holm_by_hand() -> None:
+    """0.01 <= 0.05 / 4, 0.016 <= 0.05 / 3; 0.03 > 0.05 / 2, so it and all that are larger go."""
+    assert holm([("a", 0.03), ("b", 0.01), ("c", 0.016), ("d", 0.001 + 0.03)]) == {"b", "c"}
+    assert holm([]) == set()

@@ -65,12 +65,13 @@ def test_by_the_protocol() -> None:
     ],
 )
 def test_of_a_plan_without_records(plan: JobPlan, each_s: float) -> None:
-    found = estimate_of(plan, Left(screenings=0, replicates={"a": 3, "b": 2}), Durations(by_variant={}, of_any=None))
+    left = Left(screenings=0, replicates={"a": 3, "b": 2}, more=8)
+    found = estimate_of(plan, left, Durations(by_variant={}, of_any=None))
     assert (found.measurements, found.from_records) == (5, 0)
     assert found.seconds == pytest.approx(5 * each_s)
     assert found.most_seconds == pytest.approx((5 + 2 * 8) * each_s)  # 8 come after the first look
     assert found.longest_s == pytest.approx(each_s)
-    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap.jit": 4})
+    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap.jit": 4}, more=8)
 
 
 def test_a_framework_alone_has_no_look_to_stop_at(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
         update={"screening": Screening(always=("vmap.jit",))}
     )
     left = expected(plan)
-    assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap.jit": 4, "cnn-b8-fp32-grouped.jit": 4})
+    assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap.jit": 4, "cnn-b8-fp32-grouped.jit": 4}, more=8)
     found = estimate_of(plan, left, Durations(by_variant={}, of_any=60.0))
     assert (found.measurements, found.screenings, found.from_records, found.longest_s) == (11, 3, 8, 60.0)
     assert found.seconds == pytest.approx(3 * 11.85 + 8 * 60)
