@@ -666,6 +666,8 @@ examples:
 
 
 def calibrate_parser() -> Parser:
+    from harness.plan import SLOWDOWNS
+
     parser = Parser("main.py calibrate", CALIBRATE_DESCRIPTION)
     parser.add_argument(
         "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
@@ -677,6 +679,13 @@ def calibrate_parser() -> Parser:
     )
     add_narrowing_flags(parser.two_spellings, settings=False)
     parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 20; with --quick 4")
+    parser.add_argument(
+        "--slowdown",
+        action="append",
+        type=int,
+        choices=[round(100 * fraction) for fraction in SLOWDOWNS.values()],
+        help="plant only this one, in percent; repeatable: a round takes as much less (default: all)",
+    )
     add_job_flags(
         parser,
         pairings=("auto", "together", "interleaved", "both", "separate"),
@@ -719,7 +728,13 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
     if arguments.table:
         return print_table(read_results(arguments))
     kind, arguments.pairing = arguments.pairing, None
-    return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds, kind=kind)
+    return calibrate(
+        selection_of(arguments),
+        job_flags_of(arguments),
+        rounds=arguments.rounds,
+        kind=kind,
+        percents=arguments.slowdown,
+    )
 
 
 def require_alone(parser: Parser, arguments: argparse.Namespace, flag: str, *beside: str) -> None:

@@ -4,7 +4,7 @@ A calibration is a pair of plans like any other. Its variants are one variant un
 CONDITIONS_IN_TURNS, or of both (harness/plan.py), and its replicates are the rounds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,6 +16,8 @@ from harness.paths import Results
 from harness.plan import (
     CONDITIONS,
     CONDITIONS_IN_TURNS,
+    PAIRS_IN_TURNS,
+    SLOWDOWNS,
     JobPlan,
     MeasurementSettings,
     Pair,
@@ -56,11 +58,19 @@ CONDITIONS_OF: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, kind: Kind | None) -> int:
+def calibrate(
+    selection: Selection,
+    flags: JobFlags,
+    *,
+    rounds: int | None,
+    kind: Kind | None,
+    percents: Sequence[int] | None = None,
+) -> int:
     """Submit it; with --wait, follow it and print the table. Returns the exit status.
 
     Args:
         kind: None takes the pairing of experiments.yaml, and where that is `auto` the one that it means here.
+        percents: the slowdowns that are planted; None for all.
     """
     config = load_config(flags.config, flags.profile)
     kind = kind or config.pairing
@@ -69,6 +79,7 @@ def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, kind
         is_on_cpu = runs_here_without_gpu(flags.executor) or all(cell.is_for_cpu for cell in cells)
         kind = "interleaved" if is_on_cpu and all(cell.devices == 1 for cell in cells) else "together"
     pairs = calibration_pairs(config, selection, rounds=rounds or (FEWEST_ROUNDS if selection.quick else 20), kind=kind)
+    pairs = [_with_slowdowns(pair, percents) for pair in pairs] if percents else pairs
     # The frameworks are not compared here, so their jobs take turns replicate by replicate at the most.
     flags = replace(flags, pairing="separate" if kind == "separate" else "together")
     return hand_over(pairs, config, flags, print_table)
@@ -99,6 +110,21 @@ def calibration_pair(pair: Pair, *, rounds: int, quick: bool, kind: Kind = "toge
         for plan in pair.jobs
     )
     return Pair(cell=cell, jobs=jobs)
+
+
+def _with_slowdowns(pair: Pair, percents: Collection[int]) -> Pair:
+    left_out = [name for name, fraction in SLOWDOWNS.items() if round(100 * fraction) not in percents]
+    conditions = {*left_out, *(one for name in left_out for one in PAIRS_IN_TURNS[name])}
+    return pair.model_copy(
+        update={
+            "jobs": tuple(
+                plan.model_copy(
+                    update={"variants": tuple(one for one in plan.variants if one.planted not in conditions)}
+                )
+                for plan in pair.jobs
+            )
+        }
+    )
 
 
 def _settings(plan: JobPlan) -> dict[str, Scalar]:

@@ -151,15 +151,16 @@ class Calibration:
 
     @cached_property
     def complete(self) -> list[Round]:
-        """The rounds that have every condition. Of processes that took turns, a pair of which one was lost, or measured
-        again later, is none."""
+        """The rounds that have every condition of this calibration. Of processes that took turns, a pair of which one
+        was lost, or measured again later, is none."""
         found: dict[int, dict[str, Record]] = defaultdict(dict)
         for record in self.records:
             if record.result and record.result.blocks:
                 found[record.measurement.replicate][str(record.measurement.variant.planted)] = record
         of_round = _round_in_turns if self.is_interleaved else _round_one_by_one
         rounds = [of_round(found[number]) for number in sorted(found)]
-        return [one for one in rounds if len(one) == 1 + len(SLOWDOWNS)]
+        conditions = {name for one in rounds for name in one}
+        return [one for one in rounds if one and one.keys() == conditions]
 
     @property
     def pair_minutes(self) -> float:
@@ -176,8 +177,8 @@ class Calibration:
 
     @cached_property
     def trust(self) -> Trust | None:
-        """None under FEWEST_ROUNDS complete rounds."""
-        if self.rounds < FEWEST_ROUNDS:
+        """None under FEWEST_ROUNDS complete rounds, and without that slowdown."""
+        if self.rounds < FEWEST_ROUNDS or FOUND_OF not in self.complete[0]:
             return None
         alike, slowed = (_row(self.complete, NEWEST, condition) for condition in (A_A, FOUND_OF))
         return Trust(at_most=most_pairs(self.rounds), false_in_aa=alike.shares["wrong"], found=slowed.shares["right"])
@@ -265,7 +266,8 @@ def most_pairs(rounds: int) -> int:
 def rows_of(rounds: Sequence[Round]) -> list[Row]:
     """By the rules of each version: A/A, then each planted slowdown. Empty under FEWEST_ROUNDS."""
     versions = range(1, NEWEST + 1) if len(rounds) >= FEWEST_ROUNDS else ()
-    return [_row(rounds, version, condition) for version in versions for condition in (A_A, *SLOWDOWNS)]
+    conditions = [name for name in (A_A, *SLOWDOWNS) if all(name in one for one in rounds)]
+    return [_row(rounds, version, condition) for version in versions for condition in conditions]
 
 
 def _row(rounds: Sequence[Round], rules: int, condition: str) -> Row:

@@ -123,7 +123,7 @@ COLD = "compile_time_s"
 def cold_start(mode: Mode | None) -> str:
     """`ready after 0.9 s`: what the first calls took more than later ones, with empty caches. Empty where unknown."""
     seconds = mode.numbers.get(COLD) if mode else None
-    return "" if seconds is None else f"ready after {number(seconds)} s"
+    return "" if seconds is None else f"ready after {seconds:.2g} s"
 
 
 def pays_after(row: Row) -> str:

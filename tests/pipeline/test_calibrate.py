@@ -228,6 +228,10 @@ def test_dry_run_shows_what_would_be_submitted(
     assert main(["calibrate", *words]) == 0
     shown = capsys.readouterr().out
     assert "any/pair_mnist_1_calibration: 24 + 24 measurements (jax, torch in turn)" in shown
+    # Four rounds of A/A, 2 and 5 %: of four processes, and in turns of three pairs.
+    for pairing, count in (("together", 16), ("interleaved", 24)):
+        assert main(["calibrate", *words, "--slowdown", "2", "--slowdown", "5", "--pairing", pairing]) == 0
+        assert f"any/pair_mnist_1_calibration: {count} + {count} measurements" in capsys.readouterr().out
     assert str(tmp_path / "slurm_scripts" / "pair_mnist_1_calibration.sh") in shown
 
 

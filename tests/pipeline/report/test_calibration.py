@@ -141,6 +141,17 @@ def test_only_complete_rounds_count() -> None:
     assert (other.rounds, len(other.records)) == (4, 24)
 
 
+def test_slowdowns_that_nobody_planted_have_no_rows() -> None:
+    found = [
+        one for one in processes(4) if one.measurement.variant.planted not in ("slower_1_percent", "slower_10_percent")
+    ]
+    (one,) = calibrations_of(found)
+    assert one.rounds == 4 and one.trust is not None
+    assert [row.condition for row in rows_of(one.complete)][:3] == [A_A, "slower_2_percent", "slower_5_percent"]
+    (other,) = calibrations_of([one for one in found if one.measurement.variant.planted != "slower_2_percent"])
+    assert other.rounds == 4 and other.trust is None
+
+
 def test_the_order_of_files_changes_nothing() -> None:
     shuffled = processes(5)
     random.Random(1).shuffle(shuffled)
