@@ -32,6 +32,8 @@ class NoTurns:
     is_alone = True
     """Nobody else has anything on the device."""
     are_to_come = False
+    comes_from_rest = False
+    """The next block was waited for, so that neither threads nor caches are as in the middle of work."""
     after_other = False
     """The other one has computed since this one's last block."""
     waited_s = 0.0
@@ -72,7 +74,7 @@ class Turns(NoTurns):
     def next_block(self, wants: bool) -> bool:
         """Waits for the turn. Raises EOFError where the job is gone."""
         if not self.are_to_come:
-            self.after_other = False
+            self.comes_from_rest = self.after_other = False
             return wants and self.is_alone
         began = time.monotonic()
         if self._company is not None:
@@ -90,6 +92,7 @@ class Turns(NoTurns):
         self.is_alone = word in ("last", "alone")
         self.are_to_come = word in ("block", "block_after_other")
         goes_on = wants if word == "alone" else self.are_to_come
+        self.comes_from_rest = goes_on
         self.after_other = goes_on and word != "block"
         if self.after_other:
             self._after_other.append(self._blocks)

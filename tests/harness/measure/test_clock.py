@@ -661,20 +661,20 @@ def test_the_last_of_two_measures_energy_and_idle_power_when_the_other_one_is_go
     turns = Handed(clock, "block\n" * 8 + "last\n", "second", [])
     energy = steady(work, protocol(energy_window_s=4 * 32 * TICK_S, idle_s=1.0), turns=turns, gpu=gpu).energy
     assert (energy.gross_joules, energy.idle_watts) == (pytest.approx(4 * 32 * TICK_S * 700), pytest.approx(100))
-    assert gpu.read_at_call[:4] == [3 + 8 + 8 * 8] * 4
+    assert gpu.read_at_call[:4] == [3 + 8 + 8 * (13 + 8)] * 4
 
 
-def test_a_lead_in_comes_before_a_block_after_the_other_one_and_is_in_no_time(clock: Clock) -> None:
-    """50 ms are 51.2 ticks: 13 calls of 4 ticks, or one call of 60. The first call after the other process takes 100
-    ticks: the calls 12 and 41, as 11 come before the blocks, and the second block has no lead-in."""
+def test_a_lead_in_comes_before_each_block_in_turns_and_is_in_no_time(clock: Clock) -> None:
+    """50 ms are 51.2 ticks: 13 calls of 4 ticks, or one call of 60. The first call after a rest takes 100 ticks: the
+    calls 12, 33 and 54, as 11 come before the blocks."""
     words = "block_after_other\nblock\nblock_after_other\nend\n"
-    work = Work(clock, cost_of=lambda call: (100 if call in (12, 41) else 4) * TICK_S)
+    work = Work(clock, cost_of=lambda call: (100 if call in (12, 33, 54) else 4) * TICK_S)
     result = steady(work, protocol(), turns=Handed(clock, words, "second", []))
     assert result.blocks.block_times_s == [32 * TICK_S] * 3
-    assert work.calls == 11 + (13 + 8) + 8 + (13 + 8) + 5
+    assert work.calls == 11 + 3 * (13 + 8) + 5
     slow = Work(clock, call_s=60 * TICK_S)
     assert steady(slow, protocol(), turns=Handed(clock, words, "second", [])).blocks.calls_per_block == 2
-    assert slow.calls == 2 + 2 + (1 + 2) + 2 + (1 + 2) + 5
+    assert slow.calls == 2 + 2 + 3 * (1 + 2) + 5
 
 
 def test_who_is_left_alone_stops_by_its_own_rule_and_measures_its_energy(clock: Clock) -> None:
