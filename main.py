@@ -191,19 +191,7 @@ def run_description() -> str:
 
 def run_parser() -> Parser:
     parser = Parser("main.py", run_description)
-    parser.add_argument(
-        "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
-    )
-    parser.add_argument(
-        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
-    )
-    parser.two_spellings(
-        "--use_case",
-        action="append",
-        type=use_case,
-        metavar="N",
-        help="only use case 1, 3, ..., or by name: train, ... on one GPU; repeatable",
-    )
+    add_cell_flags(parser, by_name="train, ... on one GPU")
     parser.add_argument(
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
     )
@@ -561,19 +549,7 @@ exit status: 0 all that was asked for is packed, 1 a cell was left alone or coul
 
 def pack_parser() -> Parser:
     parser = Parser("main.py pack", PACK_DESCRIPTION)
-    parser.add_argument(
-        "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
-    )
-    parser.add_argument(
-        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
-    )
-    parser.two_spellings(
-        "--use_case",
-        action="append",
-        type=use_case,
-        metavar="N",
-        help="only use case 1, 3, ..., or by name; repeatable",
-    )
+    add_cell_flags(parser, by_name="train, ... on any number of GPUs")
     parser.two_spellings("--dry-run", action="store_true", help="list what would be packed, and change nothing")
     add_results_flag(parser)
     return parser
@@ -761,6 +737,23 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "wandb": (wandb_parser, wandb_command),
     "calibrate": (calibrate_parser, calibrate_command),
 }
+
+
+def add_cell_flags(parser: Parser, *, by_name: str) -> None:
+    """`by_name`: what a use case's name means."""
+    parser.add_argument(
+        "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
+    )
+    parser.add_argument(
+        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
+    )
+    parser.two_spellings(
+        "--use_case",
+        action="append",
+        type=use_case,
+        metavar="N",
+        help=f"only use case 1, 3, ..., or by name: {by_name}; repeatable",
+    )
 
 
 def add_job_flags(

@@ -6,12 +6,13 @@ docs/measurement.md has them all, with those that only the report can see (pipel
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.results.record import Blocks, GpuState, Latency, Result
+from harness.results.record import Blocks, GpuState, Latency, Record, Result
 from harness.results.statistics import (
     calls_needed,
     held_back_shares,
     median,
     numbers_read,
+    throughput_samples_per_s,
     words_read,
 )
 
@@ -82,6 +83,14 @@ def quality_flags(result: Result, environment: Mapping[str, Any], latency_calls:
             f"the counter's {ENERGY_COUNTER_TICK_S} s tick shows"
         )
     return flags
+
+
+def comparable_throughput(record: Record) -> float | None:
+    """Samples per second; None where there is no number that may be compared."""
+    result = record.result
+    if record.outcome != "ok" or result is None or result.blocks is None or record.flags.keys() & set(WORTHLESS):
+        return None
+    return throughput_samples_per_s(result.blocks)
 
 
 def _block_flags(blocks: Blocks) -> dict[str, str]:

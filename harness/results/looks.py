@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from harness.paths import Results
 from harness.plan import FRAMEWORKS, Framework, JobPlan, Measurement, Variant
-from harness.results.flags import WORTHLESS
+from harness.results.flags import comparable_throughput
 from harness.results.parity_gate import ParityGate
 from harness.results.ratios import RecordPair, estimate_of
 from harness.results.record import Record, find_settled
 from harness.results.screening import chosen_mode, going_on, screened, screening_records
 from harness.results.sequential import looks_of
-from harness.results.statistics import throughput_samples_per_s
 from harness.work.registration import headline_of
 
 Find = Callable[[Measurement], Record | None]
@@ -99,7 +98,7 @@ def _undecided(parts: Sequence[Part], find: Find, gate: ParityGate, going: Colle
             key = contest[0].comparison_key, contest[0].execution_mode in many_steps
             rows[key][framework] = [one for one in contest if one.key in kept]
         for each in part.plan.replicates(part.variants):
-            if each.replicate < stop and (record := find(each)) and _is_good(record):
+            if each.replicate < stop and (record := find(each)) and comparable_throughput(record):
                 records[framework, each.variant.key][each.replicate] = record
     undecided: set[Key] = set()
     for row in rows.values():
@@ -121,7 +120,7 @@ def _pairs_of(
         if not by_mode:
             return
         speeds = {
-            mode: {number: _throughput(record) for number, record in records[framework, one.key].items()}
+            mode: {number: comparable_throughput(of) or 0.0 for number, of in records[framework, one.key].items()}
             for mode, one in by_mode.items()
         }
         of_screening = {
@@ -148,16 +147,3 @@ def _goes_on(of_pair: Sequence[Mapping[int, Record]], gate: ParityGate) -> bool:
     estimate = estimate_of(passed)
     found = estimate.newest or estimate.registered
     return found.verdict == "undecided" and found.doubt is None
-
-
-def _is_good(record: Record) -> bool:
-    return bool(record.outcome == "ok" and record.result and record.result.blocks and not _is_worthless(record))
-
-
-def _is_worthless(record: Record) -> bool:
-    return not record.flags.keys().isdisjoint(WORTHLESS)
-
-
-def _throughput(record: Record) -> float:
-    assert record.result is not None and record.result.blocks is not None, "only good records come here"
-    return throughput_samples_per_s(record.result.blocks)

@@ -14,12 +14,11 @@ from harness.errors import RecordError
 from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import FRAMEWORKS
-from harness.results.flags import WORTHLESS
+from harness.results.flags import comparable_throughput
 from harness.results.parity_gate import ParityGate
 from harness.results.ratios import estimate_of, replicate_of, took_turns
 from harness.results.record import Record, find_settled, read_record
 from harness.results.sequential import looks_of
-from harness.results.statistics import throughput_samples_per_s
 
 RATIO = "ratio_so_far"
 """Throughput of JAX over that of PyTorch."""
@@ -28,7 +27,7 @@ RATIO = "ratio_so_far"
 def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str, float | str]:
     """By the summary's key. Empty where the other framework has no record of the same work on the same node yet, and
     where the parity gate has not passed the pair."""
-    own = _throughput(record)
+    own = comparable_throughput(record)
     if own is None or record.measurement.cell.is_calibration:
         return {}
     is_jax = record.measurement.framework == "jax"
@@ -37,7 +36,7 @@ def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str
         newest[other.measurement.variant.execution_mode] = other
     fastest: tuple[float, Record] | None = None
     for other in newest.values():
-        speed = _throughput(other)
+        speed = comparable_throughput(other)
         pair = (record, other) if is_jax else (other, record)
         if speed is not None and gate.judge(*pair).state == "passed":
             if took_turns(*pair):
@@ -73,15 +72,7 @@ def _replicate(one: Record, replicate: int, results: Results) -> Record | None:
     if replicate == one.measurement.replicate:
         return one
     found = find_settled(one.measurement.model_copy(update={"replicate": replicate}), results, None)
-    return found[1] if found and _throughput(found[1]) is not None else None
-
-
-def _throughput(record: Record) -> float | None:
-    """None where there is none that may be compared."""
-    result = record.result
-    if record.outcome != "ok" or result is None or result.blocks is None or record.flags.keys() & set(WORTHLESS):
-        return None
-    return throughput_samples_per_s(result.blocks)
+    return found[1] if found and comparable_throughput(found[1]) is not None else None
 
 
 def _partners(record: Record, results: Results) -> Iterator[Record]:

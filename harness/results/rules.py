@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 
 from harness.results.sequential import RatioEstimate, doubted, verdict_of
 from harness.results.statistics import (
-    REPLICATES_FOR_AN_INTERVAL,
     chance_of_no_difference,
     interval_of_log_ratios,
-    standard_deviation,
 )
 
 RULES: Mapping[int, str] = {
@@ -83,14 +81,12 @@ def older_estimate(found: Older) -> RatioEstimate:
     values, count = found.log_ratios, len(found.log_ratios)
     interval = interval_of_log_ratios(values)
     is_enough = count >= _UP_TO_2["ENOUGH_REPLICATES"]
-    has_interval = count >= REPLICATES_FOR_AN_INTERVAL
     estimate = RatioEstimate(
         value=math.exp(math.fsum(values) / count),
         interval=interval,
         replicates=count,
         verdict=verdict_of(interval) if is_enough else "undecided",
         p=chance_of_no_difference(values) if is_enough else None,
-        error=standard_deviation(values) / math.sqrt(count) if has_interval else None,
         freedom=count - 1,
     )
     if found.doubt:

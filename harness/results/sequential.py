@@ -57,10 +57,8 @@ class RatioEstimate(NamedTuple):
     """Why there is no verdict whatever the interval, and no part in a mean."""
     p: float | None = None
     """How often two sides that are alike come so far from 1, at this look or at one before; None without a look."""
-    error: float | None = None
-    """Standard error of the logarithm of `value`."""
     freedom: int = 0
-    """Degrees of freedom of `error`."""
+    """Degrees of freedom of its interval."""
     at_most: int = 0
     """Pairs of the design; 0 where there is none, as up to the rules of version 2."""
     is_extended: bool = False
@@ -151,7 +149,6 @@ def _at_look(
         interval=interval,
         replicates=count,
         verdict=verdict_of(interval),
-        error=error,
         freedom=freedom,
         at_most=at_most,
         is_extended=is_extended,
@@ -215,9 +212,10 @@ def geometric_mean_of_ratios(estimates: Sequence[RatioEstimate]) -> tuple[float,
     """The geometric mean over variants or benchmarks, and its 95 % interval; None where one of them had no look.
 
     The interval is about these very variants, not about others that might have been chosen: it holds what the
-    replicates leave unknown. With e the standard error of each of k log ratios, it is
-    exp(mean +- t[f] * sqrt(sum(e**2)) / k), with f = sum(e**2)**2 / sum(e**4 / f_k) degrees of freedom, rounded down
-    (Welch and Satterthwaite; NIST/SEMATECH e-Handbook 2.5.7.1). It takes the errors of the variants for independent.
+    replicates leave unknown. With e = half of log(high / low) / t[f_k] of each of k intervals, so that one alone keeps
+    its own, it is exp(mean +- t[f] * sqrt(sum(e**2)) / k), with f = sum(e**2)**2 / sum(e**4 / f_k) degrees of freedom,
+    rounded down (Welch and Satterthwaite; NIST/SEMATECH e-Handbook 2.5.7.1). It takes the errors of the variants for
+    independent.
 
     Raises:
         ValueError: no estimates.
@@ -225,9 +223,10 @@ def geometric_mean_of_ratios(estimates: Sequence[RatioEstimate]) -> tuple[float,
     value = geometric_mean([estimate.value for estimate in estimates])
     variance = fourth = 0.0
     for estimate in estimates:
-        if estimate.error is None or not estimate.is_judged:
+        if estimate.interval is None or not estimate.is_judged:
             return value, None
-        variance += estimate.error**2
-        fourth += estimate.error**4 / estimate.freedom
+        error = math.log(estimate.interval.high / estimate.interval.low) / 2 / student_t_95(estimate.freedom)
+        variance += error**2
+        fourth += error**4 / estimate.freedom
     reach = student_t_95(math.floor(variance**2 / fourth * (1 + ROUNDING))) * math.sqrt(variance) / len(estimates)
     return value, Interval(value * math.exp(-reach), value * math.exp(reach))

@@ -21,7 +21,7 @@ from harness.results.sequential import (
     verdict_of,
     why_no_design,
 )
-from harness.results.statistics import Interval
+from harness.results.statistics import Interval, student_t_95
 
 FOUR = (0.08, 0.04, 0.12, 0.06)
 """JAX first: 0.08 and 0.12, of mean 0.10 and squares 2 * 0.02**2; else 0.04 and 0.06, of mean 0.05 and squares
@@ -48,7 +48,7 @@ def test_estimate_at_four_pairs_by_hand(at_most: int, reach: float, verdict: str
     found = estimate_sequentially(pairs(*FOUR), at_most)
     assert found.value == pytest.approx(math.exp(0.075))
     assert found.interval == pytest.approx((math.exp(0.075 - reach), math.exp(0.075 + reach)), rel=1e-7)
-    assert (found.error, found.freedom, found.replicates) == (pytest.approx(ERROR, rel=1e-6), 2, 4)
+    assert (found.freedom, found.replicates) == (2, 4)
     assert (found.verdict, found.at_most, found.doubt) == (
         verdict,
         max(m for m in CRITICAL_VALUES if m <= at_most),
@@ -60,7 +60,7 @@ def test_estimate_at_four_pairs_by_hand(at_most: int, reach: float, verdict: str
 def test_what_the_first_process_loses_is_in_no_estimate_and_in_no_error() -> None:
     shifted = [one._replace(value=one.value + (0.3 if one.jax_first else -0.3)) for one in pairs(*FOUR)]
     one, other = estimate_sequentially(pairs(*FOUR), 12), estimate_sequentially(shifted, 12)
-    assert (one.value, one.error) == (pytest.approx(other.value), pytest.approx(other.error))
+    assert (one.value, one.interval) == (pytest.approx(other.value), pytest.approx(other.interval))
 
 
 def test_swapped_sides_are_the_inverse() -> None:
@@ -71,7 +71,7 @@ def test_swapped_sides_are_the_inverse() -> None:
 def test_where_one_order_has_more_pairs_they_wait() -> None:
     """Three of four have JAX first: no look. With a second one of the other order it is that of FOUR."""
     found = estimate_sequentially(pairs(0.08, 0.04, 0.12, 0.50, orders="+-++"), 12)
-    assert (found.verdict, found.p, found.error, found.replicates) == ("undecided", None, None, 4)
+    assert (found.verdict, found.p, found.replicates) == ("undecided", None, 4)
     assert not found.is_judged
     later = estimate_sequentially(pairs(0.08, 0.04, 0.12, 0.50, 0.06, orders="+-++-"), 12)
     assert (later.value, later.replicates) == (pytest.approx(math.exp(0.075)), 4)
@@ -161,8 +161,10 @@ def test_p_is_the_least_of_all_looks() -> None:
 )
 def test_a_design_that_was_raised_has_a_confidence_sequence(count: int, reach: float) -> None:
     found = estimate_sequentially(pairs(*FOUR, 0.08, 0.05)[:count], 12, is_extended=True)
-    assert found.is_extended and found.replicates == count and found.error is not None
-    assert math.log(found.interval.high / found.value) == pytest.approx(reach * found.error, rel=1e-5)
+    fixed = estimate_sequentially(pairs(*FOUR, 0.08, 0.05)[:count], 12)
+    assert found.is_extended and found.replicates == fixed.replicates == count
+    half, fixed_half = (math.log(one.interval.high / one.value) for one in (found, fixed))
+    assert half == pytest.approx(reach * fixed_half / CRITICAL_VALUES[12][count], rel=1e-5)
     for t, excludes in ((reach * 0.999, False), (reach * 1.001, True)):  # its p knows of it
         at_4 = estimate_sequentially(with_t(t), 12, is_extended=True)
         assert count == 6 or (at_4.p < 0.05) == at_4.excludes_1 == excludes
@@ -207,7 +209,8 @@ def test_a_design_that_was_raised_tells_them_apart_in_5_percent_at_the_most() ->
     for count in t:
         one = estimate_sequentially(pairs(*drawn[0][:count], orders="+--+"), 20, is_extended=True)
         assert one.replicates == count
-        reaches.append(math.log(one.interval.high / one.value) / one.error)
+        error = abs(math.log(one.value)) / t[count][0]
+        reaches.append(math.log(one.interval.high / one.value) / error)
     by_hand = np.array([t[count] > reach for count, reach in zip(t, reaches, strict=True)]).any(0)
     assert list(by_hand[:500]) == [one.names_a_side for one in found]
     assert by_hand.mean() < 0.05
@@ -252,7 +255,9 @@ def test_what_is_no_design_is_named_with_what_is_valid() -> None:
 
 
 def estimate(value: float, error: float | None, freedom: int = 2, p: float | None = 0.5) -> RatioEstimate:
-    return RatioEstimate(value, None, 4, "undecided", p=p, error=error, freedom=freedom)
+    reach = None if error is None else math.exp(student_t_95(freedom) * error)
+    interval = Interval(value / reach, value * reach) if reach else None
+    return RatioEstimate(value, interval, 4, "undecided", p=p, freedom=freedom)
 
 
 def test_geometric_mean_of_ratios_by_hand() -> None:
@@ -261,7 +266,8 @@ def test_geometric_mean_of_ratios_by_hand() -> None:
     value, interval = geometric_mean_of_ratios([estimate(8.0, 0.05), estimate(0.5, 0.05)])
     assert value == pytest.approx(2)
     assert interval == pytest.approx((2 * math.exp(-0.0981464), 2 * math.exp(0.0981464)), rel=1e-6)
-    assert geometric_mean_of_ratios([estimate(1.5, 0.1)])[1].high == pytest.approx(1.5 * math.exp(0.4303))
+    alone = estimate_sequentially(pairs(*FOUR), 12)  # keeps its own interval, which is wide as there are more looks
+    assert geometric_mean_of_ratios([alone])[1] == pytest.approx(alone.interval)
 
 
 @pytest.mark.parametrize(

@@ -552,7 +552,8 @@ def geometric_mean_of_ratios(log_ratios: list[list[tuple[float, bool]]]) -> tupl
         degrees.append(len(found) - 2)
         if len(found) >= 4:
             of_orders = (deviation(order) ** 2 * (len(order) - 1) for order in orders)
-            squares.append(math.fsum(of_orders) / degrees[-1] / len(found))
+            wider = REACHES[len(found)][len(found)] / t_95(degrees[-1])  # than Student's t would be, for more looks
+            squares.append(math.fsum(of_orders) / degrees[-1] / len(found) * wider**2)
     mean, count = math.fsum(centres) / len(centres), len(centres)
     if len(squares) < count:
         return math.exp(mean), None, None
