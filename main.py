@@ -266,6 +266,9 @@ def report_parser() -> Parser:
     parser.add_argument(
         "--csv", type=path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
     )
+    parser.add_argument(
+        "--details", action="store_true", help="also show the tables of every execution mode here, as the page does"
+    )
     parser.add_argument("--png", action="store_true", help="also draw each figure as PNG")
     parser.add_argument(
         "--trace",
@@ -280,7 +283,7 @@ def report_parser() -> Parser:
         "--update-readme",
         action="store_true",
         help="update the results of README.md, from results/published unless --results is given; records of quick "
-        "runs are never used, and those of sample data have a table of their own",
+        "runs are never used",
     )
     parser.add_argument(
         "--publish",
@@ -320,6 +323,7 @@ def report_command(arguments: argparse.Namespace) -> int:
         csv=arguments.csv,
         png=arguments.png,
         figures=not arguments.no_figures,
+        details=arguments.details,
         trace=arguments.trace,
         gpus=tuple(arguments.gpu or ()),
         benchmarks=tuple(arguments.benchmark or ()),

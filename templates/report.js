@@ -13,14 +13,12 @@
     const { chart, place } = element.dataset;
     const specification = structuredClone(content.specifications[chart]);
     const name = specification.data.name;
-    let points = content.data[place][name];
-    if (place === "summary") points = points.filter((point) => fits({ ...point, useCase: point.use_case }));
+    const points = content.data[place][name];
     specification.datasets = { [name]: points };
     if (specification.columns) {
       specification.columns = Math.max(1, Math.floor(element.clientWidth / smallMultiple));
     }
     element.replaceChildren();
-    if (!points.length) { element.textContent = "Nothing of this choice has a ratio."; return; }
     try {
       await vegaEmbed(element, specification, options);
       element.dataset.drawn = "yes";
@@ -45,12 +43,15 @@
     for (const group of document.querySelectorAll("[data-group]")) {
       group.hidden = ![...group.querySelectorAll("[data-device]")].some((element) => !element.hidden);
     }
-    const places = [...document.querySelectorAll("section.place")];
+    const places = [...document.querySelectorAll(".place")];
     const visible = places.filter((place) => !place.hidden).length;
     document.getElementById("shown").textContent =
       visible === places.length ? "" : `${visible} of ${places.length} sections are shown.`;
-    charts.filter((element) => element.dataset.place === "summary").forEach(draw);
   }
+  // A link to a folded section opens the section.
+  const open = () => { const target = document.querySelector(location.hash || "nothing"); if (target) target.open = true; };
+  addEventListener("hashchange", open);
+  open();
   filters.forEach((select) => select.addEventListener("change", filter));
 
   const root = document.documentElement;

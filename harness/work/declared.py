@@ -200,6 +200,8 @@ class Model:
     name: str
     layers: frozenset[Layer]
     """The kinds of its layers; `GRAPH`: it takes packed graphs (harness/work/graphs.py)."""
+    words: str = ""
+    """What a reader calls the model, as in `Train a small CNN`; its name where this is empty."""
     batch_norm: BatchNorm | None = None
     """Where it has such layers: the samples of a batch depend on each other, and not all of the state is weights."""
     reference: "Reference | None" = None
@@ -283,6 +285,8 @@ class UseCase:
     name: str
     about: str
     """In six words; `main.py --help` reads them from the file, where they follow the name."""
+    work: str = ""
+    """What is done with a model, as a row of the report says it: `Train {model}`; the name where this is empty."""
     formulations: Mapping[Framework, tuple[Formulation, ...]]
     options: type[Frozen] = Nothing
     """Its own axes: each field is one, with the values that it may take."""

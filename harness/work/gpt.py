@@ -41,6 +41,7 @@ class GptSize:
         """As a benchmark declares it."""
         return Model(
             name=name,
+            words=f"a GPT of {self.parameter_count / 1e6:.3g} M parameters",
             layers=LAYERS,
             parameter_count=self.parameter_count,
             multiply_adds=self.multiply_adds,

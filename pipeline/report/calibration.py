@@ -41,7 +41,6 @@ SEED_OF_TRIALS = 0
 FLAGS_OF_OTHER_NUMBERS = frozenset({"too_few_latency_calls"})
 """A calibration takes few latency calls and shows none of them."""
 FEWEST_ROUNDS = 4
-FOUND_OF = "slower_2_percent"
 A_A = "A/A"
 """The two unslowed conditions against each other."""
 
@@ -88,13 +87,14 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Trust:
-    """By the newest rules: how often a verdict was false where both sides were alike, and how often a slowdown of 2 %
-    was found. Shares of the trials."""
+    """By the newest rules: how often a verdict was false where both sides were alike, and how often a slowdown was
+    found. Shares of the trials."""
 
     at_most: int
     """Pairs."""
     false_in_aa: float
-    found: float
+    found: Mapping[str, float]
+    """By the key of SLOWDOWNS, of those that were planted."""
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,13 @@ class Calibration:
 
     @cached_property
     def trust(self) -> Trust | None:
-        """None under FEWEST_ROUNDS complete rounds, and without that slowdown."""
-        if self.rounds < FEWEST_ROUNDS or FOUND_OF not in self.complete[0]:
+        """None under FEWEST_ROUNDS complete rounds."""
+        if self.rounds < FEWEST_ROUNDS:
             return None
-        alike, slowed = (_row(self.complete, NEWEST, condition) for condition in (A_A, FOUND_OF))
-        return Trust(at_most=most_pairs(self.rounds), false_in_aa=alike.shares["wrong"], found=slowed.shares["right"])
+        shares = {one: _row(self.complete, NEWEST, one).shares for one in (A_A, *SLOWDOWNS) if one in self.complete[0]}
+        alike = shares.pop(A_A)
+        found = {condition: of["right"] for condition, of in shares.items()}
+        return Trust(at_most=most_pairs(self.rounds), false_in_aa=alike["wrong"], found=found)
 
 
 def _sample(base: Record, other: Record) -> Sample:

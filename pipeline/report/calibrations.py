@@ -1,7 +1,6 @@
 """What calibrations say, in words: the tables of `main.py calibrate` and of docs/studies/calibration.md, and the
 report's sentences about each of its devices."""
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -128,56 +127,53 @@ def calibrated_devices(calibrations: Sequence[Calibration], devices: Iterable[st
     return {device: [one for one in newest_first if one.device == device] for device in sorted(set(devices))}
 
 
-def not_calibrated(found: Sequence[Calibration]) -> list[Framework]:
-    return [framework for framework in FRAMEWORKS if framework not in {one.framework for one in found}]
+def calibration_line(one: Calibration) -> list[str]:
+    """A line of the report's table."""
+    trust = one.trust
+    how = f"{', in turns' if one.is_interleaved else ''}{', a quick run' if one.quick else ''}"
+    flags = f"; flags: {one.flags}" if one.flags else ""
+    cells = [NAMES[one.framework], f"{one.what}{how}, {one.day}{flags}", str(one.rounds)]
+    cells.append("" if one.spread is None else percent(one.spread))
+    if trust is None:
+        return [*cells, "", "too few rounds", *[""] * len(SHOWN)]
+    found = [percent(trust.found[name]) if name in trust.found else "" for name in SHOWN]
+    return [*cells, str(trust.at_most), percent(trust.false_in_aa), *found]
 
 
-def for_terminal(device: str, found: Sequence[Calibration]) -> list[str]:
-    """A line for the newest calibrations, and one for the frameworks without."""
-    if newest := _newest_in_words(found):
-        return [f"Calibrated on {device}{newest}; the report's page says more", *_without(device, found)]
-    return sentences(device, found)
+def not_calibrated_line(framework: Framework) -> list[str]:
+    return [NAMES[framework], f"not calibrated on this device: {COMMAND}", *[""] * (4 + len(SHOWN))]
 
 
-def sentences(device: str, found: Sequence[Calibration]) -> list[str]:
-    """For the page and for tables: one for each calibration, and one for the frameworks without."""
-    return [*(f"Calibrated on {device}: {_in_words(one)}" for one in found), *_without(device, found)]
+SHOWN = ("slower_2_percent", "slower_5_percent")
+"""Slowdowns of which the report says how many were found."""
 
 
-def _without(device: str, found: Sequence[Calibration]) -> list[str]:
-    names = " and ".join(NAMES[framework] for framework in not_calibrated(found))
-    return [f"Not calibrated on {device}: {names}; {COMMAND}"] if names else []
+def trust_sentences(found: Sequence[Calibration]) -> list[str]:
+    """Of the calibrations of one device: how far its verdicts can be trusted; of each pairing the newest of each
+    framework. A sentence with the command where there are none."""
+    lines = []
+    for is_interleaved in (True, False):
+        newest = {
+            one.framework: one for one in reversed(found) if one.is_interleaved == is_interleaved and not one.quick
+        }
+        trusted = [(name, one.trust) for name in FRAMEWORKS if (one := newest.get(name)) and one.trust]
+        if not trusted:
+            continue
+        false = _each([(name, trust.false_in_aa) for name, trust in trusted])
+        parts = [f"of two equal programs, a side was named in {false} of trials"]
+        for slowdown in SHOWN:
+            shares = [(name, trust.found[slowdown]) for name, trust in trusted if slowdown in trust.found]
+            if shares:
+                parts.append(f"a true difference of {in_percent(slowdown)[1:]} was found in {_each(shares)}")
+        most = max(trust.at_most for _, trust in trusted)
+        how = "in turns" if is_interleaved else "one after the other"
+        lines.append(f"Measured on this device, {how}, within {most} pairs: {'; '.join(parts)}.")
+    return lines or [f"Not calibrated on this device: `{COMMAND}` measures how often its verdicts are right."]
 
 
-def _in_words(one: Calibration) -> str:
-    doubts = [f"flags: {one.flags}"] if one.flags else []
-    doubts += ["a quick run: not to be quoted"] if one.quick else []
-    numbers = (
-        f"within {one.trust.at_most} pairs {percent(one.trust.false_in_aa)} false verdicts between two that are alike, "
-        f"and 2 % slower found in {percent(one.trust.found)}"
-        if one.trust
-        else "too few complete rounds to say how often a verdict is right"
-    )
-    rounds = f"{one.rounds} round{'' if one.rounds == 1 else 's'}"
-    how = ", interleaved" if one.is_interleaved else ""
-    return f"{NAMES[one.framework]}, {one.what}{how}, {rounds} on {one.day}: {'; '.join([*doubts, numbers])}"
-
-
-def in_short(found: Sequence[Calibration]) -> str:
-    """For the first screen."""
-    newest = _newest_in_words(found)
-    return f"Calibrated{newest}" if newest else "Not calibrated on this device"
-
-
-def _newest_in_words(found: Sequence[Calibration]) -> str:
-    """Of each framework and pairing. Empty where none can say anything."""
-    newest = {(one.is_interleaved, one.framework): one for one in reversed(found) if one.trust and not one.quick}
-    told = [
-        f"{NAMES[framework]} {percent(trust.found)} (within {trust.at_most} pairs{', interleaved' * is_interleaved})"
-        for is_interleaved, framework in itertools.product((False, True), FRAMEWORKS)
-        if (key := (is_interleaved, framework)) in newest and (trust := newest[key].trust)
-    ]
-    return f"; of slowdowns of 2 % found: {', '.join(told)}" if told else ""
+def _each(shares: Sequence[tuple[Framework, float]]) -> str:
+    """`1.0 % (JAX) and 3.2 % (PyTorch)`"""
+    return " and ".join(f"{percent(share)} ({NAMES[name]})" for name, share in shares)
 
 
 def percent(share: float) -> str:

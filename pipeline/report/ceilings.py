@@ -45,20 +45,26 @@ class CeilingLine:
 
     @property
     def attainable(self) -> str:
-        return f"{number(self.reached.best / 1e12)} {self.unit}"
+        return _scaled(self.reached.best, self.unit)
 
     @property
     def by_framework(self) -> list[str]:
         """In the order of FRAMEWORKS; empty where there is none."""
         found = self.reached.by_framework
-        return [number(found[one] / 1e12) if one in found else "" for one in FRAMEWORKS]
+        return [_scaled(found[one], self.unit) if one in found else "" for one in FRAMEWORKS]
 
     @property
     def datasheet(self) -> str:
         """`989 TFLOP/s (79%)`: the share of it that is attainable."""
         if self.of_datasheet is None:
             return ""
-        return f"{number(self.of_datasheet / 1e12)} {self.unit} ({self.reached.best / self.of_datasheet:.0%})"
+        return f"{_scaled(self.of_datasheet, self.unit)} ({self.reached.best / self.of_datasheet:.0%})"
+
+
+def _scaled(per_second: float, unit: str) -> str:
+    """`989 TFLOP/s`, and below 1 TFLOP/s `104 GFLOP/s`."""
+    prefix, factor = ("T", 1e12) if per_second >= 1e12 else ("G", 1e9)
+    return f"{number(per_second / factor)} {prefix}{unit}"
 
 
 def attainable_of_devices(records: Iterable[CeilingsRecord]) -> DeviceCeilings:
@@ -90,7 +96,7 @@ def ceiling_table(ceilings: DeviceCeilings) -> list[CeilingLine]:
                     CeilingLine(
                         device=device,
                         what=f"matrix products, {precision}",
-                        unit="TFLOP/s",
+                        unit="FLOP/s",
                         reached=found.operations_per_s[precision],
                         of_datasheet=sheet.per_s(precision) if sheet else None,
                         sheet=sheet,
@@ -102,7 +108,7 @@ def ceiling_table(ceilings: DeviceCeilings) -> list[CeilingLine]:
                 CeilingLine(
                     device=device,
                     what="memory",
-                    unit="TB/s",
+                    unit="B/s",
                     reached=found.bytes_per_s,
                     of_datasheet=None if terabytes is None else terabytes * 1e12,
                     sheet=sheet,
@@ -121,6 +127,20 @@ def ceiling_lines(ceilings: DeviceCeilings) -> list[str]:
             text += f" ({', '.join(f'{NAMES[one]} {reached}' for one, reached in sides)})"
         found.append(text + (f"; datasheet {line.datasheet}" if line.datasheet else ""))
     return found
+
+
+def ceiling_cells(ceilings: DeviceCeilings) -> list[list[str]]:
+    """A line of the report's table for each: device, what, attainable, by each framework, datasheet."""
+    return [
+        [
+            line.device,
+            line.what + ("; the frameworks differ" if line.reached.differ else ""),
+            line.attainable,
+            *line.by_framework,
+            line.datasheet,
+        ]
+        for line in ceiling_table(ceilings)
+    ]
 
 
 def sources(ceilings: DeviceCeilings) -> list[str]:

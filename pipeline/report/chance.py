@@ -32,16 +32,11 @@ def by_chance(rows: Iterable[Row]) -> ByChance:
 
 
 def chance_sentence(compared: Sequence[Section]) -> str:
-    """Of what may be quoted, or of all where nothing may; empty where no ratio has a verdict."""
-    quotable = [section for section in compared if not section.setup.doubts]
-    found = by_chance(row for section in quotable or compared for row in section.rows)
+    """Of all sections given; empty where no ratio has a verdict."""
+    found = by_chance(row for section in compared for row in section.rows)
     if not found.judged:
         return ""
-    sentence = (
-        f"Comparisons: {found.judged}; a side is named in {found.named}. If the sides were equal in all of them, luck "
-        f"alone would name about {found.expected:.2g}."
-    )
-    if not found.named:
-        return sentence
-    marked = f'; marked "may be luck": {found.marked}' if found.marked else ""
-    return f"{sentence} After the correction for many comparisons stay {found.named - found.marked}{marked}."
+    comparisons = "1 comparison has" if found.judged == 1 else f"{found.judged} comparisons have"
+    winners = f"{found.named} winner{'' if found.named == 1 else 's'}"
+    marked = f", of which {found.marked} may be luck after a correction for so many" if found.marked else ""
+    return f"{comparisons} {winners}{marked}. Chance alone would give {found.expected:.2g}."

@@ -11,7 +11,6 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from harness.results import quantities
-from harness.results.quantities import Quantity
 from harness.work.declared import Graph, Run, RunAs
 from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, SAME, VERDICTS
@@ -68,14 +67,6 @@ class Chart:
     def wide(self) -> bool:
         """Small multiples, whose width is fixed."""
         return "facet" in self.layers
-
-
-MEMORY_FIELD = "mib"
-"""All kinds of memory are points of one chart."""
-
-
-def memory_kinds() -> list[Quantity]:
-    return [quantity for quantity in quantities.QUANTITIES if quantity.chart == MEMORY_FIELD]
 
 
 RATIO, NUMBER, PERCENT = ",.6~r", ",.4~r", ".1%"
@@ -194,9 +185,14 @@ def _ratios(
     tooltip: list[Spec],
     row_height: int = 24,
     x_title: str | Sequence[str] = TITLES["ratio"],
+    words: str = "",
 ) -> Chart:
     """Ratios with their intervals on a logarithmic axis; a line at 1 and a band where the two are the same. Colors and
-    shapes are those of the verdicts."""
+    shapes are those of the verdicts.
+
+    Args:
+        words: the field of a text to the right of each.
+    """
     x = _numbers(x_title, LOG)
     colors = {"color": _scaled("verdict", VERDICTS)}
     shapes = {"shape": _scaled("verdict", VERDICTS, ["circle", "diamond", "square", "cross"])}
@@ -209,6 +205,9 @@ def _ratios(
         {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
         {"mark": {**POINT, "size": 70}, "encoding": point},
     ]
+    if words:
+        beside: Spec = {"x": {"value": "width"}, "text": {"field": words}, **colors}
+        layers.append({"mark": {"type": "text", "align": "left", "dx": 10, "fontWeight": "bold"}, "encoding": beside})
     return Chart(
         name,
         title,
@@ -218,38 +217,6 @@ def _ratios(
         layers={"encoding": {"y": _rows(rows)}, "layer": layers},
         row_height=row_height,
     )
-
-
-def _dots(
-    *text: str,
-    x: str,
-    x_title: str,
-    ends: tuple[str, str],
-    tooltip: list[Spec],
-    scale: Spec = LOG,
-    only_fastest: bool = False,
-) -> Chart:
-    """A point for each variant and framework; `ends` are the fields of a bar through it.
-
-    Args:
-        text: name, title and caption.
-    """
-    of_x = _numbers(x_title, scale, format="~s")
-    low, high = ends
-    pale: Spec = {"opacity": {"condition": {"test": "datum.fastest", "value": 1}, "value": 0.45}}
-    shown: Spec = {} if only_fastest else pale
-    bars: Spec = {
-        "transform": [{"filter": f"isValid(datum.{low}) && isValid(datum.{high})"}],
-        "mark": {"type": "rule", "strokeWidth": 2},
-        "encoding": {"x": {"field": low, **of_x}, "x2": {"field": high}, **COLOR},
-    }
-    point: Spec = {"x": {"field": x, **of_x}, **COLOR, **SHAPE, **shown, "tooltip": tooltip}
-    layers = {
-        "transform": [{"filter": f"isValid(datum.{x})"}, *([{"filter": "datum.fastest"}] if only_fastest else [])],
-        "encoding": {"y": _rows(), "yOffset": OFFSET},
-        "layer": [bars, {"mark": POINT, "encoding": point}],
-    }
-    return Chart(*text, data="modes", x=x, layers=layers)
 
 
 def _kinds(*text: str, data: str, x: str, kinds: Sequence[str], tooltip: list[Spec], percent: bool = False) -> Chart:
@@ -378,20 +345,17 @@ def _over_option(
     )
 
 
-def _over_batch_size(
-    name: str, title: str, caption: str, *, y: str, told: Sequence[str] = (), whiskers: bool = False, fewest_x: int = 3
-) -> Chart:
-    """Small multiples, one for each panel: each framework's best mode at each batch size, and pale all its modes.
-
-    Args:
-        y: the field of the vertical axis, in data of the chart's own name.
-        told: fields of the tooltip besides.
-        whiskers: from p50 to p95, and thin to p99.
-    """
+def throughput_over_batch_size() -> Chart:
+    """Small multiples, one for each panel: each framework's best mode at each batch size, and pale all its modes. Two
+    batch sizes make a line."""
     x: Spec = {"field": "batch_size", **_numbers("batch size", LOG_2, format="d", tickCount=5)}
-    of_y = _numbers(TITLES[y], LOG, format="~s", tickCount=4)
-    common: Spec = {"x": x, "y": {"field": y, **of_y}, "color": {**COLOR["color"], "legend": {"symbolOpacity": 1}}}
-    tooltip = _tooltip("flags", "framework", "mode", "chosen", "batch_size", y, *told)
+    of_y = _numbers(TITLES["throughput"], LOG, format="~s", tickCount=4)
+    common: Spec = {
+        "x": x,
+        "y": {"field": "throughput", **of_y},
+        "color": {**COLOR["color"], "legend": {"symbolOpacity": 1}},
+    }
+    tooltip = _tooltip("flags", "framework", "mode", "chosen", "batch_size", "throughput", *INTERVAL)
     every_mode: list[Spec] = [
         {
             "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.4},
@@ -399,128 +363,42 @@ def _over_batch_size(
         },
         {"mark": {**POINT, "size": 12, "opacity": 0.45}, "encoding": {**common, "tooltip": tooltip}},
     ]
-    best: list[Spec] = []
-    for side, beside in zip(FRAMEWORKS, (-WHISKER_OFFSET, WHISKER_OFFSET), strict=True):
-        offset = {"xOffset": beside} if whiskers else {}
-        marks: list[Spec] = [
-            {"mark": {"type": "line", "strokeWidth": 2, **offset}, "encoding": {**common, **DASH}},
-            {"mark": {**POINT, **offset}, "encoding": {**common, **SHAPE, "tooltip": tooltip}},
-        ]
-        for low, high, width in (("p50_ms", "p95_ms", 2.5), ("p95_ms", "p99_ms", 1)) if whiskers else ():
-            ends: Spec = {"x": x, "y": {"field": low, **of_y}, "y2": {"field": high}, **COLOR}
-            bar: Spec = {"mark": {"type": "rule", "strokeWidth": width, **offset}, "encoding": ends}
-            marks.append({"transform": [{"filter": f"isValid(datum.{low}) && isValid(datum.{high})"}], **bar})
-        best.append({"transform": [{"filter": f"datum.chosen && datum.framework === '{side}'"}], "layer": marks})
+    best: list[Spec] = [
+        {
+            "transform": [{"filter": f"datum.chosen && datum.framework === '{side}'"}],
+            "layer": [
+                {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {**common, **DASH}},
+                {"mark": POINT, "encoding": {**common, **SHAPE, "tooltip": tooltip}},
+            ],
+        }
+        for side in FRAMEWORKS
+    ]
     header = {"labelExpr": "split(datum.label, ' | ')"}
     return Chart(
-        f"{name}_over_batch_size",
-        title,
-        f"{caption} Bold: each framework's best mode at that batch size; pale: all its modes. Both axes are "
-        "logarithmic.",
-        data=f"batch_{name}",
+        "throughput_over_batch_size",
+        "Throughput by batch size",
+        "Samples per second, median over processes. Bold: each framework's best mode at that batch size; pale: all its "
+        "modes. Both axes are logarithmic.",
+        data="batch_throughput",
         x="batch_size",
         layers=_small_multiples(*every_mode, *best, height=150, own=("x", "y"), header=header),
-        fewest_x=fewest_x,
-    )
-
-
-WHISKER_OFFSET = 2.5
-"""Pixels to either side, so that one framework's whiskers do not hide the other's."""
-BATCH_CHARTS = (
-    _over_batch_size(
-        "throughput",
-        "Throughput by batch size",
-        "Samples per second, median over replicates.",
-        y="throughput",
-        told=INTERVAL,
         fewest_x=2,
-    ),
-    _over_batch_size(
-        "latency",
-        "Latency by batch size",
-        "One step, waited for. Point: p50; the whisker goes to p95, and thin to p99.",
-        y="p50_ms",
-        told=("p95_ms", "p99_ms"),
-        whiskers=True,
-    ),
-    _over_batch_size(
-        "memory",
-        "Memory by batch size",
-        "Of a steady step, per device. Each framework counts it in its own way.",
-        y="mib",
-    ),
-    _over_batch_size(
-        "energy",
-        "Energy of one sample by batch size",
-        "Of the GPU's board, gross.",
-        y="gross_mj",
-        told=("net_mj",),
-    ),
-)
-"""Two batch sizes make a line; beyond the throughput, the other charts of a section show as much of two."""
-
-
-OVERVIEW = _ratios(
-    "overview",
-    "Geometric mean over variants",
-    "Bars are 95 % intervals.",
-    data="overview",
-    rows="place",
-    row_height=36,
-    tooltip=_tooltip("flags", "place", "ratio", *INTERVAL, "two sides", "variants"),
-)
+    )
 
 
 PUBLISHED = _ratios(
     "published",
-    "Throughput of JAX over that of PyTorch; bars: 95 % intervals",
+    "Which framework is faster, by what factor; bars: 95 % intervals",
     "Bars are 95 % intervals.",
     data="published",
     rows="place",
-    row_height=56,
+    row_height=40,
     tooltip=_tooltip("place", "ratio", *INTERVAL),
+    words="words",
     x_title=["throughput, JAX / PyTorch", "← PyTorch faster   |   JAX faster →"],
 )
 PUBLISHED_WIDTH = 230
 """Pixels: with its labels still legible on a phone."""
-
-
-def _over_devices(name: str, title: str, caption: str, *, x: str, told: Sequence[str] = ()) -> Chart:
-    """Small multiples, one for each variant that several devices have measured; a line for each device."""
-    of_x = _numbers(TITLES[x], LOG, format="~s", tickCount=4)
-    devices = {**_rows("device"), "title": None}
-    common: Spec = {"y": devices, "yOffset": OFFSET}
-    point: Spec = {**common, "x": {"field": x, **of_x}, **COLOR, **SHAPE}
-    tooltip = _tooltip("flags", "device", "framework", "mode", x, *told)
-    bars: Spec = {
-        "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
-        "mark": {"type": "rule", "strokeWidth": 2},
-        "encoding": {**common, "x": {"field": "low", **of_x}, "x2": {"field": "high"}, **COLOR},
-    }
-    layers = [*([bars] if x == "throughput" else []), {"mark": POINT, "encoding": {**point, "tooltip": tooltip}}]
-    header = {"labelExpr": "split(datum.label, ' | ')"}
-    return Chart(
-        f"{name}_over_devices",
-        title,
-        f"{caption} Each framework in its fastest mode on that device. The axis is logarithmic.",
-        data=f"devices_{name}",
-        x=x,
-        layers=_small_multiples(*layers, height=140, own=("x", "y"), header=header),
-    )
-
-
-DEVICE_CHARTS = (
-    _over_devices(
-        "throughput",
-        "Throughput by device",
-        "Samples per second, median over replicates with its 95 % interval.",
-        x="throughput",
-        told=INTERVAL,
-    ),
-    _over_devices(
-        "energy", "Energy of one sample by device", "Of the GPU's board, gross.", x="gross_mj", told=("net_mj",)
-    ),
-)
 
 
 TERM_COLORS: dict[Term, str] = {
@@ -595,56 +473,6 @@ def charts_of(metric: Metric) -> tuple[Chart, ...]:
             data="ratios",
             rows="variant",
             tooltip=_tooltip("flags", "variant", "in words", "ratio", *INTERVAL, "two sides"),
-        ),
-        _dots(
-            "throughput",
-            "Throughput",
-            "Samples per second, median over replicates with its 95 % interval. Pale: slower execution modes.",
-            x="throughput",
-            x_title="samples / s",
-            ends=INTERVAL,
-            tooltip=_tooltip("flags", *WHAT, "throughput", *INTERVAL, "replicates"),
-        ),
-        _dots(
-            "latency",
-            "Latency of one step",
-            "Point: median (p50). The bar ends at the 95th percentile (p95). Without a bar, one call holds many steps "
-            "(JAX's scan), and a percentile of their means is not that of a step. Each framework's fastest mode.",
-            x="p50_ms",
-            x_title="ms",
-            ends=("p50_ms", "p95_ms"),
-            only_fastest=True,
-            tooltip=_tooltip("flags", *WHAT, "p50_ms", "p95_ms", "p99_ms"),
-        ),
-        _dots(
-            "compile",
-            "Compile time",
-            "What the first calls of the step took more than later ones. Point: all caches empty; end of the bar: with "
-            "the caches of an earlier process. Pale: slower execution modes.",
-            x="compile_s",
-            x_title="s",
-            ends=("compile_warm_s", "compile_s"),
-            scale={"zero": True},
-            tooltip=_tooltip(*WHAT, "compile_s", "compile_warm_s"),
-        ),
-        _kinds(
-            "memory",
-            "Memory",
-            "Per device, in each framework's fastest mode. Each counts its steady step in its own way.",
-            data="memory",
-            x="mib",
-            kinds=[quantity.words for quantity in memory_kinds()],
-            tooltip=_tooltip(*WHAT, "kind", "mib"),
-        ),
-        _dots(
-            "energy",
-            "Energy of one sample",
-            "Of the GPU's board, in each framework's fastest mode. Point: gross; end of the bar: less idle power.",
-            x="gross_mj",
-            x_title="mJ / sample",
-            ends=("net_mj", "gross_mj"),
-            only_fastest=True,
-            tooltip=_tooltip("flags", *WHAT, "gross_mj", "net_mj"),
         ),
         _lines(
             # A page may hold benchmarks of several tasks, each with its own metric.

@@ -22,12 +22,13 @@ from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.ceilings import DeviceCeilings, read_all_ceilings
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
+from pipeline.report.csv_files import csv_text, phases_csv_text
 from pipeline.report.files import (
     ReportFiles,
     figures,
+    latex_tables,
     report_files,
     require_targets,
-    section_names,
     write_figures,
     write_page,
     write_tables,
@@ -42,18 +43,8 @@ from pipeline.report.readme import (
     picture_svg,
     pictures,
     published_part,
-    results_table,
 )
-from pipeline.report.tables import csv_text, latex_tables, phases_csv_text
-from pipeline.report.terminal import (
-    new_console,
-    null_console,
-    print_calibrations,
-    print_ceilings,
-    print_devices,
-    print_left_out,
-    print_sections,
-)
+from pipeline.report.terminal import new_console, null_console, print_answers, print_details, print_left_out
 from pipeline.report.traces import links, traces, write_traces
 
 if TYPE_CHECKING:
@@ -71,6 +62,8 @@ class ReportOptions:
     csv: Path | None = None
     png: bool = False
     figures: bool = True
+    details: bool = False
+    """Show the tables of each section on the terminal, too."""
     trace: bool = False
     """Leave the events of each explained measurement for ui.perfetto.dev."""
     gpus: tuple[str, ...] = ()
@@ -104,11 +97,7 @@ def print_summary(
     alone = one_device(sections(_one_device_records(results, plans, console), judge))
     compared = sections(reading.records, judge)
     print_left_out(reading.records, console)
-    print_sections(compared, console, alone)
-    print_devices(compared, console)
-    calibrations, refused = read_calibrations(_calibration_folders(results))
-    _print_refused(refused, console)
-    print_calibrations(calibrated_devices(calibrations, _devices(compared)), console)
+    print_answers(compared, console, alone)
     recorded = {record.measurement_id for record in reading.records}
     of_cells: dict[Cell, list[JobPlan]] = defaultdict(list)
     for plan in plans:
@@ -167,14 +156,14 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     """All that a report does with records, for nothing but its errors."""
     compared = sections(records, judge)
     alone = one_device(compared)
-    print_sections(compared, null_console(), alone)
-    print_devices(compared, null_console())
+    print_answers(compared, null_console(), alone)
+    print_details(compared, null_console(), alone)
     page_html(compared, alone, records, (), results.root)
     csv_text(compared, alone)
     phases_csv_text(compared)
-    latex_tables(compared, section_names(compared))
+    latex_tables(compared, alone, {}, {})
     figures(report_files(results.report), compared, alone, png=False)
-    results_table(compared, records)
+    published_part(compared, records)
 
 
 def _show_and_write(
@@ -215,20 +204,19 @@ def _show_and_write(
             links(with_events, files.html),
             _of_shown(ceilings, compared),
         )
-        write_tables(files, compared, alone, calibrated)
+        write_tables(files, compared, alone, calibrated, _of_shown(ceilings, compared))
+        if options.details:
+            print_details(compared, console, alone)
         print_left_out(records, console)
-        print_sections(compared, console, alone)
-        print_devices(compared, console)
         _print_refused(refused, console)
-        print_calibrations(calibrated, console)
-        print_ceilings(_of_shown(ceilings, compared), console)
+        print_answers(compared, console, alone, calibrated)
         with _progress("drawing figures", len(to_draw), console) as advance:
             for problem in drawn:
                 _print_refused([problem] if problem else [], console)
                 advance()
-    _print_files(files, console, with_figures=options.figures)
     if options.trace:
         _print_traces(files, console, len(with_events))
+    _print_files(files, console, with_figures=options.figures)
     return 0
 
 
@@ -245,11 +233,11 @@ def _devices(compared: Sequence[Section]) -> set[str]:
 
 
 def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) -> None:
+    """The page last, as that is what a person opens next."""
     console.rule(style="dim")
-    written = {"page": files.html, "CSV": files.csv, "phases": files.phases, "why": files.why, "LaTeX": files.tables}
-    written |= {"figures": files.figures} if with_figures else {}
-    for what, path in written.items():
-        console.print(f"{what + ':':<9}{path}", soft_wrap=True, highlight=False, markup=False)
+    others = [files.csv.name, files.tables.name, *([files.figures.name] if with_figures else [])]
+    console.print(f"Beside the page: {', '.join(others)}", style="dim", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Page: {files.html}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _print_traces(files: ReportFiles, console: "Console", count: int) -> None:

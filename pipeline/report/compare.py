@@ -472,19 +472,46 @@ class RowKey(NamedTuple):
         return self.label, self.settings_digest
 
 
-def row_labels(keys: Iterable[RowKey]) -> dict[RowKey, str]:
-    """`cnn-b100-fp32`, and behind it `(settings 1a2b)` or `(data 3c4d5e6f)` where only that tells it from another."""
+def row_labels(keys: Iterable[RowKey], records: Mapping[RowKey, Record] | None = None) -> dict[RowKey, str]:
+    """`cnn-b100-fp32`, and behind it what alone tells it from another: `(learning rate 0.05)`, `(data 3c4d5e6f)`.
+
+    Args:
+        records: one of each; without them, settings have their digest, as `(settings 1a2b)`.
+    """
     same: dict[str, list[RowKey]] = defaultdict(list)
     for key in keys:
         same[key.label].append(key)
     labels = {}
     for label, others in same.items():
         settings, data = ({getattr(key, name) for key in others} for name in ("settings_digest", "data_id"))
+        of_each = _differing_settings({key: records[key].measurement for key in others}) if records else {}
         for key in others:
-            apart = [f"settings {key.settings_digest}"] if len(settings) > 1 else []
+            apart = [of_each.get(key) or f"settings {key.settings_digest}"] if len(settings) > 1 else []
             apart += [f"data {key.data_id or 'not recorded'}"] if len(data) > 1 else []
             labels[key] = f"{label} ({', '.join(apart)})" if apart else label
     return labels
+
+
+MOST_SETTINGS = 3
+"""Of which a label has the values; what differs in more has a digest."""
+
+
+def _differing_settings(measurements: Mapping[RowKey, Measurement]) -> dict[RowKey, str]:
+    """`learning rate 0.05, epochs 2`, of those in which they differ."""
+    facts = {key: {**one.settings, **one.sizes, **_protocol(one)} for key, one in measurements.items()}
+    names = sorted({name for of_one in facts.values() for name in of_one})
+    differing = [name for name in names if len({json.dumps(of_one.get(name)) for of_one in facts.values()}) > 1]
+    if not 0 < len(differing) <= MOST_SETTINGS:
+        return {}
+    return {
+        key: ", ".join(f"{name.replace('_', ' ')} {of_one.get(name, 'none')}" for name in differing)
+        for key, of_one in facts.items()
+    }
+
+
+def _protocol(measurement: Measurement) -> dict[str, Any]:
+    """What of it makes another measurement."""
+    return measurement.protocol.model_dump(mode="json", exclude={"replicates", "timeout_s"})
 
 
 def _section(setup: Setup, records: Sequence[Record], judge: Judge, attainable: Attainable | None) -> Section:
@@ -498,7 +525,7 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge, attainable: 
             found[RowKey(_work(record), settings_digest(measurement), data_id(record))].append(record)
         else:
             without_number.append(record)
-    labels = row_labels(rows)
+    labels = row_labels(rows, {key: of[0] for key, of in rows.items()})
     data_sets = Counter(key.without_data for key in rows)
     return Section(
         setup=setup,
@@ -561,9 +588,8 @@ def _value_order(value: Scalar) -> tuple[bool, float, str]:
 def settings_digest(measurement: Measurement) -> str:
     """Of the use case's settings, the protocol and the benchmark's sizes, if it has any: with others it is another
     measurement, and has a row of its own."""
-    protocol = measurement.protocol.model_dump(mode="json", exclude={"replicates", "timeout_s"})
     sizes = [measurement.sizes] if measurement.sizes else []
-    content = json.dumps([measurement.settings, protocol, *sizes], sort_keys=True)
+    content = json.dumps([measurement.settings, _protocol(measurement), *sizes], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:4]
 
 

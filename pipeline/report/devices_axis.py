@@ -11,7 +11,7 @@ from typing import NamedTuple
 from harness.plan import Framework
 from harness.results.quantities import BY_NAME, number
 from pipeline.report.compare import MANY_STEPS, Row, RowKey, Section, Setup, row_labels
-from pipeline.report.wording import WHOSE_SIDE, bracket, flag_names, times, use_case_title
+from pipeline.report.wording import WHOSE_SIDE, bracket, times, use_case_title
 
 ENERGY = BY_NAME["energy_gross_joules_per_sample"]
 HEADS = (
@@ -117,11 +117,6 @@ def cells(device: str, row: Row) -> list[str]:
         _energy(row, "jax"),
         _energy(row, "torch"),
     ]
-
-
-def flags(row: Row) -> str:
-    """Of the modes in the table, and of their ratio."""
-    return ", ".join(flag_names(row))
 
 
 def _throughput(row: Row, framework: Framework) -> str:

@@ -6,36 +6,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.results.quantities import BY_NAME, QUANTITIES, THROUGHPUT, Quantity
+from harness.results.quantities import BY_NAME, Quantity
 from harness.results.record import Record
+from pipeline.report.answer import groups_of
 from pipeline.report.batch_axis import BatchPanel, batch_panels
 from pipeline.report.charts import (
-    BATCH_CHARTS,
-    DEVICE_CHARTS,
-    MEMORY_FIELD,
-    OVERVIEW,
     Chart,
     Points,
     axis_charts,
     charts_of,
-    memory_kinds,
     roofline,
+    throughput_over_batch_size,
     time_by_class,
 )
-from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling, tally
+from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling
 from pipeline.report.declared import task_of
-from pipeline.report.devices_axis import DevicePanel, device_panels
 from pipeline.report.option_axis import OptionAxis, option_axis, speed_ups
 from pipeline.report.why import terms_of
 from pipeline.report.why_words import term_words
-from pipeline.report.wording import (
-    differences,
-    fastest_modes,
-    flag_names,
-    unlike_names,
-    use_case_title,
-    verdict,
-)
+from pipeline.report.wording import differences, fastest_modes, flag_names, verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,89 +35,38 @@ class Drawing:
     data: Mapping[str, Points]
 
 
-def overview(compared: Sequence[Section]) -> Drawing:
-    """One point for each section: the geometric mean over its variants; and device against device."""
-    points: Points = []
-    for section in compared:
-        setup, found = section.setup, tally(section.rows)
-        if found.mean is None:
-            continue
-        cell, sample = setup.cell, ", sample data" if setup.data == "sample" else ""
-        points.append(
-            {
-                "place": f"{cell.benchmark}: {use_case_title(cell, setup.device)}{sample} | {setup.device}",
-                "order": len(points),
-                "device": setup.device,
-                "benchmark": cell.benchmark,
-                "use_case": cell.use_case,
-                "ratio": found.mean,
-                **_ends(found.interval),
-                "verdict": found.verdict,
-                "variants": found.ratios,
-                "flags": ", ".join(flag_names(*section.rows)) or "none",
-                "two sides": unlike_names(section.rows) or "all equal",
-            }
-        )
-    of_devices = list(_device_points(device_panels(compared)))
-    data = {"overview": points, **{chart.data: of_devices for chart in DEVICE_CHARTS}}
-    charts = [chart for chart in (OVERVIEW, *DEVICE_CHARTS) if _has_something(chart, data[chart.data])]
-    return Drawing(charts=tuple(charts), data={chart.data: data[chart.data] for chart in charts})
+def published_points(compared: Sequence[Section]) -> Points:
+    """The answers of README.md that are a ratio."""
+    answers = [answer for group in groups_of(compared) for answer in group.answers]
+    return [
+        {
+            "place": f"{one.work} | {one.detail}",
+            "order": order,
+            "ratio": _rounded(one.ratio),
+            **_ends(one.interval, _rounded),
+            "words": one.who + (f", {one.by.partition(' (')[0]}" if one.outcome == "faster" else ""),
+            "verdict": f"{NAMES[one.faster]} faster"
+            if one.outcome == "faster" and one.faster
+            else _OTHERS[one.outcome],
+        }
+        for order, one in enumerate(answers)
+        if one.ratio is not None
+    ]
 
 
-def published_points(compared: Iterable[Section]) -> Points:
-    """What stands in the tables of README.md and is a ratio: the mean of a section that may be quoted, and each variant
-    on sample data, also where it has a doubt."""
-    points: Points = []
-    for section in compared:
-        setup, found = section.setup, tally(section.rows)
-        what = f"{setup.cell.benchmark}: {use_case_title(setup.cell, setup.device)}"
-        ratios: list[tuple[str, float, tuple[float, float] | None, str]] = []
-        if setup.data == "sample":
-            ratios = [
-                (f"{row.label} | sample data", row.ratio.value, row.ratio.interval, row.ratio.verdict)
-                for row in section.rows
-                if row.ratio is not None
-            ]
-        elif found.mean is not None and found.verdict is not None:
-            ratios = [(f"mean of {found.ratios}", found.mean, found.interval, found.verdict)]
-        points += [
-            {
-                "place": f"{what} | {label} | {setup.device}",
-                "order": len(points) + order,
-                "ratio": _rounded(ratio),
-                **_ends(interval, _rounded),
-                "verdict": verdict_,
-            }
-            for order, (label, ratio, interval, verdict_) in enumerate(ratios)
-        ]
-    return points
-
-
-def _device_points(panels: Iterable[DevicePanel]) -> Iterable[dict[str, Any]]:
-    for panel in panels:
-        for order, (device, (setup, row)) in enumerate(panel.devices.items()):
-            for mode in fastest_modes(row):
-                yield _mode_point(order, row, mode) | {
-                    "group": f"{panel.place} | {panel.label}",
-                    "device": device,
-                    "benchmark": setup.cell.benchmark,
-                    "use_case": setup.cell.use_case,
-                }
+_OTHERS = {"same": "same", "open": "undecided", "none": "undecided"}
 
 
 def section_drawing(section: Section, alone: OneDevice) -> Drawing:
     data = {
         "ratios": _ratio_points(section),
-        "modes": [_mode_point(order, row, mode) for order, row in enumerate(section.rows) for mode in row.modes],
-        "memory": list(_memory_points(section)),
         "learning": list(_learning_points(section)),
         "scaling": list(_scaling_points(section, alone)),
+        "batch_throughput": list(_batch_points(batch_panels(section))),
     }
     metric = task_of(section.setup.cell.benchmark).metric
-    charts = [chart for chart in charts_of(metric) if _has_something(chart, data[chart.data])]
-    of_batches = _batch_data(batch_panels(section))
-    data |= of_batches
-    charts += [chart for chart in BATCH_CHARTS if _has_something(chart, of_batches[chart.data])]
+    possible = [*charts_of(metric), throughput_over_batch_size()]
+    charts = [chart for chart in possible if _has_something(chart, data[chart.data])]
     if axis := option_axis(section):
         data |= _axis_data(axis)
         charts += [chart for chart in axis_charts(axis) if data[chart.data]]
@@ -172,18 +110,6 @@ def _named(row: Row, order: int, mode: Mode) -> dict[str, Any]:
     return {"variant": row.label, "order": order, "framework": NAMES[mode.framework], "mode": mode.execution_mode}
 
 
-def _mode_point(order: int, row: Row, mode: Mode) -> dict[str, Any]:
-    point = {
-        **_named(row, order, mode),
-        "fastest": row.best(mode.framework) is mode,
-        "flags": ", ".join(sorted(mode.flags)) or "none",
-        "replicates": len(mode.throughputs),
-        **_ends(mode.throughput_interval, _rounded),
-        **{one.chart: _shown(mode, one) for one in QUANTITIES if one.chart not in ("", MEMORY_FIELD)},
-    }
-    return {name: value for name, value in point.items() if value is not None}
-
-
 def _shown(mode: Mode, quantity: Quantity) -> float | None:
     """In its unit."""
     value = mode.numbers.get(quantity.name)
@@ -194,13 +120,6 @@ def _fastest(section: Section) -> Iterable[tuple[int, Row, Mode]]:
     for order, row in enumerate(section.rows):
         for mode in fastest_modes(row):
             yield order, row, mode
-
-
-def _memory_points(section: Section) -> Iterable[dict[str, Any]]:
-    for order, row, mode in _fastest(section):
-        for kind in memory_kinds():
-            if kind.name in mode.numbers:
-                yield _named(row, order, mode) | {"kind": kind.words, "mib": _shown(mode, kind)}
 
 
 def _learning_points(section: Section) -> Iterable[dict[str, Any]]:
@@ -233,34 +152,20 @@ def _curve(record: Record) -> Iterable[tuple[int, float, float]]:
         yield point.epoch, time_s, point.test_metric
 
 
-def _batch_data(panels: Iterable[BatchPanel]) -> dict[str, Points]:
-    """For each chart over the batch size a point for each panel, batch size and mode that has the number."""
-    data: dict[str, Points] = {chart.data: [] for chart in BATCH_CHARTS}
+def _batch_points(panels: Iterable[BatchPanel]) -> Iterable[dict[str, Any]]:
+    """One for each panel, batch size and mode."""
     for panel in panels:
         for batch_size, mode, is_best in panel.points:
-            names = {
+            yield {
                 "group": panel.label,
                 "framework": NAMES[mode.framework],
                 "mode": mode.execution_mode,
                 "chosen": is_best,
                 "batch_size": batch_size,
                 "flags": ", ".join(sorted(mode.flags)) or "none",
+                "throughput": _rounded(mode.throughput_samples_per_s),
+                **_ends(mode.throughput_interval, _rounded),
             }
-            for name, quantities in BATCH_NUMBERS.items():
-                numbers = {one.chart: shown for one in quantities if (shown := _shown(mode, one)) is not None}
-                if quantities[0].chart in numbers:
-                    data[name].append(names | numbers)
-            data["batch_throughput"][-1] |= _ends(mode.throughput_interval, _rounded)
-    return data
-
-
-BATCH_NUMBERS: Mapping[str, Sequence[Quantity]] = {
-    "batch_throughput": (THROUGHPUT,),
-    "batch_latency": [BY_NAME[f"step_time_{name}_s"] for name in ("p50", "p95", "p99")],
-    "batch_memory": (BY_NAME["memory_step_peak_bytes"],),
-    "batch_energy": [BY_NAME[f"energy_{name}_joules_per_sample"] for name in ("gross", "net")],
-}
-"""The first is the height of a point."""
 
 
 def _term_points(section: Section) -> Iterable[dict[str, Any]]:

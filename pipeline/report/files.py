@@ -10,14 +10,19 @@ from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
 from harness.printable import printable
 from harness.results.record import Record
+from pipeline.report.answer import answers_table, groups_of
 from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
+from pipeline.report.csv_files import CSV_KEY, csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
-from pipeline.report.figures import overview, section_drawing
+from pipeline.report.figures import section_drawing
+from pipeline.report.models import models_of
 from pipeline.report.page import PAGE_BEGINS, page_html
-from pipeline.report.tables import CSV_KEY, csv_text, latex_tables, phases_csv_text, why_csv_text
+from pipeline.report.paper_tables import paper_tables
+from pipeline.report.table import latex
+from pipeline.report.tables import report_tables, section_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,25 +99,40 @@ def _write(path: Path, text: str) -> None:
 
 
 def write_tables(
-    files: ReportFiles, compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices
+    files: ReportFiles,
+    compared: Sequence[Section],
+    alone: OneDevice,
+    calibrated: CalibratedDevices,
+    ceilings: DeviceCeilings,
 ) -> None:
     _write(files.csv, csv_text(compared, alone))
     _write(files.phases, phases_csv_text(compared))
     _write(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, section_names(compared), calibrated).items():
+    for name, text in latex_tables(compared, alone, calibrated, ceilings).items():
         _write(files.tables / f"{name}.tex", text)
+
+
+def latex_tables(
+    compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices, ceilings: DeviceCeilings
+) -> dict[str, str]:
+    """File name (without its ending) to text: `overview` of all answers, the report's tables, and for each section its
+    tables and those of papers (`-full`, `-summary`)."""
+    answers = [answer for group in groups_of(compared) for answer in group.answers]
+    tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
+    tables |= {one.name: latex(one) for one in report_tables(compared, models_of(compared), ceilings, calibrated)}
+    names = section_names(compared)
+    for section in compared:
+        name, comment = names[section.setup], headline(section.setup)
+        found = [*section_tables(section, alone), *paper_tables(section)]
+        tables |= {f"{name}-{one.name}": latex(one, [comment]) for one in found if one.lines}
+    return tables
 
 
 def figures(files: ReportFiles, compared: Sequence[Section], alone: OneDevice, *, png: bool) -> list[Figure]:
     """All that are to be drawn. Pure."""
     names = section_names(compared)
-    quotable = [section for section in compared if not section.setup.doubts]
-    found = [
-        Figure(path=files.figures / chart.name, specification=specification(chart, drawing.data, PRINT), png=png)
-        for drawing in [overview(quotable)]
-        for chart in drawing.charts
-    ]
+    found = []
     for section in compared:
         drawing = section_drawing(section, alone)
         for chart in drawing.charts:

@@ -1,11 +1,10 @@
 """The report as one HTML page that needs nothing else: no network, no other file, no browser newer than 2023."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +12,22 @@ from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
 from harness.printable import printable
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
-from harness.results.kernel_names import class_of
-from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.record import Record
-from harness.results.statistics import calls_needed
-from harness.work.tasks import Metric
-from pipeline.report import calibrations, devices_axis, why_words, wording
-from pipeline.report.calibrations import CalibratedDevices
-from pipeline.report.ceilings import ABOUT as ABOUT_CEILINGS
-from pipeline.report.ceilings import DeviceCeilings, ceiling_table, sources
+from pipeline.report import wording
+from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
+from pipeline.report.calibrations import CalibratedDevices, trust_sentences
+from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.chance import chance_sentence
 from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
-from pipeline.report.compare import NAMES, VERDICTS, Mode, OneDevice, Row, Section, Setup, Tally, scaling, tally
-from pipeline.report.declared import task_of
+from pipeline.report.compare import NAMES, OneDevice, Section, Setup
 from pipeline.report.environments import environment_groups
-from pipeline.report.figures import Drawing, overview, section_drawing
+from pipeline.report.figures import Drawing, section_drawing
 from pipeline.report.left_out import left_out_lines
-from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, models_of, published_sources
-from pipeline.report.option_axis import OptionAxis, option_axis
-from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
-from pipeline.report.why import TERMS, Terms, explained, why_of
+from pipeline.report.models import models_of
+from pipeline.report.table import Table
+from pipeline.report.tables import report_tables, section_tables
+from pipeline.report.why import explained
+from pipeline.report.why_words import prediction_lines
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -50,67 +45,27 @@ class Place:
 
     id: str
     section: Section
-    tally: Tally
     drawing: Drawing
-    scalings: Sequence[tuple[Row, Mode, str, str, str, str]]
-    """Row, mode, strong and weak efficiency, and share of communication, in per cent; what differs on one device."""
-    axis: OptionAxis | None
-    phases: PhaseTable | None
-    explained: Sequence[Terms]
+    tables: Sequence[Table]
+    traces: Mapping[str, str]
+    """Links to what ran when, by the mode."""
+    predictions: Sequence[str]
 
     @property
     def setup(self) -> Setup:
         return self.section.setup
 
     @property
-    def flags(self) -> list[str]:
-        return wording.flag_names(*self.section.rows)
+    def title(self) -> str:
+        setup = self.setup
+        asked = f" (asked for as {setup.cell.gpu})" if setup.cell.gpu != "any" else ""
+        kind = "".join(f", {doubt}" for doubt in setup.doubts)
+        what = wording.use_case_title(setup.cell, setup.device).partition(" on ")[0]
+        return f"{setup.cell.benchmark}: {what} on {setup.devices}{asked}{kind}"
 
     @property
-    def unlike(self) -> str:
-        return wording.unlike_names(self.section.rows)
-
-    @property
-    def metric(self) -> Metric:
-        return task_of(self.setup.cell.benchmark).metric
-
-    @cached_property
-    def columns(self) -> list[Quantity]:
-        """Of the table of all execution modes, beside the throughput; left out where no mode has the number."""
-        there = {name for row in self.section.rows for mode in row.modes for name in mode.numbers}
-        return [one for one in shown_in("page") if one.name in there and one is not THROUGHPUT]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """All places of one device together: the first that a reader sees."""
-
-    device: str
-    places: Sequence[Place]
-
-    @property
-    def tally(self) -> Tally:
-        return tally(self._rows)
-
-    @property
-    def unlike(self) -> str:
-        return wording.unlike_names(self._rows)
-
-    @property
-    def _rows(self) -> list[Row]:
-        return [row for place in self.places for row in place.section.rows]
-
-    @property
-    def flags(self) -> list[str]:
-        return sorted({flag for place in self.places for flag in place.flags})
-
-
-@dataclass(frozen=True, kw_only=True)
-class UseCase:
-    """All places of one use case."""
-
-    title: str
-    places: Sequence[Place]
+    def failures(self) -> list[str]:
+        return wording.failure_lines(self.section.without_number)
 
 
 def page_html(
@@ -136,36 +91,24 @@ def page_html(
     """
     from markupsafe import Markup
 
-    places = [_place(index, section, alone) for index, section in enumerate(compared)]
-    quotable = [place for place in places if not place.setup.doubts]
-    doubtful = [place for place in places if place.setup.doubts]
-    shown = quotable or doubtful
-    summary = overview([place.section for place in shown])
-    models = models_of(compared)
+    groups = groups_of(compared, alone)
+    places = [_place(index, section, alone, traces or {}) for index, section in enumerate(compared)]
     return _template().render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
         vega=Markup(_vega()),
-        charts=Markup(_safe_json(_chart_data(places, summary))),
-        summary=summary,
-        cards=_cards(quotable),
-        quotable=_by_use_case(quotable),
-        doubtful=_by_use_case(doubtful),
-        shown=shown,
-        calibrated=calibrated or {},
-        traces=traces or {},
-        ceilings=ceiling_table(ceilings or {}),
-        about_ceilings=[ABOUT_CEILINGS, *sources(ceilings or {})],
-        by_chance=chance_sentence(compared),
-        older_rules=wording.rules_sentence(compared),
-        device_panels=devices_axis.device_panels([place.section for place in shown]),
+        charts=Markup(_safe_json(_chart_data(places))),
+        groups=groups,
+        headline=groups[0].headline if groups else "Nothing has a number yet",
+        measured=measured_sentence(records),
+        sure={id(group): _how_sure(group, calibrated or {}) for group in groups},
+        places=places,
+        place_ids={place.setup: place.id for place in places},
+        tables=report_tables(compared, models_of(compared), ceilings or {}, calibrated or {}),
         devices=_distinct(place.setup.device for place in places),
         benchmarks=_distinct(place.setup.cell.benchmark for place in places),
         use_cases=_use_cases(places),
-        models=models,
-        about_models=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
         environments=environment_groups(records),
-        records=len(records),
         left_out=left_out_lines(records),
         about_fakes=HEADLINE if any(is_of_a_fake(record.environment) for record in records) else "",
         refused=[printable(sentence) for sentence in refused],
@@ -185,24 +128,7 @@ def _template() -> "Template":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {
-        "wording": wording,
-        "why": why_words,
-        "why_of": why_of,
-        "terms": TERMS,
-        "class_of": class_of,
-        "calibrations": calibrations,
-        "number": number,
-        "throughput": THROUGHPUT,
-        "cell_of": _cell_text,
-        "names": NAMES,
-        "frameworks": FRAMEWORKS,
-        "verdicts": VERDICTS,
-        "statistics": STATISTICS,
-        "devices_axis": devices_axis,
-        "calls_for_p99": calls_needed(0.99),
-        "published_heads": PUBLISHED_HEADS,
-    }
+    environment.globals |= {"axis_of": axis_of, "id": id, "names": NAMES, "whose_side": wording.WHOSE_SIDE}
     return environment.get_template("report.html.j2")
 
 
@@ -214,78 +140,73 @@ def _vega() -> str:
     return _safe_script(vl_convert.javascript_bundle(EMBED))
 
 
-def _place(index: int, section: Section, alone: OneDevice) -> Place:
+def axis_of(answer: Answer, scale: float) -> tuple[float, float, float] | None:
+    """The point and both ends of the interval in per cent of the picture's width; None without a ratio."""
+    if answer.ratio is None:
+        return None
+    low, high = answer.interval or (answer.ratio, answer.ratio)
+    point, left, right = (round(place_on_axis(one, scale), 2) for one in (answer.ratio, low, high))
+    return point, left, right
+
+
+def measured_sentence(records: Sequence[Record]) -> str:
+    """`JAX 0.10.2 and PyTorch 2.14.1, 96 measurements, 2026-11-25.`"""
+    good = [record for record in records if record.outcome == "ok"]
+    versions = []
+    for framework in FRAMEWORKS:
+        found = {
+            str((record.environment.get("framework") or {}).get("version") or "of unknown version")
+            for record in good
+            if record.measurement.framework == framework
+        }
+        versions += [f"{NAMES[framework]} {', '.join(sorted(found))}"] if found else []
+    days = sorted({record.ended_at[:10] for record in records})
+    when = "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    count = f"{len(records)} measurement{'' if len(records) == 1 else 's'}"
+    return ", ".join(filter(None, [" and ".join(versions), count, when])) + "."
+
+
+def _how_sure(group: Group, calibrated: CalibratedDevices) -> list[str]:
+    registered = dict.fromkeys(wording.registered_text(section) for section in group.sections)
+    found = [*trust_sentences(calibrated.get(group.device, ())), chance_sentence(group.sections)]
+    return [*filter(None, [*found, wording.rules_sentence(group.sections)]), *registered]
+
+
+def _place(index: int, section: Section, alone: OneDevice, traces: Mapping[str, str]) -> Place:
+    links = {
+        f"{NAMES[one.mode.framework]} {one.mode.records[0].measurement.variant.key}": traces[timeline]
+        for one in explained(section)
+        if (timeline := one.explanation.timeline) and timeline in traces
+    }
     return Place(
         id=f"s{index}",
         section=section,
-        tally=tally(section.rows),
         drawing=section_drawing(section, alone),
-        scalings=list(_scalings(section, alone)),
-        axis=option_axis(section),
-        phases=phase_table(section),
-        explained=explained(section),
+        tables=section_tables(section, alone),
+        traces=links,
+        predictions=prediction_lines(section.rows),
     )
 
 
-def _scalings(section: Section, alone: OneDevice) -> Iterable[tuple[Row, Mode, str, str, str, str]]:
-    for row in section.rows:
-        for mode in row.modes:
-            found = scaling(section.setup, row, mode, alone)
-            strong, weak, moved = wording.scaling_texts(found)
-            if strong or weak or moved:
-                yield row, mode, strong, weak, moved, wording.differences(found)
-
-
-def _by_use_case(places: Sequence[Place]) -> list[UseCase]:
-    groups: dict[tuple[int, str], list[Place]] = defaultdict(list)
-    for place in sorted(places, key=_place_order):
-        cell = place.setup.cell
-        title = f"Use case {cell.use_case}: {wording.use_case_title(cell, place.setup.device)}"
-        groups[cell.use_case, title].append(place)
-    return [UseCase(title=title, places=same) for (_, title), same in groups.items()]
-
-
-def _place_order(place: Place) -> tuple[Any, ...]:
-    setup = place.setup
-    cell = setup.cell
-    return cell.use_case, cell.devices, cell.benchmark, setup.device, cell.gpu, setup.quick, setup.data
-
-
-def _cards(places: Sequence[Place]) -> list[Card]:
-    groups: dict[str, list[Place]] = defaultdict(list)
-    for place in places:
-        groups[place.setup.device].append(place)
-    return [Card(device=device, places=same) for device, same in sorted(groups.items())]
-
-
 def _use_cases(places: Sequence[Place]) -> list[tuple[int, str]]:
-    """Number and titles of each, for the filter."""
-    titles: dict[int, set[str]] = defaultdict(set)
-    for setup in (place.setup for place in places):
-        titles[setup.cell.use_case].add(wording.use_case_title(setup.cell, setup.device))
-    return [(number, " / ".join(sorted(found))) for number, found in sorted(titles.items())]
+    """Number and title of each, for the filter."""
+    found = {
+        place.setup.cell.use_case: wording.use_case_title(place.setup.cell, place.setup.device).partition(" on ")[0]
+        for place in places
+    }
+    return sorted(found.items())
 
 
 def _distinct(values: Iterable[str]) -> list[str]:
     return sorted(set(values))
 
 
-def _cell_text(place: Place, mode: Mode, quantity: Quantity) -> str:
-    """Behind the number, how many replicates have it, where it is not all of them."""
-    if quantity.name not in mode.numbers:
-        return ""
-    text = quantity.text(mode.numbers[quantity.name], place.metric)
-    having, all_ = mode.replicates_with[quantity.name], len(mode.throughputs)
-    return text if having == all_ else f"{text} ({having} of {all_})"
-
-
-def _chart_data(places: Sequence[Place], summary: Drawing) -> dict[str, Any]:
+def _chart_data(places: Sequence[Place]) -> dict[str, Any]:
     """Specifications once for each kind of chart, data once for each section."""
     charts: dict[str, Chart] = {chart.name: chart for place in places for chart in place.drawing.charts}
-    charts |= {chart.name: chart for chart in summary.charts}
     specifications: dict[str, Spec] = {name: specification(chart, None, PAGE) for name, chart in charts.items()}
     data: dict[str, dict[str, Points]] = {place.id: dict(place.drawing.data) for place in places}
-    return {"specifications": specifications, "data": data | {"summary": dict(summary.data)}}
+    return {"specifications": specifications, "data": data}
 
 
 def _safe_json(content: Any) -> str:

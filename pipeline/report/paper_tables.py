@@ -1,13 +1,12 @@
-"""LaTeX tables as papers on inference and training have them: all numbers of each framework's best mode, and a summary
-with a line for each model. Pure.
+"""Tables as papers on inference and training have them: all numbers of each framework's best mode, and a summary with a
+line for each model. Pure.
 
-Best modes, ratios, intervals and verdicts are those of the comparison. A cell without a number has a mark, and the
-reason stands below the table. A column without any number is left out, with its reason; so is one that says the same in
-every line.
+Best modes, ratios and intervals are those of the comparison. A cell without a number is a dash, and the reason stands
+below the table; a column without any number is left out, with its reason.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from harness.plan import FRAMEWORKS, Framework, Variant
@@ -24,16 +23,13 @@ from pipeline.report.compare import (
     RowKey,
     Section,
     data_id,
-    doubts_sentence,
-    headline,
     row_labels,
     settings_digest,
     variant_order,
 )
 from pipeline.report.declared import task_of
-from pipeline.report.latex import latex_escaped, latex_mark, latex_table, ratio_text
-from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, ModelFacts, published_sources
-from pipeline.report.wording import WHOSE_SIDE, best_of, difference_mark, difference_notes, flag_names
+from pipeline.report.table import Column, Line, Table
+from pipeline.report.wording import WHOSE_SIDE, best_of, bracket, times
 
 HEADS = {
     "step_time_p50_s": "p50, ms",
@@ -72,143 +68,116 @@ COUNTED = (
 )
 
 
-RATIOS = f"{WHOSE_SIDE} Geometric mean over paired replicates with its 95 % interval."
+RATIOS = f"{WHOSE_SIDE} Geometric mean over pairs with its 95 % interval."
+NONE = "--"
+P50 = "step_time_p50_s"
 
 
-@dataclass(frozen=True)
-class Missing:
-    why: str
-    is_not_counted: bool = False
-    """There is a mode, with other numbers: a column of nothing else is left out."""
+def paper_tables(section: Section) -> list[Table]:
+    """None of use cases that papers have no such tables of."""
+    numbers = {"inference": OF_INFERENCE, "train": OF_TRAINING}.get(section.setup.cell.use_case_name)
+    if not section.rows or numbers is None:
+        return []
+    return [_full(section, numbers), _summary(section)]
 
 
-@dataclass(frozen=True)
-class Ratio:
-    row: Row
-    estimate: RatioEstimate | PairedRatio
+@dataclass
+class _Making:
+    """A table while it is made: lines by the title of their columns, and reasons of what is missing."""
+
+    section: Section
+    lines: list[dict[str, str]] = field(default_factory=list)
+    absent: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    """Reasons by column."""
+    numeric: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.task: Task = task_of(self.section.setup.cell.benchmark)
+        variants = [row.variant for row in self.section.rows]
+        variants += [record.measurement.variant for record in self.section.without_number]
+        self._options = sorted({name for variant in variants for name in variant.options})
+
+    def varying(self, variant: Variant) -> dict[str, str]:
+        options = {name.replace("_", " "): str(variant.options.get(name, "")) for name in self._options}
+        return {"precision": variant.precision, **{name: text.replace("_", " ") for name, text in options.items()}}
+
+    def number(self, title: str, mode: Mode | None, name: str, why_none: str) -> str:
+        """The cell of a quantity, whose column is one of numbers; a dash where there is none."""
+        self.numeric[title] = None
+        if mode is not None and name in mode.numbers:
+            return BY_NAME[name].text(mode.numbers[name], self.task.metric)
+        return self.missing(title, why_none if mode is None else why_absent(mode, BY_NAME[name]))
+
+    def missing(self, title: str, why: str) -> str:
+        self.absent[title][why] = None
+        return NONE
+
+    def table(self, name: str, title: str, caption: str) -> Table:
+        heads = list(self.lines[0])
+        empty = {head for head in heads if all(line[head] == NONE for line in self.lines) and head in self.numeric}
+        shown = [head for head in heads if head not in empty]
+        partly: dict[str, list[str]] = defaultdict(list)
+        for head in shown:
+            for why in self.absent.get(head, ()):
+                partly[why].append(head)
+        notes = [f"No {head}: {'; '.join(self.absent[head])}." for head in heads if head in empty]
+        notes += [f"{NONE}: {why} ({', '.join(columns)})." for why, columns in partly.items()]
+        return Table(
+            name=name,
+            title=title,
+            caption=caption,
+            columns=[Column(head, is_number=head in self.numeric) for head in shown],
+            lines=[Line([line[head] for head in shown]) for line in self.lines],
+            notes=notes,
+        )
 
 
-Cell = str | Missing | Ratio
-Line = dict[str, Cell]
-"""By the title of its column."""
-
-
-def paper_tables(section: Section) -> dict[str, str]:
-    """What the file's name ends with, to text; none of use cases that papers have no such tables of."""
-    makers: Mapping[str, Mapping[str, Callable[[Section], str]]] = {
-        "inference": {"full": inference_full, "summary": inference_summary},
-        "train": {"full": training_full, "summary": training_summary},
-    }
-    of_use_case = makers.get(section.setup.cell.use_case_name, {})
-    return {ending: make(section) for ending, make in of_use_case.items()} if section.rows else {}
-
-
-def inference_full(section: Section) -> str:
+def _full(section: Section, names: Sequence[str]) -> Table:
     """A line for each model, precision, options, batch size and framework."""
-    return _full(section, OF_INFERENCE, "p50, p95, p99, mean: of a call that was waited for.")
-
-
-def training_full(section: Section) -> str:
-    """The same of training."""
-    return _full(
-        section,
-        OF_TRAINING,
+    making = _Making(section)
+    for side in _sides(section):
+        mode = side.mode
+        making.lines.append(
+            {
+                "model": side.label,
+                **making.varying(side.variant),
+                "batch": str(side.variant.batch_size),
+                "framework": NAMES[side.framework],
+                "mode": f"{mode.name} ({side.best_of})" if mode else making.missing("mode", side.why_none),
+                **{
+                    (title := _head(name, making.task)): making.number(title, mode, name, side.why_none)
+                    for name in _there(names, section)
+                },
+            }
+        )
+    is_training = section.setup.cell.use_case_name == "train"
+    about = (
         "s/epoch: of the steps; copying data to the device (input) and the evaluation are outside it. J/epoch: mean "
-        "power of the energy window times s/epoch.",
+        "power of the energy window times s/epoch."
+        if is_training
+        else "p50, p95, p99, mean: of a call that was waited for."
     )
+    caption = f"Medians over processes, each framework in its best mode. {about} {COUNTED}"
+    return making.table("full", "All numbers of each framework's best mode", caption)
 
 
-def inference_summary(section: Section) -> str:
-    """A line for each model, precision and options: throughput at the largest batch, p50 at the smallest."""
-    table = _Table(section)
+def _summary(section: Section) -> Table:
+    """A line for each model, precision and options: throughput at the largest batch, and of inference p50 at the
+    smallest."""
+    making = _Making(section)
+    is_training = section.setup.cell.use_case_name == "train"
     for label, rows in _by_model(section):
         smallest, largest = rows[0], rows[-1]
-        of_p50 = smallest.comparison.of_quantities.get("step_time_p50_s") if smallest.comparison else None
-        table.lines.append(
-            {
-                "model": label,
-                **table.varying(largest.variant),
-                "flags": _flags(smallest, largest),
-                BATCHES[0]: str(largest.variant.batch_size),
-                **_of_both(section, largest, (SPEED,)),
-                "JAX / PyTorch": _ratio(section, largest, largest.ratio),
-                BATCHES[1]: str(smallest.variant.batch_size),
-                **_of_both(section, smallest, ("step_time_p50_s",)),
-                "JAX / PyTorch, of the p50": _ratio(section, smallest, of_p50),
-            }
-        )
-    return table.text(f"Each framework in its best mode at that batch size. {RATIOS}")
-
-
-def training_summary(section: Section) -> str:
-    """A line for each model, precision and options, at its largest batch."""
-    table = _Table(section)
-    for label, rows in _by_model(section):
-        row = rows[-1]
-        table.lines.append(
-            {
-                "model": label,
-                **table.varying(row.variant),
-                "flags": _flags(row),
-                "batch": str(row.variant.batch_size),
-                **_of_both(section, row, (SPEED, *OF_EPOCHS)),
-                "JAX / PyTorch": _ratio(section, row, row.ratio),
-            }
-        )
-    return table.text(f"Each framework in its best mode. Its ratio is that of the throughputs. {RATIOS}")
-
-
-def models_table(models: Sequence[ModelFacts]) -> str:
-    return latex_table(
-        comments=["The models of this report."],
-        columns="lllrrrrr",
-        head=["benchmark", "model", "kind", "parameters", "GMAC", *PUBLISHED_HEADS],
-        lines=[
-            [
-                latex_escaped(cell)
-                for cell in (one.benchmark, one.name, one.kind, one.parameters, one.multiply_adds, *one.published)
-            ]
-            for one in models
-        ],
-        remarks=[SIZES_OF_MODELS, *published_sources(models), OPERATIONS],
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Side:
-    """One framework on one variant."""
-
-    variant: Variant
-    label: str
-    """Of the model."""
-    framework: Framework
-    mode: Mode | None
-    best_of: str
-    """From how many modes this one was chosen."""
-    why_none: str
-    """Empty where there is a mode."""
-
-
-def _full(section: Section, names: Sequence[str], remark: str) -> str:
-    table, task = _Table(section), task_of(section.setup.cell.benchmark)
-    for side in _sides(section):
-        mode, none = side.mode, Missing(side.why_none)
-        line: Line = {
-            "model": side.label,
-            **table.varying(side.variant),
-            "batch": str(side.variant.batch_size),
-            "framework": NAMES[side.framework],
-            "flags": ", ".join(sorted(mode.flags)) if mode else "",
-            "mode": f"{mode.name} ({side.best_of})" if mode else none,
-        }
-        for name in _there(names, section):
-            line[_head(name, task)] = _number(mode, BY_NAME[name], task) if mode else none
-        table.lines.append(line)
-    return table.text(f"Medians over replicates, each framework in its best mode. {remark} {COUNTED}")
-
-
-def _flags(*rows: Row) -> str:
-    return ", ".join(flag_names(*rows))
+        line = {"model": label, **making.varying(largest.variant), "batch": str(largest.variant.batch_size)}
+        line |= _of_both(making, largest, (THROUGHPUT.name, *(OF_EPOCHS if is_training else ())))
+        line["JAX / PyTorch"] = _ratio(making, "JAX / PyTorch", largest, largest.ratio)
+        if not is_training:
+            of_p50 = smallest.comparison.of_quantities.get(P50) if smallest.comparison else None
+            line["batch of the p50"] = str(smallest.variant.batch_size)
+            line |= _of_both(making, smallest, (P50,))
+            line["JAX / PyTorch, of the p50"] = _ratio(making, "JAX / PyTorch, of the p50", smallest, of_p50)
+        making.lines.append(line)
+    return making.table("summary", "Each model in a line", f"Each framework in its best mode at that batch. {RATIOS}")
 
 
 def _there(names: Iterable[str], section: Section) -> list[str]:
@@ -221,12 +190,6 @@ def _head(name: str, task: Task) -> str:
     if name == ENERGY:
         return f"mJ/{task.samples.removesuffix('s')}"
     return text.replace("samples", task.samples)
-
-
-def _number(mode: Mode, quantity: Quantity, task: Task) -> Cell:
-    if quantity.name not in mode.numbers:
-        return Missing(why_absent(mode, quantity), is_not_counted=True)
-    return quantity.text(mode.numbers[quantity.name], task.metric)
 
 
 def why_absent(mode: Mode, quantity: Quantity) -> str:
@@ -249,24 +212,26 @@ def why_absent(mode: Mode, quantity: Quantity) -> str:
 CALLS_NEEDED = {"step_time_p95_s": calls_needed(0.95), "step_time_p99_s": calls_needed(0.99)}
 
 
-def _of_both(section: Section, row: Row, names: Sequence[str]) -> Line:
-    task = task_of(section.setup.cell.benchmark)
-    line: Line = {}
-    for name in _there(names, section):
+def _of_both(making: _Making, row: Row, names: Sequence[str]) -> dict[str, str]:
+    line = {}
+    for name in _there(names, making.section):
         for framework in FRAMEWORKS:
-            mode = row.best(framework)
-            cell = _number(mode, BY_NAME[name], task) if mode else Missing(_why_none(section, row, framework))
-            line[f"{NAMES[framework]} {_head(name, task)}"] = cell
+            title = f"{NAMES[framework]} {_head(name, making.task)}"
+            why = _why_none(making.section, row, framework)
+            line[title] = making.number(title, row.best(framework), name, why)
     return line
 
 
-def _ratio(section: Section, row: Row, estimate: RatioEstimate | PairedRatio | None) -> Cell:
+def _ratio(making: _Making, title: str, row: Row, estimate: RatioEstimate | PairedRatio | None) -> str:
+    """`1.25 [1.20, 1.30] JAX faster`; only a throughput has a verdict."""
     if estimate is not None:
-        return Ratio(row, estimate)
+        verdict = f" {estimate.verdict}" if isinstance(estimate, RatioEstimate) else ""
+        return f"{times(estimate.value)}{bracket(estimate.interval)}{verdict}"
     if row.comparison is not None:
-        return Missing(row.comparison.why_no_ratio or "no replicate waited for a step on both sides")
+        why = row.comparison.why_no_ratio or "no pair waited for a step on both sides"
+        return making.missing(title, why)
     missing = [framework for framework in FRAMEWORKS if row.best(framework) is None]
-    return Missing("; ".join(_why_none(section, row, framework) for framework in missing))
+    return making.missing(title, "; ".join(_why_none(making.section, row, framework) for framework in missing))
 
 
 def _by_model(section: Section) -> list[tuple[str, list[Row]]]:
@@ -287,6 +252,21 @@ def _key_of_row(row: Row) -> RowKey:
 def _labels(section: Section) -> dict[RowKey, str]:
     """Names of models, with what tells apart those of other settings or data."""
     return row_labels({_key_of_row(row) for row in section.rows})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One framework on one variant."""
+
+    variant: Variant
+    label: str
+    """Of the model."""
+    framework: Framework
+    mode: Mode | None
+    best_of: str
+    """From how many modes this one was chosen."""
+    why_none: str
+    """Empty where there is a mode."""
 
 
 def _sides(section: Section) -> list[_Side]:
@@ -336,82 +316,3 @@ def _why_none(section: Section, row: Row, framework: Framework) -> str:
 def _became_of(record: Record) -> str:
     """`failed: CUDA_ERROR_ILLEGAL_ADDRESS`"""
     return f"{record.outcome.replace('_', ' ')}: {record.reason or 'no reason was recorded'}"
-
-
-@dataclass
-class _Table:
-    """A table while it is made."""
-
-    section: Section
-    lines: list[Line] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        variants = [row.variant for row in self.section.rows]
-        variants += [record.measurement.variant for record in self.section.without_number]
-        self._options = sorted({name for variant in variants for name in variant.options})
-
-    def varying(self, variant: Variant) -> Line:
-        options = {_in_words(name): _in_words(str(variant.options.get(name, ""))) for name in self._options}
-        return {"precision": variant.precision, **options}
-
-    def text(self, remark: str) -> str:
-        """
-        Args:
-            remark: below the table, without a mark.
-        """
-        ratios = [cell for line in self.lines for cell in line.values() if isinstance(cell, Ratio)]
-        differences = difference_notes({ratio.row.label: ratio.row for ratio in ratios}.values())
-        notes = [f"The two sides: {note}." for note in differences.values()]
-        repeated = {"precision", "flags", "batch", *BATCHES, *map(_in_words, self._options)}
-        same: dict[str, str] = {}
-        absent: dict[str, str] = {}
-        heads: list[str] = []
-        for head, first in self.lines[0].items():
-            cells = [line[head] for line in self.lines]
-            why = {cell.why: None for cell in cells if isinstance(cell, Missing) and cell.is_not_counted}
-            if why and all(isinstance(cell, Missing) for cell in cells):
-                absent[head] = "; ".join(why)
-            elif head in repeated and isinstance(first, str) and all(cell == first for cell in cells):
-                same[head] = first
-            else:
-                heads.append(head)
-        lines = [[_latex(line[head], differences, notes) for head in heads] for line in self.lines]
-        everywhere = ", ".join(f"{head}: {text}" for head, text in same.items() if text)
-        return latex_table(
-            comments=[headline(self.section.setup)],
-            columns="".join("l" if head in TEXT or "JAX / PyTorch" in head else "r" for head in heads),
-            head=heads,
-            lines=lines,
-            notes=notes,
-            remarks=[
-                *filter(None, [doubts_sentence(self.section.setup)]),
-                *([f"Everywhere {everywhere}."] if everywhere else []),
-                remark,
-                *(f"No {head}: {why}." for head, why in absent.items()),
-            ],
-        )
-
-
-def _in_words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-BATCHES = ("batch of the throughput", "batch of the p50")
-"""Columns of the summary of inference."""
-TEXT = frozenset({"model", "framework", "mode", "flags", "precision"})
-"""Columns that are set to the left."""
-
-
-def _latex(cell: Cell, differences: Iterable[str], notes: list[str]) -> str:
-    """
-    Args:
-        notes: gets the reason of a missing number, once.
-    """
-    if isinstance(cell, Ratio):
-        return ratio_text(cell.estimate, difference_mark(cell.row, differences))
-    if isinstance(cell, str):
-        return latex_escaped(cell)
-    note = f"None: {cell.why}."
-    if note not in notes:
-        notes.append(note)
-    return f"--{latex_mark(notes.index(note) + 1)}"

@@ -1,452 +1,429 @@
-"""The comparison as CSV, and as LaTeX tables for a paper (booktabs)."""
+"""The report's tables, each made once: the terminal, the page, LaTeX and Markdown write the same values."""
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from harness.plan import FRAMEWORKS
-from harness.results import quantities
-from harness.results.quantities import shown_in
-from harness.results.sequential import RatioEstimate
+from harness.results.kernel_names import class_of
+from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
+from harness.results.sequential import FIRST_LOOK
+from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report import devices_axis
-from pipeline.report.calibrations import CalibratedDevices, sentences
-from pipeline.report.chance import chance_sentence
-from pipeline.report.compare import (
-    NAMES,
-    VERDICTS,
-    Comparison,
-    Mode,
-    OneDevice,
-    Row,
-    Section,
-    Setup,
-    doubts_sentence,
-    headline,
-    one_device,
-    scaling,
-    tally,
-)
+from pipeline.report.answer import answer_of, answers_table
+from pipeline.report.calibrations import CalibratedDevices, calibration_line, not_calibrated_line
+from pipeline.report.ceilings import ABOUT as ABOUT_CEILINGS
+from pipeline.report.ceilings import DeviceCeilings, ceiling_cells, sources
+from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling
 from pipeline.report.declared import task_of
-from pipeline.report.devices_axis import DevicePanel
-from pipeline.report.latex import columns_that_differ, latex_escaped, latex_mark, latex_table, ratio_text
-from pipeline.report.models import models_of
-from pipeline.report.paper_tables import models_table, paper_tables
-from pipeline.report.phases import STATISTICS, PhaseTable, all_times, phase_table
-from pipeline.report.why import TERMS, terms_of, why_of
-from pipeline.report.why_words import tensor_cores_text, why_sentence
+from pipeline.report.devices_axis import device_panels
+from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, ModelFacts, published_sources
+from pipeline.report.option_axis import option_axis
+from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
+from pipeline.report.table import Column, Line, Table, group, numbers, texts
+from pipeline.report.why import TERMS, explained
+from pipeline.report.why_words import ON_CPU, not_explained_lines, tensor_cores_text, term_words
 from pipeline.report.wording import (
-    WHOSE_SIDE,
+    absent_lines,
+    axis_name,
     best_of,
-    bracket,
-    declared_mean,
-    declared_text,
-    difference_mark,
-    difference_notes,
+    choice_note,
     differences,
     equal_names,
-    flag_names,
+    flag_places,
+    loops_text,
     milliseconds,
-    modes_compared,
-    registered_text,
-    rules_sentence,
-    times,
-    unequal,
-    unlike_names,
-    unrecorded,
+    quantity_lines,
+    scaling_texts,
+    win_lines,
 )
 
-CSV_KEY = (
-    "device",
-    "gpu",
-    "benchmark",
-    "use_case",
-    "use_case_name",
-    "devices",
-    "data",
-    "quick",
-    "model",
-    "batch_size",
-    "precision",
-    "options",
-    "settings",
-    "data_id",
-    "framework",
-    "execution_mode",
-)
-CSV_COMPARISON = (
-    "throughput_low",
-    "throughput_high",
-    "parity",
-    "parity_sentence",
-    "ratio_jax_over_torch",
-    "ratio_low",
-    "ratio_high",
-    "ratio_replicates",
-    "verdict",
-    "ratio_flags",
-    "rules",
-    "pairs_at_most",
-    "p",
-    "q",
-    "declared_ratio_jax_over_torch",
-    "declared_ratio_low",
-    "declared_ratio_high",
-    "declared_verdict",
-    "declared_q",
-    *(f"newest_{name}" for name in ("ratio_jax_over_torch", "ratio_low", "ratio_high", "ratio_replicates", "verdict")),
-    *(f"{one.name}_ratio{end}" for one in quantities.COMPARED for end in ("", "_low", "_high")),
-    "registered",
-    "equal",
-    "not_equal",
-    "not_recorded",
-    "left_out",
-    "strong_scaling_efficiency",
-    "weak_scaling_efficiency",
-    "scaling_differences",
-)
-WHY_COLUMNS = (
-    *CSV_KEY,
-    "on_device",
-    "step_time_s",
-    "busy_s",
-    *(f"{term}_s" for term in TERMS),
-    "events",
-    "dispatch_s",
-    "bound",
-    "attainable_operations_per_s",
-    "share_of_attainable",
-    "products_share_of_attainable",
-    "tensor_cores",
-    "not_explained",
-    "doubts",
-    "tracer",
-    "sentence",
-)
-PHASE_COLUMNS = (*CSV_KEY, "phase", "replicates", *(f"{name}_s" for name in STATISTICS))
+Where = Literal["page", "terminal"]
 
 
-def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str:
-    """One line for each framework and execution mode; the ratio stands in the lines of its two, and that of the
-    declared pair in the lines of that."""
-    alone = one_device(compared) if alone is None else alone
-    lines = (_csv_line(one, row, mode, alone) for one in compared for row in one.rows for mode in row.modes)
-    numbers = (quantity.name for quantity in quantities.QUANTITIES)
-    columns = (*CSV_KEY, "fastest", "declared", "modes_compared", "flags", "replicates", *numbers, *CSV_COMPARISON)
-    return _csv(columns, lines)
+def section_tables(section: Section, alone: OneDevice) -> list[Table]:
+    """All that a section has, in the order in which they are shown; those without a line are left out."""
+    found = [
+        rows_table(section),
+        flags_table(section),
+        modes_table(section),
+        quantities_table(section),
+        scaling_table(section, alone),
+        wins_table(section),
+        phases_table(section),
+        phase_statistics_table(section),
+        terms_table(section),
+        kernels_table(section),
+        sides_table(section),
+    ]
+    return [table for table in found if table.lines or table.notes]
 
 
-def phases_csv_text(compared: Sequence[Section]) -> str:
-    """One line for each phase of a step, in each framework and execution mode, and one for the whole step."""
-    return _csv(PHASE_COLUMNS, (line for section in compared for line in _phase_lines(section)))
+def _metric(section: Section) -> Metric:
+    return task_of(section.setup.cell.benchmark).metric
 
 
-def why_csv_text(compared: Sequence[Section]) -> str:
-    """One line for each framework and execution mode that was explained: where a step's time goes, in seconds."""
-    return _csv(WHY_COLUMNS, (line for section in compared for line in _why_lines(section)))
+def rows_table(section: Section) -> Table:
+    """The answers of a section, also where the first screen has one for all of them."""
+    return answers_table("answers", "Who is faster, row by row", [answer_of(section, row) for row in section.rows])
 
 
-def _why_lines(section: Section) -> Iterator[dict[str, Any]]:
+def flags_table(section: Section) -> Table:
+    """Each flag once, with where it was seen."""
+    return Table(
+        name="flags",
+        title="What was noticed while measuring",
+        caption="Flags of single processes, and of ratios. An answer names the one that matters to it.",
+        columns=texts("flag", "what", "where"),
+        lines=[Line(cells) for cells in flag_places(section.rows)],
+    )
+
+
+def modes_table(section: Section, where: Where = "page") -> Table:
+    """Every execution mode below its variant; a column only where there is any number."""
+    metric = _metric(section)
+    there = {name for row in section.rows for mode in row.modes for name in mode.numbers}
+    columns = [one for one in shown_in(where) if one.name in there and one is not THROUGHPUT]
+    on_page = where == "page"
+    head = [one.title(metric) if on_page else one.short_title(metric) for one in columns]
+    lines = []
     for row in section.rows:
-        why = why_of(row)
+        lines.append(group(row.label))
         for mode in row.modes:
-            terms = terms_of(mode)
-            if terms is None:
-                continue
-            is_of_pair = why is not None and why.terms[mode.framework].mode is mode
-            yield {
-                **_csv_key(section.setup, row, mode),
-                "on_device": terms.on_device,
-                "step_time_s": terms.step_s,
-                "busy_s": terms.busy_s,
-                **{f"{term}_s": time_s for term, time_s in terms.terms_s.items()},
-                "events": terms.kernels_per_step,
-                "dispatch_s": terms.dispatch_s,
-                "bound": terms.bound or "",
-                "attainable_operations_per_s": terms.mode.attainable_operations_per_s,
-                "share_of_attainable": terms.share_of_attainable,
-                "products_share_of_attainable": terms.products_share_of_attainable,
-                "tensor_cores": tensor_cores_text(terms),
-                "not_explained": "; ".join(terms.refusals),
-                "doubts": "; ".join(terms.doubts),
-                "tracer": terms.explanation.tracer,
-                "sentence": why_sentence(why) if why is not None and is_of_pair else "",
-            }
-
-
-def _phase_lines(section: Section) -> Iterator[dict[str, Any]]:
-    for of_mode in all_times(section):
-        for phase, summary in of_mode.with_whole_step.items():
-            yield {
-                **_csv_key(section.setup, of_mode.row, of_mode.mode),
-                "phase": phase,
-                "replicates": len(of_mode.mode.throughputs),
-                **{f"{name}_s": value for name, value in summary.items()},
-            }
-
-
-def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
-    output = io.StringIO()
-    writer = csv.DictWriter(output, columns, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows({name: _csv_cell(value) for name, value in line.items()} for line in lines)
-    return output.getvalue()
-
-
-def _csv_cell(value: Any) -> Any:
-    """A text that a spreadsheet would compute is marked as one."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_BEGINS) else value
-
-
-FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n")
-
-
-def _csv_key(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:
-    return {
-        "device": setup.device,
-        "gpu": setup.cell.gpu,
-        "benchmark": setup.cell.benchmark,
-        "use_case": setup.cell.use_case,
-        "use_case_name": setup.cell.use_case_name,
-        "devices": setup.cell.devices,
-        "data": setup.data,
-        "quick": setup.quick,
-        "model": row.variant.model,
-        "batch_size": row.variant.batch_size,
-        "precision": row.variant.precision,
-        "options": " ".join(f"{name}={value}" for name, value in sorted(row.variant.options.items())),
-        "settings": row.settings_digest,
-        "data_id": row.data_id,
-        "framework": mode.framework,
-        "execution_mode": mode.execution_mode,
-    }
-
-
-def _csv_line(section: Section, row: Row, mode: Mode, alone: OneDevice) -> dict[str, Any]:
-    setup = section.setup
-    efficiency = scaling(setup, row, mode, alone)
-    interval = mode.throughput_interval
-    fastest = row.best(mode.framework) is mode
-    declared = row.declared is not None and mode in (row.declared.jax, row.declared.torch)
-    return {
-        **_csv_key(setup, row, mode),
-        "fastest": fastest,
-        "declared": declared,
-        "modes_compared": modes_compared(row, mode.framework),
-        "flags": " ".join(sorted(mode.flags)),
-        "replicates": len(mode.throughputs),
-        **{quantity.name: mode.numbers.get(quantity.name) for quantity in quantities.QUANTITIES},
-        "throughput_low": interval.low if interval else None,
-        "throughput_high": interval.high if interval else None,
-        **(_csv_comparison(row) if fastest else {}),
-        **(_csv_declared(row) if declared else {}),
-        "registered": section.why_exploratory is None,
-        "strong_scaling_efficiency": efficiency.strong.value if efficiency.strong else None,
-        "weak_scaling_efficiency": efficiency.weak.value if efficiency.weak else None,
-        "scaling_differences": differences(efficiency),
-    }
-
-
-def _csv_comparison(row: Row) -> dict[str, Any]:
-    comparison = row.comparison
-    if comparison is None:
-        return {}
-    found: dict[str, Any] = {
-        "parity": comparison.judgement.state,
-        "parity_sentence": comparison.judgement.sentence,
-        "equal": equal_names(comparison),
-        "not_equal": unequal(comparison),
-        "not_recorded": unrecorded(comparison),
-        "left_out": comparison.left_out,
-    }
-    estimate = comparison.estimate
-    if estimate is None:
-        return found
-    return found | {
-        **_csv_ratio(estimate),
-        "ratio_flags": " ".join(sorted(comparison.flags)),
-        "rules": comparison.rules_version,
-        "pairs_at_most": estimate.at_most or None,
-        "p": estimate.p,
-        "q": row.q,
-        **_csv_newest(comparison),
-        **{
-            f"{name}_ratio{end}": value
-            for name, ratio in comparison.of_quantities.items()
-            for end, value in zip(("", "_low", "_high"), (ratio.value, *(ratio.interval or (None, None))), strict=True)
-        },
-    }
-
-
-def _csv_newest(comparison: Comparison) -> dict[str, Any]:
-    """By rules that are newer than those of the records."""
-    found = comparison.newest
-    return {} if found is None else {f"newest_{name}": value for name, value in _csv_ratio(found).items()}
-
-
-def _csv_ratio(estimate: RatioEstimate) -> dict[str, Any]:
-    return {
-        "ratio_jax_over_torch": estimate.value,
-        "ratio_low": estimate.interval.low if estimate.interval else None,
-        "ratio_high": estimate.interval.high if estimate.interval else None,
-        "ratio_replicates": estimate.replicates,
-        "verdict": estimate.verdict,
-    }
-
-
-def _csv_declared(row: Row) -> dict[str, Any]:
-    estimate = row.declared_ratio
-    if estimate is None:
-        return {}
-    return {
-        "declared_ratio_jax_over_torch": estimate.value,
-        "declared_ratio_low": estimate.interval.low if estimate.interval else None,
-        "declared_ratio_high": estimate.interval.high if estimate.interval else None,
-        "declared_verdict": estimate.verdict,
-        "declared_q": row.declared_q,
-    }
-
-
-# LaTeX.
-
-
-def latex_tables(
-    compared: Sequence[Section], names: Mapping[Setup, str], calibrated: CalibratedDevices | None = None
-) -> dict[str, str]:
-    """File name (without its ending) to text: `overview`, `models`, `devices` where a variant has several, and for each
-    section that has rows one of its ratios, those of papers (`-full`, `-summary`), and one for the phases of a step
-    where they were timed.
-
-    Args:
-        names: of the sections' files.
-    """
-    tables = {names[section.setup]: section_table(section) for section in compared if section.rows}
-    for section in compared:
-        if (found := phase_table(section)) and found.times:
-            tables[f"{names[section.setup]}-phases"] = phases_table(section, found)
-    for section in compared:
-        tables |= {f"{names[section.setup]}-{ending}": text for ending, text in paper_tables(section).items()}
-    if models := models_of(compared):
-        tables["models"] = models_table(models)
-    quotable = [section for section in compared if section.rows and not section.setup.doubts]
-    if panels := devices_axis.device_panels(quotable):
-        tables["devices"] = devices_table(panels)
-    return {"overview": overview_table(quotable, calibrated or {}), **tables} if quotable else tables
-
-
-def devices_table(panels: Iterable[DevicePanel]) -> str:
-    """Device against device: a line for each variant and device."""
-    return latex_table(
-        comments=[],
-        remarks=[devices_axis.ABOUT],
-        columns="llll" + "r" * (len(devices_axis.HEADS) - 1),
-        head=["where", "variant", "flags", *devices_axis.HEADS],
-        lines=[
-            [
-                *map(latex_escaped, (panel.place, panel.label, devices_axis.flags(one.row))),
-                *map(latex_escaped, devices_axis.cells(device, one.row)),
-            ]
-            for panel in panels
-            for device, one in panel.devices.items()
+            cells = [f"{NAMES[mode.framework]} {mode.name}", number(mode.throughput_samples_per_s)]
+            if on_page:
+                interval = mode.throughput_interval
+                cells[1] += f" [{number(interval.low)}, {number(interval.high)}]" if interval else ""
+                cells += [str(len(mode.throughputs)), _role(row, mode)]
+            lines.append(Line([*cells, *(_number(mode, one, metric) for one in columns)], mode.framework))
+        for one in row.only_screened:
+            cells = [f"{NAMES[one.framework]} {one.execution_mode}", f"({number(one.throughput_samples_per_s)})"]
+            cells += ["0", "screened only"] if on_page else []
+            lines.append(Line([*cells, *[""] * len(columns)], one.framework, is_pale=True))
+    return Table(
+        name="modes",
+        title="Every execution mode in numbers",
+        caption=(
+            f"Medians over processes. {choice_note(section.rows)} Compile: what the first calls took more than later "
+            "ones, with empty caches (cold) and with those of an earlier process (warm). No p95 where one call holds "
+            f"many steps: a percentile of their means is not that of a step; no p99 from fewer than "
+            f"{calls_needed(0.99)} calls. Each framework counts the memory of a steady step in its own way."
+        ),
+        columns=[
+            *texts("mode"),
+            *numbers("samples/s", *(["processes"] if on_page else [])),
+            *(texts("in the ratio") if on_page else []),
+            *numbers(*head),
         ],
-    )
-
-
-def overview_table(compared: Sequence[Section], calibrated: CalibratedDevices) -> str:
-    """One line for each section: how many variants have which verdict, and their geometric mean. Below it, what is
-    known of the verdicts on these devices."""
-    devices = {section.setup.device for section in compared}
-    notes = list(dict.fromkeys(text for section in compared if (text := unlike_names(section.rows))))
-    return latex_table(
-        comments=["Geometric mean over variants of the throughput of JAX over that of PyTorch, with 95 % interval."],
-        columns="llllrrrrrrr",
-        head=[
-            *("device", "benchmark", "use case", "flags", "JAX / PyTorch", "declared pairs", "JAX faster"),
-            *("PyTorch faster", "same", "undecided", "no ratio"),
-        ],
-        lines=[_latex_section(section, notes) for section in compared],
-        notes=[f"The two sides: {text}." for text in notes],
-        remarks=[
-            WHOSE_SIDE,
-            *filter(None, [chance_sentence(compared), rules_sentence(compared)]),
-            *(
-                f"{sentence}."
-                for device, found in calibrated.items()
-                if device in devices
-                for sentence in sentences(device, found)
-            ),
-        ],
-    )
-
-
-def _latex_section(section: Section, notes: Sequence[str]) -> list[str]:
-    setup, found, unlike = section.setup, tally(section.rows), unlike_names(section.rows)
-    cell = setup.cell
-    flags = flag_names(*section.rows)
-    what = [setup.devices, cell.benchmark, f"{cell.use_case} {cell.use_case_name.replace('_', ' ')}", ", ".join(flags)]
-    mean = "" if found.mean is None else f"{times(found.mean)}{bracket(found.interval)}"
-    mark = latex_mark(notes.index(unlike) + 1 if unlike else None)
-    counts = [str(found.verdicts[verdict]) for verdict in VERDICTS]
-    return [*map(latex_escaped, what), mean + mark, declared_mean(found), *counts, str(found.without_ratio)]
-
-
-def section_table(section: Section) -> str:
-    notes = difference_notes(section.rows)
-    metric = task_of(section.setup.cell.benchmark).metric
-    numbers = [quantity.title(metric) for quantity in shown_in("latex")]
-    sides = [text for framework in FRAMEWORKS for text in (f"{NAMES[framework]} mode", *numbers)]
-    head, columns, lines, same = columns_that_differ(
-        ["variant", "flags", *sides, "JAX / PyTorch", "q", "declared pair"],
-        "ll" + ("l" + "r" * len(numbers)) * len(FRAMEWORKS) + "lrl",
-        [_latex_row(row, notes, metric) for row in section.rows],
-        of=("flags", "q", "declared pair"),
-    )
-    return latex_table(
-        comments=[headline(section.setup), "Throughput: median over replicates. Ratio: JAX / PyTorch, 95 % interval."],
-        columns=columns,
-        head=head,
         lines=lines,
-        notes=[f"The two sides: {note}." for note in notes.values()],
-        remarks=[WHOSE_SIDE, *filter(None, [doubts_sentence(section.setup)]), registered_text(section)],
-        same=same,
+        notes=[f"No number for {line}" for line in absent_lines(section.rows, on_terminal=not on_page)],
     )
 
 
-def phases_table(section: Section, found: PhaseTable) -> str:
-    """Milliseconds of each phase, and of the whole step."""
-    return latex_table(
-        comments=[
-            headline(section.setup),
-            "Milliseconds: medians over replicates. Every phase waits for the device; phases do not add up to a step.",
+def _role(row: Row, mode: Mode) -> str:
+    """Whether it is in the ratio, from how many it was chosen, and whether the use case declares it."""
+    found = [best_of(row, mode.framework)] if row.best(mode.framework) is mode else []
+    declared = row.declared is not None and mode in (row.declared.jax, row.declared.torch)
+    found += ["declared pair"] if declared else []
+    return ", ".join(found or ([mode.why_worthless] if mode.why_worthless else []))
+
+
+def _number(mode: Mode, quantity: Quantity, metric: Metric) -> str:
+    """Behind the number, how many processes have it, where it is not all of them."""
+    text = quantity.text(mode.numbers.get(quantity.name), metric)
+    having, all_ = mode.replicates_with.get(quantity.name, 0), len(mode.throughputs)
+    return text if not text or having == all_ else f"{text} ({having} of {all_})"
+
+
+def quantities_table(section: Section) -> Table:
+    return Table(
+        name="quantities",
+        title="JAX over PyTorch in everything but throughput",
+        caption=(
+            "Medians of the modes in the ratio, and the geometric mean of the ratios of pairs with Student's t at "
+            "95 %. Above 1, JAX takes more. `less` names a side where its interval holds after a correction for all "
+            "quantities of a row (Holm)."
+        ),
+        columns=[
+            *texts("variant", "quantity"),
+            *numbers("JAX", "PyTorch", "JAX / PyTorch"),
+            *texts("less"),
+            *numbers("pairs"),
         ],
-        columns="lll" + "r" * len(STATISTICS),
-        head=["variant", "mode", "phase", *STATISTICS],
+        lines=[Line(cells) for cells in quantity_lines(section.rows, _metric(section))],
+    )
+
+
+def scaling_table(section: Section, alone: OneDevice) -> Table:
+    devices = section.setup.cell.devices
+    lines = []
+    for row in section.rows if devices > 1 else ():
+        for mode in row.modes:
+            found = scaling(section.setup, row, mode, alone)
+            shares = scaling_texts(found)
+            if any(shares):
+                cells = [f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares, differences(found)]
+                lines.append(Line(cells, mode.framework))
+    none = devices > 1 and not any(line.cells[1] or line.cells[2] for line in lines)
+    return Table(
+        name="scaling",
+        title="Scaling efficiency",
+        caption=(
+            f"Throughput on {devices} devices over {devices} times that of one, which had the whole batch (strong) or "
+            f"1/{devices} of it (weak). Communication: the share of the step's time that goes when nothing is moved "
+            "between the devices."
+        ),
+        columns=[*texts("mode"), *numbers("strong", "weak", "communication"), *texts("not alike on one device")],
+        lines=lines,
+        notes=["No scaling efficiency: there is no record of the same work on one such device."] if none else [],
+    )
+
+
+def wins_table(section: Section) -> Table:
+    """From which value of a numeric option on each mode is faster than its framework's own loop."""
+    axis = option_axis(section)
+    panels = axis.panels if axis and axis.has_loops else ()
+    lines = []
+    for panel in panels:
+        lines.append(group(panel.label))
+        for win in win_lines(panel):
+            mode = f"{NAMES[win.line.framework]} {win.line.execution_mode}"
+            lines.append(Line([mode, win.wins, win.last, win.compared_at, win.out_of_memory], win.line.framework))
+    about = f"Against the loop of the same framework: {loops_text(axis)}. " if axis else ""
+    return Table(
+        name="wins",
+        title=f"From which {axis_name(axis.option)} on each execution mode wins" if axis else "",
+        caption=(
+            f"{about}Faster: the 95 % interval of the speed-up excludes 1 and does not lie within 1 % of it; compared "
+            f"where both have {FIRST_LOOK} processes."
+        ),
+        columns=[
+            *(*texts("mode", "faster than its loop"), *numbers("speed-up")),
+            *(Column("compared at", is_detail=True), *texts("out of memory at")),
+        ],
+        lines=lines,
+    )
+
+
+def phases_table(section: Section) -> Table:
+    found = phase_table(section) or PhaseTable(phases=(), times=(), absent=())
+    lines = []
+    for row, of_modes in found.by_row:
+        lines.append(group(row.label))
+        for times in of_modes:
+            phases = [milliseconds(times.phases.get(name, {}).get("p50")) for name in found.phases]
+            whole = milliseconds(times.mode.numbers.get("step_time_p50_s"))
+            name = f"{NAMES[times.mode.framework]} {times.mode.execution_mode}"
+            lines.append(Line([name, *phases, whole], times.mode.framework))
+    return Table(
+        name="phases",
+        title="Phases of a step",
+        caption=(
+            "Milliseconds: median over processes of the median over runs. The clock waits for the device at the end of "
+            "each phase, and of the whole step. In PyTorch the phases are the calls that a step makes. In JAX each is "
+            "a program of its own, and their sum is not the step. Data generation and build, which makes models and "
+            "their optimizer, are no part of the step."
+        ),
+        columns=[
+            *texts("mode"),
+            *numbers(*(name.replace("_", " ") for name in found.phases), "whole step, p50"),
+        ],
+        lines=lines,
+        notes=[f"No phases: {line}" for line in found.absent],
+    )
+
+
+def phase_statistics_table(section: Section) -> Table:
+    found = phase_table(section)
+    lines = []
+    for times in found.times if found else ():
+        mode = times.mode
+        lines.append(group(f"{NAMES[mode.framework]} {times.row.label} {mode.execution_mode}", mode.framework))
+        lines += [
+            Line([phase.replace("_", " "), *(milliseconds(summary.get(name)) for name in STATISTICS)])
+            for phase, summary in times.with_whole_step.items()
+        ]
+    return Table(
+        name="phase-statistics",
+        title="Phases of a step: mean, spread and extremes",
+        caption=(
+            "Milliseconds: median over processes of what the runs of each give. The standard deviation is that of the "
+            "runs of one process. phases.csv has them in seconds."
+        ),
+        columns=[*texts("phase"), *numbers(*STATISTICS)],
+        lines=lines,
+    )
+
+
+def terms_table(section: Section) -> Table:
+    """Where a step's time goes, of each explained mode."""
+    found = explained(section)
+    on_device = bool(found) and found[0].on_device
+    return Table(
+        name="why",
+        title="Where the time of a step goes",
+        caption=(
+            "Milliseconds of a step. What ran was traced by each framework's own profiler in a process that is not "
+            "timed, or in a smoke run after everything was timed; the step is the clock's, without a tracer. Events "
+            "that overlap share their time. Handed out: from an idle device until one call has returned. Work: "
+            "floating-point operations, counted on each side from its own shapes. Of attainable: that work in the "
+            "step's time, over the matrix products that this device can do (Ceilings); empty where "
+            "`python main.py ceilings` has not measured it." + ("" if on_device else f" {ON_CPU}")
+        ),
+        columns=[
+            *texts("mode"),
+            *numbers("step", *(term_words(term, on_device=on_device) for term in TERMS), "events", "handed out"),
+            *numbers("GFLOP", "of attainable"),
+            *texts("bound by", "tensor cores", "read first"),
+        ],
         lines=[
-            [
-                latex_escaped(of_mode.row.label),
-                latex_escaped(f"{NAMES[of_mode.mode.framework]} {of_mode.mode.execution_mode}"),
-                latex_escaped(phase.replace("_", " ")),
-                *(milliseconds(summary.get(name)) for name in STATISTICS),
-            ]
-            for of_mode in found.times
-            for phase, summary in of_mode.with_whole_step.items()
+            Line(
+                [
+                    f"{NAMES[one.mode.framework]} {one.mode.records[0].measurement.variant.key}",
+                    milliseconds(one.step_s),
+                    *(milliseconds(time_s) if time_s else "" for time_s in one.terms_s.values()),
+                    number(one.kernels_per_step),
+                    milliseconds(one.dispatch_s),
+                    number(one.explanation.work.operations / 1e9) if one.explanation.work else "",
+                    "" if one.share_of_attainable is None else f"{one.share_of_attainable:.1%}",
+                    one.bound or "",
+                    tensor_cores_text(one),
+                    "; ".join(one.refusals + one.doubts),
+                ],
+                one.mode.framework,
+            )
+            for one in found
+        ],
+        notes=[f"Where the time goes is not known: {line}" for line in not_explained_lines(section.rows)],
+    )
+
+
+def kernels_table(section: Section) -> Table:
+    lines = []
+    for one in explained(section):
+        mode = one.mode
+        lines.append(group(f"{NAMES[mode.framework]} {mode.records[0].measurement.variant.key}", mode.framework))
+        lines += [
+            Line(
+                [
+                    kernel.name,
+                    class_of(kernel.name, kernel.content),
+                    number(kernel.count / one.window.steps),
+                    milliseconds(kernel.busy_s / one.window.steps),
+                ]
+            )
+            for kernel in one.longest
+        ]
+    return Table(
+        name="kernels",
+        title="The longest events of a step",
+        caption="The ten longest kernels (on a CPU: operators) of each mode, by their names in the trace.",
+        columns=[*texts("name", "what"), *numbers("in a step", "ms of a step")],
+        lines=lines,
+    )
+
+
+def sides_table(section: Section) -> Table:
+    """What was equal on both sides of each ratio, and what was not."""
+    lines = []
+    for row in section.rows:
+        pair = row.comparison
+        if pair is None:
+            lines.append(Line([row.label, "no pair", row.why_no_ratio or "", "", ""]))
+        else:
+            words = (
+                "passed" if pair.judgement.state == "passed" else f"{pair.judgement.state}: {pair.judgement.sentence}"
+            )
+            lines.append(Line([row.label, words, differences(pair), equal_names(pair), pair.predictions or ""]))
+    return Table(
+        name="sides",
+        title="What was equal on both sides",
+        caption=(
+            "A ratio exists only where the parity gate has passed: outputs, loss, gradients and steps of the optimizer "
+            "were the same on both sides before anything was timed."
+        ),
+        columns=texts("variant", "parity", "not equal", "equal", "predictions on the test set"),
+        lines=lines,
+    )
+
+
+# Of the whole report.
+
+
+def devices_table(compared: Sequence[Section]) -> Table:
+    """Device against device: a line for each variant and device."""
+    lines = []
+    for panel in device_panels(compared):
+        lines.append(group(f"{panel.place}: {panel.label}"))
+        lines += [Line(devices_axis.cells(device, one.row)) for device, one in panel.devices.items()]
+    return Table(
+        name="devices",
+        title="Device against device",
+        caption=devices_axis.ABOUT,
+        columns=[*texts(devices_axis.HEADS[0]), *numbers(*devices_axis.HEADS[1:])],
+        lines=lines,
+    )
+
+
+def models_table(models: Sequence[ModelFacts]) -> Table:
+    return Table(
+        name="models",
+        title="Models",
+        caption=" ".join([SIZES_OF_MODELS, *published_sources(models), OPERATIONS]),
+        columns=[*texts("benchmark", "model", "kind"), *numbers("parameters", "GMAC", *PUBLISHED_HEADS)],
+        lines=[
+            Line([one.benchmark, one.name, one.kind, one.parameters, one.multiply_adds, *one.published])
+            for one in models
         ],
     )
 
 
-def _latex_row(row: Row, notes: Iterable[str], metric: Metric) -> list[str]:
-    cells = [row.label, ", ".join(flag_names(row))]
-    for framework in FRAMEWORKS:
-        mode = row.best(framework)
-        numbers = mode.numbers if mode else {}
-        cells.append(f"{mode.name} ({best_of(row, framework)})" if mode else "none")
-        cells += [quantity.text(numbers.get(quantity.name), metric) for quantity in shown_in("latex")]
-    estimate = row.ratio
-    declared = latex_escaped("the same" if row.best_is_declared else declared_text(row) if row.comparison else "")
-    if estimate is not None:
-        ratio = ratio_text(estimate, difference_mark(row, notes))
-        marked = " (may be luck)" if row.may_be_chance else ""
-        return [*map(latex_escaped, cells), ratio, ("" if row.q is None else f"{row.q:.2g}") + marked, declared]
-    why = "no pair" if row.comparison is None else f"parity {row.comparison.judgement.state}"
-    return [*(latex_escaped(cell) for cell in [*cells, why, ""]), declared]
+def ceilings_table(ceilings: DeviceCeilings) -> Table:
+    return Table(
+        name="ceilings",
+        title="Ceilings: what the devices can do",
+        caption=" ".join([ABOUT_CEILINGS, *sources(ceilings)]),
+        columns=[
+            *texts("device", "what"),
+            *numbers("attainable", *(NAMES[one] for one in FRAMEWORKS), "datasheet (reached)"),
+        ],
+        lines=[Line(cells) for cells in ceiling_cells(ceilings)],
+    )
+
+
+def calibrations_table(calibrated: CalibratedDevices) -> Table:
+    lines = []
+    for device, found in calibrated.items():
+        lines.append(group(device))
+        lines += [Line(calibration_line(one), one.framework) for one in found]
+        lines += [
+            Line(not_calibrated_line(one), one) for one in FRAMEWORKS if one not in {of.framework for of in found}
+        ]
+    return Table(
+        name="calibration",
+        title="Calibration: is a verdict right?",
+        caption=(
+            "Each framework against itself, as it is (A/A) and slowed down on purpose. Wrong in A/A: a side is named "
+            "though both are alike. Found: the slower side is named."
+        ),
+        columns=[
+            *texts("framework", "what"),
+            *numbers("rounds", "pairs differ by", "pairs at most", "wrong in A/A", "2 % found", "5 % found"),
+        ],
+        lines=lines,
+    )
+
+
+def report_tables(
+    compared: Sequence[Section],
+    models: Sequence[ModelFacts],
+    ceilings: DeviceCeilings,
+    calibrated: CalibratedDevices,
+) -> list[Table]:
+    found: Iterable[Table] = (
+        devices_table(compared),
+        calibrations_table(calibrated),
+        ceilings_table(ceilings),
+        models_table(models),
+    )
+    return [table for table in found if table.lines]

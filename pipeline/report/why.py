@@ -155,7 +155,7 @@ class Terms:
         """Of the clock or of the tracer, by what else the machine did."""
         found = []
         if self.busy_s > self.thresholds.busy * self.step_s:
-            found.append(f"what ran under the tracer takes {self.busy_s / self.step_s:.0%} of a step without it")
+            found.append(f"the profiler slowed the step by {self.busy_s / self.step_s - 1:.0%} at the least")
         if self.traced_step_s and self.step_s > (1 + self.thresholds.processes) * self.traced_step_s:
             found.append(
                 f"a step took {self.step_s / self.traced_step_s:.0%} of one under the tracer, which makes none faster: "

@@ -37,7 +37,8 @@ def term_words(term: Term, *, on_device: bool) -> str:
 
 
 def why_sentence(why: Why) -> str:
-    """Doubts, difference, causes until most of it is told, and what speaks against it; or why none of it is told."""
+    """Difference, causes until most of it is explained, what speaks against it, and doubts; or why there is no
+    explanation."""
     if why.refusals:
         return f"Not explained: {_of_sides(why.refusals)}."
     if why.why_not_tried:
@@ -45,19 +46,20 @@ def why_sentence(why: Why) -> str:
     if why.contradicts_the_ratio:
         steps = " and ".join(f"{NAMES[one]}'s step took {_ms(terms.step_s)} ms" for one, terms in why.terms.items())
         return f"Not explained: in the processes that were traced the order was the other way round ({steps})."
-    doubts = f"With doubt: {_of_sides(why.doubts)}. " if why.doubts else ""
+    doubts = f" To be read with care: {_of_sides(why.doubts)}." if why.doubts else ""
     slow, fast = why.terms[why.slow], why.terms[why.fast]
     against = "".join(f"; against it, {_cause(why, cause)}" for cause in why.against)
     causes = ", ".join(_cause(why, cause) for cause in why.named)
     return (
-        f"{doubts}{NAMES[why.slow]}'s step takes {_ms(why.difference_s)} ms more ({_ms(slow.step_s)} against "
-        f"{_ms(fast.step_s)} ms): {causes}{against}.{_bound(why)}"
+        f"{NAMES[why.slow]}'s step takes {_ms(why.difference_s)} ms more ({_ms(slow.step_s)} against "
+        f"{_ms(fast.step_s)} ms): {causes}{against}.{_bound(why)}{doubts}"
     )
 
 
-def why_lines(rows: Iterable[Row]) -> list[tuple[Row, str]]:
-    """For each row whose two sides were explained."""
-    return [(row, why_sentence(why)) for row in rows if (why := why_of(row)) is not None]
+def why_of_row(row: Row) -> str:
+    """Empty where a side was not explained."""
+    why = why_of(row)
+    return "" if why is None else why_sentence(why)
 
 
 def not_explained_lines(rows: Iterable[Row]) -> list[str]:

@@ -11,7 +11,7 @@ from harness.results.rules import NEWEST, RULES
 from harness.results.sequential import FIRST_LOOK, RatioEstimate
 from harness.results.statistics import SAME_WITHIN, Interval, PairedRatio, holm
 from harness.work.tasks import Metric
-from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Tally
+from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section
 from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
 
 WHOSE_SIDE = "Above 1, JAX is faster; below 1, PyTorch."
@@ -99,7 +99,7 @@ def newest_text(comparison: Comparison) -> str:
     if found is None or registered is None:
         return ""
     ratio, before = (f"{times(one.value)}{bracket(one.interval)}" for one in (found, registered))
-    return f"by rules {NEWEST}, newer than its records: {f'{ratio} ' * (ratio != before)}{verdict(found)}"
+    return f"By rules {NEWEST}, newer than its records: {f'{ratio} ' * (ratio != before)}{verdict(found)}"
 
 
 def chance_mark(q: float | None, *, marked: bool) -> str:
@@ -112,18 +112,7 @@ def pair_names(comparison: Comparison) -> str:
     return f"{comparison.jax.execution_mode} / {comparison.torch.execution_mode}"
 
 
-def which_pair(row: Row) -> str:
-    """What the modes in its ratio are."""
-    return "declared pair" if row.best_is_declared else "fastest modes"
-
-
 COLD = "compile_time_s"
-
-
-def cold_start(mode: Mode | None) -> str:
-    """`ready after 0.9 s`: what the first calls took more than later ones, with empty caches. Empty where unknown."""
-    seconds = mode.numbers.get(COLD) if mode else None
-    return "" if seconds is None else f"ready after {seconds:.2g} s"
 
 
 def pays_after(row: Row) -> str:
@@ -162,7 +151,7 @@ def quantity_lines(rows: Iterable[Row], metric: Metric) -> list[list[str]]:
     return lines
 
 
-NOT_BOTH = "not compared: one of its modes is missing"
+NOT_BOTH = "one of its modes was not measured"
 
 
 def declared_text(row: Row) -> str:
@@ -177,30 +166,11 @@ def declared_text(row: Row) -> str:
     return f"{times(estimate.value)}{bracket(estimate.interval)} {verdict(estimate)}{mark and f', {mark}'} ({names})"
 
 
-def declared_lines(rows: Iterable[Row]) -> list[str]:
-    """The ratio of the declared pair, where it is not the one of the table."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        if row.comparison is not None and not row.best_is_declared:
-            text = declared_text(row)
-            places[text].append(row.label)
-    return [f"Declared pair of {_some(labels)}: {text}" for text, labels in places.items()]
-
-
-def declared_mean(found: Tally) -> str:
-    """`1.10 [1.05, 1.15] over 4 variants`; empty where no declared pair has a ratio."""
-    if found.declared_mean is None:
-        return ""
-    count = found.declared_ratios
-    interval = bracket(found.declared_interval)
-    return f"{times(found.declared_mean)}{interval} over {count} variant{'' if count == 1 else 's'}"
-
-
 def registered_text(section: Section) -> str:
     """Whether the rules of this comparison are older than its numbers."""
     if section.why_exploratory is None:
-        return "Registered before the first record: thresholds, headline pair and exclusions."
-    return f"Exploratory: {section.why_exploratory}."
+        return "The rules were fixed before the first measurement."
+    return f"Not pre-registered: {section.why_exploratory}."
 
 
 def rules_sentence(compared: Iterable[Section]) -> str:
@@ -214,13 +184,6 @@ def rules_sentence(compared: Iterable[Section]) -> str:
         f"{len(older)} of {len(compared_rows)} ratios are judged by the older rules that their records were registered "
         f"under: {then}. The verdict by version {NEWEST} ({RULES[NEWEST]}) stands beside theirs."
     )
-
-
-def mean_in_words(found: Tally) -> str:
-    """Of a geometric mean: a verdict by the same rules as that of a ratio, but of many variants."""
-    if found.interval is None:
-        return "No verdict"
-    return {"same": "The same", "undecided": "No clear difference"}.get(found.verdict, found.verdict)
 
 
 def equal_names(comparison: Comparison) -> str:
@@ -244,22 +207,16 @@ def differences(comparison: Comparison | Scaling) -> str:
     return "; ".join(f"{what}: {text}" for what, text in found.items() if text)
 
 
-def flag_lines(rows: Iterable[Row]) -> list[str]:
-    """Each flag once, with where it was seen and one of its sentences."""
+def flag_places(rows: Iterable[Row]) -> list[list[str]]:
+    """Each flag once: its name, one of its sentences, and where it was seen."""
     seen: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in rows:
         for flag, sentence in (row.comparison.flags if row.comparison else {}).items():
             seen[flag].append((row.label, sentence))
         for mode in row.modes:
             for flag, sentence in mode.flags.items():
-                where = f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}"
-                seen[flag].append((where, sentence))
-    lines = []
-    for flag, places in sorted(seen.items()):
-        where, sentence = places[0]
-        more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
-        lines.append(f"{flag}: {sentence}; {where}{more}")
-    return lines
+                seen[flag].append((f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", sentence))
+    return [[flag, places[0][1], _some([where for where, _ in places])] for flag, places in sorted(seen.items())]
 
 
 def failure_lines(records: Sequence[Record]) -> list[str]:
@@ -275,40 +232,6 @@ def failure_lines(records: Sequence[Record]) -> list[str]:
         how_many = f" ({len(same)} replicates)" if len(same) > 1 else ""
         lines.append(f"{where}: {outcome}{how_many}: {reason}")
     return lines
-
-
-def difference_notes(rows: Iterable[Row]) -> dict[str, str]:
-    """What was not equal, once for all ratios of which it holds: from the text of `differences` to that of the note.
-    The place in this order, from 1, is the mark beside each of these ratios."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        if text := _differences_of_ratio(row):
-            places[text].append(row.label)
-    return {text: f"{text}; {_some(labels)}" for text, labels in places.items()}
-
-
-def difference_mark(row: Row, notes: Iterable[str]) -> int | None:
-    """None where both sides were equal in all, or there is no ratio."""
-    text = _differences_of_ratio(row)
-    return list(notes).index(text) + 1 if text else None
-
-
-def _differences_of_ratio(row: Row) -> str:
-    return differences(row.comparison) if row.ratio is not None and row.comparison is not None else ""
-
-
-def unlike_names(rows: Iterable[Row]) -> str:
-    """`not equal: node, CPUs; not recorded: code`, of one of these ratios at the least. Empty where all was equal."""
-    states: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        if row.ratio is not None and row.comparison is not None:
-            for condition in row.comparison.conditions:
-                states[condition.name].add(condition.state)
-    names = {
-        "not equal": [name for name, found in states.items() if "differs" in found],
-        "not recorded": [name for name, found in states.items() if "not recorded" in found and "differs" not in found],
-    }
-    return "; ".join(f"{what}: {', '.join(found)}" for what, found in names.items() if found)
 
 
 def flag_names(*rows: Row) -> list[str]:
@@ -339,18 +262,11 @@ def choice_note(rows: Iterable[Row]) -> str:
     """How the modes in the ratios were chosen. Empty where there was no choice."""
     words = {best_of(row, framework).partition(" ")[0] for row in rows for framework in FRAMEWORKS}
     notes = {
-        "first": "First of n: by a screening, whose numbers are in no ratio; in brackets, a mode that had no more.",
-        "best": "Best of n: by the ratio's own numbers, so partly the luckiest one.",
+        "first": "First of n: chosen by separate short runs (in brackets, a mode that had no more), so the choice "
+        "cannot bias the ratio.",
+        "best": "Best of n: chosen after the fact, so slightly optimistic.",
     }
     return " ".join(note for word, note in notes.items() if word in words)
-
-
-def scaling_lines(found: Iterable[tuple[str, Scaling]]) -> list[str]:
-    """What was not equal on one device and on several, once for all modes of which it holds."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for label, efficiency in found:
-        places[differences(efficiency)].append(label)
-    return [f"{what}; {_some(labels)}" for what, labels in places.items() if what]
 
 
 def absent_lines(rows: Iterable[Row], *, on_terminal: bool = False) -> list[str]:
@@ -377,16 +293,6 @@ def absent_lines(rows: Iterable[Row], *, on_terminal: bool = False) -> list[str]
         for reason, labels in places.items():
             names[reason, _some(list(labels))].append(absence.words)
     return [f"{', '.join(missing)}: {reason}; {where}" for (reason, where), missing in names.items()]
-
-
-def no_ratio_lines(rows: Iterable[Row]) -> list[str]:
-    """Why a variant has no ratio, once for all of the same reason. Where one side is missing, the table shows it."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        both_measured = len({mode.framework for mode in row.modes}) == len(FRAMEWORKS)
-        if (both_measured or row.has_other_data) and row.why_no_ratio:
-            places[row.why_no_ratio].append(row.label)
-    return [f"{reason}; {_some(labels)}" for reason, labels in places.items()]
 
 
 def axis_name(option: str) -> str:

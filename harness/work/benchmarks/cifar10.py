@@ -99,9 +99,10 @@ BENCHMARK = Benchmark(
     name="cifar10",
     task=IMAGE_CLASSIFICATION,
     models=(
-        Model(name="cnn", layers=frozenset({Layer.CONVOLUTION}), parameter_count=605_226),
+        Model(name="cnn", words="a small CNN", layers=frozenset({Layer.CONVOLUTION}), parameter_count=605_226),
         Model(
             name="resnet18",
+            words="ResNet-18",
             layers=frozenset({Layer.CONVOLUTION_WITHOUT_BIAS, Layer.BATCH_NORM, Layer.DENSE}),
             parameter_count=11_173_962,
             batch_norm=BatchNorm(),

@@ -89,6 +89,7 @@ BENCHMARK = Benchmark(
     models=(
         Model(
             name="resnet50",
+            words="ResNet-50",
             layers=frozenset({Layer.CONVOLUTION_WITHOUT_BIAS, Layer.BATCH_NORM, Layer.DENSE}),
             published=Published(weights="ResNet50_Weights.IMAGENET1K_V1", classifier="fc"),
             reference=_torchvisions(parameter_count=25_557_032, multiply_adds=4_089_000_000, accuracy=0.76130),
@@ -98,6 +99,7 @@ BENCHMARK = Benchmark(
         ),
         Model(
             name="vit_b_16",
+            words="ViT-B/16",
             layers=frozenset(
                 {
                     *(Layer.PATCH_PROJECTION, Layer.TOKEN, Layer.ATTENTION, Layer.MULTI_HEAD),
@@ -111,6 +113,7 @@ BENCHMARK = Benchmark(
         ),
         Model(
             name="mobilenet_v3_small",
+            words="MobileNetV3-Small",
             layers=WITH_DEPTHWISE,
             published=Published(weights="MobileNet_V3_Small_Weights.IMAGENET1K_V1", classifier="classifier.3"),
             reference=_torchvisions(parameter_count=2_542_856, multiply_adds=57_000_000, accuracy=0.67668),
@@ -120,6 +123,7 @@ BENCHMARK = Benchmark(
         ),
         Model(
             name="efficientnet_b0",
+            words="EfficientNet-B0",
             layers=WITH_DEPTHWISE,
             published=Published(weights="EfficientNet_B0_Weights.IMAGENET1K_V1", classifier="classifier.1"),
             reference=_torchvisions(parameter_count=5_288_548, multiply_adds=386_000_000, accuracy=0.77692),

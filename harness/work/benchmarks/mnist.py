@@ -64,7 +64,14 @@ def _sample_mnist() -> Dataset:
 BENCHMARK = Benchmark(
     name="mnist",
     task=IMAGE_CLASSIFICATION,
-    models=(Model(name="cnn", layers=frozenset({Layer.CONVOLUTION, Layer.DENSE}), parameter_count=26_010),),
+    models=(
+        Model(
+            name="cnn",
+            words="a small CNN",
+            layers=frozenset({Layer.CONVOLUTION, Layer.DENSE}),
+            parameter_count=26_010,
+        ),
+    ),
     data=DataSource(
         benchmark="mnist",
         read=_read_mnist,

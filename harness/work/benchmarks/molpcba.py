@@ -172,8 +172,8 @@ BENCHMARK = Benchmark(
     task=GRAPH_CLASSIFICATION,
     sizes=Sizes,
     models=(
-        Model(name="gcn", layers=LAYERS, parameter_count=426_880),
-        Model(name="graphnet", layers=LAYERS, parameter_count=3_598_464),
+        Model(name="gcn", words="a graph convolutional network", layers=LAYERS, parameter_count=426_880),
+        Model(name="graphnet", words="a graph network", layers=LAYERS, parameter_count=3_598_464),
     ),
     data=DataSource(
         benchmark="molpcba",

@@ -36,7 +36,14 @@ def _read(_originals: Path | None = None) -> Dataset:
 BENCHMARK = Benchmark(
     name="text",
     task=NEXT_TOKEN,
-    models=(Model(name="mlp", layers=frozenset({Layer.TABLE, Layer.DENSE}), parameter_count=74_112),),
+    models=(
+        Model(
+            name="mlp",
+            words="a text MLP",
+            layers=frozenset({Layer.TABLE, Layer.DENSE}),
+            parameter_count=74_112,
+        ),
+    ),
     data=DataSource(
         benchmark="text",
         read=_read,

@@ -71,6 +71,7 @@ def why_not_on_host(task: Task, inputs: str) -> str | None:
 USE_CASE = UseCase(
     name="inference",
     about="outputs of a batch: latency, throughput",
+    work="Inference of {model}",
     options=Options,
     settings=Settings,
     why_not_options=why_not_options,

@@ -72,6 +72,7 @@ def why_not_options(_benchmark: Benchmark, _model: Model, options: Mapping[str, 
 USE_CASE = UseCase(
     name="many_models",
     about="train many small models at once",
+    work="Many of {model} at once",
     why_not_options=why_not_options,
     options=Options,
     settings=Settings,

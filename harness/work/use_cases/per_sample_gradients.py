@@ -126,6 +126,7 @@ def formulations(runs: tuple[Run, ...], several: tuple[Run, ...], chunked: tuple
 USE_CASE = UseCase(
     name="per_sample_gradients",
     about="the gradient of each single sample",
+    work="Per-sample gradients of {model}",
     options=Options,
     settings=Settings,
     needs_data=True,

@@ -126,6 +126,7 @@ def parameter_passes(settings: Mapping[str, Any]) -> int:
 USE_CASE = UseCase(
     name="train",
     about="train a model, epoch by epoch",
+    work="Train {model}",
     settings=Settings,
     parameter_passes=parameter_passes,
     needs_data=True,

@@ -21,9 +21,9 @@ from harness.results.quantities import BY_NAME, QUANTITIES, of_gpu, summary_numb
 from harness.results.record import Energy, EpochPoint, GpuState, HeldBack, Latency, Memory, Record, Result
 from harness.work.tasks import ACCURACY, PERPLEXITY
 from pipeline.report.compare import sections
+from pipeline.report.csv_files import csv_text
 from pipeline.report.numbers_table import PART_OF_DOCS, numbers_table
 from pipeline.report.page import page_html
-from pipeline.report.tables import csv_text
 from pipeline.report.wording import absent_lines
 from tests.made.records import blocks
 from tests.made.report_records import passed, record
@@ -199,7 +199,7 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
     (line,) = csv.DictReader(csv_text(compared).splitlines())
     assert float(line["gpu_sm_utilisation_percent"]) == 80
     html = page_html(compared, {}, records, (), Path("results"))
-    (row,) = re.findall(r'<tr><th scope="row" class="jax">JAX step\.jit</th>.*?</tr>', html)
+    (row,) = re.findall(r'<tr><th scope="row" class="label jax">JAX step\.jit</th>.*?</tr>', html)
     titles = re.findall(r'<th scope="col" class="n">([^<]*)</th>', html[: html.index(row)])
     cells = re.findall(r'<td class="n">([^<]*)', row)
     assert (titles[-1], cells[-1]) == ("SM utilisation, %", "80")

@@ -22,10 +22,8 @@ from pipeline.report.calibrations import (
     PUBLISHED_CALIBRATIONS,
     calibrated_devices,
     describe,
-    for_terminal,
-    in_short,
     published_text,
-    sentences,
+    trust_sentences,
     update_docs,
 )
 from pipeline.report.command import ReportOptions, report_command
@@ -160,41 +158,31 @@ def test_each_device_has_its_own_and_no_other() -> None:
     found = calibrated_devices([calibration(4), blind_to_2_percent()], [HERE, ELSEWHERE])
     assert found[ELSEWHERE] == []
     newest, older = found[HERE]
-    assert newest.trust == Trust(at_most=4, false_in_aa=0.0, found=0.0)
-    assert older.trust == Trust(at_most=4, false_in_aa=0.0, found=1.0)
+    assert newest.trust == Trust(at_most=4, false_in_aa=0.0, found=newest.trust.found if newest.trust else {})
+    assert newest.trust is not None and newest.trust.found["slower_2_percent"] == 0.0
+    assert older.trust == Trust(at_most=4, false_in_aa=0.0, found=FOUND)
     assert (newest.rounds, newest.flags) == (5, "throttled in 5 of 30 processes")
     assert newest.spread == pytest.approx(0, abs=1e-7)
 
 
-def test_in_words() -> None:
-    found = calibrated_devices([blind_to_2_percent(4)], [HERE])[HERE]
-    assert sentences(HERE, found) == [
-        "Calibrated on CPU: A CPU: PyTorch, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), 4 rounds on "
-        "2026-11-22: flags: throttled in 4 of 24 processes; within 4 pairs 0.0 % false verdicts between two that are "
-        "alike, and 2 % slower found in 0.0 %",
-        "Not calibrated on CPU: A CPU: JAX; python main.py calibrate",
+def test_how_far_verdicts_can_be_trusted_in_words() -> None:
+    assert trust_sentences(calibrated_devices([blind_to_2_percent(4)], [HERE])[HERE]) == [
+        "Measured on this device, one after the other, within 4 pairs: of two equal programs, a side was named in "
+        "0.0 % (PyTorch) of trials; a true difference of 2 % was found in 0.0 % (PyTorch); a true difference of 5 % "
+        "was found in 100.0 % (PyTorch)."
     ]
-    assert sentences(ELSEWHERE, []) == ["Not calibrated on NVIDIA H200: JAX and PyTorch; python main.py calibrate"]
-    assert in_short(found) == "Calibrated; of slowdowns of 2 % found: PyTorch 0.0 % (within 4 pairs)"
-    assert in_short([]) == "Not calibrated on this device"
-
-
-def test_the_terminal_has_a_line_for_each_device() -> None:
-    trust = Trust(at_most=12, false_in_aa=0.0, found=0.206)
+    trust = Trust(at_most=12, false_in_aa=0.01, found={"slower_2_percent": 0.206})
     of_jax: Any = SimpleNamespace(framework="jax", is_interleaved=True, quick=False, trust=trust)
-    assert for_terminal(HERE, [of_jax, calibration(4), blind_to_2_percent(4)])[:1] == [
-        "Calibrated on CPU: A CPU; of slowdowns of 2 % found: PyTorch 100.0 % (within 4 pairs), JAX 20.6 % "
-        "(within 12 pairs, interleaved); the report's page says more"
-    ]
-    assert for_terminal(HERE, [calibration(4)])[1:] == ["Not calibrated on CPU: A CPU: JAX; python main.py calibrate"]
-    quick = [calibration(4, quick=True)]
-    assert for_terminal(HERE, quick) == sentences(HERE, quick)
+    in_turns, _ = trust_sentences([of_jax, calibration(4), blind_to_2_percent(4)])
+    assert in_turns == (
+        "Measured on this device, in turns, within 12 pairs: of two equal programs, a side was named in 1.0 % (JAX) of "
+        "trials; a true difference of 2 % was found in 20.6 % (JAX)."
+    )
+    for none in ([], [calibration(4, quick=True)], [calibration(3)]):
+        assert trust_sentences(none)[0].startswith("Not calibrated on this device: `python main.py calibrate`")
 
 
-def test_quick_and_unfinished_calibrations_are_no_answer_in_short() -> None:
-    assert in_short([calibration(4, quick=True)]) == "Not calibrated on this device"
-    assert in_short([calibration(3)]) == "Not calibrated on this device"
-    assert "a quick run: not to be quoted" in sentences(HERE, [calibration(4, quick=True)])[0]
+FOUND = dict.fromkeys(SLOWDOWNS, 1.0)
 
 
 def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,14 +203,11 @@ def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert report_command(results, ReportOptions(figures=False), console, passed) == 0
     output = text(console)
     assert f"Warning: {broken}: not a record" in output
-    newest = "Calibrated on CPU: A CPU; of slowdowns of 2 % found: PyTorch 0.0 % (within 4 pairs); the report's page"
-    assert output.count("Calibrated on CPU: A CPU") == output.count(newest) == 1
-    assert "Not calibrated on CPU: Xeon: JAX and PyTorch; python main.py calibrate" in output
-    assert "cnn-b256" not in output.partition("Calibrated on")[0]  # no comparison takes what was planted
+    assert output.count("a true difference of 2 % was found in 0.0 % (PyTorch)") == 1
+    assert output.count("Not calibrated on this device") == 1
+    assert "batch 256" not in output  # no comparison takes what was planted
     page = (results.report / "report.html").read_text()
     assert page.count("not calibrated on this device") == 3  # JAX on the one, both on the other
-    assert "Calibrated; of slowdowns of 2 % found: PyTorch 0.0 % (within 4 pairs)" in page
-    assert '<td class="n">4</td><td class="n">0.0 %</td><td class="n">0.0 %</td>' in page  # pairs at most, and Trust
+    # Pairs at most, and Trust.
+    assert '<td class="n">4</td><td class="n">0.0 %</td><td class="n">0.0 %</td><td class="n">100.0 %</td>' in page
     assert "broken.json" in page
-    overview = (results.report / "tables" / "overview.tex").read_text()
-    assert r"Not calibrated on CPU: Xeon: JAX and PyTorch; python main.py calibrate.\par}" in overview

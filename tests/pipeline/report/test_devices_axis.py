@@ -1,21 +1,14 @@
 """Device against device, from made-up records."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 from harness.plan import Cell
 from harness.results.record import Energy, Record
-from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import sections
 from pipeline.report.devices_axis import HEADS, cells, device_panels
-from pipeline.report.figures import overview
-from pipeline.report.files import section_names
-from pipeline.report.page import page_html
-from pipeline.report.readme import results_table, sample_table
-from pipeline.report.tables import latex_tables
-from pipeline.report.terminal import print_devices, print_sections
-from pipeline.report.wording import WHOSE_SIDE
+from pipeline.report.table import latex
+from pipeline.report.tables import devices_table
+from pipeline.report.terminal import print_details
 from tests.made.report_records import A100, CPU, H200, passed, plain, record, text
 
 OF_CPU = Cell(gpu="cpu", benchmark="mnist", use_case=1, use_case_name="train")
@@ -53,30 +46,6 @@ def test_a_panel_has_every_device_the_slowest_first() -> None:
     assert {len(line) for line in lines} == {len(HEADS)}
 
 
-def test_every_table_of_ratios_says_which_side_of_1_is_whose(tmp_path: Path) -> None:
-    """And its reader finds it beside that table: below it, or as its caption."""
-    found = [*three_devices(), *three_devices(data="sample")]
-    compared = sections(found, passed)
-    console = plain(300)
-    print_sections(compared[:1], console, {})
-    print_devices(compared, console)
-    assert " ".join(text(console).split()).count(WHOSE_SIDE) == 2
-    tables = latex_tables(compared, section_names(compared))
-    of_ratios = {name: table for name, table in tables.items() if "JAX / PyTorch" in table}
-    assert {"overview", "devices"} < of_ratios.keys() and len(of_ratios) > len(compared)
-    for name, table in of_ratios.items():
-        shown = re.sub("^%.*$", "", table, flags=re.MULTILINE)
-        assert shown.count(WHOSE_SIDE) == 1, name
-    page = page_html(compared, {}, found, [], tmp_path)
-    captions = re.findall("<caption>(.*?)</caption>.*?<thead>(.*?)</thead>", page, re.DOTALL)
-    of_page = [
-        WHOSE_SIDE in caption for caption, head in captions if "JAX / PyTorch" in head and ">quantity<" not in head
-    ]
-    assert len(of_page) == len(compared) + 2 and all(of_page)
-    results, on_sample = results_table(compared, found), sample_table(compared, found)
-    assert results.count(WHOSE_SIDE) == on_sample.count(WHOSE_SIDE) == 1
-
-
 def test_other_settings_or_one_device_make_no_panel() -> None:
     found = three_devices()
     assert device_panels(sections(found[:3], passed)) == ()
@@ -93,25 +62,15 @@ def test_the_same_device_by_two_names_stands_once_with_its_ratio() -> None:
     assert panel.devices["NVIDIA A100"].row.ratio is not None
 
 
-def test_terminal_latex_and_chart() -> None:
+def test_terminal_and_latex() -> None:
     compared = sections(three_devices(), passed)
     console = plain(140)
-    print_devices(compared, console)
-    printed = text(console)
-    assert "Device against device" in printed and printed.index("CPU: Xeon") < printed.index("NVIDIA H200")
-    table = latex_tables(compared, {one.setup: str(index) for index, one in enumerate(compared)})["devices"]
+    print_details(compared, console, {})
+    printed = text(console).partition("The same variant")[0]
+    assert printed.index("  CPU: Xeon") < printed.index("  NVIDIA H200")
+    table = latex(devices_table(compared))
     assert [table.count(device) for device in ("CPU: Xeon", "NVIDIA A100", "NVIDIA H200")] == [1, 1, 1]
-    drawing = overview(compared)
-    assert [chart.name for chart in drawing.charts] == ["overview", "throughput_over_devices"]
-    points = drawing.data["devices_throughput"]
-    assert [(point["device"], point["framework"], point["throughput"]) for point in points[-2:]] == [
-        ("NVIDIA H200", "JAX", 8000),
-        ("NVIDIA H200", "PyTorch", 4000),
-    ]
-    import vl_convert
-
-    spec = specification(drawing.charts[1], drawing.data, PRINT)
-    assert "NVIDIA H200" in vl_convert.vegalite_to_svg(spec)
+    assert devices_table(sections(three_devices()[:3], passed)).lines == []
 
 
 def test_energy_of_a_sample() -> None:
@@ -124,13 +83,3 @@ def test_energy_of_a_sample() -> None:
     compared = sections(found, passed)
     (panel,) = device_panels(compared)
     assert [cells(device, one.row)[4:] for device, one in panel.devices.items()] == [["", ""], ["12", "12"], ["3", "3"]]
-    drawing = overview(compared)
-    assert [chart.name for chart in drawing.charts][2:] == ["energy_over_devices"]
-
-
-def test_one_device_has_nothing_of_it() -> None:
-    compared = sections(three_devices()[:3], passed)
-    console = plain()
-    print_devices(compared, console)
-    assert text(console) == ""
-    assert [chart.name for chart in overview(compared).charts] == ["overview"]

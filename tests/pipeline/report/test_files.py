@@ -16,15 +16,15 @@ import pytest
 from harness.paths import REPOSITORY, Results
 from harness.results.record import Energy, EpochPoint, Memory, Record
 from harness.work.tasks import ACCURACY, IMAGE_CLASSIFICATION, PERPLEXITY
-from pipeline.report.charts import BATCH_CHARTS, OVERVIEW, PAGE, PRINT, SHAPES, charts_of, specification
+from pipeline.report.charts import PAGE, PRINT, SHAPES, charts_of, specification, throughput_over_batch_size
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import one_device, sections
+from pipeline.report.csv_files import csv_text
 from pipeline.report.environments import environment_groups
-from pipeline.report.figures import overview, section_drawing
-from pipeline.report.files import section_names
-from pipeline.report.latex import LONGEST_TABULAR, latex_escaped
+from pipeline.report.figures import section_drawing
+from pipeline.report.files import latex_tables, section_names
 from pipeline.report.page import page_html
-from pipeline.report.tables import csv_text, latex_tables, overview_table, section_table
+from pipeline.report.table import LONGEST_TABULAR, latex_escaped
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
 
@@ -86,57 +86,6 @@ def test_text_is_escaped_for_latex(plain_text: str, escaped: str) -> None:
     assert latex_escaped(plain_text) == escaped
 
 
-def test_the_latex_row_of_a_pair() -> None:
-    (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
-    *_, row, _, _, _, _, exploratory = section_table(section).splitlines()
-    ratio = r"1.50 [1.50, 1.50]\textsuperscript{1}"
-    jax, torch = "step.jit (best of 2) & 3,000", "step.compiled (best of 2) & 2,000"
-    assert row == rf"cnn-{{}}b100-{{}}fp32 &  & {jax} & {torch} & {ratio} JAX faster & 0 & the same \\"
-    assert exploratory.startswith(r"\par\noindent{\footnotesize Exploratory: ")
-    overview = overview_table([section], {}).splitlines()
-    assert (
-        overview[-6]
-        == rf"NVIDIA H200 & mnist & 1 train &  & {ratio} & 1.50 [1.50, 1.50] over 1 variant & 1 & 0 & 0 & 0 & 0 \\"
-    )
-    assert overview[-3] == (
-        r"\par\noindent{\footnotesize \textsuperscript{1} The two sides: not recorded: GPU, driver, node, CPUs, "
-        r"libraries, variables, code, pairing.\par}"
-    )
-
-
-def test_flags_stand_before_the_ratio_and_each_difference_is_told_once() -> None:
-    equal = H200 | {
-        **{"node": "n1", "python": "3", "packages": {}, "variables": {}},
-        **{"gpu": {"name": "NVIDIA H200", "uuid": "G", "driver_version": "1"}, "cpu": {"affinity": [0]}},
-        **{"git": {"commit": "a", "clean": True}, "pairing": {"kind": "together", "pair": "12.0"}},
-    }
-    found = [
-        record(framework, mode, speed, replicate=replicate, environment=environment, precision=precision)
-        for precision, node in (("bf16", "n2"), ("fp32", "n1"), ("tf32", "n2"))
-        for framework, mode, speed, environment in (
-            ("jax", "step.jit", 3000, equal),
-            ("torch", "step.eager", 2000, equal | {"node": node}),
-        )
-        for replicate in (0, 1)
-    ]
-    (section,) = sections(found, passed)
-    text_of = section_table(section)
-    assert text_of.count(r"1.50 [1.50, 1.50]\textsuperscript{1} undecided") == 2  # bf16 and tf32
-    assert r" & 2,000 & 1.50 [1.50, 1.50] undecided \\" in text_of  # fp32: all equal
-    assert text_of.count(r"cnn-{}b100-{}fp32 & step.jit (only mode)") == 1
-    # Three lines that say the same of these, and no q at all.
-    assert r"variant & JAX mode & samples/s & PyTorch mode & samples/s & JAX / PyTorch \\" in text_of
-    assert "flags" not in text_of
-    assert r"{\footnotesize In every line declared pair: not compared: one of its modes is missing.\par}" in text_of
-    assert r"\textsuperscript{1} The two sides: not equal: node: n1 / n2; cnn-{}b100-{}bf16 (and 1 more)." in text_of
-    assert r"\textsuperscript{2}" not in text_of
-
-
-def test_quick_and_sample_sections_are_not_in_the_overview() -> None:
-    compared = sections([*records(quick=True), *records(data="sample")], passed)
-    assert "overview" not in latex_tables(compared, section_names(compared))
-
-
 @pytest.mark.latex
 def test_every_table_compiles(tmp_path: Path) -> None:
     if shutil.which("pdflatex") is None:
@@ -150,14 +99,15 @@ def test_every_table_compiles(tmp_path: Path) -> None:
         [*records(), *records(environment=A100, details=timed), *records(cell=strange), *records(quick=True), *long],
         passed,
     )
-    tables = latex_tables(compared, section_names(compared), {"NVIDIA H200": [], NASTY: []})
+    tables = latex_tables(compared, one_device(compared), {"NVIDIA H200": [], NASTY: []}, {})
+    assert {"overview", "devices", "models", "calibration", "mnist-1-train-nvidia-h200-answers"} < tables.keys()
     assert "mnist-1-train-nvidia-a100-phases" in tables and "mnist-1-train-nvidia-h200-phases" not in tables
-    assert any(r"\begin{longtable}" in table for table in tables.values())
+    assert any(table.count(r"\begin{tabular}") > 1 for table in tables.values())
     for name, table in tables.items():
         (tmp_path / f"{name}.tex").write_text(table)
     inputs = "\n".join(rf"\input{{{name}}}\clearpage" for name in tables)
     (tmp_path / "all.tex").write_text(
-        rf"\documentclass{{article}}\usepackage{{booktabs,graphicx,longtable}}\begin{{document}}{inputs}\end{{document}}"
+        rf"\documentclass{{article}}\usepackage{{booktabs,graphicx}}\begin{{document}}{inputs}\end{{document}}"
     )
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=False)
@@ -176,33 +126,19 @@ def test_every_chart_is_drawn_and_shows_what_it_says() -> None:
     drawing = section_drawing(several, one_device(compared))
     of_two_sizes = ["throughput_over_batch_size"]
     assert [chart.name for chart in drawing.charts] == [chart.name for chart in charts_of(ACCURACY)] + of_two_sizes
-    for chart in (*drawing.charts, *overview(compared).charts):
-        data = overview(compared).data if chart.name == "overview" else drawing.data
-        svg = vl_convert.vegalite_to_svg(specification(chart, data, PRINT))
+    for chart in drawing.charts:
+        svg = vl_convert.vegalite_to_svg(specification(chart, drawing.data, PRINT))
         assert ElementTree.fromstring(svg).tag.endswith("svg")
-        drawn = [point for point in data[chart.data] if point.get(chart.x) is not None]
-        assert svg.count('role="graphics-symbol"') >= len(drawn) or chart.name in ("latency", "energy"), chart.name
+        drawn = [point for point in drawing.data[chart.data] if point.get(chart.x) is not None]
+        assert svg.count('role="graphics-symbol"') >= len(drawn), chart.name
         assert (PRINT.jax.lower() in svg.lower()) and "var(" not in svg, chart.name
 
 
 def test_the_data_of_the_charts() -> None:
     (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
     data = section_drawing(section, {}).data
-    jit = next(point for point in data["modes"] if point["mode"] == "step.jit")
-    # 500 J over 100,000 samples; 20 W for 5 s of it are idle.
-    assert (jit["throughput"], jit["gross_mj"], jit["net_mj"], jit["compile_s"]) == (3000, 5.0, 4.0, 2.5)
-    assert {point["mode"]: point["fastest"] for point in data["modes"]} == {
-        "step.jit": True,
-        "scan.jit": False,
-        "step.compiled": True,
-        "step.eager": False,
-    }
-    assert {p["kind"]: p["mib"] for p in data["memory"] if p["framework"] == "JAX"} == {
-        "memory of a steady step": 512,
-        "allocator's peak": 1024,
-        "pool": 2048,
-        "process (NVML)": 3072,
-    }
+    (ratio,) = data["ratios"]
+    assert (ratio["ratio"], ratio["verdict"]) == (pytest.approx(1.5), "JAX faster")
     curve = [(p["epoch"], p["time_s"], p["metric"]) for p in data["learning"] if p["framework"] == "PyTorch"]
     assert curve == [(1, 2.0, 0.5), (2, 4.0, 0.75), (3, 6.0, 0.875)]
     assert "batch_throughput" not in data  # one batch size makes no line
@@ -210,7 +146,7 @@ def test_the_data_of_the_charts() -> None:
 
 def test_the_learning_curve_is_that_of_the_tasks_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     text_task = IMAGE_CLASSIFICATION.model_copy(update={"metric": PERPLEXITY})
-    for module in ("figures", "page", "terminal", "tables"):
+    for module in ("figures", "answer", "tables"):
         monkeypatch.setattr(f"pipeline.report.{module}.task_of", lambda benchmark: text_task)
     html = html_of(records())
     assert "Test perplexity over training time" in html and "learning_perplexity" in html
@@ -231,19 +167,9 @@ def test_other_settings_have_learning_curves_of_their_own() -> None:
     assert len({point["group"] for point in points}) == 2
 
 
-def test_a_mode_with_many_steps_in_a_call_has_no_bar_to_a_p95() -> None:
-    scan = full("jax", "scan.jit", 3000)
-    assert scan.result is not None and scan.result.latency is not None
-    many = scan.result.model_copy(update={"latency": scan.result.latency.model_copy(update={"steps_per_call": 10})})
-    (section,) = sections([scan.model_copy(update={"result": many}), full("torch", "step.eager", 1000)], passed)
-    points = {point["mode"]: point for point in section_drawing(section, {}).data["modes"]}
-    assert "p95_ms" not in points["scan.jit"] and points["step.eager"]["p95_ms"] == 50
-    assert points["scan.jit"]["p50_ms"] == 5  # calls of 50 ms, 10 steps in each
-
-
 def test_the_frameworks_look_the_same_everywhere() -> None:
     assert len(set(SHAPES.values())) == 2
-    for chart in (OVERVIEW, *charts_of(ACCURACY), *BATCH_CHARTS):
+    for chart in (*charts_of(ACCURACY), throughput_over_batch_size()):
         text_of = json.dumps(specification(chart, None, PAGE))
         if '"field": "framework"' in text_of:
             assert '"category": ["var(--jax)", "var(--torch)", "var(--text)", "var(--muted)"]' in text_of
@@ -317,27 +243,6 @@ def html_of(found: list[Record], refused: tuple[str, ...] = ()) -> str:
     return page_html(compared, one_device(compared), found, refused, Path("results"))
 
 
-def test_the_page_says_first_which_is_faster_by_how_much_on_which_gpu() -> None:
-    html = html_of([*records(), *records(environment=A100, quick=True), *records(data="sample")])
-    page = Page(html)
-    first = page.text[page.text.index("In short") : page.text.index("Use case 1: Train on one GPU")]
-    assert "NVIDIA H200 not recorded JAX faster 1.50×" in first
-    assert "1.50 [1.50, 1.50] not recorded: GPU, driver, node, CPUs, libraries, variables, code, pairing" in first
-    assert "Geometric mean over 2 variants of 1 section" in first
-    assert "is not registered" not in first
-    assert "A100" not in first[: first.index("One line for each")]  # quick: in no card
-    quotable, _, doubtful = page.text.partition("Quick runs and sample data Not to be quoted.")
-    assert quotable.count("mnist on NVIDIA H200") == 1
-    assert "Quick run: not a result to quote." in doubtful and "Sample data: not a result to quote." in doubtful
-
-
-def test_a_mean_over_sections_says_that_nobody_has_registered_which() -> None:
-    other = CELL.model_copy(update={"benchmark": "cifar10"})
-    text = Page(html_of([*records(), *records(cell=other)])).text
-    mean = "Geometric mean over 4 variants of 2 sections [95 % interval]."
-    assert text.count(f"{mean} Which sections were measured is not registered.") == 1
-
-
 def test_the_page_needs_nothing_but_itself() -> None:
     page = Page(html_of(records()))
     for tag, name, value in page.attributes:
@@ -361,7 +266,7 @@ def test_nothing_in_a_record_can_break_the_page() -> None:
     data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
     assert data is not None
     charts = json.loads(data[1])
-    assert any(NASTY in point["place"] for point in charts["data"]["summary"]["overview"])
+    assert any(NASTY not in point["variant"] for point in charts["data"]["s0"]["ratios"])
 
 
 def test_a_page_of_nothing_but_failures() -> None:
@@ -395,17 +300,15 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
     console = plain()
     assert report_command(results, ReportOptions(png=True), console, passed) == 0
     assert not stale.exists() and kept.exists()
-    assert f"page:    {results.report / 'report.html'}" in text(console)
-    figures = {path.name for path in (results.report / "figures").glob("*-throughput.*")}
-    assert figures == {f"mnist-1-train-nvidia-h200-throughput.{ending}" for ending in ("svg", "pdf", "png")}
-    pdf = next((results.report / "figures").glob("*-throughput.pdf"))
+    assert text(console).splitlines()[-1] == f"Page: {results.report / 'report.html'}"
+    figures = {path.name for path in (results.report / "figures").glob("*-ratio.*")}
+    assert figures == {f"mnist-1-train-nvidia-h200-ratio.{ending}" for ending in ("svg", "pdf", "png")}
+    pdf = next((results.report / "figures").glob("*-ratio.pdf"))
     assert pdf.read_bytes().startswith(b"%PDF")
     assert {path.name for path in (results.report / "tables").iterdir()} == {
-        "overview.tex",
-        "models.tex",
-        "mnist-1-train-nvidia-h200.tex",
-        "mnist-1-train-nvidia-h200-full.tex",
-        "mnist-1-train-nvidia-h200-summary.tex",
+        *("overview.tex", "models.tex", "calibration.tex"),
+        *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("answers", "modes", "quantities", "sides")),
+        *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("full", "summary")),
     }
     assert (results.report / "comparison.csv").read_text().count("\n") == 5  # a head, two modes of each framework
 
@@ -440,4 +343,3 @@ def test_what_a_terminal_would_obey_is_shown_on_the_page(tmp_path: Path) -> None
     page = (results.report / "report.html").read_text(encoding="utf-8")
     for output in (text(shown), page):
         assert r"card \u001b[31mred" in output and r"\udcff.json" in output and "\x1b" not in output
-    assert list(results.report.glob("figures/*.svg"))

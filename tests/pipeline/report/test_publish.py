@@ -164,7 +164,7 @@ def test_what_cannot_be_published(results: Results, tmp_path: Path) -> None:
 def test_one_command_publishes_and_fills_the_readme(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A table of its own for sample data, and a picture; the same again from the published records alone."""
+    """The answers as a table and a picture; the same again from the published records alone."""
     readme, published = tmp_path / "README.md", tmp_path / "shelf" / "published"
     readme.write_text(f"# Title\n{PART_OF_README.begin}\nold\n{PART_OF_README.end}\n")
     monkeypatch.setattr(harness.paths, "README", readme)
@@ -172,24 +172,16 @@ def test_one_command_publishes_and_fills_the_readme(
     monkeypatch.setattr(command, "ParityGate", lambda _: type("Gate", (), {"judge": staticmethod(passed)}))
     assert main(["report", "--results", str(results.root), "--publish", "cpu-2-cores"]) == 0
     text = readme.read_text()
-    assert "No result on real data is published yet" in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| CPU: Xeon")]
-    assert row.split(" | ")[1:9] == [
-        *(
-            "mnist",
-            "1: Train on one CPU",
-            "cnn-b100-fp32",
-            "3,000 (step.jit, ready after 2.5 s)",
-            "2,000 (step.eager, ready after 2.5 s)",
-            "**1.50** [1.50, 1.50]",
-        ),
-        *("JAX faster: after 4 of at most 12 pairs", "none"),
-    ]
+    (row,) = [line for line in text.splitlines() if line.startswith("| Train a small CNN")]
+    assert row == (
+        "| Train a small CNN: mnist, batch 100, fp32 | JAX | 1.50 × (1.50 to 1.50) | 3,000 (step.jit) | "
+        "2,000 (step.eager) | 2.5 / 2.5 s | 4 of at most 12 pairs |"
+    )
     assert "8 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by" in text
     for name, start in (("overview.svg", 'src="'), ("overview-dark.svg", 'srcset="')):
         assert f'{start}shelf/published/{name}"' in text
         words = list(ElementTree.parse(published / name).getroot().itertext())
-        assert {"mnist: Train on one CPU", "sample data", "Sample data: not results to quote"} <= set(words)
+        assert {"Train a small CNN", "mnist, batch 100, fp32"} <= set(words)
     assert "look before you commit it" in capsys.readouterr().out
     assert main(["report", "--update-readme"]) == 0
     assert readme.read_text() == text

@@ -18,8 +18,6 @@ from pipeline.report.readme import (
     picture_svg,
     pictures,
     published_part,
-    results_table,
-    sample_table,
 )
 from tests.made.report_records import CELL, H200, passed, plain, record, save, text
 
@@ -37,19 +35,26 @@ def pair(**changes: object) -> list[Record]:
     ]
 
 
-def test_the_table_of_full_records_on_real_data() -> None:
-    found = pair()
-    lines = results_table(sections(found, passed), found).splitlines()
-    assert lines[0].startswith(
-        "| device | benchmark | use case | flags | JAX / PyTorch | the two sides | JAX faster | PyTorch faster |"
+def test_the_part_of_the_readme() -> None:
+    """Full measurements only: real data before the sample, each with what its table rests on; quick runs never."""
+    cifar10 = CELL.model_copy(update={"benchmark": "cifar10"})
+    found = [*pair(data="sample", cell=cifar10), *pair(), *pair(quick=True, cell=cifar10)]
+    parts = published_part(sections(found, passed), found, "a").split("\n\n")
+    assert 'srcset="a/overview-dark.svg"' in parts[0] and 'src="a/overview.svg"' in parts[0]
+    assert parts[1].startswith("**On NVIDIA H200: Train a small CNN: JAX 1.50 × faster (1.50 to 1.50).** 8 records")
+    assert parts[1].endswith("JAX 0.10.2 and PyTorch 2.15.0; made by `python main.py report --update-readme`.")
+    head, _, row = parts[2].splitlines()
+    assert head == (
+        "| work | faster | by (95 % interval) | JAX, samples/s | PyTorch, samples/s | ready after, JAX / PyTorch | "
+        "rests on |"
     )
-    assert lines[2] == (
-        "| NVIDIA H200 | mnist | 1: Train on one GPU | none | **1.50** [1.50, 1.50] | not recorded: GPU, driver, node, "
-        "CPUs, libraries, variables, code, pairing | 1 |  |  |  |  |"
+    assert row == (
+        "| Train a small CNN: mnist, batch 100, fp32 | JAX | 1.50 × (1.50 to 1.50) | 3,000 (step.jit) | "
+        "2,000 (step.eager) | 2.5 / 2.5 s | 4 of at most 12 pairs |"
     )
-    assert lines[-1].endswith(
-        "8 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by `python main.py report --update-readme`."
-    )
+    assert "Data: a small sample with the shapes of the real data set." in parts[4]
+    assert parts[5].splitlines()[2].startswith("| Train a small CNN: cifar10, batch 100, fp32 | JAX |")
+    assert published_part(sections(pair(quick=True), passed), pair(quick=True)) == NOTHING
 
 
 def test_the_project_in_wandb_is_linked_where_the_runs_were_online() -> None:
@@ -57,28 +62,7 @@ def test_the_project_in_wandb_is_linked_where_the_runs_were_online() -> None:
         one.model_copy(update={"environment": one.environment | {"wandb_url": f"https://w.example/lab/speed/runs/{n}"}})
         for n, one in enumerate(pair())
     ]
-    below = results_table(sections(online, passed), online).splitlines()[-1]
-    assert below.endswith("`. Their runs in W&B: <https://w.example/lab/speed>.")
-
-
-def test_quick_runs_and_sample_data_are_never_in_it() -> None:
-    doubtful = [*pair(quick=True), *pair(data="sample")]
-    assert results_table(sections(doubtful, passed), doubtful) == NOTHING
-    mixed = [*doubtful, *pair(cell=CELL.model_copy(update={"benchmark": "cifar10"}))]
-    table = results_table(sections(mixed, passed), mixed)
-    assert "cifar10" in table and "mnist" not in table
-    assert "8 records" in table
-
-
-def test_sample_data_have_a_table_of_their_own_and_quick_runs_none() -> None:
-    found = [*pair(data="sample", cell=CELL.model_copy(update={"benchmark": "cifar10"})), *pair(), *pair(quick=True)]
-    lines = sample_table(sections(found, passed), found).splitlines()
-    assert [line.split(" | ")[1] for line in lines if line.startswith("| NVIDIA")] == ["cifar10"]
-    assert lines[-1].count("8 records, 2026-11-21, JAX 0.10.2 and PyTorch 2.15.0; made by") == 1
-    whole = published_part(sections(found, passed), found, "a").split("\n\n")
-    assert "mnist" in whole[0] and "cifar10" not in whole[0]
-    assert 'srcset="a/overview-dark.svg"' in whole[-1] and 'src="a/overview.svg"' in whole[-1]
-    assert sample_table(sections(pair(), passed), pair()) == ""
+    assert "`. Their runs in W&B: <https://w.example/lab/speed>." in published_part(sections(online, passed), online)
 
 
 def test_the_command_renews_the_table_and_says_when_there_is_nothing(tmp_path: Path) -> None:
@@ -94,7 +78,7 @@ def test_the_command_renews_the_table_and_says_when_there_is_nothing(tmp_path: P
     for one in pair():
         save(one, results)
     assert report_command(results, options, plain(), passed) == 0
-    assert "**1.50**" in readme.read_text()
+    assert "1.50 × (1.50 to 1.50)" in readme.read_text()
     console = plain()
     report_command(results, options, console, passed)
     assert "says this already" in " ".join(text(console).split())
@@ -115,19 +99,17 @@ def test_the_table_in_the_readme_is_what_the_command_would_write() -> None:
         assert (published.root / name).read_text(encoding="utf-8").splitlines()[-1] == drawn_from(wanted), again
 
 
-def test_the_picture_has_each_ratio_of_the_tables_and_says_what_is_sample_data() -> None:
+def test_the_picture_has_each_ratio_of_the_tables() -> None:
     """JAX 3,000 and PyTorch 2,000 samples/s: 1.5."""
-    on_sample = pair(data="sample", cell=CELL.model_copy(update={"benchmark": "cifar10"}))
-    only_sample = pictures(sections([*on_sample, *pair(quick=True)], passed))
-    assert list(only_sample) == list(PICTURES) == ["overview.svg", "overview-dark.svg"]
-    for wanted in only_sample.values():
+    drawn = pictures(sections([*pair(data="sample"), *pair(quick=True)], passed))
+    assert list(drawn) == list(PICTURES) == ["overview.svg", "overview-dark.svg"]
+    for wanted in drawn.values():
         [point] = wanted["datasets"]["published"]
-        assert point["place"].startswith("cifar10: Train on one GPU | ") and " | sample data | " in point["place"]
-        assert (point["ratio"], point["verdict"]) == (1.5, "JAX faster")
-        assert wanted["title"]["text"] == "Sample data: not results to quote"
-    both = pictures(sections([*on_sample, *pair()], passed))["overview.svg"]
-    assert [" | sample data | " in one["place"] for one in both["datasets"]["published"]] == [True, False]
-    assert both["title"]["text"] == "JAX or PyTorch"
+        assert (point["place"], point["ratio"], point["verdict"]) == (
+            "Train a small CNN | mnist, batch 100, fp32",
+            1.5,
+            "JAX faster",
+        )
     assert pictures(sections(pair(quick=True), passed)) == {}
 
 

@@ -9,8 +9,8 @@ import pytest
 from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.compare import Section, sections
-from pipeline.report.tables import csv_text
-from pipeline.report.terminal import print_sections
+from pipeline.report.csv_files import csv_text
+from pipeline.report.terminal import print_answers, print_details
 from pipeline.report.wording import best_of, choice_note, modes_compared
 from tests.made.report_records import passed, plain, record, text
 
@@ -60,7 +60,7 @@ def test_without_a_screening_the_fastest_of_the_replicates_is_chosen_and_the_not
     (row,) = section_of(records).rows
     assert row.comparison is not None
     assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 2")
-    assert choice_note([row]).startswith("Best of n: by the ratio's own numbers")
+    assert choice_note([row]).startswith("Best of n: chosen after the fact")
 
 
 def test_one_mode_that_was_not_screened_makes_it_a_choice_by_the_replicates() -> None:
@@ -78,14 +78,14 @@ def test_what_replicates_say_clearly_stands() -> None:
 
 def test_the_terminal_shows_what_was_only_screened() -> None:
     console = plain(120)
-    print_sections([section_of(RECORDS)], console, {})
+    print_answers([section_of(RECORDS)], console, {})
+    print_details([section_of(RECORDS)], console, {})
     shown = text(console)
     lines = {line.split()[1]: line.split() for line in shown.splitlines() if line.startswith("   JAX ")}
     assert lines["scan.jit"][2:] == ["(900)"]
     assert lines["step.jit"][2] == "2,010"
-    assert "first of 3" in shown
     joined = " ".join(shown.split())
-    assert "First of n: by a screening, whose numbers are in no ratio; in brackets, a mode that had no more." in joined
+    assert "First of n: chosen by separate short runs (in brackets, a mode that had no more)" in joined
     assert "JAX cnn-b100-fp32-big: out of memory: 4 GiB asked for" in joined
 
 
@@ -99,7 +99,7 @@ def test_while_nothing_has_a_replicate_the_report_says_what_was_screened() -> No
     section = section_of([screening("jax", "step.jit", 2100), screening("torch", "step.eager", 900)])
     assert (section.rows, section.awaited) == ((), ("cnn-b100-fp32",))
     console = plain(120)
-    print_sections([section], console, {})
+    print_answers([section], console, {})
     assert "Screened so far, with no replicate yet: cnn-b100-fp32" in text(console)
 
 
@@ -123,7 +123,7 @@ def test_one_program_under_two_names_is_one_mode() -> None:
     assert [mode.name for mode in row.modes] == ["step.jit = step.jit_graph", "step.tuned", "taps.jit", "step.eager"]
     assert row.ratio is not None and row.ratio.value == pytest.approx(2.0)
     console = plain(120)
-    print_sections([section_of(records)], console, {})
+    print_details([section_of(records)], console, {})
     assert "step.jit = step.jit_graph" in text(console) and "1,03" not in text(console)
 
 

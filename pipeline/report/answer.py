@@ -1,0 +1,369 @@
+"""What a person asks a report: which framework is faster for a piece of work, by how much, and what that rests on.
+
+Pure. A row of a section becomes one answer; where there are many rows, those of a section become one. Terminal, page,
+LaTeX and README write the same answers.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log
+from typing import Literal
+
+from harness.plan import FRAMEWORKS, Framework
+from harness.results.quantities import number
+from harness.results.record import Record
+from harness.results.sequential import RatioEstimate
+from harness.results.statistics import SAME_WITHIN, Interval
+from harness.work.declared import use_case, use_case_names
+from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, Setup, scaling, tally
+from pipeline.report.declared import model_of, task_of
+from pipeline.report.table import Line, Table, texts
+from pipeline.report.why_words import why_of_row
+from pipeline.report.wording import (
+    COLD,
+    between,
+    chance_mark,
+    declared_text,
+    newest_text,
+    pairs,
+    pays_after,
+    scaling_texts,
+    times,
+    unequal,
+    use_case_title,
+)
+
+Outcome = Literal["faster", "same", "open", "none"]
+"""A side is named; both are the same within 1 %; there is a ratio without a verdict; there is no ratio."""
+NO_OTHERS: OneDevice = {}
+MOST_ROWS = 12
+"""Of one device. With more there is one answer for each section."""
+AGAINST = ("mixed_environment", "other_gpu_read", "other_processes", "throttled", "low_clocks", "overruled")
+"""Flags that say something against an answer, whatever its interval is."""
+HELPS = ("not_paired", "processes_differ", "imprecise", "drift")
+"""Flags that say why there is no verdict yet, and what would help. With a verdict they say nothing more: the interval
+has what they see."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One row of the first table."""
+
+    setup: Setup
+    work: str
+    """`Train a small CNN`"""
+    detail: str
+    """`mnist, batch 256, fp32`"""
+    outcome: Outcome
+    faster: Framework | None
+    """The side that the estimate is on, also where there is no verdict; None at 1, or without a ratio."""
+    who: str
+    """`JAX`, `the same`, `not decided`, `so far JAX`, `no verdict, JAX`, `no ratio`"""
+    by: str
+    """`1.06 × (1.04 to 1.09)`, `within 1 % (0.998 to 1.004)`, `between JAX 4 % and PyTorch 1 % faster`, or why there is
+    no ratio."""
+    ratio: float | None
+    """JAX's throughput over PyTorch's."""
+    interval: Interval | None
+    sides: tuple[str, str]
+    """Throughput and mode of JAX and of PyTorch."""
+    speeds: str
+    """`JAX 14,700, PyTorch 13,600 images/s`"""
+    ready: str
+    """`0.9 / 19 s` of JAX and PyTorch: compilation with empty caches."""
+    rests_on: str
+    """`4 of at most 12 pairs in turns`"""
+    more: tuple[str, ...] = ()
+    """What else is worth a sentence: after how many samples a lead has paid for its compilation; a newer verdict."""
+    why: str = ""
+    """The cause of the difference, where it was looked for."""
+    doubt: str = ""
+    """The one thing that speaks against it, or that would decide it."""
+
+    @property
+    def sentence(self) -> str:
+        """`JAX 1.06 × faster (1.04 to 1.09)`"""
+        if self.outcome != "faster":
+            return f"{self.who}: {self.by}" if self.by else self.who
+        factor, _, interval = self.by.partition(" (")
+        return f"{self.who} {factor} faster" + (f" ({interval}" if interval else "")
+
+
+def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answer:
+    """
+    Args:
+        alone: what ran on one device, for the efficiency of several.
+    """
+    setup, estimate = section.setup, row.ratio
+    best = [row.best(framework) for framework in FRAMEWORKS]
+    outcome, who, by = _in_words(estimate, row.why_no_ratio or "")
+    samples = task_of(setup.cell.benchmark).samples
+    return Answer(
+        setup=setup,
+        work=_work(setup, row.variant.model),
+        detail=_detail(setup, row),
+        outcome=outcome,
+        faster=_side(estimate.value if estimate else None),
+        who=who,
+        by=by,
+        ratio=estimate.value if estimate else None,
+        interval=estimate.interval if estimate else None,
+        sides=(_side_text(best[0]), _side_text(best[1])),
+        speeds=", ".join(
+            f"{NAMES[mode.framework]} {number(mode.throughput_samples_per_s)} {samples}/s" for mode in best if mode
+        ),
+        ready=_ready(best),
+        rests_on=_rests_on(estimate, best),
+        more=tuple(filter(None, [_declared(row), _scaling(setup, row, best, alone), pays_after(row), _newest(row)])),
+        why=why_of_row(row),
+        doubt=_doubt(row),
+    )
+
+
+def summary_of(section: Section) -> Answer:
+    """Of all rows of a section that has many: their geometric mean, and how many have which verdict."""
+    setup, found = section.setup, tally(section.rows)
+    counts = [f"{name} in {count}" for name, count in found.verdicts.items() if count]
+    counts += [f"no ratio in {found.without_ratio}"] if found.without_ratio else []
+    named: Outcome = "none" if found.mean is None else "open"
+    who, by = ("no ratio", "") if found.mean is None else _mean_in_words(found.mean, found.interval)
+    if found.verdict in ("JAX faster", "PyTorch faster"):
+        named = "faster"
+    elif found.verdict == "same":
+        named = "same"
+    return Answer(
+        setup=setup,
+        work=use_case_title(setup.cell, setup.device).partition(" on ")[0],
+        detail=f"{setup.cell.benchmark}, {len(section.rows)} variants{_on_devices(setup)}",
+        outcome=named,
+        faster=_side(found.mean),
+        who=who,
+        by=by,
+        ratio=found.mean,
+        interval=found.interval,
+        sides=("", ""),
+        speeds=", ".join(counts),
+        ready="",
+        rests_on=f"geometric mean of {found.ratios} ratios" if found.ratios else "",
+    )
+
+
+def _mean_in_words(mean: float, interval: Interval | None) -> tuple[str, str]:
+    estimate = RatioEstimate(mean, interval, 0, "undecided")
+    if interval is None or interval.low <= 1 <= interval.high:
+        return "no clear side", between(interval) if interval else _factor(estimate)
+    return NAMES[_side(mean) or "jax"], _factor(estimate)
+
+
+def _in_words(estimate: RatioEstimate | None, why_none: str) -> tuple[Outcome, str, str]:
+    if estimate is None:
+        return "none", "no ratio", why_none
+    if estimate.doubt:
+        return "open", f"no verdict, {NAMES[_side(estimate.value) or 'jax']}", _factor(estimate)
+    if estimate.names_a_side:
+        return "faster", estimate.verdict.partition(" ")[0], _factor(estimate)
+    if estimate.verdict == "same":
+        return "same", "the same", f"within {100 * (SAME_WITHIN - 1):.0f} %{_range(estimate.interval)}"
+    if estimate.p is not None:
+        return "open", "not decided", between(estimate.interval)
+    side = _side(estimate.value)
+    return "open", f"so far {NAMES[side]}" if side else "so far the same", _factor(estimate)
+
+
+def _side(ratio: float | None) -> Framework | None:
+    return None if ratio is None or ratio == 1 else "jax" if ratio > 1 else "torch"
+
+
+def _factor(estimate: RatioEstimate) -> str:
+    """`1.06 × (1.04 to 1.09)`, of the side that it is on: at least 1."""
+    if estimate.value >= 1:
+        return f"{times(estimate.value)} ×{_range(estimate.interval)}"
+    interval = estimate.interval
+    turned = None if interval is None else Interval(1 / interval.high, 1 / interval.low)
+    return f"{times(1 / estimate.value)} ×{_range(turned)}"
+
+
+def _range(interval: Interval | None) -> str:
+    return "" if interval is None else f" ({times(interval.low)} to {times(interval.high)})"
+
+
+def _work(setup: Setup, model: str) -> str:
+    name = setup.cell.use_case_name
+    phrase = use_case(name).work if name in use_case_names() else ""
+    declared = model_of(setup.cell.benchmark, model)
+    words = (declared.words if declared else "") or model
+    phrase = phrase or f"{name.replace('_', ' ').capitalize()} of {{model}}"
+    return phrase.replace("{model}", words) + _on_devices(setup)
+
+
+def _on_devices(setup: Setup) -> str:
+    return f" on {setup.cell.devices} devices" if setup.cell.devices > 1 else ""
+
+
+def _detail(setup: Setup, row: Row) -> str:
+    """With what tells the row from another of the same variant, behind the label's bracket."""
+    variant = row.variant
+    options = [f"{name.replace('_', ' ')} {value}".replace("_", " ") for name, value in sorted(variant.options.items())]
+    apart = row.label.partition(" (")[2].removesuffix(")")
+    many = "many steps in a call" if row.many_steps_in_a_call else ""
+    parts = [setup.cell.benchmark, f"batch {variant.batch_size}", variant.precision, *options, many, apart]
+    return ", ".join(filter(None, parts))
+
+
+def _side_text(mode: Mode | None) -> str:
+    return "none" if mode is None else f"{number(mode.throughput_samples_per_s)} ({mode.name})"
+
+
+def _ready(best: Iterable[Mode | None]) -> str:
+    found = [mode.numbers.get(COLD) if mode else None for mode in best]
+    if all(one is None for one in found):
+        return ""
+    return " / ".join("unknown" if one is None else f"{one:.2g}" for one in found) + " s"
+
+
+def _rests_on(estimate: RatioEstimate | None, best: Sequence[Mode | None]) -> str:
+    if estimate is None:
+        return ""
+    return pairs(estimate) + (" in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else "")
+
+
+def _declared(row: Row) -> str:
+    """The ratio of the pair that most people run, where that is another one."""
+    return "" if row.best_is_declared or row.comparison is None else f"Declared pair: {declared_text(row)}"
+
+
+def _scaling(setup: Setup, row: Row, best: Iterable[Mode | None], alone: OneDevice) -> str:
+    """`Of 2 times one device: JAX 87% (strong), PyTorch 91% (strong)`"""
+    parts = []
+    for mode in best:
+        found = scaling_texts(scaling(setup, row, mode, alone)) if mode else []
+        shares = [f"{text} ({kind})" for kind, text in zip(("strong", "weak"), found, strict=False) if text]
+        parts += [f"{NAMES[mode.framework]} {', '.join(shares)}"] if mode and shares else []
+    return f"Of {setup.cell.devices} times one device: {'; '.join(parts)}" if parts else ""
+
+
+def _newest(row: Row) -> str:
+    return newest_text(row.comparison) if row.comparison else ""
+
+
+def _took_turns(record: Record) -> bool:
+    return (record.environment.get("pairing") or {}).get("turns") is not None
+
+
+def _doubt(row: Row) -> str:
+    """At most one sentence. What forbids a verdict comes first, then what two sides did not have alike, then flags."""
+    if row.ratio is not None and row.ratio.doubt:
+        return row.ratio.doubt
+    if row.comparison is not None and row.ratio is not None and (found := unequal(row.comparison)):
+        return f"not equal on both sides: {found}"
+    flags = row.flags
+    told = AGAINST if row.ratio is None or row.ratio.verdict != "undecided" else (*AGAINST, *HELPS)
+    if flag := next((one for one in told if one in flags), None):
+        return flags[flag]
+    return chance_mark(row.q, marked=row.may_be_chance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The answers of one device that were measured in one way."""
+
+    device: str
+    quick: bool
+    sample: bool
+    sections: tuple[Section, ...]
+    alone: OneDevice
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        if sum(len(section.rows) for section in self.sections) > MOST_ROWS:
+            return [summary_of(section) for section in self.sections if section.rows]
+        return [answer_of(section, row, self.alone) for section in self.sections for row in section.rows]
+
+    @property
+    def headline(self) -> str:
+        """`On CPU: AMD EPYC, JAX is faster at 1 of 4, PyTorch at 2; 1 is not decided.`"""
+        answers = self.answers
+        won = {side: sum(one.outcome == "faster" and one.faster == side for one in answers) for side in FRAMEWORKS}
+        same, open_ = (sum(one.outcome == outcome for one in answers) for outcome in ("same", "open"))
+        none = sum(one.outcome == "none" for one in answers)
+        of = f" of {len(answers)}" if len(answers) > 1 else ""
+        if len(answers) == 1:
+            return f"On {self.device}: {answers[0].work}: {answers[0].sentence}"
+        parts = [f"{NAMES[side]} is faster at {count}" for side, count in won.items() if count]
+        parts += [f"both are the same at {same}"] if same else []
+        parts += [f"{open_} {'is' if open_ == 1 else 'are'} not decided"] if open_ else []
+        parts += [f"{none} {'has' if none == 1 else 'have'} no ratio"] if none else []
+        first, *others = parts or ["nothing has a number"]
+        return f"On {self.device}: {'; '.join([first + of, *others])}"
+
+    @property
+    def about(self) -> str:
+        """What is to be known of all of them, once; empty for full measurements on real data."""
+        found = []
+        if self.quick:
+            found.append("A quick run, one short process of each side: it shows an order of size, and no verdict.")
+        if self.sample:
+            found.append(
+                "Data: a small sample with the shapes of the real data set. Speed is the same on it; accuracy is not."
+            )
+        return " ".join(found)
+
+    @property
+    def scale(self) -> float:
+        """The factor at the ends of the picture's axis: the smallest of SCALES that holds all ratios, and most of
+        their intervals."""
+        ratios = [abs(log(one.ratio)) for one in self.answers if one.ratio]
+        return next((end for end in SCALES if all(one <= log(end) for one in ratios)), SCALES[-1])
+
+
+SCALES = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+
+
+def groups_of(compared: Sequence[Section], alone: OneDevice = NO_OTHERS) -> list[Group]:
+    """Full measurements before quick ones, real data before the sample, then by device. Sections without any row are
+    left out."""
+    found: dict[tuple[bool, bool, str], list[Section]] = defaultdict(list)
+    for section in compared:
+        if section.rows:
+            setup = section.setup
+            found[setup.quick, setup.data == "sample", setup.device].append(section)
+    return [
+        Group(device=device, quick=quick, sample=sample, sections=tuple(sections), alone=alone)
+        for (quick, sample, device), sections in sorted(found.items(), key=lambda item: item[0])
+    ]
+
+
+def place_on_axis(ratio: float, scale: float) -> float:
+    """In per cent of the axis' width, logarithmic: 50 at 1, 100 where JAX is faster by `scale`; what lies beyond an end
+    is on it."""
+    return min(100.0, max(0.0, 50 + 50 * log(ratio) / log(scale)))
+
+
+ANSWER_COLUMNS = [
+    *texts("work", "faster", "by (95 % interval)", "JAX, samples/s", "PyTorch, samples/s"),
+    *texts("ready after, JAX / PyTorch", "rests on"),
+]
+ABOUT_ANSWERS = (
+    "Each side in its fastest mode (in brackets); samples per second are medians over processes. `by` is the ratio of "
+    "neighbours in time, so it is not quite that of the two columns. Ready after: compilation with empty caches."
+)
+
+
+def answers_table(name: str, title: str, answers: Sequence[Answer]) -> Table:
+    """The answers as a table of LaTeX and Markdown; what there is to doubt stands below it, once."""
+    doubts: dict[str, list[str]] = defaultdict(list)
+    for one in answers:
+        if one.doubt:
+            doubts[one.doubt].append(f"{one.work} ({one.detail})")
+    return Table(
+        name=name,
+        title=title,
+        caption=ABOUT_ANSWERS,
+        columns=ANSWER_COLUMNS,
+        lines=[
+            Line([f"{one.work}: {one.detail}", one.who, one.by, *one.sides, one.ready, one.rests_on]) for one in answers
+        ],
+        notes=[f"{'; '.join(where)}: {doubt}." for doubt, where in doubts.items()],
+    )

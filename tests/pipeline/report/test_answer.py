@@ -1,0 +1,237 @@
+"""Who is faster, by how much, and what that rests on: the answers in words, from records worked out by hand."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.results.record import Record
+from harness.results.sequential import RatioEstimate
+from harness.results.statistics import Interval
+from pipeline.report.answer import Answer, answer_of, answers_table, groups_of, place_on_axis
+from pipeline.report.compare import Row, Section, sections
+from pipeline.report.page import axis_of, page_html
+from pipeline.report.table import Line, Table, group, latex, markdown, numbers, terminal_table, texts
+from pipeline.report.terminal import print_answers
+from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, text
+
+ESTIMATE = RatioEstimate(1.5, Interval(1.4, 1.6), 4, "JAX faster", p=0.01, at_most=12)
+
+
+def pairs(jax: float = 3000, torch: float = 2000, replicates: int = 4, **changes: Any) -> list[Record]:
+    return [
+        record(framework, mode, speed, replicate=number, **changes)
+        for framework, mode, speed in (("jax", "step.jit", jax), ("torch", "step.compiled", torch))
+        for number in range(replicates)
+    ]
+
+
+def judged(**changes: Any) -> Answer:
+    """Of a ratio with these changes."""
+    (section,) = sections(pairs(), passed)
+    (row,) = section.rows
+    assert row.comparison is not None
+    return answer_of(section, replace(row, comparison=replace(row.comparison, estimate=ESTIMATE._replace(**changes))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "sentence"),
+    [
+        ({}, "faster", "JAX 1.50 × faster (1.40 to 1.60)"),
+        # 1 / 0.8, and the interval's ends turned: 1 / 0.85, 1 / 0.75.
+        (
+            {"value": 0.8, "interval": Interval(0.75, 0.85), "verdict": "PyTorch faster"},
+            "faster",
+            "PyTorch 1.25 × faster (1.18 to 1.33)",
+        ),
+        (
+            {"value": 1.001, "interval": Interval(0.998, 1.004), "verdict": "same"},
+            "same",
+            "the same: within 1 % (0.998 to 1.004)",
+        ),
+        # 1 / 0.96 is 1.0417.
+        (
+            {"value": 1.01, "interval": Interval(0.96, 1.05), "verdict": "undecided"},
+            "open",
+            "not decided: between JAX 5 % and PyTorch 4.2 % faster",
+        ),
+        ({"verdict": "undecided", "p": None, "interval": None}, "open", "so far JAX: 1.50 ×"),
+        ({"verdict": "undecided", "doubt": "copied records?"}, "open", "no verdict, JAX: 1.50 × (1.40 to 1.60)"),
+    ],
+)
+def test_a_ratio_in_words(changes: dict[str, Any], outcome: str, sentence: str) -> None:
+    found = judged(**changes)
+    assert (found.outcome, found.sentence) == (outcome, sentence)
+    assert found.doubt == changes.get("doubt", "")
+
+
+def test_all_that_an_answer_says() -> None:
+    (section,) = sections(pairs(), passed)
+    found = answer_of(section, section.rows[0])
+    assert (found.work, found.detail) == ("Train a small CNN", "mnist, batch 100, fp32")
+    assert found.speeds == "JAX 3,000 images/s, PyTorch 2,000 images/s"
+    assert found.sides == ("3,000 (step.jit)", "2,000 (step.compiled)")
+    assert (found.ready, found.rests_on, found.faster) == ("2.5 / 2.5 s", "4 of at most 12 pairs", "jax")
+    assert found.ratio == pytest.approx(1.5)
+
+
+def test_what_an_answer_rests_on_says_whether_processes_took_turns() -> None:
+    in_turns = H200 | {"pairing": {"kind": "interleaved", "turns": "a"}}
+    (section,) = sections(pairs(environment=in_turns), passed)
+    assert answer_of(section, section.rows[0]).rests_on == "4 of at most 12 pairs in turns"
+
+
+def test_without_a_ratio_the_reason_stands_in_its_place() -> None:
+    (section,) = sections(pairs()[:4], passed)
+    found = answer_of(section, section.rows[0])
+    assert (found.outcome, found.sentence) == ("none", "no ratio: PyTorch has no number here")
+    assert found.sides == ("3,000 (step.jit)", "none") and axis_of(found, 2.0) is None
+
+
+def flagged(verdict: str, **flags: str) -> str:
+    """The doubt of an answer whose ratio has these flags."""
+    (section,) = sections(pairs(), passed)
+    (row,) = section.rows
+    assert row.comparison is not None
+    estimate = ESTIMATE._replace(verdict=verdict)
+    changed: Row = replace(row, comparison=replace(row.comparison, estimate=estimate, flags=flags))
+    return answer_of(section, changed).doubt
+
+
+def test_a_flag_is_named_where_it_changes_the_answer() -> None:
+    """An interval has what processes differ by, so that is no doubt of a verdict; another process on the GPU is."""
+    both = {"processes_differ": "replicates differ by 9%", "overruled": "the replicates chose taps.jit"}
+    assert flagged("undecided", processes_differ="replicates differ by 9%") == "replicates differ by 9%"
+    assert flagged("JAX faster", processes_differ="replicates differ by 9%") == ""
+    assert flagged("JAX faster", **both) == flagged("undecided", **both) == "the replicates chose taps.jit"
+
+
+def test_two_nodes_are_a_doubt() -> None:
+    sides = {"jax": H200 | {"node": "n1"}, "torch": H200 | {"node": "n2"}}
+    found = [one.model_copy(update={"environment": sides[one.measurement.framework]}) for one in pairs()]
+    (section,) = sections(found, passed)
+    assert answer_of(section, section.rows[0]).doubt == "not equal on both sides: node: n1 / n2"
+
+
+# Many of them.
+
+
+def test_groups_are_one_for_each_device_full_and_real_first() -> None:
+    found = [*pairs(quick=True, replicates=1), *pairs(data="sample"), *pairs(environment=A100), *pairs(jax=1000)]
+    groups = groups_of(sections(found, passed))
+    assert [(one.device, one.quick, one.sample) for one in groups] == [
+        ("NVIDIA A100", False, False),
+        ("NVIDIA H200", False, False),
+        ("NVIDIA H200", False, True),
+        ("NVIDIA H200", True, False),
+    ]
+    assert groups[1].headline == "On NVIDIA H200: Train a small CNN: PyTorch 2.00 × faster (2.00 to 2.00)"
+    assert groups[0].about == ""
+    assert groups[2].about.startswith("Data: a small sample") and groups[3].about.startswith("A quick run")
+
+
+def test_the_headline_counts() -> None:
+    found = [
+        *pairs(batch_size=1),
+        *pairs(jax=1000, batch_size=2),
+        *pairs(jax=2000, batch_size=3),
+        *pairs(batch_size=4, replicates=3),
+        *pairs(batch_size=5)[:4],
+    ]
+    (one,) = groups_of(sections(found, passed))
+    assert one.headline == (
+        "On NVIDIA H200: JAX is faster at 1 of 5; PyTorch is faster at 1; both are the same at 1; 1 is not decided; "
+        "1 has no ratio"
+    )
+    assert one.scale == 2.0  # the smallest that holds 1 / 2 and 1.5
+
+
+def test_many_rows_are_one_answer_for_each_section() -> None:
+    """Thirteen variants of one benchmark, of which JAX is faster by 2, and one of another."""
+    other = CELL.model_copy(update={"benchmark": "cifar10"})
+    found = [one for size in range(1, 14) for one in pairs(jax=4000, batch_size=size)] + pairs(cell=other)
+    (one,) = groups_of(sections(found, passed))
+    of_cifar10, of_mnist = one.answers
+    assert (of_mnist.work, of_mnist.detail) == ("Train", "mnist, 13 variants")
+    assert of_mnist.sentence == "JAX 2.00 × faster (2.00 to 2.00)"
+    assert (of_mnist.speeds, of_mnist.rests_on) == ("JAX faster in 13", "geometric mean of 13 ratios")
+    assert (of_cifar10.detail, of_cifar10.outcome) == ("cifar10, 1 variants", "faster")
+
+
+def test_places_on_the_axis_by_hand() -> None:
+    """At a scale of 4, the square root of it is half way from the middle to an end."""
+    assert [place_on_axis(ratio, 4.0) for ratio in (1, 2, 4, 0.25, 0.5, 9)] == pytest.approx([50, 75, 100, 0, 25, 100])
+    found = judged(value=2.0, interval=Interval(1.0, 4.0))
+    assert axis_of(found, 4.0) == (75, 50, 100)
+    assert math.isclose(place_on_axis(1 / 2, 4.0), 25)
+
+
+# Written.
+
+
+def test_the_terminal_says_it_in_80_columns() -> None:
+    console = plain()
+    (section,) = sections(
+        [*pairs(environment=CPU, data="sample"), *pairs(environment=CPU, data="sample", jax=1000, batch_size=200)],
+        passed,
+    )
+    print_answers([section], console, {}, {})
+    shown = text(console)
+    assert max(map(len, shown.splitlines())) <= 80
+    lines = shown.splitlines()
+    assert lines[1] == "On CPU: Xeon: JAX is faster at 1 of 2; PyTorch is faster at 1"
+    assert "Train a small CNN (mnist, batch 100, fp32)" in lines
+    assert "  JAX 1.50 × faster (1.50 to 1.50)" in lines
+    assert "  PyTorch 2.00 × faster (2.00 to 2.00)" in lines
+    assert "2 comparisons have 2 winners. Chance alone would give 0.1." in lines
+    assert "Not calibrated on this device" in shown
+
+
+def test_the_page_begins_with_the_answer() -> None:
+    found = [*pairs(), *pairs(quick=True, replicates=1, environment=A100)]
+    compared = sections(found, passed)
+    page = page_html(compared, {}, found, (), Path("results"))
+    assert "<h1>On NVIDIA H200: Train a small CNN: JAX 1.50 × faster (1.50 to 1.50)</h1>" in page
+    assert page.index("JAX, 1.50 × (1.50 to 1.50)") < page.index("How sure is this?") < page.index("A quick run")
+    assert page.count("A quick run, one short process of each side") == 1
+
+
+TABLE = Table(
+    name="x",
+    title="Modes [all]",
+    caption="Medians.",
+    columns=[*texts("mode"), *numbers("samples/s")],
+    lines=[group("cnn_1"), Line(["JAX a|b", "3,000"], "jax"), Line(["PyTorch", "2 %"], "torch", is_pale=True)],
+    notes=["None of a_b."],
+)
+
+
+def test_one_table_has_its_writers() -> None:
+    console = plain(60)
+    console.print(terminal_table(TABLE))
+    rows = [line.split() for line in text(console).splitlines() if line.strip()]
+    assert ["cnn_1"] in rows and ["JAX", "a|b", "3,000"] in rows and ["PyTorch", "2", "%"] in rows
+    of_latex = latex(TABLE, ["where"])
+    assert r"\begin{tabular}{lr}" in of_latex and r"\multicolumn{2}{l}{\textbf{cnn\_1}} \\" in of_latex
+    assert r"PyTorch & 2 \% \\" in of_latex and r"None of a\_b." in of_latex and of_latex.startswith("% where")
+    assert markdown(replace(TABLE, lines=TABLE.lines[1:])) == (
+        "| mode | samples/s |\n| --- | --- |\n| JAX a/b | 3,000 |\n| PyTorch | 2 % |\n\nMedians. None of a_b."
+    )
+
+
+def test_the_table_of_answers_has_each_doubt_once() -> None:
+    (section,) = sections(pairs(), passed)
+    one = replace(answer_of(section, section.rows[0]), doubt="other processes")
+    table = answers_table("overview", "JAX or PyTorch", [one, replace(one, detail="b"), replace(one, doubt="")])
+    assert table.notes == ["Train a small CNN (mnist, batch 100, fp32); Train a small CNN (b): other processes."]
+    assert len(table.lines) == 3 and table.lines[0].cells[1:3] == ["JAX", "1.50 × (1.50 to 1.50)"]
+
+
+def test_several_sections_have_no_row_twice() -> None:
+    compared: list[Section] = sections(
+        [*pairs(), *pairs(cell=CELL.model_copy(update={"benchmark": "cifar10"}))], passed
+    )
+    (one,) = groups_of(compared)
+    assert [answer.detail for answer in one.answers] == ["cifar10, batch 100, fp32", "mnist, batch 100, fp32"]
