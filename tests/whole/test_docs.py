@@ -20,7 +20,7 @@ from harness.results.rules import RULES
 from harness.results.sequential import CRITICAL_VALUES
 
 DOCS = REPOSITORY / "docs"
-PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 STUDIES = sorted(path.stem for path in (DOCS / "studies").glob("[!R]*.md"))
 FIGURE = re.compile(
     r"\d[\d,.]*\s*(?:k\s*)?(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE
