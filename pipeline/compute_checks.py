@@ -47,7 +47,7 @@ CAUSES = (
         r"no kernel image is available|unsupported display driver|CUDA_ERROR_(NO_DEVICE|SYSTEM_|COMPAT)|"
         r"no CUDA-capable device|does not see it",
         "`nvidia-smi` shows the driver and the newest CUDA that it can do. Ask for a newer driver, or install the "
-        "framework for an older CUDA (docs/running.md, Two environments). `no kernel image`: it is built for others.",
+        "framework for an older CUDA (docs/clusters.md, Two environments). `no kernel image`: it is built for others.",
     ),
     _cause(
         "the C compiler",

@@ -411,7 +411,7 @@ def judge_driver(description: Mapping[str, Any], answers: Mapping[Framework, Map
     if not wanting or not driver[:3].isdecimal() or int(driver[:3]) >= DRIVER_OF_CUDA_13:
         return []
     found = f"{driver}, and CUDA 13, for which {' and '.join(wanting)} is built here, needs {DRIVER_OF_CUDA_13}"
-    way_out = "Install builds for CUDA 12, and name them under cluster.frameworks: docs/running.md, Two environments."
+    way_out = "Install builds for CUDA 12, and name them under cluster.frameworks: docs/clusters.md, Two environments."
     return [Finding(name="driver", verdict="problem", found=found, way_out=way_out)]
 
 

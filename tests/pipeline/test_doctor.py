@@ -402,7 +402,7 @@ def test_a_driver_that_is_older_than_cuda_13(driver: str | None, cuda: str | int
     assert [(one.name, one.verdict) for one in found] == ([("driver", "problem")] if is_old else [])
     if is_old:
         assert found[0].found == f"{driver}, and CUDA 13, for which torch is built here, needs 580"
-        assert "docs/running.md" in found[0].way_out
+        assert "docs/clusters.md" in found[0].way_out
 
 
 def test_aarch64() -> None:

@@ -681,8 +681,8 @@ def test_a_character_that_json_writes_as_two_halves(tmp_path: Path) -> None:
 
 
 def test_the_documented_use_case_of_eight_gpus_is_valid(tmp_path: Path) -> None:
-    """Put into the project's own file, as docs/running.md has it."""
-    page = (REPOSITORY / "docs/running.md").read_text()
+    """Put into the project's own file, as docs/clusters.md has it."""
+    page = (REPOSITORY / "docs/clusters.md").read_text()
     [block] = re.findall(r"^use_cases:\n(  7:\n(?:    .*\n)+)", page, re.MULTILINE)
     text = (REPOSITORY / "experiments.yaml").read_text().replace("\n  3:  ", f"\n{block}  3:  ", 1)
     (pair,) = expand(config_of(text, tmp_path), Selection(gpus=("h100",), benchmarks=("cifar10",), use_cases=(7,)))

@@ -1,0 +1,65 @@
+"""A release is one version, date and section of the changelog; and what checks a change runs what `make lint` runs."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.paths import REPOSITORY
+
+WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+
+
+def of_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def lines_of_lint(makefile: str) -> list[str]:
+    """What `make lint` runs, without the Python that runs it."""
+    return re.findall(r"^\t\$\(RUN\) -m (.+)$", makefile.partition("\nlint:")[2].partition("\n\n")[0], re.MULTILINE)
+
+
+def test_version_and_date_are_those_of_the_newest_section() -> None:
+    changelog = (REPOSITORY / "CHANGELOG.md").read_text()
+    (version, date), *_ = re.findall(r"^## ([\d.]+) - ([\d-]+)$", changelog, re.MULTILINE)
+    assert "\n## Unreleased\n" in changelog.partition(f"\n## {version} - ")[0]
+    citation = of_yaml(REPOSITORY / "CITATION.cff")
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    preferred = citation["preferred-citation"]
+    assert {project["version"], str(citation["version"]), str(preferred["version"])} == {version}
+    assert (str(citation["date-released"]), preferred["year"]) == (date, int(date[:4]))
+
+
+def test_a_section_is_read_in_a_minute() -> None:
+    """A reader manages some 250 words a minute, and skims."""
+    _, *sections = re.split(r"^## \d", (REPOSITORY / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert sections and all(section.count("\n") <= 50 for section in sections)
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_what_is_there_by_pinned_actions(workflow: Path) -> None:
+    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    steps = [step for job in of_yaml(workflow)["jobs"].values() for step in job["steps"]]
+    made = [re.match(r"make ([\w-]+)", step["run"]) for step in steps if step.get("run", "").startswith("make ")]
+    assert all(match and match[1] in targets for match in made)
+    programs = [step["run"] for step in steps if step.get("run", "").startswith(".")]
+    assert all((REPOSITORY / program).exists() for program in programs) and (made or programs)
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert used and all(re.fullmatch(r"actions/[\w-]+@v\d+\.\d+\.\d+", one) for one in used)
+
+
+def test_hooks_are_the_lines_of_lint() -> None:
+    lint = lines_of_lint((REPOSITORY / "Makefile").read_text())
+    assert lint == ["ruff check .", "ruff format --check .", "mypy"]
+    (repository,) = of_yaml(REPOSITORY / ".pre-commit-config.yaml")["repos"]
+    entries = [hook["entry"].removesuffix(" --force-exclude") for hook in repository["hooks"]]
+    assert entries == [f".venv/bin/python -m {line.removesuffix(' .')}" for line in lint]
+
+
+def test_the_form_asks_for_what_answers_it() -> None:
+    fields = of_yaml(REPOSITORY / ".github" / "ISSUE_TEMPLATE" / "ratio.yml")["body"]
+    required = [field["id"] for field in fields if field.get("validations", {}).get("required")]
+    assert required == ["ratio", "expected", "records", "doctor", "lock"]
