@@ -2,12 +2,12 @@
 
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import ConfigError, ProjectError
+from harness.errors import ConfigError, DataError, ProjectError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config, PresetPart
@@ -18,6 +18,7 @@ from harness.printable import wrapped
 from harness.results.fake_gpu import found_fakes, require_place
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
+from harness.work.pretrained import WeightsFiles
 from pipeline.collector import without_collector
 from pipeline.submission.left_out import left_out_in_words
 
@@ -53,6 +54,9 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
     with without_collector():
         parts, config = chosen_parts(selection, flags, preset)
         pairs = plan(parts, config, baseline=baseline)
+    lacking = lacking_data(pairs)
+    if lacking and not flags.dry_run:
+        raise DataError("\n".join(lacking))
 
     def compare(results: Results) -> None:
         from pipeline.report.command import print_summary
@@ -63,7 +67,7 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
         for ratio in RatiosSoFar(plans, results).news():
             print(wrapped(ratio.sentence, indent="  "))
 
-    beside = ["", *left_out_in_words(parts, config)] if flags.why else []
+    beside = [*map(wrapped, lacking), *(["", *left_out_in_words(parts, config)] if flags.why else [])]
     return hand_over(pairs, config, flags, compare, beside=beside)
 
 
@@ -118,6 +122,19 @@ def with_data_at_hand(parts: list[Part], config: Config, selection: Selection) -
     if not any(part.pairs for part in found):
         raise ConfigError("nothing to measure: there are no data for any of it")
     return found
+
+
+def lacking_data(pairs: Iterable[Pair]) -> list[str]:
+    """A sentence for each data set, and for each model's pretrained weights, without which a job could not begin."""
+    files: dict[DataFiles | WeightsFiles, None] = {}
+    for plan in (plan for pair in pairs for plan in pair.jobs):
+        folder, name = Path(plan.data_dir), plan.cell.benchmark
+        if plan.data == "real" and declared_benchmark(name).data is not None:
+            files[DataFiles(data_dir=folder, benchmark=name)] = None
+        if plan.settings.get("weights") == "pretrained":
+            for model in {variant.model: None for variant in plan.variants}:
+                files[WeightsFiles(data_dir=folder, benchmark=name, model=model)] = None
+    return [f"{one.manifest} is not here. {one.way_out}" for one in files if not one.manifest.exists()]
 
 
 def must_be_brought(name: str, data_dir: Path) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.paths import REPOSITORY
+from harness.printable import wrapped
 from main import main
 from tests.made.config_text import MINIMAL, changed
 from tests.made.project import copy_repository
@@ -147,6 +148,19 @@ def test_a_clusters_profile(copy: Path, config: Path, tmp_path: Path) -> None:
     assert complaint("--cluster", "modules").startswith("--cluster modules: there is no clusters/modules.yaml; valid: ")
 
 
+FETCH = (
+    "Fetch it where there is a network: python main.py data --benchmark {}. Or measure on the sample: --data sample."
+)
+
+
+def test_missing_data_are_said_before_anything_is_submitted(config: Path, tmp_path: Path) -> None:
+    config.write_text(f"{MINIMAL}data_dir: {tmp_path}/data\n")
+    assert complaint("--config", config, "--results", tmp_path / "results", "--benchmark", "mnist") == (
+        f"{tmp_path}/data/mnist/manifest.json is not here. {FETCH.format('mnist')}\n"
+    )
+    assert not (tmp_path / "results").exists()
+
+
 @pytest.mark.parametrize("spelling", ["--use_case", "--use-case"])
 @pytest.mark.parametrize("dry_run", ["--dry-run", "--dry_run"])
 def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_run: str) -> None:
@@ -186,6 +200,7 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
         "most.",
         "To have less, name a part of it: --batch_size 16, --precision fp32, --option",
         "output=norms, --run jit --run compiled, --quick.",
+        *wrapped(f"{copy}/data/cifar10/manifest.json is not here. {FETCH.format('cifar10')}").splitlines(),
         "There is no sbatch here: jobs would run on this machine, one after the other.",
         f"Nothing was submitted. To submit: {program}",
     ]
