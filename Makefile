@@ -41,7 +41,7 @@ $(VENV)/installed-$(LOCK)-%: pyproject.toml install.sh $(wildcard constraints/*.
 pin:  ## make the locks of constraints/ anew, of today's releases
 	@constraints/pin.sh
 
-demo: env  ## two short pairs of both frameworks on this machine: a live table, the comparison, the report's page
+demo: env  ## two short pairs of both frameworks on this machine, in three minutes: the answers and the report's page
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
 
 # Tests start hundreds of Python processes. Each would compile our modules anew where the shell forbids to keep what is compiled.

@@ -22,7 +22,7 @@ if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put i
 
 from harness.errors import ProjectError  # noqa: E402
 from harness.experiments.flags import add_narrowing_flags, name  # noqa: E402
-from harness.printable import is_one_line, printable, shortened  # noqa: E402
+from harness.printable import is_one_line, printable, shortened, wrapped  # noqa: E402
 from harness.suggest import nearest  # noqa: E402
 
 if TYPE_CHECKING:
@@ -36,39 +36,35 @@ INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 COMMANDS = {
-    "status": "show all jobs: state, progress, time left, node, and why one failed",
-    "report": "compare JAX with PyTorch in all records: tables, a page, CSV, LaTeX, figures",
-    "data": "bring and verify the data sets and pretrained weights; jobs never download",
+    "status": "all jobs: what each does, time left, and why one failed",
+    "report": "compare JAX with PyTorch: a page, tables, CSV, LaTeX, figures",
+    "data": "download and verify data sets and pretrained weights; jobs never do",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
-    "ceilings": "how fast this machine can be at most: matrix products and memory, by both frameworks",
+    "ceilings": "how fast this machine is at most: matrix products and memory",
     "cancel": "end this project's jobs, by their ids",
-    "pack": "put the records of each finished cell into one file, which everything reads: fewer files on a shared disk",
-    "compile": "what both make of a step on a card that is not here: kernels, CUDA graphs, memory; no GPU needed",
-    "gpu-check": "try all that needs a GPU, in ten minutes at most: doctor, tests, a short pair of each kind",
-    "wandb": "make a saved workspace in W&B: both frameworks side by side, grouped by variant",
-    "calibrate": "how often the verdict is right: a framework against itself, alike and slowed down",
+    "pack": "put the records of each finished cell into one file",
+    "compile": "what both make of a step on a card that is not here; no GPU needed",
+    "gpu-check": "try all that needs a GPU, in ten minutes at most",
+    "wandb": "make a saved workspace in W&B: both frameworks side by side",
+    "calibrate": "how often the verdict is right: a framework against itself",
 }
-COMMAND_LINES = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items())
-
-DESCRIPTION = f"""\
+DESCRIPTION = """\
 Measures the same work in JAX and in PyTorch, each in its own best way, through Slurm or on this machine.
-Without a command, it submits measurements: what the flags select of experiments.yaml, or its preset `headline`.
+Without a command, it submits measurements: what the flags select, or the preset `headline`.
+
+{use_cases_and_benchmarks}
 
 examples:
-  python main.py doctor                                check this machine; a fix is suggested for each problem
-  python main.py data                                  download the data sets, once
-  python main.py --quick --data sample --wait          a short test run; wait until it is over
-  python main.py --benchmark cifar10 --use_case 3      measure one cell, in both frameworks
-  python main.py --benchmark cifar10 --use_case 3 --model cnn --batch_size 64 --precision fp32 --option output=full
-                                                       only these of its variants
-  python main.py --dry-run                             show what `python main.py` would submit: the headline
-  python main.py --gpu a100 --gpu h100                 measure the headline on these two GPUs
-  python main.py --preset full                         measure everything in experiments.yaml
-  python main.py status --watch                        follow all jobs
+  python main.py doctor                           check this machine
+  python main.py data                             download the data sets, once
+  python main.py --quick --data sample --wait     a short test run
+  python main.py --benchmark cifar10 --use_case train --dry-run
+                                                  what one cell would take
+  python main.py                                  the headline: about an hour
+  python main.py status --watch                   follow all jobs
 
-commands:
-{COMMAND_LINES}
-  `python main.py COMMAND --help` lists the flags of a command.
+commands (`python main.py COMMAND --help` lists the flags of each):
+{commands}
 """
 
 REPORT_DESCRIPTION = """\
@@ -77,12 +73,22 @@ Compares JAX with PyTorch in all records, with an interval for every ratio. Prin
 """
 
 
+class HelpAll(argparse.Action):
+    """`--help-all`: each flag with its explanation."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_given: Any, **_named: Any) -> None:
+        assert isinstance(parser, Parser)
+        parser.print_help_of_all()
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """Answers a wrong flag or value with the nearest valid one."""
 
     def __init__(self, prog: str, description: str | Callable[[], str]) -> None:
         """`description`: a function where it is read from files, for which only who asks for help has to wait."""
         self._describe = description if callable(description) else lambda: description
+        self._group: argparse._ArgumentGroup | None = None
         super().__init__(
             prog=prog,
             usage=f"{prog} [flags]" if " " in prog else f"{prog} [command] [flags]",
@@ -90,9 +96,32 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
+    def in_group(self, title: str) -> None:
+        """All flags that are added from now on stand under this title; `--help` then only names them."""
+        if self._group is None:
+            explain = "explain every flag"
+            self.add_argument("--help-all", action=HelpAll, nargs=0, dest=argparse.SUPPRESS, help=explain)
+        self._group = self.add_argument_group(title)
+
+    def add_argument(self, *flags: str, **options: Any) -> argparse.Action:
+        """To the group at hand."""
+        group = getattr(self, "_group", None)
+        return group.add_argument(*flags, **options) if group else super().add_argument(*flags, **options)
+
     def format_help(self) -> str:
-        self.description = self._describe()
-        return super().format_help()
+        self.description = in_columns(self._describe())
+        if self._group is None:
+            return super().format_help()
+        lines = ["", f"flags (`python {self.prog} --help-all` explains them):"]
+        for group in self._action_groups:
+            names = [as_typed(one) for one in group._group_actions if one.help != argparse.SUPPRESS]
+            if group.title and names and group not in (self._positionals, self._optionals):
+                lines.append(wrapped(f"  {group.title:<16}{'  '.join(names)}", indent=" " * 18))
+        return f"{self.format_usage()}\n{self.description}" + "\n".join(lines).replace(UNBROKEN, " ") + "\n"
+
+    def print_help_of_all(self) -> None:
+        self.description = in_columns(self._describe())
+        print(super().format_help(), end="")
 
     def two_spellings(self, flag: str, **options: Any) -> None:
         """Adds `--use_case` and, without mention in the help, `--use-case`. A flag of one word has one."""
@@ -137,6 +166,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE_ERROR, f"{self.prog}: {printable(message)}\n`python {self.prog} --help` says what is valid.\n")
+
+
+UNBROKEN = "\0"
+"""Between a flag and its value: not a place for a line to end."""
+
+
+def as_typed(action: argparse.Action) -> str:
+    """`--data real|sample`"""
+    value = action.metavar or "|".join(map(str, action.choices or ()))
+    return f"{action.option_strings[0]}{UNBROKEN}{value}" if value else action.option_strings[0]
+
+
+def in_columns(text: str) -> str:
+    """The paragraphs that are prose, and no list, in lines that fit a terminal."""
+    paragraphs = text.rstrip("\n").split("\n\n")
+    return "\n\n".join(one if "\n  " in one else wrapped(" ".join(one.split())) for one in paragraphs) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -186,16 +231,17 @@ def _close_output() -> None:
 def run_description() -> str:
     from harness.experiments.overview import in_words
 
-    return f"{DESCRIPTION}\n{in_words(EXPERIMENTS)}"
+    commands = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items())
+    return DESCRIPTION.format(use_cases_and_benchmarks=in_words(EXPERIMENTS), commands=commands)
 
 
 def run_parser() -> Parser:
     parser = Parser("main.py", run_description)
+    parser.in_group("which cells")
     add_cell_flags(parser, by_name="train, ... on one GPU")
     parser.add_argument(
         "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
     )
-    add_narrowing_flags(parser.two_spellings)
     parser.add_argument(
         "--preset",
         type=name,
@@ -203,12 +249,9 @@ def run_parser() -> Parser:
         help="a selection of experiments.yaml by name: headline, demo, full, ... (default: headline, where none of "
         "--benchmark, --use_case and --quick is given)",
     )
-    add_job_flags(parser)
-    parser.add_argument(
-        "--why",
-        action="store_true",
-        help="with --dry-run: also list what experiments.yaml names and is not measured, with the reason",
-    )
+    parser.in_group("which variants")
+    add_narrowing_flags(parser.two_spellings)
+    parser.in_group("how")
     parser.two_spellings(
         "--no-baseline",
         action="store_true",
@@ -227,6 +270,14 @@ def run_parser() -> Parser:
         default="real",
         help="sample: a small data set that needs no download; never compared with real data (default: real)",
     )
+    parser.in_group("jobs")
+    add_job_flags(parser)
+    parser.add_argument(
+        "--why",
+        action="store_true",
+        help="with --dry-run: also list what experiments.yaml names and is not measured, with the reason",
+    )
+    parser.in_group("files")
     add_config_flag(parser)
     add_results_flag(parser)
     return parser
@@ -247,7 +298,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def status_parser() -> Parser:
     parser = Parser("main.py status", COMMANDS["status"])
-    parser.add_argument("--watch", action="store_true", help="update the table until all jobs are over")
+    parser.add_argument("--watch", action="store_true", help="update the lines until all jobs are over")
     add_results_flag(parser)
     return parser
 
@@ -393,7 +444,8 @@ compiles and computes a matrix product, a convolution, a gradient and, on severa
 of its own with a time-out, and numpy says what is right. Run it where jobs run: on a GPU's node.
 
 example:
-  srun --gres=gpu:2 --cpus-per-task=8 --time=15 python main.py doctor --compute --executor local
+  srun --gres=gpu:2 --cpus-per-task=8 --time=15 \\
+      python main.py doctor --compute --executor local
 
 exit status: 0, 1 where a job could not run as experiments.yaml stands
 """
@@ -466,9 +518,10 @@ options, and leaves out runs that differ little. What is found is kept, and a su
 for a small program and minutes for a large one.
 
 examples:
-  python main.py compile --gpu h100                             the headline, for an H100
-  python main.py compile --gpu h100 --gpu rtx2080ti --benchmark cifar10 --use_case 3
-  python main.py compile --gpu a100 --benchmark fineweb --use_case 1 --precision bf16 --batch_size 16
+  python main.py compile --gpu h100                      the headline, for an H100
+  python main.py compile --gpu h100 --gpu a100 --benchmark cifar10 --use_case 3
+  python main.py compile --gpu a100 --benchmark fineweb --use_case 1 \\
+      --precision bf16 --batch_size 16
 
 exit status: 0, 1 where a program cannot be built
 """
@@ -631,17 +684,16 @@ CALIBRATE_DESCRIPTION = f"""\
 
 Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
 slowdown of 1, 2, 5 and 10 % planted in the timed step. The rounds are then compared as a report compares JAX with
-PyTorch. With --pairing interleaved a round is five pairs of processes that take turns, each a base and one of these
-conditions. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
+PyTorch. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
 `cancel` ends them, and the same command goes on where they were. It wants a quiet machine.
 
 examples:
-  python main.py calibrate --wait                  both frameworks, 20 rounds, then the table
-  python main.py calibrate --gpu h100              on a GPU of experiments.yaml
-  python main.py calibrate --rounds 40             go on to 40 rounds
-  python main.py calibrate --pairing both          the two tables of `together` and `interleaved`, same rounds
-  python main.py calibrate --table                 what was found so far
-  python main.py calibrate --publish               for everybody: records and tables, without the names of machines
+  python main.py calibrate --wait           20 rounds of each, then the table
+  python main.py calibrate --gpu h100       on a GPU of experiments.yaml
+  python main.py calibrate --rounds 40      go on to 40 rounds
+  python main.py calibrate --pairing both   `together` and `interleaved`, compared
+  python main.py calibrate --table          what was found so far
+  python main.py calibrate --publish        for everybody, without names of machines
 """
 
 
@@ -723,7 +775,7 @@ def require_alone(parser: Parser, arguments: argparse.Namespace, flag: str, *bes
         is_other = action.dest not in (flag, *beside, "help")
         if is_other and getattr(arguments, action.dest) != parser.get_default(action.dest):
             parser.error(
-                f"--{flag.replace('_', '-')}: measures nothing, so {action.option_strings[0]} says nothing here"
+                f"{action.option_strings[0]} has no effect with --{flag.replace('_', '-')}, which measures nothing"
             )
 
 
@@ -777,7 +829,12 @@ def add_job_flags(
         "(default: auto)",
     )
     parser.two_spellings(
-        "--dry-run", action="store_true", help="render the scripts and print the sbatch lines, but submit nothing"
+        "--dry-run",
+        action="store_true",
+        help="print what would be measured and how long it would take, and render the scripts; submit nothing",
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="with --dry-run: also print the line that would submit each job"
     )
     parser.add_argument(
         "--pairing",
@@ -874,7 +931,7 @@ def read_results(arguments: argparse.Namespace) -> "Results":
     except OSError as error:
         raise ProjectError(f"--results {arguments.results}: cannot be read: {error.strerror}") from error
     if not stat.S_ISDIR(mode):
-        raise ProjectError(f"--results {arguments.results}: is no folder; --results wants one")
+        raise ProjectError(f"--results {arguments.results} is not a folder")
     return Results(root=root)
 
 
@@ -907,6 +964,8 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
 def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
     from pipeline.measure import JobFlags
 
+    if arguments.verbose and not arguments.dry_run:
+        raise ProjectError("--verbose goes with --dry-run, which lists what would be measured")
     return JobFlags(
         config=arguments.config,
         profile=read_profile(arguments),
@@ -916,6 +975,7 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         dry_run=arguments.dry_run,
         wait=arguments.wait,
         why=getattr(arguments, "why", False),
+        verbose=arguments.verbose,
     )
 
 

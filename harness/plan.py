@@ -207,6 +207,14 @@ class Cell(Frozen):
         """`any/cifar10_3`: unique in a plan, and a relative path."""
         return f"{self.gpu}/{self.short_name}"
 
+    @property
+    def words(self) -> str:
+        """`mnist train`, or `cifar10 per sample gradients, 2 GPUs, h100`."""
+        work = f"{self.benchmark} {self.use_case_name.replace('_', ' ')}"
+        devices = [f"{self.devices} GPUs"] if self.devices > 1 else []
+        gpu = [] if self.gpu == "any" else [self.gpu]
+        return ", ".join([work, *devices, *gpu, *(["calibration"] if self.is_calibration else [])])
+
 
 OptionText = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]*$", max_length=80)]
 """Becomes part of file names."""
@@ -436,6 +444,11 @@ class Pair(Frozen):
     @property
     def frameworks(self) -> tuple[Framework, ...]:
         return tuple(plan.framework for plan in self.jobs)
+
+    @property
+    def words(self) -> str:
+        """`mnist train`, or of one framework `mnist train (jax only)`."""
+        return self.cell.words + ("" if len(self.jobs) > 1 else f" ({self.jobs[0].framework} only)")
 
     @property
     def force(self) -> bool:

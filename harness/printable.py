@@ -1,8 +1,12 @@
 """Text that came from outside, fit to be shown: nothing in it that a terminal would obey. Standard library only."""
 
 import re
+import textwrap
+from pathlib import Path
 
 LONGEST_SHOWN = 60
+WIDTH = 80
+"""Of a terminal, in columns."""
 ESCAPED_IN_JSON = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^ -~\n\t\r]"
 )
@@ -26,6 +30,17 @@ def shortened(text: str) -> str:
     """On one line of at most LONGEST_SHOWN characters."""
     text = printable(" ".join(text.split()))
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
+
+
+def near(path: Path) -> str:
+    """Relative to the working directory where the path is below it, so that a line keeps room for other words."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def wrapped(text: str, *, indent: str = "") -> str:
+    """In lines of at most WIDTH columns, the later ones indented. Words, such as paths, stay whole."""
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def printable_json(text: str) -> str:

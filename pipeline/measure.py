@@ -2,21 +2,23 @@
 
 import shlex
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import ConfigError, ProjectError
+from harness.errors import ConfigError, DataError, ProjectError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config, PresetPart
 from harness.experiments.presets import Part, expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
+from harness.printable import wrapped
 from harness.results.fake_gpu import found_fakes, require_place
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
+from harness.work.pretrained import WeightsFiles
 from pipeline.collector import without_collector
 from pipeline.submission.left_out import left_out_in_words
 
@@ -38,6 +40,8 @@ class JobFlags:
     wait: bool
     why: bool = False
     """With `dry_run`: list what is left out, too."""
+    verbose: bool = False
+    """With `dry_run`: also the line that would submit each job."""
 
 
 def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
@@ -50,16 +54,21 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
     with without_collector():
         parts, config = chosen_parts(selection, flags, preset)
         pairs = plan(parts, config, baseline=baseline)
+    lacking = lacking_data(pairs)
+    if lacking and not flags.dry_run:
+        raise DataError("\n".join(lacking))
 
     def compare(results: Results) -> None:
         from pipeline.report.command import print_summary
+        from pipeline.watching.ratios import RatiosSoFar
 
-        print_summary(results, [job for pair in pairs for job in pair.jobs])
+        plans = [job for pair in pairs for job in pair.jobs]
+        print_summary(results, plans)
+        for ratio in RatiosSoFar(plans, results).news():
+            print(wrapped(ratio.sentence, indent="  "))
 
-    status = hand_over(pairs, config, flags, compare)
-    if flags.dry_run and flags.why:
-        print("\n".join(["", *left_out_in_words(parts, config)]))
-    return status
+    beside = [*map(wrapped, lacking), *(["", *left_out_in_words(parts, config)] if flags.why else [])]
+    return hand_over(pairs, config, flags, compare, beside=beside)
 
 
 def chosen_parts(selection: Selection, flags: JobFlags, preset: str | None) -> tuple[list[Part], Config]:
@@ -115,6 +124,19 @@ def with_data_at_hand(parts: list[Part], config: Config, selection: Selection) -
     return found
 
 
+def lacking_data(pairs: Iterable[Pair]) -> list[str]:
+    """A sentence for each data set, and for each model's pretrained weights, without which a job could not begin."""
+    files: dict[DataFiles | WeightsFiles, None] = {}
+    for plan in (plan for pair in pairs for plan in pair.jobs):
+        folder, name = Path(plan.data_dir), plan.cell.benchmark
+        if plan.data == "real" and declared_benchmark(name).data is not None:
+            files[DataFiles(data_dir=folder, benchmark=name)] = None
+        if plan.settings.get("weights") == "pretrained":
+            for model in {variant.model: None for variant in plan.variants}:
+                files[WeightsFiles(data_dir=folder, benchmark=name, model=model)] = None
+    return [f"{one.manifest} is not here. {one.way_out}" for one in files if not one.manifest.exists()]
+
+
 def must_be_brought(name: str, data_dir: Path) -> bool:
     source = declared_benchmark(name).data
     return source is not None and source.by_hand and not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
@@ -123,7 +145,7 @@ def must_be_brought(name: str, data_dir: Path) -> bool:
 def print_preset(name: str, parts: list[Part], config: Config) -> None:
     """What it is; of one whose numbers may be quoted, what it leaves out and how to get that."""
     pairs = [pair for part in parts for pair in part.pairs]
-    print(f"Preset {name}: {config.presets[name].about}.")
+    print(wrapped(f"Preset {name}: {config.presets[name].about}."))
     if config.presets[name].quick:
         return
     chosen, everything = left_out(config, pairs, quick=pairs[0].jobs[0].quick)
@@ -131,14 +153,23 @@ def print_preset(name: str, parts: list[Part], config: Config) -> None:
         whole = [one for one, preset in config.presets.items() if preset.parts == (PresetPart(),)]
         rest = f"--preset {whole[0]} has them, and " if whole else ""
         print(
-            f"It leaves out {everything - chosen:,} of {everything:,} variants: {rest}"
-            f"--benchmark NAME --use_case N has those of one cell."
+            wrapped(
+                f"It leaves out {everything - chosen:,} of {everything:,} variants: {rest}"
+                f"--benchmark NAME --use_case N has those of one cell."
+            )
         )
 
 
-def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Callable[[Results], object]) -> int:
-    """Render and submit, or show what would be submitted; with --wait, follow the jobs, `conclude`, and make the
-    report's page."""
+def hand_over(
+    pairs: list[Pair],
+    config: Config,
+    flags: JobFlags,
+    conclude: Callable[[Results], object],
+    *,
+    beside: Sequence[str] = (),
+) -> int:
+    """Render and submit, or show what would be submitted, and `beside`; with --wait, follow the jobs, `conclude`, and
+    make the report's page."""
     from pipeline.compile_words import foreseen
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.pairing import as_paired
@@ -156,10 +187,18 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
         for line in foreseen(pairs, results):
             print(line)
         for reason, cells in refused.items():
-            print(f"Not interleaved but together: {', '.join(cells)}: {reason}")
+            print(wrapped(f"Not interleaved but together: {', '.join(cells)}: {reason}"))
         scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
         if flags.dry_run:
-            return print_dry_run(pairs, scripts, results, executor=flags.executor, config=config)
+            return print_dry_run(
+                pairs,
+                scripts,
+                results,
+                executor=flags.executor,
+                config=config,
+                verbose=flags.verbose,
+                beside=beside,
+            )
 
     from pipeline.submission.submit import choose_executor, submit
     from pipeline.watching.follow import INTERRUPTED, follow

@@ -7,6 +7,7 @@ and saves it (docs.wandb.ai/models/ref/wandb_workspaces/workspaces).
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ProjectError
@@ -24,6 +25,8 @@ GROUPED_BY = ("Group", "JobType")
 COLUMNS = ("throughput_samples_per_s", RATIO, "parameter_count", "outcome")
 """Of the list of runs: keys of the summary."""
 INSTALL = "pip install -e '.[workspace]'"
+OF_ANY_TASK = SimpleNamespace(name="the target", words="metric on the test set")
+"""What a task's metric is called where each benchmark has another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,7 @@ def panel_groups(metrics: Iterable[str]) -> tuple[PanelGroup, ...]:
 
 def _bars(*names: str) -> tuple[Panel, ...]:
     """Of numbers of harness/results/quantities.py; W&B shows them in the unit that ends their name."""
-    words = {name: BY_NAME[name].words.partition(" {")[0] for name in names}
+    words = {name: BY_NAME[name].words.format(metric=OF_ANY_TASK) for name in names}
     return tuple(Panel(title=f"{text} ({name})", keys=(name,)) for name, text in words.items())
 
 
@@ -156,8 +159,9 @@ def save(groups: Iterable[PanelGroup], *, entity: str | None, project: str) -> s
         url: str = workspace.save().url
     except Exception as error:  # the client and the package raise many classes, some of them not their own
         said = " ".join(str(error).split())[:400] or type(error).__name__
+        where = f"{entity}/{project}" if entity else f"your project {project}"
         raise ProjectError(
-            f"W&B has not taken the workspace for {entity or '(no entity)'}/{project}: {said}\n"
+            f"W&B has not taken the workspace for {where}: {said}\n"
             f"It needs a key (`wandb login`), and the project, which the first run makes. wandb.entity and "
             f"wandb.project of experiments.yaml, or --entity and --project, say which."
         ) from error

@@ -323,10 +323,11 @@ class Arm:
     # Two that take turns
 
     def side(self, attempt: Attempt) -> Side:
-        def pass_over(_event: Event) -> None:
-            """What W&B's run of the other one is told of, if anything."""
+        def hear(event: Event) -> None:
+            """The progress of whoever has the turn; W&B has a run of the followed one only."""
+            if attempt.is_followed or event["kind"] == "progress":
+                self._hear(event)
 
-        hear = self._hear if attempt.is_followed else pass_over
         return Side(children=self.children, task=attempt.task, log=attempt.log, hear=hear)
 
     def conclude_side(self, attempt: Attempt, side: SideReport, other: Measurement, turns: str | None) -> None:

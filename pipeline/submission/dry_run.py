@@ -1,17 +1,61 @@
-"""`main.py --dry-run`: what would be submitted, line by line. It asks no scheduler and needs none."""
+"""`main.py --dry-run`: what would be measured, as a table with a row for each job. No scheduler is asked or needed."""
 
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.experiments.model import Config
+from harness.measure.gpu import NoGpu, open_gpu
 from harness.paths import Results
-from harness.plan import JobPlan, Pair
-from pipeline.submission.estimate import estimate_in_words, estimates_of
+from harness.plan import NEEDED_CAPABILITY, Framework, JobPlan, Pair
+from harness.printable import WIDTH, wrapped
+from harness.work.declared import Mode, use_case
+from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of, in_time
 from pipeline.submission.render import time_limits
 from pipeline.submission.submit import job_arguments
+
+HOUR_S = 3600.0
+MOST_IN_FULL = 3
+"""Jobs whose variants are listed by name, where there are no more."""
+MOST_NAMED = 3
+HEADINGS = ("job", "GPUs", "variants", "measured", "time")
+WITHOUT_EFFECT = ("--dry-run", "--dry_run", "--why", "--verbose")
+"""Flags that the command which submits does not need."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The values of each axis in a plan of both frameworks, or of one, in the order of experiments.yaml."""
+
+    values: Mapping[str, Sequence[str]]
+    """Of models, batch sizes, precisions and each option, by the flag that names them."""
+    modes: Mapping[Framework, Sequence[str]]
+
+    @property
+    def counts(self) -> str:
+        """`1x2x3x4x9+14`: models, batch sizes, precisions, combinations of options, modes of JAX and of PyTorch."""
+        options = 1
+        for flag, found in self.values.items():
+            options *= len(found) if flag.startswith("--option ") else 1
+        first = [len(self.values[flag]) for flag in ("--model ", "--batch_size ", "--precision ")]
+        return "x".join(map(str, [*first, options])) + f"x{'+'.join(str(len(one)) for one in self.modes.values())}"
+
+
+def axes_of(pair: Pair) -> Axes:
+    values: dict[str, dict[str, None]] = {"--model ": {}, "--batch_size ": {}, "--precision ": {}}
+    modes: dict[Framework, dict[str, None]] = {}
+    for plan in pair.jobs:
+        for one in plan.variants:
+            own = {"--model ": one.model, "--batch_size ": one.batch_size, "--precision ": one.precision}
+            own |= {f"--option {name}=": value for name, value in one.options.items()}
+            for flag, value in own.items():
+                values.setdefault(flag, {})[str(value)] = None
+            modes.setdefault(plan.framework, {})[one.execution_mode] = None
+    return Axes({flag: [*found] for flag, found in values.items()}, {name: [*found] for name, found in modes.items()})
 
 
 def print_dry_run(
@@ -21,43 +65,45 @@ def print_dry_run(
     *,
     executor: str,
     config: Config,
+    verbose: bool = False,
+    beside: Iterable[str] = (),
 ) -> int:
-    """`executor` as on the command line; `auto` shows sbatch lines also where there is no sbatch."""
-    screened: dict[int, int] = {}  # by the identity of the variants, which thousands of plans share
-    for pair in pairs:
-        for plan in pair.jobs:
-            if id(plan.variants) not in screened:
-                screened[id(plan.variants)] = len(plan.screened_variants())
-    lines = []
-    for pair in pairs:
-        counts = " + ".join(in_words(screened[id(plan.variants)], measurement_count(plan)) for plan in pair.jobs)
-        how = "in turns, block by block" if pair.is_interleaved else "in turn"
-        frameworks = f" ({', '.join(pair.frameworks)} {how})" if len(pair.jobs) > 1 else ""
-        lines.append(f"# {pair.name}: {counts} measurements{frameworks}\n")
-        lines.append(f"{shlex.join(submission_command(pair, scripts, results, executor))}\n")
-    plans = [plan for pair in pairs for plan in pair.jobs]
-    measurements = sum(screened[id(plan.variants)] + measurement_count(plan) for plan in plans)
-    at_most = "at most " if any(screened.values()) else ""
-    jobs = f"{len(pairs)} job{'' if len(pairs) == 1 else 's'}"
-    lines.append(f"# {jobs}, {at_most}{measurements} measurements; nothing was submitted.\n")
+    """
+    Args:
+        executor: as on the command line; `auto` is Slurm also where there is no sbatch.
+        verbose: also print the line that would submit each job.
+        beside: further lines, before the last one.
+    """
     scheduler = "local" if executor == "local" else "slurm"
     estimates = estimates_of(pairs, results, scheduler)
+    axes = _axes_of_all(pairs)
+    lines = [*_table(pairs, axes, estimates), "", *map(wrapped, _about_table(pairs))]
+    if len(pairs) <= MOST_IN_FULL:
+        lines += [line for pair in pairs for line in _in_full(pair, axes[_work_of(pair)])]
+    has_sbatch = shutil.which("sbatch") is not None
+    if executor == "local" or (executor == "auto" and not has_sbatch):
+        lines += map(wrapped, _refused_here(pairs))
     if any(one.measurements for one in estimates):
         limits = time_limits((pair.cell for pair in pairs), config) if scheduler == "slurm" else []
-        lines.append(f"# {estimate_in_words(estimates, limits, requeue=config.cluster.requeue)}\n")
+        lines += ["", wrapped(estimate_in_words(estimates, limits, requeue=config.cluster.requeue))]
+        lines += map(wrapped, _first_hour(pairs, estimates, axes))
     if scheduler == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
-        lines += [f"# {words}\n"] if (words := variables_in_words()) else []
-    if executor == "auto" and shutil.which("sbatch") is None:
-        lines.append("# There is no sbatch here: they would run on this machine, one after the other.\n")
-    sys.stdout.write("".join(lines))
+        lines += [wrapped(words)] if (words := variables_in_words()) else []
+    if verbose:
+        lines += ["", *(shlex.join(submission_command(pair, scripts, results, executor)) for pair in pairs)]
+    lines += beside
+    if executor == "auto" and not has_sbatch:
+        lines.append("There is no sbatch here: jobs would run on this machine, one after the other.")
+    lines.append(f"Nothing was submitted. To submit: {command_that_submits(sys.argv)}")
+    sys.stdout.write("\n".join([*lines, ""]))
     return 0
 
 
-def in_words(screened: int, replicates: int) -> str:
-    """`(14 screened, then at most 42)` where a screening will say which modes go on, else `42`."""
-    return f"({screened} screened, then at most {replicates})" if screened else f"{replicates}"
+def command_that_submits(words: Sequence[str]) -> str:
+    """`words`: of the command line, with the program."""
+    return shlex.join(["python", *(word for word in words if word not in WITHOUT_EFFECT)])
 
 
 def measurement_count(plan: JobPlan) -> int:
@@ -73,3 +119,131 @@ def submission_command(pair: Pair, scripts: Mapping[str, Path], results: Results
     from pipeline.submission.slurm import sbatch_command
 
     return sbatch_command(scripts[pair.name], folder.root)
+
+
+Work = tuple[int, ...]
+"""The identities of a job's variants, which thousands of jobs share."""
+
+
+def _work_of(pair: Pair) -> Work:
+    return tuple(id(plan.variants) for plan in pair.jobs)
+
+
+def _axes_of_all(pairs: Iterable[Pair]) -> dict[Work, Axes]:
+    one_of_each = {_work_of(pair): pair for pair in pairs}
+    return {work: axes_of(pair) for work, pair in one_of_each.items()}
+
+
+def _table(pairs: Sequence[Pair], axes: Mapping[Work, Axes], estimates: Sequence[Estimate]) -> Iterator[str]:
+    screened = {_work_of(pair): sum(len(plan.screened_variants()) for plan in pair.jobs) for pair in _each_work(pairs)}
+    rows = [HEADINGS]
+    for pair, estimate in zip(pairs, estimates, strict=True):
+        cell, work = pair.cell, _work_of(pair)
+        # The GPUs have a column of their own.
+        name = pair.model_copy(update={"cell": cell.model_copy(update={"gpu": "any", "devices": 1})}).words
+        gpus = f"{cell.devices} x {cell.gpu}" if cell.devices > 1 else cell.gpu
+        short = f"{screened[work]:,} + " if screened[work] else ""
+        count = sum(map(measurement_count, pair.jobs))
+        rows.append((name, gpus, axes[work].counts, f"{short}{count:,}", _span(estimate)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
+    for row in rows:
+        yield (" " * gap).join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _each_work(pairs: Iterable[Pair]) -> Iterable[Pair]:
+    return {_work_of(pair): pair for pair in pairs}.values()
+
+
+def _span(estimate: Estimate) -> str:
+    """`12-40 min`; `-` where all has a record."""
+    if not estimate.measurements:
+        return "-"
+    most = max(estimate.most_seconds, 1.0)
+    unit, size = ("s", 1) if most < 60 else ("min", 60) if most < 2 * HOUR_S else ("h", HOUR_S)
+    low, high = (f"{seconds / size:.{int(unit == 'h')}f}" for seconds in (estimate.seconds, most))
+    return f"{high} {unit}" if low == high else f"{low}-{high} {unit}"
+
+
+def _about_table(pairs: Sequence[Pair]) -> Iterator[str]:
+    yield "variants: models x batch sizes x precisions x options x modes (JAX + PyTorch)."
+    if any(plan.screening for pair in pairs for plan in pair.jobs):
+        yield "measured a + b: a short screenings, which choose modes, then b at most."
+    how: dict[str, list[str]] = defaultdict(list)
+    for pair in pairs:
+        if len(pair.jobs) > 1 and not pair.cell.is_calibration:
+            words = "in turns, block by block" if pair.is_interleaved else "one after the other"
+            how[words].append(pair.cell.words)
+    for words, cells in how.items():
+        of = f" ({_some(cells)})" if len(how) > 1 else ""
+        yield f"The processes of JAX and PyTorch run {words}{of}."
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return "; ".join(names[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _in_full(pair: Pair, axes: Axes) -> Iterator[str]:
+    """The variants by name."""
+    yield from ("", pair.words)
+    named = {flag.strip("- =").removeprefix("option ").replace("_", " "): found for flag, found in axes.values.items()}
+    for title, found in [*named.items(), *axes.modes.items()]:
+        yield wrapped(f"  {title:<12}{', '.join(found)}", indent=" " * 14)
+
+
+def _refused_here(pairs: Iterable[Pair]) -> Iterator[str]:
+    """What this machine cannot do and a job would refuse, a line for each reason."""
+    gpu = open_gpu()
+    capability = None if isinstance(gpu, NoGpu) else gpu.describe()["compute_capability"]
+    refused: dict[str, dict[str, None]] = defaultdict(dict)
+    for pair in _each_work(pairs):
+        has_gpu = not isinstance(gpu, NoGpu) and not pair.cell.is_for_cpu
+        for plan in pair.jobs:
+            modes = {mode.name: mode for mode in use_case(pair.cell.use_case_name).modes[plan.framework]}
+            for variant in plan.variants:
+                needed, mode = NEEDED_CAPABILITY.get(variant.precision), modes[variant.execution_mode]
+                if needed and not has_gpu:
+                    refused["no NVIDIA GPU"][variant.precision] = None
+                elif needed and capability and float(capability) < needed:
+                    refused[f"compute capability {capability}"][variant.precision] = None
+                if not has_gpu and _needs_gpu(plan.framework, mode):
+                    refused["no NVIDIA GPU"][f"{plan.framework} {mode.name}"] = None
+    for reason, what in refused.items():
+        yield f"Refused on this machine ({reason}): {', '.join(what)}."
+
+
+def _needs_gpu(framework: Framework, mode: Mode) -> bool:
+    """Whether its run is of CUDA graphs or of options that a compiler has for GPUs only."""
+    is_option_of_xla = framework == "jax" and (mode.layout != "own" or mode.run.overlaps)
+    return mode.graph != "none" or mode.run_as == "max_autotune" or is_option_of_xla
+
+
+def _first_hour(pairs: Sequence[Pair], estimates: Sequence[Estimate], axes: Mapping[Work, Axes]) -> Iterator[str]:
+    """Of a plan that takes longer: what the first hour brings, what the rest adds, and how to have less."""
+    most_s = sum(one.most_seconds for one in estimates)
+    if most_s <= HOUR_S:
+        return
+    left_s, done = HOUR_S, []
+    for pair, estimate in zip(pairs, estimates, strict=True):
+        if estimate.seconds > left_s:
+            break
+        left_s -= estimate.seconds
+        done.append(pair.words)
+    if len(done) < len(pairs):
+        next_one, estimate = pairs[len(done)], estimates[len(done)]
+        first = [f"the first look at each ratio of {_some(done)}"] if done else []
+        if left_s < estimate.screening_s:
+            first.append(f"{left_s / estimate.screening_s:.0%} of the screening of {next_one.words}")
+        else:
+            share = (left_s - estimate.screening_s) / (estimate.seconds - estimate.screening_s)
+            screening = "the screening and " if estimate.screenings else ""
+            first.append(f"{screening}{share:.0%} of the way to the first look of {next_one.words}")
+        yield f"The first hour brings {', and '.join(first)}."
+    if (rest_s := most_s - sum(one.seconds for one in estimates)) > 0:
+        yield f"After the first looks only ratios that are still open go on: {in_time(rest_s)} more at most."
+    flags = dict.fromkeys(
+        f"{flag}{found[0]}" for one in axes.values() for flag, found in one.values.items() if len(found) > 1
+    )
+    parts = [*flags, *(["--run jit --run compiled"] if any(one.screenings for one in estimates) else []), "--quick"]
+    yield f"To have less, name a part of it: {', '.join(parts)}."

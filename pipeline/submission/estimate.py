@@ -1,6 +1,7 @@
-"""How long jobs will take: from earlier records of the same kind, else from the protocol's settings. Pure, but for the
-function that reads the records' times."""
+"""How long jobs will take: from earlier records of the same kind, else from the protocol's settings and from what the
+declared operations take at the device's ceiling."""
 
+import itertools
 import json
 import math
 from collections import Counter, defaultdict
@@ -8,20 +9,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.packs import record_paths, record_text
 from harness.paths import Results, timestamp
-from harness.plan import JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
+from harness.plan import Cell, JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
+from harness.results.ceilings import Attainable
 from harness.results.looks import needed
 from harness.results.record import SETTLED, find_settled_record
 from harness.results.sequential import looks_of
 from harness.results.statistics import median
+from harness.work.declared import operations_of
 
 START_S = 10.0
 """Of a process: import the framework, load, compile, check. An assumption, until there are records."""
 SHARE_OF_LIMIT = 0.25
 """Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
+FEWEST_CALLS = 3
+"""Of a step: cold calls, blocks and waited-for calls are at least so many each, however long they take."""
 STOPS_BEFORE_LIMIT_S = 90.0
 """A job of Slurm stops so long before its limit (templates/base.sh.j2)."""
 LENGTH_OF_TIMESTAMP = len(timestamp())
@@ -67,6 +73,8 @@ class Estimate:
     """Until the first look of each ratio, or the end where there is none."""
     most_seconds: float
     """Until the last one."""
+    screening_s: float
+    """The screenings alone, which come before the replicates."""
     longest_s: float
     """Of a measurement."""
     devices: int
@@ -74,27 +82,40 @@ class Estimate:
     """Whether it is training, whose way to the target the protocol does not tell."""
 
 
-def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
-    """
+def protocol_s(protocol: MeasurementSettings, *, starts: float, step_s: float = 0.0) -> float:
+    """Seconds of one measurement.
+
     Args:
         starts: processes of a measurement, on the average over its replicates.
+        step_s: what a step takes at the least, in seconds.
     """
-    at_least_s = max(protocol.min_blocks * protocol.block_min_s, protocol.min_time_s)
+    at_least_s = max(protocol.min_blocks * max(protocol.block_min_s, step_s), protocol.min_time_s)
     blocks_s = max(at_least_s, SHARE_OF_LIMIT * protocol.max_time_s)
+    latency_s = min(protocol.latency_calls * step_s, protocol.latency_max_time_s)
+    few_steps_s = FEWEST_CALLS * step_s
     return (
-        starts * START_S
+        starts * (START_S + few_steps_s)
         + 2 * protocol.idle_s
-        + protocol.warmup_s
-        + min(blocks_s, protocol.max_time_s)
-        + SHARE_OF_LIMIT * protocol.latency_max_time_s
-        + protocol.energy_window_s
+        + max(protocol.warmup_s, protocol.warmup_min_calls * step_s)
+        + min(blocks_s, max(protocol.max_time_s, few_steps_s))
+        + max(SHARE_OF_LIMIT * protocol.latency_max_time_s, latency_s, few_steps_s)
+        + max(protocol.energy_window_s, step_s)
     )
 
 
-def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
-    otherwise = _by_protocol_s(plan) if durations.of_any is None else durations.of_any
-    screening_s = durations.of_screening or protocol_s(of_screening(plan.protocol), starts=1)
-    each_s = {key: durations.by_variant.get(key, otherwise) for key in left.replicates}
+def estimate_of(
+    plan: JobPlan, left: Left, durations: Durations, steps_s: Mapping[str, float] = MappingProxyType({})
+) -> Estimate:
+    """`steps_s`: what a step of a variant takes at the least, in seconds, by the variant's key; where it is known."""
+
+    def otherwise_s(key: str) -> float:
+        return _by_protocol_s(plan, steps_s.get(key, 0.0)) if durations.of_any is None else durations.of_any
+
+    screened: Sequence[Variant] = plan.screened_variants() if left.screenings and steps_s else ()
+    screened_s = [steps_s.get(one.key, 0.0) for one in screened] or [0.0]
+    by_protocol_s = (protocol_s(of_screening(plan.protocol), starts=1, step_s=step_s) for step_s in screened_s)
+    screening_s = durations.of_screening or sum(by_protocol_s) / len(screened_s)
+    each_s = {key: durations.by_variant.get(key) or otherwise_s(key) for key in left.replicates}
     replicates = sum(left.replicates.values())
     seconds = left.screenings * screening_s + sum(each_s[key] * count for key, count in left.replicates.items())
     longest_s = max((each_s[key] for key, count in left.replicates.items() if count), default=0.0)
@@ -105,6 +126,7 @@ def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
         + (0 if durations.of_screening is None else left.screenings),
         seconds=seconds,
         most_seconds=seconds + sum(each_s.values()) * left.more,
+        screening_s=left.screenings * screening_s,
         longest_s=max(longest_s, screening_s if left.screenings else 0.0),
         devices=plan.cell.devices,
         trains=plan.cell.use_case_name == "train",
@@ -129,11 +151,11 @@ def expected(plan: JobPlan, *, alone: bool = False) -> Left:
     return Left(screenings=len(screened), replicates={one.key: first for one in going_on}, more=most - first)
 
 
-def _by_protocol_s(plan: JobPlan) -> float:
+def _by_protocol_s(plan: JobPlan, step_s: float) -> float:
     """Of a replicate. The first has two more processes where the warm start is measured."""
     replicates = plan.protocol.replicates
     has_warm_start = plan.cell.devices == 1 and not plan.quick and not plan.cell.is_calibration
-    return protocol_s(plan.protocol, starts=(replicates + 2) / replicates if has_warm_start else 1.0)
+    return protocol_s(plan.protocol, starts=(replicates + 2) / replicates if has_warm_start else 1.0, step_s=step_s)
 
 
 def together(estimates: Sequence[Estimate]) -> Estimate:
@@ -144,6 +166,7 @@ def together(estimates: Sequence[Estimate]) -> Estimate:
         from_records=sum(one.from_records for one in estimates),
         seconds=sum(one.seconds for one in estimates),
         most_seconds=sum(one.most_seconds for one in estimates),
+        screening_s=sum(one.screening_s for one in estimates),
         longest_s=max(one.longest_s for one in estimates),
         devices=estimates[0].devices,
         trains=any(one.trains for one in estimates),
@@ -162,19 +185,54 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
 
 def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
     """Of each part that is submitted as one job."""
-    known: dict[tuple[int, bool], Estimate] = {}  # by the identity of the variants, which thousands of plans share
+    known: dict[tuple[int, bool, int], Estimate] = {}  # by the variants and the ceiling, which thousands of plans share
     # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
     measured = measured_gpus(results)
+    ceilings = read_ceilings_of(results)
 
     def of_plan(plan: JobPlan, part: Pair) -> Estimate:
-        alone = len(part.jobs) == 1
+        alone, ceiling = len(part.jobs) == 1, ceiling_of(plan.cell, ceilings)
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
-            return estimate_of(plan, _left(plan, part, results, scheduler), read_durations(folder, quick=plan.quick))
-        if (id(plan.variants), alone) not in known:
-            known[id(plan.variants), alone] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS)
-        return known[id(plan.variants), alone]
+            durations = read_durations(folder, quick=plan.quick)
+            return estimate_of(plan, _left(plan, part, results, scheduler), durations, least_steps_s(plan, ceiling))
+        key = id(plan.variants), alone, id(ceiling)
+        if key not in known:
+            known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_steps_s(plan, ceiling))
+        return known[key]
 
     return [together([of_plan(plan, part) for plan in part.jobs]) for part in parts]
+
+
+def read_ceilings_of(results: Results) -> Mapping[str, Attainable]:
+    """By the device's name; empty where `main.py ceilings` has not been run."""
+    if not results.ceilings.is_dir():
+        return {}
+    from pipeline.report.ceilings import read_all_ceilings
+
+    return read_all_ceilings(results.ceilings)[0]
+
+
+def ceiling_of(cell: Cell, ceilings: Mapping[str, Attainable]) -> Attainable | None:
+    """Of the one device that may be meant: by its name, or where any GPU will do the only one that was measured."""
+    found = [
+        attainable
+        for device, attainable in ceilings.items()
+        if cell.gpu == "any" or cell.gpu.lower() in device.lower().replace(" ", "")
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def least_steps_s(plan: JobPlan, ceiling: Attainable | None) -> dict[str, float]:
+    """What a step takes at the least, in seconds, by the key of its variant: its operations at the ceiling of matrix
+    products. Without the variants whose operations, or ceiling, are not known."""
+    if ceiling is None:
+        return {}
+    found = {}
+    for each in itertools.islice(plan.replicates(), len(plan.variants)):
+        variant, peak, of_sample = each.variant, ceiling.peak(each.variant.precision), operations_of(each)
+        if peak and of_sample:
+            found[variant.key] = of_sample * variant.batch_size / (peak * plan.cell.devices)
+    return found
 
 
 def measured_gpus(results: Results) -> set[str]:
@@ -238,7 +296,7 @@ def duration_s(content: Mapping[str, Any]) -> float:
 
 
 def estimate_in_words(estimates: Sequence[Estimate], limits: Sequence[int | None] = (), *, requeue: bool = True) -> str:
-    """Some sentences: how many, how long, known from what, and how that fits the limits.
+    """Some sentences: how long, what is not known, how many, and how that fits the limits.
 
     Args:
         limits: of each, in minutes; None where the partition's is not known here. Empty where no scheduler ends what
@@ -248,12 +306,13 @@ def estimate_in_words(estimates: Sequence[Estimate], limits: Sequence[int | None
     by_devices: dict[int, list[Estimate]] = defaultdict(list)
     for one in estimates:
         by_devices[one.devices].append(one)
+    is_plain = by_devices.keys() <= {1}
     times = [
-        f"{_from_to(of_devices)} on {'one device' if devices == 1 else f'{devices} devices'}"
+        from_to(of_devices) + ("" if is_plain else f" on {devices} device{'s' if devices > 1 else ''}")
         for devices, of_devices in sorted(by_devices.items())
     ]
-    how_many = _how_many(estimates)
-    sentences = [f"{how_many}: about {' and '.join(times)}, one job after the other, {_known_from(estimates)}."]
+    in_a_row = ", one job after the other" if len(estimates) > 1 else ""
+    sentences = [f"Estimate: {' and '.join(times)}{in_a_row}, {_known_from(estimates)}; {_how_many(estimates)}."]
     if any(one.most_seconds > one.seconds for one in estimates):
         sentences.append("The shorter time is up to the first look at each ratio, where most are decided.")
     if limited := [(one, limit) for one, limit in zip(estimates, limits, strict=False) if limit]:
@@ -263,31 +322,28 @@ def estimate_in_words(estimates: Sequence[Estimate], limits: Sequence[int | None
     return " ".join(sentences)
 
 
-def _from_to(estimates: Sequence[Estimate]) -> str:
-    """`12 min`, or `12 to 40 min`."""
+def from_to(estimates: Sequence[Estimate]) -> str:
+    """`12 min`, or `12 min to 40 min`."""
     least, most = (in_time(sum(getattr(one, name) for one in estimates)) for name in ("seconds", "most_seconds"))
     return least if least == most else f"{least} to {most}"
 
 
 def _how_many(estimates: Iterable[Estimate]) -> str:
-    """`42 measurements`, or, where a screening will say how many, `About 630 measurements, 351 of them a short
+    """`42 measurements`, or, where a screening will say how many, `about 630 measurements, 351 of them a short
     screening`."""
     count, screenings = (sum(getattr(one, name) for one in estimates) for name in ("measurements", "screenings"))
     measurements = f"{count:,} measurement{'' if count == 1 else 's'}"
-    return f"About {measurements}, {screenings:,} of them a short screening" if screenings else measurements
+    return f"about {measurements}, {screenings:,} of them a short screening" if screenings else measurements
 
 
-def _known_from(estimates: Iterable[Estimate]) -> str:
-    estimates = list(estimates)
+def _known_from(estimates: Sequence[Estimate]) -> str:
+    """`from earlier records`, or `plus compiling and training (unknown until measured once)`."""
     known, count = (sum(getattr(one, name) for one in estimates) for name in ("from_records", "measurements"))
     if known == count:
         return "from earlier records"
-    unknown_training = any(one.trains and one.from_records < one.measurements for one in estimates)
-    training = "the training to its target and " if unknown_training else ""
-    settings = f"the protocol's settings, without {training}long compilations, which only records tell"
-    if known == 0:
-        return f"by {settings}: there are no earlier records of this kind"
-    return f"from earlier records ({known} of {count} measurements) and {settings}"
+    trains = any(one.trains and one.from_records < one.measurements for one in estimates)
+    unknown = f"plus compiling{' and training' if trains else ''} (unknown until measured once)"
+    return f"{known} of {count} measurements from earlier records, {unknown}" if known else unknown
 
 
 NO_REQUEUE = (

@@ -28,6 +28,7 @@ from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import JobPlan, Pair
 from harness.plan_file import write_plan
+from harness.printable import near, wrapped
 from harness.results.environment import code_digests
 from harness.results.looks import needed
 from harness.results.parity_file import ParityFiles
@@ -133,7 +134,8 @@ def _submit(
             needed.append(pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved}))
     if needed:
         limits = time_limits((part.cell for part in needed), config) if executor == "slurm" else []
-        print(estimate_in_words(estimates_of(needed, results, executor), limits, requeue=config.cluster.requeue))
+        estimates = estimates_of(needed, results, executor)
+        print(wrapped(estimate_in_words(estimates, limits, requeue=config.cluster.requeue)))
     if executor == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
@@ -329,10 +331,11 @@ def _submit_to_slurm(
             refusals.take(pair.name, str(error))
             continue
         refusals.in_a_row.clear()
-        log = folder.root / f"{submission.job_id}_0_log.out"
-        print(f"{pair.name}: submitted as job {submission.job_id}, log {log}")
+        print(f"{pair.name}: submitted as job {submission.job_id}")
         submitted[pair.name] = submission.job_id
         following.append(folder)
+    if following:
+        print(f"Their logs: {near(results.jobs)}")
     if refusals.words:
         raise refusals.error(submitted)
     return following
@@ -396,8 +399,8 @@ def _submit_to_local_queue(pairs: Sequence[Pair], scripts: dict[str, Path], resu
     except (OSError, RecordError) as error:
         raise _out_of_room("the local queue", error, {}) from error
     _QUEUES.append(queue)
-    for folder, pair in frozen.items():
-        print(f"{pair.name}: in the local queue (process {queue.pid}), logs in {folder.root}")
+    jobs = f"{len(folders)} job{'' if len(folders) == 1 else 's'}"
+    print(f"{jobs} in the local queue (process {queue.pid}), logs in {near(results.jobs)}")
     return folders
 
 

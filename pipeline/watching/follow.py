@@ -1,28 +1,26 @@
-"""`main.py --wait`: watches jobs until all are over, and shows the ratios as they come. It only reads; Ctrl-C ends the
-watching and no job."""
+"""`main.py --wait`: watches jobs until all are over: a line for each, with its ratio as soon as there is one. It only
+reads; Ctrl-C ends the watching and no job."""
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from harness.paths import JobFolder, Results
 from pipeline.watching.jobs import JobReader, JobState
 from pipeline.watching.ratios import RatiosSoFar
-from pipeline.watching.status import (
-    REFRESH_EVERY_S,
-    command,
-    print_failures,
-    print_table,
-    progress,
-    table,
-    time_left,
-)
+from pipeline.watching.status import command, doing, print_failures, said, styled, work
 
 LOOK_EVERY_S = 3.0
 """Without a terminal."""
+REFRESH_EVERY_S = 1.0
+"""On one."""
 REPEAT_AFTER_S = 60.0
 """A line without news, so that a log shows that the job lives."""
+SHOWN = 20
+"""Ratios below the jobs' lines, of cells that have several."""
 INTERRUPTED = 130
+
+Read = Callable[[], Sequence[JobState]]
 
 
 def follow(folders: list[JobFolder], results: Results) -> int:
@@ -31,68 +29,68 @@ def follow(folders: list[JobFolder], results: Results) -> int:
         return 0
     reader = JobReader(results)
     ratios = RatiosSoFar([plan for state in reader.read(folders) for plan in state.plans], results)
-    follow_jobs = _follow_live if sys.stdout.isatty() else _follow_in_lines
     try:
-        states = follow_jobs(reader, folders, ratios)
+        if sys.stdout.isatty():
+            states = follow_live(lambda: reader.read(folders), ratios)
+            print_failures(states)
+        else:
+            states = _follow_in_lines(lambda: reader.read(folders), ratios)
     except KeyboardInterrupt:
         print(
             f"\nThe jobs go on. Follow them: {command('status --watch', results)}"
             f"   End them: {command('cancel', results)}"
         )
         return INTERRUPTED
-    print_failures(states)
     return 0 if all(state.state == "done" for state in states) else 1
 
 
-def _follow_live(reader: JobReader, folders: Sequence[JobFolder], ratios: RatiosSoFar) -> list[JobState]:
+def follow_live(read: Read, ratios: RatiosSoFar) -> Sequence[JobState]:
+    """On a terminal: the lines stay where they are and change. Returns the last states."""
     from rich.console import Group
     from rich.live import Live
+    from rich.text import Text
 
-    def shown(states: Sequence[JobState], width: int) -> Group:
-        ratios.news()
-        jobs = table(states, width)
-        return Group(jobs, "", ratios.table()) if len(ratios) else Group(jobs)
-
-    states = reader.read(folders)
     with Live(auto_refresh=False) as live:
-        live.update(shown(states, live.console.width), refresh=True)
-        while any(state.is_active for state in states):
+        while True:
+            states = read()
+            ratios.news()
+            shown = styled(states, ratios.of_cell, width=live.console.width)
+            if several := ratios.of_several(SHOWN):
+                shown += [Text(), *(Text(one.sentence) for one in several)]
+            for text in shown:
+                text.no_wrap, text.overflow = True, "ellipsis"
+            live.update(Group(*shown), refresh=True)
+            if not any(state.is_active for state in states):
+                return states
             time.sleep(REFRESH_EVERY_S)
-            states = reader.read(folders)
-            live.update(shown(states, live.console.width), refresh=True)
-    return states
 
 
-def _follow_in_lines(reader: JobReader, folders: Sequence[JobFolder], ratios: RatiosSoFar) -> list[JobState]:
-    """A line for each job whenever there is news of it, and for each ratio that is new or narrower; the table at the
-    end."""
+def _follow_in_lines(read: Read, ratios: RatiosSoFar) -> Sequence[JobState]:
+    """In a file or a pipe: a line for a job whenever there is news of it, and for each ratio that is new or
+    narrower. Returns the last states."""
     printed: dict[JobFolder, tuple[object, float]] = {}
     while True:
-        states = reader.read(folders)
+        states = read()
+        changed = ratios.news()
         for state in states:
             news, printed_at_s = printed.get(state.folder, (None, 0.0))
             if news != _news(state) or (state.is_active and time.monotonic() - printed_at_s > REPEAT_AFTER_S):
-                print(line(state), flush=True)
+                print(line(state, ratios), flush=True)
                 printed[state.folder] = (_news(state), time.monotonic())
-        for ratio in ratios.news():
-            print(f"{time.strftime('%H:%M:%S')} {ratio}", flush=True)
+                print_failures([state])
+        for ratio in changed:
+            print(f"{time.strftime('%H:%M:%S')} {ratio.sentence}", flush=True)
         if not any(state.is_active for state in states):
-            print_table(states)
             return states
         time.sleep(LOOK_EVERY_S)
 
 
 def _news(state: JobState) -> tuple[object, ...]:
-    beat = state.heartbeat
     waits_for = state.reason if state.state == "queued" else None
-    return state.state, waits_for, state.node, beat and (beat.measurements_done, beat.measurements_failed)
+    return state.state, waits_for, state.node, doing(state)[0]
 
 
-def line(state: JobState) -> str:
-    """`14:03:12 any/jax_mnist_3: running 3/24 throughput 40 %, 12 min left, on n1`."""
-    words = f"{time.strftime('%H:%M:%S')} {state.name}: {state.state} {progress(state)}".rstrip()
-    left = time_left(state)
-    details = [*([f"{left} left"] if left else []), *([f"on {state.node}"] if state.node else [])]
-    if state.reason and not details:
-        details = [state.reason.partition("\n")[0]]
-    return ", ".join([words, *details])
+def line(state: JobState, ratios: RatiosSoFar) -> str:
+    """`14:03:12 mnist train: pair 4 of at most 12: timing 40%, 6 min left, so far JAX 1.05 x, on n1`"""
+    ratio = ratios.of_cell(state.pair.cell) if state.pair else ""
+    return f"{time.strftime('%H:%M:%S')} {work(state, with_kind=False)}: {said(state, ratio)}"

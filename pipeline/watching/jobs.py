@@ -353,7 +353,7 @@ def _verdict_of_local_queue(files: Files, submission: Submission, now_s: float) 
     if submission.node != socket.gethostname():  # its processes cannot be seen from here
         return _verdict_by_hand(files, now_s) if beat else ("queued", f"in the queue of {submission.node}")
     if is_local_queue(int(submission.job_id), files.folder):
-        waits = f"waits for {files.waits_for}" if files.waits_for else None
+        waits = f"waits for {files.waits_for or 'its turn in the local queue'}"
         return ("running", _staleness(beat, now_s)) if beat else ("queued", waits)
     if beat and now_s - beat.updated_at_unix_s < LOST_AFTER_S:
         return "running", None

@@ -3,47 +3,63 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import RecordError
 from harness.packs import record_paths
 from harness.paths import Results
-from harness.plan import JobPlan
+from harness.plan import Cell, JobPlan, Variant
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
 from harness.results.sequential import RatioEstimate
+from harness.results.statistics import SAME_WITHIN
 from pipeline.report.compare import Judge, Row, Setup, sections
-from pipeline.report.wording import WHOSE_SIDE, bracket, times, verdict
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-SHOWN = 20
-"""Rows of the live table, those with news last."""
+from pipeline.report.wording import times, verdict
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatioSoFar:
     """Of one comparison."""
 
-    cell: str
+    cell: Cell
+    variant: Variant
+    """Its execution mode has no meaning here."""
     label: str
+    """Of its row in the report: the variant's, and what tells it from others of the same variant."""
     modes: str
-    """`jit, compiled`: JAX's and PyTorch's that are compared."""
+    """`step.jit / step.compiled`: JAX's and PyTorch's that are compared."""
     estimate: RatioEstimate
 
     @property
-    def ratio(self) -> str:
-        """`1.25 [1.20, 1.31]`"""
-        return f"{times(self.estimate.value)}{bracket(self.estimate.interval)}"
+    def short(self) -> str:
+        """`so far JAX 1.25 x`; at a look `JAX 1.25 x faster` or `the same, within 1 %`."""
+        return self._answer("")
 
     @property
-    def rests_on(self) -> str:
-        """`so far: 1 of at most 12 pairs, ...`; it changes at a look only."""
-        return verdict(self.estimate)
+    def what(self) -> str:
+        """`mnist train, cnn, batch 64, fp32`"""
+        variant = self.variant
+        options = (str(value) for _, value in sorted(variant.options.items()))
+        beside = self.label.removeprefix(variant.comparison_key)
+        axes = ", ".join([variant.model, f"batch {variant.batch_size}", variant.precision, *options])
+        return f"{self.cell.words}, {axes}{beside}"
 
-    def __str__(self) -> str:
-        return f"{self.cell} {self.label}: JAX / PyTorch {self.ratio} ({self.rests_on}; {self.modes})"
+    @property
+    def sentence(self) -> str:
+        """`mnist train, cnn, batch 64, fp32: JAX 1.25 x [1.20, 1.31] faster: after 4 of at most 12 pairs (...)`"""
+        low_high = ""
+        if (interval := self.estimate.interval) is not None:
+            edges = (interval.low, interval.high) if self.estimate.value >= 1 else (1 / interval.high, 1 / interval.low)
+            low_high = f" [{', '.join(map(times, edges))}]"
+        rests_on = verdict(self.estimate).removeprefix(f"{self.estimate.verdict}: ").removeprefix("so far: ")
+        return f"{self.what}: {self._answer(low_high)} ({rests_on}; {self.modes})"
+
+    def _answer(self, interval: str) -> str:
+        estimate = self.estimate
+        if estimate.verdict == "same":
+            return f"the same, within {100 * (SAME_WITHIN - 1):.0f} %"
+        ahead = "JAX" if estimate.value >= 1 else "PyTorch"
+        text = f"{ahead} {times(max(estimate.value, 1 / estimate.value))} x{interval}"
+        return f"{text} faster" if estimate.names_a_side else f"so far {text}"
 
 
 class RatiosSoFar:
@@ -54,6 +70,7 @@ class RatiosSoFar:
         self._judge = judge or ParityGate(results).judge
         self._folders = {results.records(plan.cell, plan.framework) for plan in plans}
         self._wanted = {measurement.id for plan in plans for measurement in plan.measurements()}
+        self._has_several = {plan.cell for plan in plans if len(plan.contests()) > 1}
         self._records: dict[Path, Record | None] = {}
         self._found: dict[tuple[Setup, str], RatioSoFar] = {}
 
@@ -74,6 +91,18 @@ class RatiosSoFar:
                     changed.append(found)
         return changed
 
+    def of_cell(self, cell: Cell) -> str:
+        """`so far JAX 1.25 x`; of several comparisons `JAX ahead in 3 of 5`; empty before the first."""
+        found = [one for one in self._found.values() if one.cell == cell]
+        if cell not in self._has_several:
+            return found[-1].short if found else ""
+        ahead = sum(one.estimate.value >= 1 for one in found)
+        return f"JAX ahead in {ahead} of {len(found)}" if found else ""
+
+    def of_several(self, newest: int) -> list[RatioSoFar]:
+        """Of cells with several comparisons, which have no room in the line of their job; those with news last."""
+        return [one for one in self._found.values() if one.cell in self._has_several][-newest:]
+
     def _read(self, path: Path) -> Record | None:
         """None for what is not watched, or is no record, which the report tells."""
         try:
@@ -82,26 +111,15 @@ class RatiosSoFar:
             return None
         return record if record.measurement_id in self._wanted else None
 
-    def table(self) -> "Table":
-        """Of the ratios that changed last."""
-        from rich.table import Table
-        from rich.text import Text
-
-        result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), caption=WHOSE_SIDE)
-        result.caption_justify = "left"
-        for column in ("cell", "variant", "JAX / PyTorch", "so far", "modes"):
-            result.add_column(column, no_wrap=True)
-        for one in list(self._found.values())[-SHOWN:]:
-            result.add_row(*map(Text, (one.cell, one.label, one.ratio, one.rests_on, one.modes)))
-        return result
-
-    def __len__(self) -> int:
-        return len(self._found)
-
 
 def _ratio_so_far(setup: Setup, row: Row) -> RatioSoFar | None:
     comparison = row.comparison
     if comparison is None or comparison.estimate is None:
         return None
-    modes = f"{comparison.jax.execution_mode}, {comparison.torch.execution_mode}"
-    return RatioSoFar(cell=setup.cell.name, label=row.label, modes=modes, estimate=comparison.estimate)
+    return RatioSoFar(
+        cell=setup.cell,
+        variant=row.variant,
+        label=row.label,
+        modes=f"{comparison.jax.execution_mode} / {comparison.torch.execution_mode}",
+        estimate=comparison.estimate,
+    )

@@ -1,24 +1,26 @@
-"""`main.py status`: one table of the newest job of each cell and framework, from any shell and at any time
-later."""
+"""`main.py status`: a line for the newest job of each cell, from any shell and at any time later: what it does in words,
+or what became of it."""
 
+import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.job.progress import Heartbeat
 from harness.paths import REPOSITORY, Results
+from harness.plan import FRAMEWORKS, Cell, Pair
+from harness.printable import near
+from harness.results.sequential import looks_of
 from pipeline.collector import without_collector
+from pipeline.submission.estimate import in_time
 from pipeline.watching.jobs import JobReader, JobState, error_log, job_states
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
     from rich.text import Text
 
 __all__ = ["job_states", "show_status"]
 
-REFRESH_EVERY_S = 1.0
 STYLES: dict[str, str] = {
     "queued": "dim",
     "running": "cyan",
@@ -29,20 +31,44 @@ STYLES: dict[str, str] = {
     "lost": "bold red",
     "stopped": "yellow",
 }
+PHASES: Mapping[str, str] = {
+    "start": "starting and compiling",
+    "parity": "",
+    "warm-up": "warming up",
+    "throughput": "timing",
+    "energy": "measuring energy",
+    "latency": "timing single steps",
+    "train": "training",
+    "test set": "predicting the test set",
+    "phases": "timing its parts",
+    "explanation": "tracing where the time goes",
+    "without communication": "timing without communication",
+}
+"""What a measurement does, by the name under which its process reports it (`Channel.progress`)."""
+REPLICATE = re.compile(r"-r(\d+)$")
+"""At the end of a measurement's key."""
+Ratios = Callable[[Cell], str]
+"""What is known of the ratio so far, in words."""
 
 
 def show_status(results: Results, *, watch: bool) -> int:
-    """Print the table, or with `watch` on a terminal keep it up to date until all jobs are over, or
-    Ctrl-C."""
+    """Print the lines, or with `watch` on a terminal keep them up to date until all jobs are over, or Ctrl-C."""
     reader = JobReader(results)
     states = newest(reader.read())
     if not states:
         print(f"no job in {results.root} yet; `python main.py` submits some")
         return 0
     if watch and sys.stdout.isatty():
-        states = _watch(reader)
+        from pipeline.watching.follow import follow_live
+        from pipeline.watching.ratios import RatiosSoFar
+
+        ratios = RatiosSoFar([plan for state in states if state.is_active for plan in state.plans], results)
+        try:
+            states = follow_live(lambda: newest(reader.read()), ratios)
+        except KeyboardInterrupt:
+            pass  # the jobs go on; looking away is no error
     else:
-        print_table(states)
+        print_lines(states)
     print_failures(states)
     return 0
 
@@ -60,8 +86,7 @@ def newest(states: Iterable[JobState]) -> list[JobState]:
 
 
 def _row(state: JobState) -> tuple[str, ...]:
-    """What makes a row of the table, in the order of the rows: the two frameworks of a cell stand
-    together."""
+    """Jobs with the same row repeat each other; the rows' order is that of the lines."""
     pair = state.pair
     return (pair.cell.name, _kind(state), *pair.frameworks) if pair else (state.name,)
 
@@ -75,113 +100,106 @@ def _kind(state: JobState) -> str:
     return ", ".join(words)
 
 
-COLUMNS = ("cell", "framework", "state", "progress", "left", "node", "job")
-ALL_COLUMNS = (*COLUMNS, "why")
-LEFT_OUT_FIRST = ("node", "job", "left")
-BETWEEN_COLUMNS = 2
-NARROWEST_WHY = 30
+def lines(states: Sequence[JobState], ratios: Ratios = lambda _: "", *, width: int | None = None) -> list[str]:
+    """One for each job, in two columns: the work, and what is said of the job.
 
-
-def table(states: Sequence[JobState], width: int) -> "RenderableType":
-    """
     Args:
-        width: of the terminal, in columns. Where not all fits, the reasons stand below, then node, job and time left
-            go, and at last each job has lines of its own.
+        width: of the terminal, in columns. What matters less is left out where it has no room; a reason is not.
     """
-    from rich.console import Group
-
-    rows = [_cells(state) for state in states]
-    if _width(rows, COLUMNS) + NARROWEST_WHY <= width:
-        return _table(rows, ALL_COLUMNS)
-    names = [*COLUMNS]
-    for name in LEFT_OUT_FIRST:
-        if _width(rows, names) > width:
-            names.remove(name)
-    if _width(rows, names) > width:
-        return Group(*(_text(line, row["state"]) for row in rows for line in _lines(row)))
-    reasons = [f"{row['cell']} {row['framework']}: {row['why']}" for row in rows if row["why"]]
-    return Group(_table(rows, names), *(_text(reason, "") for reason in reasons))
+    of_one_kind = len({_kind(state) for state in states}) == 1 and len(states) > 1
+    names = [work(state, with_kind=not of_one_kind) for state in states]
+    column = max(map(len, names), default=0) + 2
+    room = None if width is None else width - column
+    return [
+        f"{name:{column}}{said(state, ratios(state.pair.cell) if state.pair else '', room=room)}"
+        for name, state in zip(names, states, strict=True)
+    ]
 
 
-def plain_table(states: Sequence[JobState]) -> str:
-    """The same for a file or a pipe: a line for each job, as long as it takes. Of thousands of jobs in no time."""
-    rows = [dict(zip(ALL_COLUMNS, ALL_COLUMNS, strict=True)), *map(_cells, states)]
-    widths = {name: max(len(row[name]) for row in rows) + BETWEEN_COLUMNS for name in ALL_COLUMNS}
-    return "\n".join("".join(f"{row[name]:{width}}" for name, width in widths.items()).rstrip() for row in rows)
-
-
-def _cells(state: JobState) -> dict[str, str]:
-    kind = _kind(state)
-    return {
-        "cell": f"{state.pair.cell.name}{f' ({kind})' if kind else ''}" if state.pair else state.name,
-        "framework": "+".join(state.pair.frameworks) if state.pair else "?",
-        "state": state.state,
-        "progress": progress(state),
-        "left": time_left(state),
-        "node": state.node or "",
-        "job": state.job_id or state.executor,
-        "why": (state.reason or "").partition("\n")[0],
-    }
-
-
-def _lines(row: Mapping[str, str]) -> list[str]:
-    """Of one job, for the narrowest terminals."""
-    second = "  ".join(row[name] for name in ("framework", "state", "progress") if row[name])
-    return [row["cell"], f"  {second}", *([f"    {row['why']}"] if row["why"] else [])]
-
-
-def _width(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> int:
-    """Of these columns, in characters."""
-    return sum(max(len(name), *(len(row[name]) for row in rows)) + BETWEEN_COLUMNS for name in names)
-
-
-def _table(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> "Table":
-    from rich.table import Table
-
-    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, BETWEEN_COLUMNS, 0, 0))
-    for name in names:
-        result.add_column(name, no_wrap=name != "why", overflow="fold")
-    for row in rows:
-        result.add_row(*(_text(row[name], row["state"] if name == "state" else "") for name in names))
-    return result
-
-
-def _text(words: str, state: str) -> "Text":
-    """In the colour of a state. What is in brackets is no markup."""
+def styled(states: Sequence[JobState], ratios: Ratios = lambda _: "", *, width: int) -> "list[Text]":
+    """The same in the colours of the states. What is in brackets is no markup."""
     from rich.text import Text
 
-    return Text(words, style=STYLES.get(state, ""), overflow="fold")
+    found = zip(lines(states, ratios, width=width), states, strict=True)
+    return [Text(line, style=STYLES.get(state.state, ""), overflow="fold") for line, state in found]
 
 
-def progress(state: JobState) -> str:
-    """`screening 5/14 throughput 40 %`, and then `17/23 ...`: measurements with a record, and what the current one is
-    doing."""
-    beat = state.heartbeat
-    if beat is None:
-        total = state.pair.measurement_count if state.pair else 0
-        return f"{total if state.state == 'done' else 0}/{total}" if state.pair else ""
-    text = beat.fraction()
-    if beat.measurements_failed:
-        text += f" ({beat.measurements_failed} failed)"
-    if state.state == "running" and beat.phase:
-        text += f" {beat.phase}"
-        if beat.phase_total and beat.phase_done is not None:
-            text += f" {min(1.0, beat.phase_done / beat.phase_total):.0%}"
+def work(state: JobState, *, with_kind: bool = True) -> str:
+    """`mnist train (quick, sample)`, or the folder's name where the plan cannot be read."""
+    kind = _kind(state) if with_kind else ""
+    return (state.pair.words if state.pair else state.name) + (f" ({kind})" if kind else "")
+
+
+def said(state: JobState, ratio: str = "", *, room: int | None = None) -> str:
+    """`pair 4 of at most 12: timing 40%, 6 min left, so far JAX 1.05 x, on n1, job 17`
+
+    Args:
+        room: in characters. None: everything is said.
+    """
+    step, phase = doing(state)
+    reason = "" if state.state in ("failed", "lost") else (state.reason or "").partition("\n")[0]
+    left = f"{left} left" if (left := time_left(state)) else ""
+    place = [f"on {state.node}" if state.node else "", f"job {state.job_id}" if state.job_id else ""]
+    text = ""
+    for exactly, *others in ((phase, left, ratio, *place), (phase, left, ratio), ("", left, ratio), ("", ratio)):
+        doings = ": ".join(filter(None, (step, exactly, reason)))
+        text = ", ".join(filter(None, (doings, *others)))
+        if room is None or len(text) <= room:
+            break
     return text
+
+
+def doing(state: JobState) -> tuple[str, str]:
+    """What it does or what became of it, and more exactly: `pair 4 of at most 12` and `timing 40%`."""
+    beat = state.heartbeat
+    if state.state != "running" or beat is None:
+        return _outcome(state), ""
+    phase = beat.phase or ""
+    if beat.current == "its turn":
+        is_waiting = phase.startswith("waits for ")
+        return ("waiting its turn", phase.removeprefix("waits for ")) if is_waiting else (phase or "starting", "")
+    words = PHASES.get(phase, phase)
+    if beat.phase_total and beat.phase_done:
+        words = f"{words} {min(1.0, beat.phase_done / beat.phase_total):.0%}".strip()
+    return _step(beat, state.pair), words
+
+
+def _step(beat: Heartbeat, pair: Pair | None) -> str:
+    """`pair 4 of at most 12`, and of several comparisons `(17/96)`: which of the measurements up to the next look."""
+    current, has_both = beat.current or "starting", pair is not None and len(pair.jobs) == len(FRAMEWORKS)
+    found = REPLICATE.search(current)
+    if current.endswith("parity gate"):
+        step = f"checking {'that both compute the same' if has_both else 'what it computes'}"
+    elif beat.screenings_done < beat.screenings_total and not beat.is_before_screening:
+        step = f"screening {beat.screenings_done + 1} of {beat.screenings_total} modes"
+    elif found is None or pair is None:
+        step = current
+    else:
+        most, is_calibration = pair.jobs[0].protocol.replicates, pair.cell.is_calibration
+        unit = "round" if is_calibration else "pair" if has_both else "replicate"
+        at_most = "at most " if unit == "pair" and looks_of(most) else ""
+        step = f"{unit} {int(found[1]) + 1} of {at_most}{most}"
+        if any(len(plan.contests()) > 1 for plan in pair.jobs):
+            step += f" ({beat.measurements_done + 1}/{beat.measurements_total})"
+    return step + (f" ({beat.measurements_failed} failed)" if beat.measurements_failed else "")
+
+
+def _outcome(state: JobState) -> str:
+    """`done: 24 measurements`, `failed: 1 of 24 measurements`, `stopped after 3 of 24 measurements`, `queued`."""
+    beat = state.heartbeat
+    total = beat.measurements_total if beat else state.pair.measurement_count if state.pair else 0
+    measurements = f"{total} measurement{'' if total == 1 else 's'}"
+    if state.state == "done":
+        return f"done: {measurements}"
+    if state.state == "failed" and beat and beat.measurements_failed:
+        return f"failed: {beat.measurements_failed} of {measurements}"
+    return f"{state.state} after {beat.measurements_done} of {measurements}" if beat else state.state
 
 
 def time_left(state: JobState) -> str:
     """Of a running job."""
     left_s = _seconds_left(state.heartbeat) if state.state == "running" else None
-    return "" if left_s is None else duration(left_s)
-
-
-def duration(seconds: float) -> str:
-    """`2 h 05 min`, `12 min`, `9 s`"""
-    hours, minutes = divmod(round(seconds / 60), 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
+    return "" if left_s is None else in_time(left_s)
 
 
 def _seconds_left(beat: Heartbeat | None) -> float | None:
@@ -192,45 +210,29 @@ def _seconds_left(beat: Heartbeat | None) -> float | None:
     return max(0.0, beat.eta_s - age_s)
 
 
-def print_table(states: Sequence[JobState]) -> None:
+def print_lines(states: Sequence[JobState]) -> None:
     if not sys.stdout.isatty():
-        print(plain_table(states))
+        print("\n".join(lines(states)))
         return
     from rich.console import Console
 
     console = Console()
     with without_collector():
-        console.print(table(states, console.width))
+        for text in styled(states, width=console.width):
+            console.print(text)
 
 
-def print_failures(states: Sequence[JobState]) -> None:
-    """The whole reason and the logs of what went wrong."""
+def print_failures(states: Iterable[JobState]) -> None:
+    """The whole reason and the log of each job that went wrong."""
     for state in states:
         if state.state not in ("failed", "lost"):
             continue
-        print(f"\n{state.name} {state.state}: {state.reason or 'for a reason that it did not leave'}")
+        print(f"\n{work(state)} {state.state}: {state.reason or 'for a reason that it did not leave'}")
         log = error_log(state.folder)
-        print(f"  log: {log}" if log else f"  folder: {state.folder.root}")
+        print(f"  log: {near(log)}" if log else f"  folder: {near(state.folder.root)}")
 
 
 def command(name: str, results: Results) -> str:
     """`python main.py status`, with the results folder where it is not the usual one."""
     is_usual = results.root.absolute() == REPOSITORY / "results"
     return f"python main.py {name}" + ("" if is_usual else f" --results {results.root}")
-
-
-def _watch(reader: JobReader) -> list[JobState]:
-    """Until all jobs are over, or Ctrl-C. Returns the last states."""
-    from rich.live import Live
-
-    states = newest(reader.read())
-    try:
-        with Live(auto_refresh=False) as live:
-            live.update(table(states, live.console.width), refresh=True)
-            while any(state.is_active for state in states):
-                time.sleep(REFRESH_EVERY_S)
-                states = newest(reader.read())
-                live.update(table(states, live.console.width), refresh=True)
-    except KeyboardInterrupt:
-        pass  # the jobs go on; looking away is no error
-    return states

@@ -84,7 +84,7 @@ def _judged(results: Results, path: Path, changed: bytes | None) -> str | None:
             status, output, errors = call(command, "--results", str(results.root))
             if status not in (0, 1):
                 return f"{command} ends with {status}: {errors[:200]!r}"
-            if command == "status" and "mnist_1" not in output:
+            if command == "status" and "mnist train" not in output:
                 return f"the other job is not shown: {output[:300]!r}"
             if why := judged_text("the terminal", output + errors):
                 return why

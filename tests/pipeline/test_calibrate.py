@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -224,14 +225,14 @@ def test_dry_run_shows_what_would_be_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(render, "write_scripts", partial(render.write_scripts, repository=tmp_path))
-    words = ["--quick", "--dry-run", "--executor", "slurm", "--results", str(tmp_path)]
+    words = ["--quick", "--dry-run", "--verbose", "--executor", "slurm", "--results", str(tmp_path)]
     assert main(["calibrate", *words]) == 0
     shown = capsys.readouterr().out
-    assert "any/pair_mnist_1_calibration: 24 + 24 measurements (jax, torch in turn)" in shown
+    assert re.search(r"^mnist train, calibration  any   1x1x1x1x1\+1  48 ", shown, re.MULTILINE)
     # Four rounds of A/A, 2 and 5 %: of four processes, and in turns of three pairs.
     for pairing, count in (("together", 16), ("interleaved", 24)):
         assert main(["calibrate", *words, "--slowdown", "2", "--slowdown", "5", "--pairing", pairing]) == 0
-        assert f"any/pair_mnist_1_calibration: {count} + {count} measurements" in capsys.readouterr().out
+        assert f"  1x1x1x1x1+1  {2 * count} " in capsys.readouterr().out
     assert str(tmp_path / "slurm_scripts" / "pair_mnist_1_calibration.sh") in shown
 
 
@@ -244,11 +245,11 @@ def test_fewer_than_four_rounds_are_refused(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--table", "--framework", "nosuch"], "--table: measures nothing, so --framework says nothing here"),
-        (["--table", "--rounds", "20"], "--table: measures nothing, so --rounds says nothing here"),
-        (["--update-docs", "--table"], "--update-docs: measures nothing, so --table says nothing here"),
-        (["--publish", "--rounds", "20"], "--publish: measures nothing, so --rounds says nothing here"),
-        (["--update-docs", "--results", "x"], "--update-docs: measures nothing, so --results says nothing here"),
+        (["--table", "--framework", "nosuch"], "--framework has no effect with --table, which measures nothing"),
+        (["--table", "--rounds", "20"], "--rounds has no effect with --table, which measures nothing"),
+        (["--update-docs", "--table"], "--table has no effect with --update-docs, which measures nothing"),
+        (["--publish", "--rounds", "20"], "--rounds has no effect with --publish, which measures nothing"),
+        (["--update-docs", "--results", "x"], "--results has no effect with --update-docs, which measures nothing"),
     ],
 )
 def test_what_measures_nothing_takes_no_flag_of_a_measurement(

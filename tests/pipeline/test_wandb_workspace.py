@@ -68,7 +68,8 @@ def test_a_list_without_a_server(server: WandbServer, tmp_path: Path) -> None:
     status, said = main_wandb(server, tmp_path, "--dry-run", key=None)
     assert status == 0 and server.requests == []
     assert "  test bits per byte, over epoch" in said  # enwik8's metric
-    assert "  parameters (parameter_count)" in said
+    assert "  parameters (parameter_count)" in said and "{" not in said
+    assert "  metric on the test set (test_metric)" in said and "  time to the target (time_to_target_s)" in said
 
 
 @needs_package
@@ -104,7 +105,7 @@ def test_a_server_that_refuses(server: WandbServer, tmp_path: Path) -> None:
     server.fail_with = 403
     status, said = main_wandb(server, tmp_path)
     assert status == 2 and "Traceback" not in said
-    assert said.startswith("W&B has not taken the workspace for ")
+    assert said.startswith("W&B has not taken the workspace for ") and "no entity" not in said
 
 
 def test_without_the_package_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def test_it_is_submitted_shown_by_status_and_ends_with_the_table(
     shown = capsys.readouterr().out
     assert f"any/pair_mnist_1_calibration: submitted as job {job_id}" in shown
     assert main(["status", *where]) == 0
-    assert capsys.readouterr().out.count("any/mnist_1_calibration (quick, sample)") == 1
+    assert capsys.readouterr().out.count("mnist behave, calibration (quick, sample) ") == 1
 
     assert main([*command, "--wait"]) == 0, capsys.readouterr().out  # the same command follows what runs already
     shown = capsys.readouterr().out
@@ -53,6 +53,6 @@ def test_it_is_submitted_shown_by_status_and_ends_with_the_table(
     assert {record.environment["pairing"]["kind"] for record in records} == {"together"}
 
     assert main(["status", *where]) == 0
-    assert capsys.readouterr().out.count(" done ") == 1
+    assert capsys.readouterr().out.count(" done: ") == 1
     assert main(command) == 0
     assert capsys.readouterr().out.count("every measurement has a record") == 2

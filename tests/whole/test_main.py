@@ -2,14 +2,15 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness.experiments.overview import in_words
 from harness.paths import REPOSITORY
+from harness.printable import wrapped
 from main import main
 from tests.made.config_text import MINIMAL, changed
 from tests.made.project import copy_repository
@@ -51,14 +52,19 @@ def test_help_teaches() -> None:
     done = call("--help")
     assert done.returncode == 0
     text = done.stdout
-    assert text.index("examples:") < text.index("commands") < text.index("--benchmark NAME  ")
+    lines = text.splitlines()
+    assert len(lines) <= 47 and max(map(len, lines)) <= 80
+    places = [text.index(words) for words in ("use cases:", "examples:", "commands (", "--benchmark NAME  ")]
+    assert places == sorted(places)
     for command in ("status", "report", "data", "doctor", "cancel", "pack", "gpu-check", "wandb", "calibrate"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
-        assert call(command, "--help").returncode == 0
+        assert max(map(len, call(command, "--help").stdout.splitlines())) <= 80
+    everything = call("--help-all").stdout
     for flag in ("--gpu", "--benchmark", "--use_case", "--framework", "--executor", "--dry-run", "--wait"):
-        assert re.search(rf"^  {flag}\b", text, re.MULTILINE)
-    assert "--use-case" not in text, "the second spelling only makes the help longer"
-    assert f"\n{in_words(REPOSITORY / 'experiments.yaml')}\n" in text
+        assert flag in text and re.search(rf"^  {flag}\b", everything, re.MULTILINE)
+    assert "--use-case" not in text + everything, "the second spelling only makes the help longer"
+    assert "  1  train                 train a model, epoch by epoch\n" in text
+    assert "benchmarks: mnist, cifar10, text," in text
 
 
 @pytest.mark.parametrize(
@@ -134,13 +140,25 @@ def test_a_clusters_profile(copy: Path, config: Path, tmp_path: Path) -> None:
     flags = ["--config", config, "--results", tmp_path, "--benchmark", "mnist", "--use_case", "1", "--dry-run"]
     done = call(*flags, "--cluster", "modules-features", repository=copy, without_slurm=True)
     assert (done.returncode, done.stderr) == (0, "")
-    said, *_, estimate, _ = done.stdout.splitlines()
-    assert said == f"Cluster modules-features: clusters/modules-features.yaml over {config}"
-    assert "within time_limit_minutes (60). Nothing is requeued" in estimate
+    assert done.stdout.startswith(f"Cluster modules-features: clusters/modules-features.yaml over {config}\n")
+    assert "within time_limit_minutes (60). Nothing is requeued" in " ".join(done.stdout.split())
     header = (copy / "slurm_scripts" / "a100" / "jax_mnist_1.sh").read_text()
     assert {"#SBATCH --gres=gpu:1", "#SBATCH --constraint=a100", "#SBATCH --no-requeue"} <= set(header.splitlines())
     assert "--cluster modules-features" in header
     assert complaint("--cluster", "modules").startswith("--cluster modules: there is no clusters/modules.yaml; valid: ")
+
+
+FETCH = (
+    "Fetch it where there is a network: python main.py data --benchmark {}. Or measure on the sample: --data sample."
+)
+
+
+def test_missing_data_are_said_before_anything_is_submitted(config: Path, tmp_path: Path) -> None:
+    config.write_text(f"{MINIMAL}data_dir: {tmp_path}/data\n")
+    assert complaint("--config", config, "--results", tmp_path / "results", "--benchmark", "mnist") == (
+        f"{tmp_path}/data/mnist/manifest.json is not here. {FETCH.format('mnist')}\n"
+    )
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("spelling", ["--use_case", "--use-case"])
@@ -150,45 +168,58 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     flags = ["--config", config, "--results", results, "--benchmark", "cifar10", spelling, "3", dry_run]
     done = call(*flags, repository=copy, without_slurm=True)
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
     # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 12 replicates; torch adds loop at batch 16, so there
-    # it has two modes to screen
-    assert lines[0] == (
-        "# any/pair_cifar10_3: 96 + (8 screened, then at most 144) measurements (jax, torch in turns, block by block)"
-    )
-    folder = rf"{re.escape(str(results))}/jobs/any/pair_cifar10_3-\d{{8}}T\d{{6}}\.\d{{6}}Z-[0-9a-f]{{4}}"
-    script = re.escape(str(copy / "slurm_scripts" / "pair_cifar10_3.sh"))
-    assert re.fullmatch(
-        rf"sbatch '--output={folder}/%j_0_log\.out' '--error={folder}/%j_0_log\.err' '{script}' slurm '{folder}'",
-        lines[1],
-    )
+    # it has two modes to screen: 8 + 96 + 144 measurements.
     # (12 + 2) / 12 starts of 10 s, 4 s idle, 2 s warm-up, a quarter of 12 s and of 20 s, 5 s of energy: 30.67 s, 80
     # times up to the first look, and 160 times after it; 8 screenings of 11.85 s
     # (tests/pipeline/submission/test_estimate.py). A job loses 30.67 s of the 1,710 s that it has.
-    assert lines[2:] == [
-        "# 1 job, at most 248 measurements; nothing was submitted.",
-        "# About 88 measurements, 8 of them a short screening: about 42 min to 2 h 04 min on one device, one job after "
-        "the other, by the protocol's settings, without long compilations, which only records tell: there are no "
-        "earlier records of this kind. The shorter time is up to the first look at each ratio, where most are decided. "
-        "1 of 1 jobs takes longer than time_limit_minutes (30), up to 2 h 04 min: cut off, they are requeued, at most "
-        "4 times, and go on where they were.",
-        "# There is no sbatch here: they would run on this machine, one after the other.",
+    program = shlex.join(["python", str(copy / "main.py"), *map(str, flags[:-1])])
+    assert done.stdout.splitlines() == [
+        "job                           GPUs  variants     measured  time",
+        "cifar10 per sample gradients  any   1x2x2x2x1+2  8 + 240   0.7-2.1 h",
+        "",
+        "variants: models x batch sizes x precisions x options x modes (JAX + PyTorch).",
+        "measured a + b: a short screenings, which choose modes, then b at most.",
+        "The processes of JAX and PyTorch run in turns, block by block.",
+        "",
+        "cifar10 per sample gradients",
+        "  model       cnn",
+        "  batch size  16, 32",
+        "  precision   fp32, bf16",
+        "  output      norms, full",
+        "  jax         vmap.jit",
+        "  torch       vmap.eager, loop.eager",
+        "Refused on this machine (no NVIDIA GPU): bf16.",
+        "",
+        "Estimate: 42 min to 2 h 04 min, plus compiling (unknown until measured once);",
+        "about 88 measurements, 8 of them a short screening. The shorter time is up to",
+        "the first look at each ratio, where most are decided. 1 of 1 jobs takes longer",
+        "than time_limit_minutes (30), up to 2 h 04 min: cut off, they are requeued, at",
+        "most 4 times, and go on where they were.",
+        "After the first looks only ratios that are still open go on: 1 h 22 min more at",
+        "most.",
+        "To have less, name a part of it: --batch_size 16, --precision fp32, --option",
+        "output=norms, --run jit --run compiled, --quick.",
+        *wrapped(f"{copy}/data/cifar10/manifest.json is not here. {FETCH.format('cifar10')}").splitlines(),
+        "There is no sbatch here: jobs would run on this machine, one after the other.",
+        f"Nothing was submitted. To submit: {program}",
     ]
     assert not (results / "jobs").exists()
     text = (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
     assert f"--use_case 3 --config '{config}' --results '{results}')" in text
-    full = call(*flags, "--full", "--pairing", "together", repository=copy, without_slurm=True).stdout.splitlines()
-    assert full[0] == "# any/pair_cifar10_3: 96 + 144 measurements (jax, torch in turn)"
-    assert full[2] == "# 1 job, 240 measurements; nothing was submitted."
+    full = call(*flags, "--full", "--pairing", "together", repository=copy, without_slurm=True).stdout
+    assert re.search(r"^cifar10 per sample gradients  any   1x2x2x2x1\+2  240  ", full, re.MULTILINE)
+    assert "The processes of JAX and PyTorch run one after the other.\n" in full
     assert "--use_case 3 --full --config" in (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
 
 
 def test_a_use_case_by_name(copy: Path, config: Path, tmp_path: Path) -> None:
     flags = ["--config", config, "--results", tmp_path / "results", "--executor", "slurm", "--dry-run"]
     by_name, by_number = (
-        call(*flags, "--use_case", word, repository=copy).stdout.splitlines() for word in ("per_sample_gradients", "3")
+        call(*flags, "--use_case", word, repository=copy).stdout for word in ("per_sample_gradients", "3")
     )
-    assert by_name[0] == by_number[0] and by_name[0].startswith("# any/pair_mnist_3: ")
+    assert by_number == by_name.replace("--use_case per_sample_gradients", "--use_case 3")
+    assert "\nmnist per sample gradients  any   " in by_name
 
 
 def test_dry_run_says_what_sbatch_takes_from_the_shell(copy: Path, config: Path, tmp_path: Path) -> None:
@@ -197,7 +228,7 @@ def test_dry_run_says_what_sbatch_takes_from_the_shell(copy: Path, config: Path,
         executor: call(*flags, "--executor", executor, repository=copy, SBATCH_ACCOUNT="lab").stdout.splitlines()
         for executor in ("auto", "slurm", "local")
     }
-    line = "# Options of sbatch from this shell, which beat experiments.yaml: SBATCH_ACCOUNT"
+    line = "Options of sbatch from this shell, which beat experiments.yaml: SBATCH_ACCOUNT"
     assert [line in lines for lines in said.values()] == [True, True, False]
 
 
@@ -205,27 +236,23 @@ def test_dry_run_of_separate_jobs(copy: Path, config: Path, tmp_path: Path) -> N
     """From the flag, and from the file, which the flag overrides."""
     flags = ["--config", config, "--results", tmp_path / "results", "--dry-run"]
     config.write_text(MINIMAL + "pairing: separate\n")
-    in_turn = call(*flags, "--pairing", "together", repository=copy, without_slurm=True).stdout.splitlines()
-    assert in_turn[0] == "# any/pair_mnist_1: 12 + (2 screened, then at most 24) measurements (jax, torch in turn)"
-    from_file = call(*flags, repository=copy, without_slurm=True).stdout.splitlines()
+    in_turn = call(*flags, "--pairing", "together", repository=copy, without_slurm=True).stdout
+    assert re.search(r"^mnist train  any   1x1x1x1x1\+2  2 \+ 36  ", in_turn, re.MULTILINE)
+    from_file = call(*flags, "--verbose", repository=copy, without_slurm=True).stdout
     config.write_text(MINIMAL)
-    from_flag = call(*flags, "--pairing", "separate", repository=copy, without_slurm=True).stdout.splitlines()
-    for lines in (from_file, from_flag):
-        assert [line for line in lines if line.startswith("#")][:3] == [
-            "# any/jax_mnist_1: 12 measurements",
-            "# any/torch_mnist_1: (2 screened, then at most 24) measurements",
-            "# 2 jobs, at most 38 measurements; nothing was submitted.",
-        ]
-        script = copy / "slurm_scripts" / "jax_mnist_1.sh"
-        assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{re.escape(str(script))}' slurm ", lines[1])
+    from_flag = call(*flags, "--verbose", "--pairing", "separate", repository=copy, without_slurm=True).stdout
+    script = re.escape(str(copy / "slurm_scripts" / "jax_mnist_1.sh"))
+    for text in (from_file, from_flag):
+        assert re.search(r"^mnist train \(jax only\)    any   1x1x1x1x1  12  ", text, re.MULTILINE)
+        assert re.search(r"^mnist train \(torch only\)  any   1x1x1x1x2  2 \+ 24  ", text, re.MULTILINE)
+        assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{script}' slurm ", text, re.MULTILINE)
 
 
 def test_dry_run_of_a_pair_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:
-    flags = ["--config", config, "--results", tmp_path / "results", "--executor", "local", "--dry-run"]
-    lines = call(*flags, repository=copy).stdout.splitlines()
-    assert lines[0].endswith("(jax, torch in turns, block by block)")
-    assert re.fullmatch(r"bash '.*/pair_mnist_1\.sh' --results \S+ --job-folder \S+/pair_mnist_1-\S+", lines[1])
-    assert lines[2].startswith("# 1 job, ")
+    flags = ["--config", config, "--results", tmp_path / "results", "--executor", "local", "--dry-run", "--verbose"]
+    text = call(*flags, repository=copy, CUDA_VISIBLE_DEVICES="").stdout
+    assert "The processes of JAX and PyTorch run in turns, block by block.\n" in text
+    assert re.search(r"bash '.*/pair_mnist_1\.sh' --results \S+ --job-folder \S+/pair_mnist_1-\S+", text)
 
 
 def test_on_a_cpu_processes_take_turns(copy: Path, tmp_path: Path) -> None:
@@ -233,22 +260,23 @@ def test_on_a_cpu_processes_take_turns(copy: Path, tmp_path: Path) -> None:
     flags = ["--benchmark", "mnist", "--use_case", "1", "--results", tmp_path / "results"]
     flags += ["--executor", "local", "--dry-run"]
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    quick = call(*flags, "--quick", repository=copy, **hidden).stdout.splitlines()
-    assert quick[0].endswith("(jax, torch in turns, block by block)")
+    in_turns, in_turn = (f"JAX and PyTorch run {how}." for how in ("in turns, block by block", "one after the other"))
+    assert in_turns in call(*flags, "--quick", repository=copy, **hidden).stdout
     assert " --interleaved" in (copy / "slurm_scripts" / "pair_mnist_1.sh").read_text()
-    together = call(*flags, "--quick", "--pairing", "together", repository=copy, **hidden).stdout.splitlines()
-    screened = call(*flags, repository=copy, **hidden).stdout.splitlines()
-    assert " screened, " in screened[0] and screened[0].endswith("(jax, torch in turns, block by block)")
-    on_slurm = call(*flags, "--quick", "--executor", "slurm", repository=copy, **hidden).stdout.splitlines()
-    for lines in (together, on_slurm):
-        assert lines[0].endswith("(jax, torch in turn)")
+    together = call(*flags, "--quick", "--pairing", "together", repository=copy, **hidden).stdout
+    on_slurm = call(*flags, "--quick", "--executor", "slurm", repository=copy, **hidden).stdout
+    screened = call(*flags, repository=copy, **hidden).stdout
+    assert in_turn in together and in_turn in on_slurm and in_turns in screened
+    assert "Refused on this machine (no NVIDIA GPU): jax step.jit_graph, " in screened
+    assert "bf16" in screened and "Refused" not in on_slurm
 
 
 def test_dry_run_for_this_machine(copy: Path, config: Path, tmp_path: Path) -> None:
     flags = ["--config", config, "--results", tmp_path / "results", "--framework", "jax", "--executor", "local"]
-    lines = call(*flags, "--dry-run", repository=copy).stdout.splitlines()
+    text = call(*flags, "--dry-run", "--verbose", repository=copy).stdout
     flags = f"--results {tmp_path}/results --job-folder {tmp_path}/results/jobs/any/jax_mnist_1-"
-    assert lines[1].startswith(f"bash '{copy}/slurm_scripts/jax_mnist_1.sh' {flags}")
+    assert f"\nbash '{copy}/slurm_scripts/jax_mnist_1.sh' {flags}" in text
+    assert complaint("--verbose") == "--verbose goes with --dry-run, which lists what would be measured\n"
 
 
 def test_a_reader_that_has_seen_enough(copy: Path, config: Path, tmp_path: Path) -> None:
@@ -299,7 +327,7 @@ def test_results_that_are_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for command in ("status", "cancel", "report"):
         assert complaint(command, "--results", tmp_path / "file") == (
-            f"--results {tmp_path / 'file'}: is no folder; --results wants one\n"
+            f"--results {tmp_path / 'file'} is not a folder\n"
         )
         assert complaint(command, "--results", tmp_path / "gone") == (
             f"--results {tmp_path / 'gone'}: there is no such folder\n"

@@ -105,6 +105,7 @@ BENCHMARK = Benchmark(
             words="ResNet-18",
             layers=frozenset({Layer.CONVOLUTION_WITHOUT_BIAS, Layer.BATCH_NORM, Layer.DENSE}),
             parameter_count=11_173_962,
+            multiply_adds=555_422_720,
             batch_norm=BatchNorm(),
         ),
     ),

@@ -21,6 +21,15 @@ def test_an_inference_is_one_forward_pass_and_a_step_of_training_three() -> None
     assert operations_of(measurement("vit_b_16", TRAINING)) == 6 * multiply_adds
 
 
+def test_resnet18_of_cifar10_by_hand() -> None:
+    """The first layer; four stages of four 3 x 3 convolutions, whose first halves the image in stages 2 to 4, and three
+    1 x 1 shortcuts there; the last layer."""
+    stages = 4 * 64 * 64 * 9 * 32**2
+    for channels, side in ((128, 16), (256, 8), (512, 4)):
+        stages += (channels // 2 + 3 * channels) * channels * 9 * side**2 + channels // 2 * channels * side**2
+    assert benchmark("cifar10").model("resnet18").multiply_adds == 3 * 64 * 9 * 32**2 + stages + 512 * 10
+
+
 def test_other_sizes_are_other_work() -> None:
     default = operations_of(measurement("resnet50", INFERENCE))
     assert default is not None

@@ -11,6 +11,8 @@ from harness.experiments.load import load_config
 from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY, Results
 from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant, WandbSettings
+from harness.results.ceilings import Ceiling, CeilingsRecord, write_ceilings
+from harness.results.record import Blocks
 from pipeline.submission.estimate import (
     Durations,
     Estimate,
@@ -43,7 +45,7 @@ def plan_of(*modes: str, quick: bool = False, **cell: Any) -> JobPlan:
 
 
 def estimate(seconds: float, **changes: Any) -> Estimate:
-    counts = {"measurements": 10, "screenings": 0, "from_records": 10}
+    counts = {"measurements": 10, "screenings": 0, "screening_s": 0.0, "from_records": 10}
     given = counts | {"longest_s": 100.0, "devices": 1, "trains": False} | changes
     return Estimate(**{"seconds": seconds, "most_seconds": seconds} | given)
 
@@ -54,6 +56,45 @@ def test_by_the_protocol() -> None:
     assert protocol_s(MeasurementSettings(min_time_s=10.0), starts=1) == pytest.approx(36.0)
     assert protocol_s(MeasurementSettings(max_time_s=4.0), starts=1) == pytest.approx(28.0)
     assert protocol_s(MeasurementSettings(max_time_s=1.0), starts=3) == pytest.approx(47.0)
+
+
+def test_a_slow_step_makes_each_part_longer() -> None:
+    """A step of 8 s: 10 start + 24 cold + 4 idle + 40 warm-up (5) + 24 blocks (3) + 24 latency (3) + 8 energy; one of
+    0.5 s: 11.5 + 4 + 2.5 + 10 blocks (20) + 20 latency (of 100, 20 s at most) + 5."""
+    assert protocol_s(MeasurementSettings(), starts=1, step_s=8.0) == pytest.approx(134.0)
+    assert protocol_s(MeasurementSettings(), starts=1, step_s=0.5) == pytest.approx(53.0)
+
+
+def products(device: str, operations_per_s: float) -> CeilingsRecord:
+    """Products of 2 operations in each call, back to back."""
+    seconds = 2.0 / operations_per_s
+    blocks = Blocks(
+        calls_per_block=1, steps_per_call=1, samples_per_step=1, block_times_s=[seconds] * 3, warmup_times_s=[]
+    )
+    return CeilingsRecord(
+        framework="jax",
+        started_at="2026-11-22T10:00:00+00:00",
+        ended_at="2026-11-22T10:00:01+00:00",
+        environment={"gpu": {"name": device}, "framework": {"platform": "gpu"}},
+        ceilings=[Ceiling(kind="product", precision="fp32", shape=(1, 1, 1), blocks=blocks)],
+    )
+
+
+def test_a_step_takes_at_least_its_operations_at_the_ceiling(tmp_path: Path) -> None:
+    """ResNet-18 at batch 256: three passes of two operations for each of 555,422,720 multiply-adds are 853.1 GFLOP a
+    step, so 8.531 s at 0.1 TFLOP/s. Twelve processes of 10 + 3 steps, 4 idle, 5 steps of warm-up, 3 blocks, 3 waited
+    for and 1 of energy take 15 steps and 14 s each, and the warm starts two more starts."""
+    results = Results(root=tmp_path)
+    write_ceilings(products("NVIDIA H100 PCIe", 1e11), results.new_ceilings("jax"))
+    cell = {"gpu": "h100", "benchmark": "cifar10", "use_case": 1, "use_case_name": "train"}
+    variant = Variant(model="resnet18", batch_size=256, precision="fp32", execution_mode="step.jit")
+    plan = plan_of(**cell).model_copy(update={"variants": (variant,)})
+    [found] = estimates_of([Pair(cell=plan.cell, jobs=(plan,))], results, "slurm")
+    step_s = 6 * 555_422_720 * 256 / 1e11
+    assert found.seconds == pytest.approx(12 * (14 + 15 * step_s) + 2 * (10 + 3 * step_s))
+    other = plan.model_copy(update={"cell": plan.cell.model_copy(update={"gpu": "a100"})})
+    [unknown] = estimates_of([Pair(cell=other.cell, jobs=(other,))], results, "slurm")
+    assert unknown.seconds == pytest.approx(12 * 29 + 20)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +158,7 @@ def test_what_screening_leaves_of_a_cell(tmp_path: Path) -> None:
     assert [sum(one.replicates.values()) for one in left] == [18 * 2 * 4 + 6 * 4, 9 * 3 * 4 + 9 * 2 * 4 + 6 * 4]
     assert [sum(expected(plan).replicates.values()) for plan in full.jobs] == [576, 828]
     assert [expected(plan).screenings for plan in full.jobs] == [0, 0]
-    assert "About 723 measurements, 351 of them a short screening" in estimate_in_words(
+    assert "about 723 measurements, 351 of them a short screening" in estimate_in_words(
         estimates_of([screened], Results(root=tmp_path), "slurm")
     )
 
@@ -197,19 +238,21 @@ def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
 
 def test_in_words() -> None:
     assert estimate_in_words([estimate(600.0), estimate(1200.0), estimate(90.0, devices=2)], [30] * 3) == (
-        "30 measurements: about 30 min on one device and 2 min on 2 devices, one job after the other, from earlier "
-        "records. The longest job takes 20 min, within time_limit_minutes (30)."
+        "Estimate: 30 min on 1 device and 2 min on 2 devices, one job after the other, from earlier records; 30 "
+        "measurements. The longest job takes 20 min, within time_limit_minutes (30)."
     )
-    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6, trains=True)]) == (
-        "About 10 measurements, 6 of them a short screening: about 45 s on one device, one job after the other, from "
-        "earlier records (4 of 10 measurements) and the protocol's settings, without the training to its target and "
-        "long compilations, which only records tell."
+    assert estimate_in_words([estimate(60.0, from_records=0, trains=True)]) == (
+        "Estimate: 1 min, plus compiling and training (unknown until measured once); 10 measurements."
+    )
+    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6)]) == (
+        "Estimate: 45 s, 4 of 10 measurements from earlier records, plus compiling (unknown until measured once); "
+        "about 10 measurements, 6 of them a short screening."
     )
     looked_at = [estimate(600.0, most_seconds=1200.0), estimate(60.0, most_seconds=240.0)]
     assert estimate_in_words(looked_at, [30, 30]) == (
-        "20 measurements: about 11 min to 24 min on one device, one job after the other, from earlier records. The "
-        "shorter time is up to the first look at each ratio, where most are decided. The longest job takes 20 min, "
-        "within time_limit_minutes (30)."
+        "Estimate: 11 min to 24 min, one job after the other, from earlier records; 20 measurements. The shorter time "
+        "is up to the first look at each ratio, where most are decided. The longest job takes 20 min, within "
+        "time_limit_minutes (30)."
     )
     assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], [30]).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."
@@ -223,7 +266,7 @@ def test_limits_in_words() -> None:
         "1 of 2 jobs takes longer than time_limit_minutes (30 and 60), up to 33 min: cut off, they are requeued, at "
         "most 1 time, and go on where they were."
     )
-    assert estimate_in_words(jobs, [None] * 3).endswith("from earlier records.")
+    assert estimate_in_words(jobs, [None] * 3).endswith("from earlier records; 30 measurements.")
     assert estimate_in_words(jobs[:1], [30], requeue=False).endswith(
         "they are to be submitted again, at most 1 time, and go on where they were. Nothing is requeued "
         "(cluster.requeue: false): at a preemption, and 90 s before its time limit, a job ends, and what it has "

@@ -51,11 +51,11 @@ def test_a_cell_that_is_not_measured_at_all_is_named() -> None:
     assert second.startswith("synthetic_5: ")
 
 
-def test_it_follows_the_dry_run_and_wants_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_belongs_to_a_dry_run_and_wants_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--benchmark", "molpcba", "--use_case", "6", "--why", "--results", str(tmp_path)]
     assert main([*words, "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert shown.index("nothing was submitted") < shown.index("molpcba_6: 240 of 432 combinations are measured")
+    assert shown.index("molpcba_6: 240 of 432 combinations are measured") < shown.index("Nothing was submitted")
     assert "  jax    gcn, graphnet: side_by_side is for models with convolutions\n" in shown
     assert main(words) == 2
     assert "--why goes with --dry-run" in capsys.readouterr().err

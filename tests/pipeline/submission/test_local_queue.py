@@ -21,7 +21,7 @@ from pipeline.watching import follow as watching
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
-from pipeline.watching.status import progress, show_status
+from pipeline.watching.status import said, show_status
 from tests.made.patience import wait_until
 from tests.made.processes import children_of, is_alive, words_of
 from tests.made.project import BehavingProject, FakeProject, alone, make_behaving_project, make_project
@@ -222,11 +222,10 @@ def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
         *("torch well.eager-r1", "jax slow.eager-r1", "jax well.eager-r1"),
     ]
     [state] = job_states(behaving.results, folders)
-    assert progress(state) == "9/9"
-    said = capsys.readouterr().out
-    ratios = [line for line in said.splitlines() if "JAX / PyTorch" in line]
-    so_far = "(so far: 2 replicates, no verdict before 4; well.eager, well.eager)"
-    assert "any/mnist_1 cnn-b8-fp32: " in ratios[-1] and ratios[-1].endswith(so_far)
+    assert said(state).startswith("done: 9 measurements")
+    what = "mnist behave, cnn, batch 8, fp32: so far "
+    ratios = [line for line in capsys.readouterr().out.splitlines() if what in line]
+    assert ratios[-1].endswith(" (2 replicates, no verdict before 4; well.eager / well.eager)")
     assert behaving.submit_pairs(pair, executor="local") == []
     assert capsys.readouterr().out.count("every measurement has a record") == 2
 
@@ -298,9 +297,10 @@ def test_a_second_queue_says_what_it_waits_for(
     opener.start()
     assert follow([second], behaving.results) == 0
     opener.join()
-    said = capsys.readouterr().out.splitlines()
-    assert [line for line in said if line.startswith("any/mnist_1") and line.endswith(words)], said
-    assert [line for line in said if "any/jax_mnist_1: queued 0/1, " in line and line.endswith(words)], said
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line.startswith("mnist behave (jax only) ") and any(map(line.count, words))]
+    followed = [line for line in printed if " mnist behave (jax only): queued: " in line]
+    assert [line for line in followed if any(map(line.count, words))], printed
     assert not second.waits_for.exists()
 
 

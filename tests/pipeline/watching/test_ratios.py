@@ -1,5 +1,6 @@
 """Ratios while the jobs still run: what is new, and what grows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from harness.paths import Results
 from harness.plan import Framework, JobPlan, Screening
 from harness.results.record import Record
-from pipeline.report.wording import WHOSE_SIDE
+from harness.results.sequential import RatioEstimate
+from harness.results.statistics import Interval
 from pipeline.watching.ratios import RatiosSoFar
-from tests.made.report_records import CELL, passed, plain, record, save, text
+from tests.made.report_records import CELL, passed, record, save
 from tests.made.report_records import plan as plan_of_modes
 
 
@@ -37,33 +39,54 @@ def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
 
     save(record("torch", "step.eager", 1000), results)
     [first] = ratios.news()
-    assert (
-        str(first)
-        == "any/mnist_1 cnn-b100-fp32: JAX / PyTorch 2.00 (so far: 1 of at most 12 pairs, no verdict before 4; "
-        "step.jit, step.eager)"
+    assert first.sentence == (
+        "mnist train, cnn, batch 100, fp32: so far JAX 2.00 x (1 of at most 12 pairs, no verdict before 4; "
+        "step.jit / step.eager)"
     )
-    assert ratios.news() == []
+    assert ratios.of_cell(CELL) == first.short == "so far JAX 2.00 x"
+    assert ratios.news() == [] and ratios.of_several(9) == []
 
     for framework, mode, throughput in (("jax", "step.jit", 2000), ("torch", "step.eager", 1000)):
         save(record(framework, mode, throughput, replicate=1), results)
     [second] = ratios.news()
-    two_pairs = "so far: 2 of at most 12 pairs, no verdict before 4"
-    assert (second.ratio, second.rests_on) == ("2.00 [2.00, 2.00]", two_pairs)
+    two_pairs = "so far JAX 2.00 x [2.00, 2.00] (2 of at most 12 pairs, no verdict before 4; step.jit / step.eager)"
+    assert second.sentence.endswith(f": {two_pairs}")
 
     # The screening prefers taps, as soon as that has a number.
     save(record("jax", "taps.jit", 1500), results)
     [third] = ratios.news()
-    one_pair = "so far: 1 of at most 12 pairs, no verdict before 4"
-    assert (third.modes, third.rests_on) == ("taps.jit, step.eager", one_pair)
-    console = plain(120)
-    console.print(ratios.table())
-    assert "1.50" in text(console) and "2.00" not in text(console) and WHOSE_SIDE in text(console)
+    assert (third.modes, third.short) == ("taps.jit / step.eager", "so far JAX 1.50 x")
 
     for framework, mode, throughput in (("jax", "taps.jit", 1500), ("torch", "step.eager", 1000)):
         for replicate in range(1 if framework == "jax" else 2, 4):
             save(record(framework, mode, throughput, replicate=replicate), results)
     [fourth] = ratios.news()
-    assert (fourth.ratio, fourth.rests_on) == ("1.50 [1.50, 1.50]", "JAX faster: after 4 of at most 12 pairs")
+    assert fourth.short == ratios.of_cell(CELL) == "JAX 1.50 x faster"
+    assert "JAX 1.50 x [1.50, 1.50] faster (after 4 of at most 12 pairs; taps.jit / step.eager)" in fourth.sentence
+    slower = replace(fourth, estimate=fourth.estimate._replace(value=0.8, interval=Interval(0.75, 0.85)))
+    assert "so far PyTorch 1.25 x [1.18, 1.33]" in replace(slower, estimate=undecided(slower.estimate)).sentence
+    assert replace(fourth, estimate=fourth.estimate._replace(verdict="same")).short == "the same, within 1 %"
+
+
+def undecided(estimate: RatioEstimate) -> RatioEstimate:
+    return estimate._replace(verdict="undecided")
+
+
+def test_of_several_comparisons_the_line_of_the_job_counts_them(results: Results) -> None:
+    plans = [two_batches("jax", "step.jit"), two_batches("torch", "step.eager")]
+    ratios = RatiosSoFar(plans, results, passed)
+    for batch_size, throughput in ((100, 2000.0), (200, 500.0)):
+        save(record("jax", "step.jit", throughput, batch_size=batch_size), results)
+        save(record("torch", "step.eager", 1000.0, batch_size=batch_size), results)
+    found = ratios.news()
+    assert ratios.of_cell(CELL) == "JAX ahead in 1 of 2"
+    assert [one.short for one in found] == ["so far JAX 2.00 x", "so far PyTorch 2.00 x"]
+    assert ratios.of_several(1) == found[-1:]
+
+
+def two_batches(framework: Framework, mode: str) -> JobPlan:
+    one = plan(framework, mode)
+    return one.model_copy(update={"variants": (*one.variants, one.variants[0].model_copy(update={"batch_size": 200}))})
 
 
 def test_other_records_of_the_folder_are_not_shown(results: Results) -> None:

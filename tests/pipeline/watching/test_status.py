@@ -1,9 +1,9 @@
 """What became of a job: each source of the answer, and what is shown of it."""
 
 import gc
-import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from harness.files import write_atomically
 from harness.job.progress import Heartbeat, write_heartbeat
-from harness.paths import JobFolder
+from harness.paths import REPOSITORY, JobFolder
 from harness.plan import Pair
 from harness.plan_file import write_plan
 from harness.results.record import Outcome, write_record
@@ -24,7 +23,8 @@ from pipeline.watching import jobs, slurm_states
 from pipeline.watching.follow import follow, line
 from pipeline.watching.jobs import JobReader, JobState, judge, last_words, read_files
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
-from pipeline.watching.status import command, newest, plain_table, progress, show_status, table, time_left
+from pipeline.watching.ratios import RatiosSoFar
+from pipeline.watching.status import PHASES, command, lines, newest, said, show_status, styled, time_left
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import bare_record, heartbeat
 
@@ -330,7 +330,7 @@ def test_a_corrupt_file_is_named_and_breaks_nothing(
     assert show_status(project.results, watch=False) == 0
     out = capsys.readouterr().out
     assert str(path) in out
-    assert "any/mnist_3" in out and "jax" in out and "2/2" in out
+    assert re.search(r"mnist per sample gradients \(jax only\) +done: 2 measurements", out)
 
 
 # What is shown
@@ -350,14 +350,13 @@ def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProje
     assert newest([first]) == [first]
 
 
-def test_a_job_of_both_frameworks_is_one_row(project: FakeProject) -> None:
+def test_a_job_of_both_frameworks_is_one_line(project: FakeProject) -> None:
     plans = project.plan("jax"), project.plan("torch")
     folder = project.results.new_job_folder(pair := Pair(cell=plans[0].cell, jobs=plans))
     write_plan(pair, folder)
     beat(folder, "running", measurements_total=4, measurements_done=1, slurm_job_id="99")
     states = JobReader(project.results).read()
-    one_row = plain_table(states).splitlines()[1]
-    assert one_row.split()[:5] == ["any/mnist_3", "jax+torch", "running", "1/4", "n1"]
+    assert lines(states) == ["mnist per sample gradients  starting, on n1, job 99"]
     assert [plan.name for plan in states[0].plans] == ["any/jax_mnist_3", "any/torch_mnist_3"]
     assert (states[0].name, states[0].job_id) == ("any/pair_mnist_3", "99")
 
@@ -370,7 +369,10 @@ def heartbeat_of(*, eta_s: float | None = None, **changes: Any) -> Heartbeat:
     return beat
 
 
-def test_progress_and_time_left(project: FakeProject) -> None:
+KEY = "torch cnn-b1-fp32-step.eager"
+
+
+def test_what_a_job_does_is_said_in_words(project: FakeProject) -> None:
     def running(**changes: Any) -> JobState:
         return JobState(
             folder=JobFolder(root=Path("/x")),
@@ -380,19 +382,47 @@ def test_progress_and_time_left(project: FakeProject) -> None:
             heartbeat=heartbeat_of(**changes),
         )
 
-    assert progress(running(phase="throughput", phase_done=12.0, phase_total=30.0)) == "3/24 throughput 40%"
-    assert progress(running(phase="compile")) == "3/24 compile"
-    assert progress(running(measurements_failed=1)) == "3/24 (1 failed)"
-    assert progress(state(project, "x", "queued", measurements=24)) == "0/24"
-    assert progress(state(project, "x", "done", measurements=24)) == "24/24"
-    assert time_left(running(eta_s=20.2)) == "20 s"
-    assert time_left(running(eta_s=1500.0)) == "25 min"
-    assert time_left(running(eta_s=7500.0)) == "2 h 05 min"
+    timing = {"phase": "throughput", "phase_done": 12.0, "phase_total": 30.0}
+    assert said(running(current=f"{KEY}-r0", **timing)) == "replicate 1 of 1 (4/24): timing 40%, on n1"
+    waits = {"current": "its turn", "phase": "waits for process 7, which measures on this machine"}
+    assert said(running(**waits)) == "waiting its turn: process 7, which measures on this machine, on n1"
+    gate = running(current="torch: parity gate", phase="parity", phase_done=1.0, phase_total=4.0)
+    assert said(gate) == "checking what it computes: 25%, on n1"
+    assert said(running(screenings_total=14, screenings_done=2)) == "screening 3 of 14 modes, on n1"
+    assert said(running(measurements_failed=1)) == "starting (1 failed), on n1"
+    assert said(state(project, "x", "queued", measurements=24)) == "queued"
+    assert said(state(project, "x", "done", measurements=24)) == "done: 24 measurements"
+    left = running(current=f"{KEY}-r0", eta_s=1500.0, phase="start")
+    assert line(left, RatiosSoFar([], project.results))[9:] == (
+        "mnist per sample gradients (torch only): replicate 1 of 1 (4/24): starting and compiling, 25 min left, on n1"
+    )
+    assert [time_left(running(eta_s=seconds)) for seconds in (20.2, 7500.0)] == ["20 s", "2 h 05 min"]
     assert time_left(running(eta_s=100.0, updated_at_unix_s=time.time() - 300)) == "0 s"
     assert time_left(running()) == ""
-    assert line(running(eta_s=1500.0, phase="compile"))[9:] == (
-        "any/torch_mnist_3: running 3/24 compile, 25 min left, on n1"
+
+
+def pair_that_runs(project: FakeProject) -> JobState:
+    """Of both frameworks, twelve replicates of one variant."""
+    plans = [project.plan(framework, measurements=1) for framework in ("jax", "torch")]
+    protocol = plans[0].protocol.model_copy(update={"replicates": 12})
+    jobs_of_it = tuple(plan.model_copy(update={"protocol": protocol}) for plan in plans)
+    beat = heartbeat_of(current=f"{KEY}-r3", phase="latency", phase_done=10.0, phase_total=20.0, eta_s=360.0)
+    return JobState(
+        folder=JobFolder(root=Path("/x")),
+        pair=Pair(cell=plans[0].cell, jobs=jobs_of_it),
+        state="running",
+        node="node-of-a-long-name",
+        heartbeat=beat,
     )
+
+
+def test_every_phase_that_is_reported_has_words() -> None:
+    sources = [path.read_text() for path in (REPOSITORY / "harness").rglob("*.py")]
+    reported = {name for text in sources for name in re.findall(r'(?:channel\.progress|set_phase)\("([^"]+)"', text)}
+    assert reported == {*PHASES, "unpacks the environment"}
+    assert any('current = "its turn"' in text for text in sources)
+    assert any(': parity gate"' in text for text in sources)
+
 
 
 def test_status_without_jobs(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,19 +434,19 @@ def test_status_shows_why_a_job_failed(project: FakeProject, capsys: pytest.Capt
     folder = make_folder(project, quick=False)
     beat(folder, "done", measurements_done=2, measurements_failed=1, last_error="cnn: [/red] CUDA error\nline two")
     assert show_status(project.results, watch=False) == 0
-    lines = capsys.readouterr().out.splitlines()
-    header = "cell framework state progress left node job why"
-    assert lines[0].split() == header.split()
-    assert lines[1].split()[:7] == ["any/mnist_3", "torch", "failed", "2/2", "(1", "failed)", "n1"]
-    assert lines[1].rstrip().endswith("cnn: [/red] CUDA error")
-    assert lines[3:5] == ["any/torch_mnist_3 failed: cnn: [/red] CUDA error", "line two"]
+    out = capsys.readouterr().out
+    assert out.splitlines()[:4] == [
+        "mnist per sample gradients (torch only)  failed: 1 of 2 measurements, on n1",
+        *("", "mnist per sample gradients (torch only) failed: cnn: [/red] CUDA error", "line two"),
+    ]
+    assert out.count("CUDA error") == 1
 
 
 def test_follow_ends_with_one_after_a_failure(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_folder(project)
     beat(folder, "done", measurements_done=2, measurements_failed=1, last_error="why")
     assert follow([folder], project.results) == 1
-    assert "any/torch_mnist_3 failed: why" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("mnist per sample gradients (torch only) failed: why") == 1
     beat(folder, "done", measurements_done=2)
     assert follow([folder], project.results) == 0
     assert follow([], project.results) == 0
@@ -439,48 +469,44 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_go_on(
 
 
 def test_the_usual_results_folder_needs_no_flag() -> None:
-    from harness.paths import REPOSITORY, Results
+    from harness.paths import Results
 
     assert command("status", Results(root=REPOSITORY / "results")) == "python main.py status"
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
-def test_state_progress_and_reason_stay_readable_however_narrow(project: FakeProject, width: int) -> None:
-    for number in range(2):
-        folder = make_folder(project, f"torch_mnist_3-20261121T10000{number}.000000Z-aaaa")
-        submitted(folder, "local", node="a-compute-node-with-a-long-name", job_id="1234567")
-        beat(
-            folder,
-            "done",
-            measurements_done=2,
-            measurements_failed=1,
-            last_error="cnn-b1-fp32-step.eager-r0: RuntimeError: the reason [in brackets]",
-        )
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table(newest(JobReader(project.results).read()), width))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert max(map(len, text.splitlines())) <= width
-    assert "failed" in text and "2/2 (1 failed)" in text and "torch" in text and "…" not in text
-    assert "RuntimeError:thereason[inbrackets]" in "".join(text.split())
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (None, "pair 4 of at most 12: timing single steps 50%, 6 min left, so far JAX 1.05 x, on node-of-a-long-name"),
+        (110, "pair 4 of at most 12: timing single steps 50%, 6 min left, so far JAX 1.05 x"),
+        (80, "pair 4 of at most 12, 6 min left, so far JAX 1.05 x"),
+        (72, "pair 4 of at most 12, so far JAX 1.05 x"),
+    ],
+)
+def test_state_progress_and_reason_stay_readable_however_narrow(
+    project: FakeProject, width: int | None, words: str
+) -> None:
+    [found] = lines([pair_that_runs(project)], lambda _: "so far JAX 1.05 x", width=width)
+    assert found == f"mnist per sample gradients  {words}"
+    if width:
+        [shown] = styled([pair_that_runs(project)], lambda _: "so far JAX 1.05 x", width=width)
+        assert (shown.plain, len(shown.plain) <= width) == (found, True)
 
 
 def test_a_pipe_gets_one_line_for_each_job_however_long(
     project: FakeProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In columns, without colours; what reads it need not put lines together."""
-    for number, error in enumerate(("short", "words " * 400)):
-        folder = make_folder(
-            project, f"torch_mnist_{number + 3}-20261121T10000{number}.000000Z-aaaa", use_case=number + 3
-        )
-        submitted(folder, "local", node="elsewhere", job_id="12")
-        beat(folder, "done", measurements_done=2, measurements_failed=1, last_error=error)
+    """In two columns, without colours."""
+    for number, word in ((3, "jax"), (4, "torch")):
+        name = f"x_{number}-20261121T10000{number}.000000Z-aaaa"
+        folder = make_folder(project, name, use_case=number, framework=word)
+        submitted(folder, "local", node="elsewhere" * 10, job_id="12")
     show_status(project.results, watch=False)
-    head, first, second = capsys.readouterr().out.splitlines()[:3]
-    assert head.split() == ["cell", "framework", "state", "progress", "left", "node", "job", "why"]
-    assert first.startswith("any/mnist_3") and second.startswith("any/mnist_4")
-    assert (first[head.index("why") :], second[head.index("why") :]) == ("short", ("words " * 400).rstrip())
-    assert first[head.index("state") :].startswith("failed") and first[head.index("job") :].startswith("12 ")
+    queued = f"queued: in the queue of {'elsewhere' * 10}, job 12"
+    assert capsys.readouterr().out.splitlines() == [
+        f"mnist per sample gradients (jax only)    {queued}",
+        f"mnist per sample gradients (torch only)  {queued}",
+    ]
 
 
 def test_the_collector_of_cycles_rests_while_jobs_are_read(
@@ -507,7 +533,7 @@ def test_a_job_whose_id_is_no_number_is_told_and_hides_no_other(
     show_status(project.results, watch=False)
     output = capsys.readouterr().out
     assert "submission.json: cannot be read: job_id" in output
-    assert "any/mnist_4" in output
+    assert "mnist per sample gradients (torch only)" in output
 
 
 @pytest.mark.parametrize("value", ["Infinity", "1" + "0" * 400, "-1", "NaN"])
