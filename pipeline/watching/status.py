@@ -1,6 +1,7 @@
-"""`main.py status`: a line for the newest job of each cell, from any shell and at any time later: what it does in words,
-or what became of it."""
+"""`main.py status`: a line for the newest job of each cell, from any shell and at any time later: what it does in
+words, or what became of it."""
 
+import contextlib
 import re
 import sys
 import time
@@ -63,10 +64,8 @@ def show_status(results: Results, *, watch: bool) -> int:
         from pipeline.watching.ratios import RatiosSoFar
 
         ratios = RatiosSoFar([plan for state in states if state.is_active for plan in state.plans], results)
-        try:
-            states = follow_live(lambda: newest(reader.read()), ratios)
-        except KeyboardInterrupt:
-            pass  # the jobs go on; looking away is no error
+        with contextlib.suppress(KeyboardInterrupt):  # the jobs go on; to look away is no error
+            states = [*follow_live(lambda: newest(reader.read()), ratios)]
     else:
         print_lines(states)
     print_failures(states)

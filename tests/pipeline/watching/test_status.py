@@ -22,8 +22,8 @@ from harness.results.record import Outcome, write_record
 from pipeline.watching import jobs, slurm_states
 from pipeline.watching.follow import follow, line
 from pipeline.watching.jobs import JobReader, JobState, judge, last_words, read_files
-from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
 from pipeline.watching.ratios import RatiosSoFar
+from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
 from pipeline.watching.status import PHASES, command, lines, newest, said, show_status, styled, time_left
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import bare_record, heartbeat
@@ -422,7 +422,6 @@ def test_every_phase_that_is_reported_has_words() -> None:
     assert reported == {*PHASES, "unpacks the environment"}
     assert any('current = "its turn"' in text for text in sources)
     assert any(': parity gate"' in text for text in sources)
-
 
 
 def test_status_without_jobs(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
