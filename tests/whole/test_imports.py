@@ -188,7 +188,7 @@ def test_all_of_the_tree_is_looked_at() -> None:
         ("jax_runner/task.py", "from time import perf_counter", "1: a second clock"),
         ("harness/job/job.py", "import time\ntime.perf_counter_ns()", "2: a second clock"),
         ("main.py", "if True:\n    import jax", "2: jax"),
-        ("main.py", "import bench.ghost", "1: bench.ghost"),
+        ("main.py", "import bench.clocks", "1: bench.clocks"),
         # What is allowed
         ("main.py", "from pipeline import data\nfrom harness import plan", None),
         (
