@@ -1,5 +1,5 @@
 """A busy laboratory: 1,000 jobs queued and 20,000 records in one results folder. How long `status`, `report` and the
-look before a submission take, and how much memory: `python -m bench.load [RECORDS]`. The goals are for 20,000 records."""
+look before a submission take, and how much memory: `python -m bench.load [RECORDS]`. The goals: of 20,000 records."""
 
 import contextlib
 import io
