@@ -635,7 +635,7 @@ exit status: 0 all has passed, 1 something has not, or there is no GPU
 
 def gpu_check_parser() -> Parser:
     parser = Parser("main.py gpu-check", GPU_CHECK_DESCRIPTION)
-    parser.two_spellings("--dry-run", action="store_true", help="list the steps and their commands, and do nothing")
+    parser.two_spellings("--dry-run", action="store_true", help="list steps and their longest times, and do nothing")
     add_config_flag(parser)
     add_results_flag(parser)
     parser.set_defaults(results=REPOSITORY / "results" / "gpu-check")

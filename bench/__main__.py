@@ -1,31 +1,33 @@
 """`python -m bench [PART]...`: what the project's own machinery costs; every part without a name."""
 
+import argparse
+import subprocess
 import sys
+from collections.abc import Sequence
 
-from bench.parts import run_parts
-
-PARTS = {
+PARTS: dict[str, tuple[list[str], ...]] = {
     "timed_loop": (["jax"], ["torch"]),
     "clocks": (["jax"], ["torch"]),
-    "opacus": tuple([benchmark, batch_size] for benchmark in ("mnist", "cifar10") for batch_size in ("64", "256")),
-    "ghost": tuple(
-        [framework, benchmark, batch_size, output]
-        for framework in ("torch", "jax")
-        for benchmark in ("mnist", "cifar10")
-        for batch_size in ("64", "256")
-        for output in ("norms", "clipped_sum")
-    ),
-    "many_models": (["8"], ["64"]),
-    "inference": tuple(
-        [model, batch_size]
-        for model in ("resnet50", "vit_b_16", "mobilenet_v3_small", "efficientnet_b0")
-        for batch_size in ("1", "8")
-    ),
-    "plain_models": tuple([framework, model] for framework in ("torch", "jax") for model in ("gpt_nano", "graphnet")),
     "planning": ([],),
-    "report": ([],),
     "load": ([],),
 }
+"""By the name of the module: the arguments of each of its runs. Each run has a process of its own."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if every run ends so."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Run parts; without a name all of them.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    names = parser.parse_args(arguments).parts
+    if unknown := sorted(set(names) - set(PARTS)):
+        parser.error(f"{', '.join(unknown)}: no such part; valid: {', '.join(PARTS)}")
+    codes = [
+        subprocess.run([sys.executable, "-m", f"bench.{name}", *run], check=False).returncode
+        for name in names or PARTS
+        for run in PARTS[name]
+    ]
+    return int(any(codes))
+
 
 if __name__ == "__main__":
-    sys.exit(run_parts("bench", PARTS, sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,5 @@
 """A busy laboratory: 1,000 jobs queued and 20,000 records in one results folder. How long `status`, `report` and the
-look before a submission take, and how much memory: `python -m bench.load`."""
+look before a submission take, and how much memory: `python -m bench.load [RECORDS]`. The goals: of 20,000 records."""
 
 import contextlib
 import io
@@ -25,14 +25,14 @@ from pipeline.submission.submit import job_that_measures
 from pipeline.watching.jobs import Submission, job_states
 from pipeline.watching.status import show_status
 
-JOBS, RECORDS = 1_000, 20_000
+JOBS = 1_000
 GOALS_S = {"status": 2, "before a submission": 5, "report": 60}
 
 
-def main() -> int:
+def main(records: int = 20_000) -> int:
     with tempfile.TemporaryDirectory() as folder:
         results = Results(root=Path(folder))
-        written = write_records(results, RECORDS, gpus=tuple(CARDS), with_parity=True)
+        written = write_records(results, records, gpus=tuple(CARDS), with_parity=True)
         queue_jobs(results)
         took_s = {
             "status": seconds(lambda: show_status(results, watch=False)),
@@ -86,4 +86,4 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(int, sys.argv[1:])))

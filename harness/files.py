@@ -1,13 +1,11 @@
 """Files that are never half written and never overwritten by accident."""
 
-import json
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -68,11 +66,6 @@ def in_words(error: Exception) -> str:
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def compact_json(content: Any) -> str:
-    """On one line, without blanks: for files that programs read."""
-    return json.dumps(content, separators=(",", ":")) + "\n"
 
 
 @contextmanager

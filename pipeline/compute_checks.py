@@ -1,5 +1,5 @@
 """`main.py doctor --compute`: each framework compiles and computes a few things in a process of its own, compared with
-numpy (harness/work/compute_check.py); here what came out becomes a finding, with the cause and the way out."""
+numpy (harness/work/compute_check.py); here what came out becomes a finding, with the cause and the fix."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.experiments.model import Config
 from harness.job.launch import command_of
@@ -27,21 +27,17 @@ END_S = 10.0
 """From SIGKILL to the end of a process that does not hang in the driver."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cause:
+class Cause(NamedTuple):
     """What is broken, by what the frameworks and their libraries say then."""
 
     name: str
-    says: re.Pattern[str]
-    way_out: str
-
-
-def _cause(name: str, says: str, way_out: str) -> Cause:
-    return Cause(name=name, says=re.compile(says, re.IGNORECASE), way_out=way_out)
+    says: str
+    """Regular expression, in any case."""
+    fix: str
 
 
 CAUSES = (
-    _cause(
+    Cause(
         "the driver",
         r"driver version is insufficient|driver.{0,40}too old|unsupported toolchain|UNSUPPORTED_PTX_VERSION|"
         r"no kernel image is available|unsupported display driver|CUDA_ERROR_(NO_DEVICE|SYSTEM_|COMPAT)|"
@@ -49,32 +45,32 @@ CAUSES = (
         "`nvidia-smi` shows the driver and the newest CUDA that it can do. Ask for a newer driver, or install the "
         "framework for an older CUDA (docs/clusters.md, Two environments). `no kernel image`: it is built for others.",
     ),
-    _cause(
+    Cause(
         "the C compiler",
         r"C\+\+ compiler|C compiler|InvalidCxxCompiler|Python\.h|CppCompileError|\b(gcc|g\+\+|clang)\b.{0,60}not found|"
         r"No such file or directory: '(cc|gcc|g\+\+|clang)'",
         "Every compiled mode of PyTorch needs gcc or clang with C++, and Python.h. `module load gcc` under "
         "cluster.frameworks.torch.setup, or CC and CXX with their paths; and python3-dev.",
     ),
-    _cause(
+    Cause(
         "ptxas",
         r"ptxas|nvlink|nvjtlink|libdevice|PTX compilation provider",
         "It assembles every kernel that XLA or Triton makes. `which -a ptxas` shows if an old CUDA is on PATH: "
         "`module unload cuda` in the framework's setup. Else install the framework anew: it brings its own.",
     ),
-    _cause(
+    Cause(
         "cuDNN",
         r"cudnn|DNN library|convolution algorithm",
         "Most often another cuDNN comes first in LD_LIBRARY_PATH: unset it, or `module unload cudnn cuda` in the "
         "framework's setup. Else install the framework anew: it brings its own.",
     ),
-    _cause(
+    Cause(
         "NCCL",
         r"nccl",
         "It joins several GPUs. `NCCL_DEBUG=INFO python main.py doctor --compute` says more; NCCL_P2P_DISABLE=1 or "
         "NCCL_SHM_DISABLE=1 may find out which path is broken.",
     ),
-    _cause(
+    Cause(
         "memory",
         r"out of memory|RESOURCE_EXHAUSTED|ALLOC_FAILED",
         "`nvidia-smi` shows who else is on this GPU.",
@@ -181,22 +177,22 @@ def judge_compute(framework: str, ran: Ran) -> Finding:
     if not problems and ran.errors:
         worst = max(error or 0.0 for error in ran.errors.values())
         found = f"{', '.join(ran.errors)} on {ran.device}: as numpy, to {worst:.0e}"
-        return Finding(name=name, verdict="ok", found=found)
+        return Finding(name, "ok", found)
     if not problems:
         problems = [f"no check was made{_last_line(ran.log)}"]
     said = " ".join(ran.failed.values())
     cause = _cause_of(said) or _cause_of(ran.log if ran.ended or said else "")
     if cause:
-        found, way_out = f"{cause.name} is broken or missing, or does not fit. {'; '.join(problems)}", cause.way_out
+        found, fix = f"{cause.name} is broken or missing, or does not fit. {'; '.join(problems)}", cause.fix
     else:
         found = "; ".join(problems)
-        way_out = WRONG_NUMBERS if wrong else TOO_LATE if "no answer" in ran.ended else UNKNOWN
-    return Finding(name=name, verdict="problem", found=found, way_out=way_out)
+        fix = WRONG_NUMBERS if wrong else TOO_LATE if "no answer" in ran.ended else UNKNOWN
+    return Finding(name, "problem", found, fix)
 
 
 def _cause_of(text: str) -> Cause | None:
     """The one that is named first."""
-    named = [(found.start(), cause) for cause in CAUSES if (found := cause.says.search(text))]
+    named = [(found.start(), cause) for cause in CAUSES if (found := re.search(cause.says, text, re.IGNORECASE))]
     return min(named, key=lambda one: one[0])[1] if named else None
 
 

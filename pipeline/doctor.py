@@ -1,6 +1,7 @@
-"""`main.py doctor`: what works here, and the way out of what does not.
+"""`main.py doctor`: what works here, and the fix of what does not.
 
-Each framework is asked in a process of its own, by the interpreter that jobs use; this one imports neither.
+Each framework is asked in a process of its own, by the interpreter that jobs use; this one imports neither. What probes
+and Slurm answer, and what the machine shows, is judged by pure functions, each into lines of one table.
 """
 
 import json
@@ -20,6 +21,7 @@ from harness.job.launch import command_of
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
+from harness.results.environment import describe_cpu, load_average
 from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.results.installed import lock_words
@@ -29,10 +31,12 @@ from pipeline.finding import Finding, Verdict
 if TYPE_CHECKING:
     from rich.console import Console
 
+Answer = Mapping[str, Any]
+"""What a probe found, or {"error": why it found nothing}."""
 OLDEST_PYTHON = (3, 11)
 PROBE_TIMEOUT_S = 120.0
 """The first import of a framework from a cold network file system takes a minute or more."""
-
+COMPILE_TIMEOUT_S = 240.0
 DRIVER_OF_CUDA_13 = 580
 LITTLE_ROOM_GB, FEW_FILES, MANY_FILES = 2.0, 10_000, 10**9
 """An environment is 6 GB in 44,000 files, a measurement a few files, and a compiler's cache some hundred."""
@@ -131,8 +135,7 @@ with tempfile.TemporaryDirectory() as folder:
 print(json.dumps(found))
 """
 """What fails, by name, with its error; empty where all works."""
-COMPILE_TIMEOUT_S = 240.0
-COMPILER_WAY_OUT = (
+COMPILER_FIX = (
     "Every compiled mode of PyTorch needs a C compiler and Python.h. `module load gcc` under "
     "cluster.frameworks.torch.setup, or CC=/path/to/gcc; and python3-dev, or a Python that brings its headers."
 )
@@ -182,32 +185,33 @@ def doctor(
 
 def examine(config: Config, results: Results, *, slurm: bool = True, compute: bool = False) -> list[Finding]:
     """`compute`: also what each framework computes, and compiles on a GPU, which else torch alone is asked for."""
-    answers = {name: _ask_framework(config, name, PROBES[name]) for name in FRAMEWORKS}
+    answers: dict[Framework, Answer] = {name: _ask_framework(config, name, PROBES[name]) for name in FRAMEWORKS}
     compiles = None
     if answers["torch"].get("gpus") and not compute:
         compiles = _ask_framework(config, "torch", COMPILE_PROBE, COMPILE_TIMEOUT_S)
     gpu = open_gpu()
-    nvml_sees = gpu.describe()["name"] if isinstance(gpu, Gpu) else None
+    device = gpu.describe()
+    sees = device["name"] if isinstance(gpu, Gpu) else None
     return [
         judge_python(),
-        *(judge_framework(name, answers[name], nvml_sees) for name in FRAMEWORKS),
+        *(judge_framework(name, answers[name], sees) for name in FRAMEWORKS),
         *(finding for name in FRAMEWORKS for finding in judge_versions(name, answers[name])),
-        *judge_locks({name: answers[name] for name in FRAMEWORKS}),
+        *judge_locks(answers),
         *judge_compiler(answers["torch"], compiles),
         *(_examine_compute(config, answers) if compute else ()),
-        judge_nvml(gpu.describe()),
+        judge_nvml(device),
         *examine_fakes(results),
-        *judge_driver(gpu.describe(), answers),
-        *judge_machine(platform.machine(), answers),
+        *judge_driver(device, answers),
+        judge_machine(platform.machine(), describe_cpu(), load_average(), answers),
         *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
-        *(examine_data(benchmark, Path(config.data_dir)) for benchmark in config.benchmarks),
+        *examine_data(config.benchmarks, Path(config.data_dir)),
         examine_results(results),
         examine_room(results),
     ]
 
 
-def _examine_compute(config: Config, answers: Mapping[Framework, Mapping[str, Any]]) -> list[Finding]:
+def _examine_compute(config: Config, answers: Mapping[Framework, Answer]) -> list[Finding]:
     """Of the frameworks that are there, one after the other: on a GPU they would take each other's memory."""
     from pipeline.compute_checks import examine_compute
 
@@ -218,7 +222,7 @@ def last_line(findings: Iterable[Finding], *, computed: bool) -> str:
     """What all of them come to, and how to look closer."""
     wrong = {verdict: [one.name for one in findings if one.verdict == verdict] for verdict in ("problem", "warning")}
     if wrong["problem"]:
-        return f"To be corrected: {', '.join(wrong['problem'])}. The table has the way out of each."
+        return f"To be corrected: {', '.join(wrong['problem'])}. The table has the fix of each."
     closer = "" if computed else " `python main.py doctor --compute` also compiles and computes in each framework."
     if wrong["warning"]:
         return f"No check failed. Warnings: {', '.join(wrong['warning'])}.{closer}"
@@ -228,83 +232,55 @@ def last_line(findings: Iterable[Finding], *, computed: bool) -> str:
 def exit_status(findings: Iterable[Finding]) -> int:
     """One framework alone can still be measured, so a missing one is no failure; both missing are."""
     problems = {finding.name for finding in findings if finding.verdict == "problem"}
-    only_one_framework = len(problems & set(FRAMEWORKS)) < len(FRAMEWORKS)
-    return 1 if problems - set(FRAMEWORKS) or not only_one_framework else 0
+    return int(bool(problems - set(FRAMEWORKS)) or problems >= set(FRAMEWORKS))
 
 
 # ---- Python and the frameworks
 
 
 def judge_python() -> Finding:
-    found = f"{platform.python_version()}, {sys.executable}"
-    if sys.version_info >= OLDEST_PYTHON:
-        return Finding(name="python", verdict="ok", found=found)
-    wanted = ".".join(map(str, OLDEST_PYTHON))
-    return Finding(name="python", verdict="problem", found=found, way_out=f"Run main.py with Python {wanted} or newer.")
+    is_old = sys.version_info < OLDEST_PYTHON
+    fix = f"Run main.py with Python {'.'.join(map(str, OLDEST_PYTHON))} or newer." if is_old else ""
+    return Finding("python", "problem" if is_old else "ok", f"{platform.python_version()}, {sys.executable}", fix)
 
 
-def judge_framework(name: str, answer: Mapping[str, Any], nvml_sees: str | None) -> Finding:
-    """`answer` is that of a probe: what was found, or {"error": why not}."""
+def judge_framework(name: str, answer: Answer, nvml_sees: str | None) -> Finding:
     if "error" in answer:
-        return Finding(
-            name=name,
-            verdict="problem",
-            found=answer["error"],
-            way_out=f"{INSTALL[name]}, or name its interpreter, or its container, under cluster.frameworks.{name}.",
-        )
+        fix = f"{INSTALL[name]}, or name its interpreter, or its container, under cluster.frameworks.{name}."
+        return Finding(name, "problem", answer["error"], fix)
     gpus = answer["gpus"]
     devices = ", ".join(f"{gpus.count(kind)} x {kind}" for kind in dict.fromkeys(gpus)) or "CPU only"
     found = f"{answer['version']} on Python {answer['python']}: {devices}"
     if answer["missing"]:
-        return Finding(
-            name=name,
-            verdict="problem",
-            found=f"{found}; without {', '.join(answer['missing'])}",
-            way_out="Install this project in the same environment: pip install -e .",
-        )
+        fix = "Install this project in the same environment: pip install -e ."
+        return Finding(name, "problem", f"{found}; without {', '.join(answer['missing'])}", fix)
     if gpus:
-        return Finding(name=name, verdict="ok", found=found)
+        return Finding(name, "ok", found)
     if not answer["built_for_gpu"]:
-        return Finding(
-            name=name,
-            verdict="warning",
-            found=f"{found}; this build cannot use a GPU",
-            way_out=f"For GPUs: {GPU_BUILD[name]}.",
-        )
+        return Finding(name, "warning", f"{found}; this build cannot use a GPU", f"For GPUs: {GPU_BUILD[name]}.")
     if nvml_sees:
-        return Finding(
-            name=name,
-            verdict="warning",
-            found=f"{found}, though NVML sees {nvml_sees}",
-            way_out="Its CUDA libraries want a newer driver, or CUDA_VISIBLE_DEVICES or JAX_PLATFORMS hides the GPU.",
-        )
-    return Finding(name=name, verdict="ok", found=f"{found} here; this build can use a GPU")
+        fix = "Its CUDA libraries want a newer driver, or CUDA_VISIBLE_DEVICES or JAX_PLATFORMS hides the GPU."
+        return Finding(name, "warning", f"{found}, though NVML sees {nvml_sees}", fix)
+    return Finding(name, "ok", f"{found} here; this build can use a GPU")
 
 
-def judge_versions(name: str, answer: Mapping[str, Any]) -> list[Finding]:
+def judge_versions(name: str, answer: Answer) -> list[Finding]:
     """What the versions of a framework's libraries say; nothing where all is well."""
     findings = []
-    jaxlib = answer.get("jaxlib")
-    if jaxlib in KNOWN_SLOW_JAXLIB and answer["built_for_gpu"]:
-        found = (
-            f"jaxlib {jaxlib} has a scatter-add on GPUs that is known to be slow, 450 to 2000 times (openxla/xla#46225)"
-        )
-        way_out = (
-            "Use 0.11.1 or later, which needs Python 3.12: pip install -U 'jax[cuda13]'. "
-            "Until then, records of JAX are flagged and compared with nothing."
-        )
-        findings.append(Finding(name="jaxlib", verdict="warning", found=found, way_out=way_out))
+    if (jaxlib := answer.get("jaxlib")) in KNOWN_SLOW_JAXLIB and answer["built_for_gpu"]:
+        found = f"jaxlib {jaxlib} has a scatter-add on GPUs that is 450 to 2000 times too slow (openxla/xla#46225)"
+        fix = "Use 0.11.1 or later, which needs Python 3.12: pip install -U 'jax[cuda13]'. "
+        fix += "Until then, records of JAX are flagged and compared with nothing."
+        findings.append(Finding("jaxlib", "warning", found, fix))
     loaded, package = answer.get("cudnn"), answer.get("cudnn_package")
     if loaded and package and cudnn_words(loaded) != ".".join(package.split(".")[:3]):
         found = f"{name} has loaded {cudnn_words(loaded)}, and the installed package is {package}"
-        way_out = (
-            "Another CUDA comes first in LD_LIBRARY_PATH. Unset it, or `module unload cuda` in the framework's setup."
-        )
-        findings.append(Finding(name=f"cudnn of {name}", verdict="warning", found=found, way_out=way_out))
+        fix = "Another CUDA comes first in LD_LIBRARY_PATH. Unset it, or `module unload cuda` in the framework's setup."
+        findings.append(Finding(f"cudnn of {name}", "warning", found, fix))
     return findings
 
 
-def judge_locks(answers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+def judge_locks(answers: Mapping[Framework, Answer]) -> list[Finding]:
     """Of each framework's environment; one finding where both say the same."""
     locks = {f"lock of {name}": answer["lock"] for name, answer in answers.items() if "lock" in answer}
     if len(locks) > 1 and len({json.dumps(lock) for lock in locks.values()}) == 1:
@@ -316,16 +292,14 @@ def judge_lock(name: str, lock: Mapping[str, Any] | None) -> Finding:
     """`lock` is that of `describe_installed`."""
     if lock is None:
         found = "none: other places and days have other versions. `make env LOCK=cuda13` (cuda12, cpu) installs one"
-        return Finding(name=name, verdict="ok", found=found)
+        return Finding(name, "ok", found)
     if lock["matching"] == lock["packages"]:
-        return Finding(name=name, verdict="ok", found=lock_words(lock))
+        return Finding(name, "ok", lock_words(lock))
     more = lock["packages"] - lock["matching"] - len(lock["others"])
     others = ", ".join([*lock["others"], *([f"and {more} more"] if more else [])])
-    way_out = (
-        "`make -B env` installs the lock's versions again; what the lock does not have goes by a new environment "
-        "(remove this one first). Without a lock: make env LOCK=none."
-    )
-    return Finding(name=name, verdict="warning", found=f"{lock_words(lock)}; not {others}", way_out=way_out)
+    fix = "`make -B env` installs the lock's versions again; what the lock does not have goes by a new environment "
+    fix += "(remove this one first). Without a lock: make env LOCK=none."
+    return Finding(name, "warning", f"{lock_words(lock)}; not {others}", fix)
 
 
 def cudnn_words(version: int) -> str:
@@ -334,7 +308,7 @@ def cudnn_words(version: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def judge_compiler(answer: Mapping[str, Any], compiles: Mapping[str, Any] | None) -> list[Finding]:
+def judge_compiler(answer: Answer, compiles: Answer | None) -> list[Finding]:
     """Whether torch.compile can work.
 
     Args:
@@ -345,38 +319,32 @@ def judge_compiler(answer: Mapping[str, Any], compiles: Mapping[str, Any] | None
         return []
     missing = [] if answer["compiler"] else [f"no C compiler ({' or '.join(answer['compilers'])})"]
     missing += [] if answer["has_headers"] else [f"no Python.h in {answer['headers']}"]
+    fix = COMPILER_FIX if missing else ""
     if compiles:
-        failed = "; ".join(f"{what}: {why}" for what, why in compiles.items())
-        way_out = COMPILER_WAY_OUT if missing else "PyTorch, its triton and the driver may not go together."
-        return [Finding(name="torch.compile", verdict="problem", found="; ".join([*missing, failed]), way_out=way_out)]
+        found = "; ".join([*missing, *(f"{what}: {why}" for what, why in compiles.items())])
+        fix = fix or "PyTorch, its triton and the driver may not go together."
+        return [Finding("torch.compile", "problem", found, fix)]
     if missing:
-        found, way_out = "; ".join(missing), COMPILER_WAY_OUT + " (Compute nodes may have what this machine lacks.)"
-        return [Finding(name="torch.compile", verdict="warning", found=found, way_out=way_out)]
+        fix += " (Compute nodes may have what this machine lacks.)"
+        return [Finding("torch.compile", "warning", "; ".join(missing), fix)]
     works = "it and CUDA graphs work on the GPU" if compiles is not None else "a C compiler and Python.h are there"
-    return [Finding(name="torch.compile", verdict="ok", found=works)]
+    return [Finding("torch.compile", "ok", works)]
 
 
-def _ask_framework(config: Config, name: Any, probe: str, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
+def _ask_framework(config: Config, name: Framework, probe: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
     return ask(command_of(config.launch(name), ["-c", probe]), timeout_s=timeout_s)
 
 
-def ask(command: Sequence[str], *, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
+def ask(command: Sequence[str], *, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
     """The JSON object that this `PYTHON -c CODE` prints as its last line, or {"error": why there is none}."""
-    environment = os.environ | {
+    variables = {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # leaves the GPU's memory to those who work there
         "WANDB_SILENT": "true",
         "WANDB_ERROR_REPORTING": "false",
     }
+    run: dict[str, Any] = {"cwd": REPOSITORY, "env": os.environ | variables, "stdin": subprocess.DEVNULL}
     try:
-        done = subprocess.run(
-            command,
-            cwd=REPOSITORY,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+        done = subprocess.run(command, **run, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         return {"error": f"no answer from {command[-3]} in {timeout_s:g} s"}
     except OSError as error:
@@ -388,40 +356,43 @@ def ask(command: Sequence[str], *, timeout_s: float = PROBE_TIMEOUT_S) -> dict[s
     return {"error": f"{command[-3]}: {last_line}"}
 
 
+# ---- the machine
+
+
 def judge_nvml(description: Mapping[str, Any]) -> Finding:
     """`description` is Gpu.describe() or NoGpu.describe()."""
     if "name" not in description:
-        return Finding(
-            name="nvml",
-            verdict="warning",
-            found=description["absent"],
-            way_out="Normal on a login node. In a job, energy, clocks and process memory would be missing.",
-        )
+        fix = "Normal on a login node. In a job, energy, clocks and process memory would be missing."
+        return Finding("nvml", "warning", description["absent"], fix)
     found = f"{description['name']}, driver {description['driver_version']}"
-    refused = ", ".join(sorted(description["absent"]))
-    if refused:
-        return Finding(name="nvml", verdict="warning", found=f"{found}; refused: {refused}")
-    return Finding(name="nvml", verdict="ok", found=found)
+    if refused := ", ".join(sorted(description["absent"])):
+        return Finding("nvml", "warning", f"{found}; refused: {refused}")
+    return Finding("nvml", "ok", found)
 
 
-def judge_driver(description: Mapping[str, Any], answers: Mapping[Framework, Mapping[str, Any]]) -> list[Finding]:
+def judge_driver(description: Mapping[str, Any], answers: Mapping[Framework, Answer]) -> list[Finding]:
     """Of builds for CUDA 13. Nothing where there is no GPU, as on a login node."""
     driver = str(description.get("driver_version", ""))
     wanting = [name for name, answer in answers.items() if str(answer.get("cuda") or "").startswith("13")]
     if not wanting or not driver[:3].isdecimal() or int(driver[:3]) >= DRIVER_OF_CUDA_13:
         return []
     found = f"{driver}, and CUDA 13, for which {' and '.join(wanting)} is built here, needs {DRIVER_OF_CUDA_13}"
-    way_out = "Install builds for CUDA 12, and name them under cluster.frameworks: docs/clusters.md, Two environments."
-    return [Finding(name="driver", verdict="problem", found=found, way_out=way_out)]
+    fix = "Install builds for CUDA 12, and name them under cluster.frameworks: docs/clusters.md, Two environments."
+    return [Finding("driver", "problem", found, fix)]
 
 
-def judge_machine(machine: str, answers: Mapping[Framework, Mapping[str, Any]]) -> list[Finding]:
+def judge_machine(
+    machine: str, cpu: Mapping[str, Any], load: Sequence[float], answers: Mapping[Framework, Answer]
+) -> Finding:
+    """CPU, cores and load. `cpu` is of describe_cpu."""
+    cores = f"{len(cpu['affinity'])} of {cpu['count']} cores for this process, load {load[0]:.1f}"
+    found = f"{cpu['model'] or 'CPU of unknown model'} ({machine}), {cores}"
     if machine != "aarch64":
-        return []
+        return Finding("machine", "ok", found)
     is_for_cpu = answers["torch"].get("built_for_gpu") is False
-    found = "aarch64: PyPI's wheel of PyTorch may be for the CPU alone" + (", as the one here is" if is_for_cpu else "")
-    way_out = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu130"
-    return [Finding(name="machine", verdict="warning" if is_for_cpu else "ok", found=found, way_out=way_out)]
+    found += "; PyPI's wheel of PyTorch for aarch64 may be for the CPU alone" + ", as the one here is" * is_for_cpu
+    fix = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu130"
+    return Finding("machine", "warning" if is_for_cpu else "ok", found, fix)
 
 
 def examine_fakes(results: Results) -> list[Finding]:
@@ -429,7 +400,7 @@ def examine_fakes(results: Results) -> list[Finding]:
     try:
         require_place(results, found_fakes())
     except ConfigError as error:
-        return [Finding(name="fake GPU", verdict="problem", found=str(error))]
+        return [Finding("fake GPU", "problem", str(error))]
     return []
 
 
@@ -438,48 +409,62 @@ def examine_fakes(results: Results) -> list[Finding]:
 
 def examine_wandb(config: Config) -> Finding:
     if config.wandb.mode == "disabled":
-        return Finding(name="wandb", verdict="ok", found="disabled in experiments.yaml")
+        return Finding("wandb", "ok", "disabled in experiments.yaml")
     return judge_wandb(config, ask([sys.executable, "-c", WANDB_PROBE], timeout_s=60))
 
 
-def judge_wandb(config: Config, answer: Mapping[str, Any]) -> Finding:
+def judge_wandb(config: Config, answer: Answer) -> Finding:
     if "error" in answer:
-        way_out = "Jobs run without it. pip install -e . brings it; wandb.mode: disabled silences this."
-        return Finding(name="wandb", verdict="warning", found=answer["error"], way_out=way_out)
+        fix = "Jobs run without it. pip install -e . brings it; wandb.mode: disabled silences this."
+        return Finding("wandb", "warning", answer["error"], fix)
     found = f"{answer['version']}, mode {config.wandb.mode}, project {config.wandb.project}"
     if config.wandb.mode == "offline":
-        return Finding(name="wandb", verdict="ok", found=found)
+        return Finding("wandb", "ok", found)
     if answer["key"]:
-        return Finding(name="wandb", verdict="ok", found=f"{found}, a key for {answer['url']} is configured")
-    return Finding(
-        name="wandb",
-        verdict="warning" if config.wandb.mode == "online" else "ok",
-        found=f"{found}, no key for {answer['url']}: runs are kept offline",
-        way_out="To stream: wandb login. To see them here: wandb leet results/wandb",
-    )
+        return Finding("wandb", "ok", f"{found}, a key for {answer['url']} is configured")
+    found += f", no key for {answer['url']}: runs are kept offline"
+    fix = "To stream: wandb login. To see them here: wandb leet results/wandb"
+    return Finding("wandb", "warning" if config.wandb.mode == "online" else "ok", found, fix)
 
 
-def examine_data(name: str, data_dir: Path) -> Finding:
+def examine_data(benchmarks: Iterable[str], data_dir: Path) -> list[Finding]:
+    """One finding for all data sets that are as they should be, one for those that are not here, and one for each
+    that is damaged or lacks pretrained weights."""
     from harness.work.datasets import DataFiles, load, verify
     from harness.work.declared import benchmark
 
-    title, declared = f"data {name}", benchmark(name)
-    if declared.data is None:
-        words = declared.drawn.words if declared.drawn else "no data"
-        return Finding(name=title, verdict="ok", found=f"none needed: {words}")
-    try:
-        verify(declared.data, "real", data_dir)
-        dataset = load(declared.data, "real", data_dir)
-    except DataError as error:
-        is_missing = not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
-        return Finding(name=title, verdict="warning" if is_missing else "problem", found=str(error))
-    counts = f"{dataset.train_count:,} + {dataset.test_count:,} {declared.task.samples}, verified, in {data_dir}"
-    models = [model.name for model in declared.models if model.published]
-    problems = [problem for model in models if (problem := _problem_of_weights(name, model, data_dir))]
-    if problems:
-        found = f"{counts}; pretrained weights of {len(models) - len(problems)} of {len(models)} models"
-        return Finding(name=title, verdict="warning", found=found, way_out="\n".join(problems))
-    return Finding(name=title, verdict="ok", found=f"{counts}; with pretrained weights" if models else counts)
+    there, not_needed, missing, findings = [], [], [], []
+    for name in benchmarks:
+        declared = benchmark(name)
+        if declared.data is None:
+            not_needed.append(f"{name} ({declared.drawn.words if declared.drawn else 'no data'})")
+            continue
+        try:
+            verify(declared.data, "real", data_dir)
+            dataset = load(declared.data, "real", data_dir)
+        except DataError as error:
+            if DataFiles(data_dir=data_dir, benchmark=name).manifest.exists():
+                findings.append(Finding(f"data {name}", "problem", str(error)))
+            else:
+                missing.append(name)
+            continue
+        counts = f"{dataset.train_count:,} + {dataset.test_count:,} {declared.task.samples}"
+        models = [model.name for model in declared.models if model.published]
+        problems = [problem for model in models if (problem := _problem_of_weights(name, model, data_dir))]
+        if problems:
+            found = f"{counts}, verified; pretrained weights of {len(models) - len(problems)} of {len(models)} models"
+            findings.append(Finding(f"data {name}", "warning", found, "\n".join(problems)))
+        else:
+            there.append(f"{name} ({counts}{', with pretrained weights' if models else ''})")
+    if there or not_needed:
+        parts = [f"verified, in {data_dir}: {', '.join(there)}"] if there else []
+        parts += [f"none needed: {', '.join(not_needed)}"] if not_needed else []
+        findings.insert(0, Finding("data", "ok", "; ".join(parts)))
+    if missing:
+        flags = " ".join(f"--benchmark {name}" for name in missing)
+        fix = f"Fetch them where there is a network: python main.py data {flags}. Or measure samples: --data sample."
+        findings.append(Finding("data to fetch", "warning", f"not in {data_dir}: {', '.join(missing)}", fix))
+    return findings
 
 
 def _problem_of_weights(name: str, model: str, data_dir: Path) -> str | None:
@@ -496,32 +481,33 @@ def examine_results(results: Results) -> Finding:
     try:
         results.root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=results.root):
-            pass
+            return Finding("results", "ok", f"{results.root} can be written")
     except OSError as error:
         found = f"{results.root} cannot be written: {error.strerror or error}"
-        way_out = "Choose another folder with --results DIR."
-        return Finding(name="results", verdict="problem", found=found, way_out=way_out)
-    return Finding(name="results", verdict="ok", found=f"{results.root} can be written")
+        return Finding("results", "problem", found, "Choose another folder with --results DIR.")
 
 
 def examine_room(results: Results) -> Finding:
     """Space and inodes, and what `quota` complains about where there is one."""
-    folders = (str(results.root), sys.prefix, tempfile.gettempdir())
-    ways_out = ("--results DIR", "`make env VENV=DIR`", "`export TMPDIR=DIR` under cluster.setup")
+    places = {
+        str(results.root): "--results DIR",
+        sys.prefix: "`make env VENV=DIR`",
+        tempfile.gettempdir(): "`export TMPDIR=DIR` under cluster.setup",
+    }
     found, short = [], []
-    for folder, way_out in zip(folders, ways_out, strict=True):
+    for folder, fix in places.items():
         with suppress(OSError):
-            told = os.statvfs(folder)
-            free_gb = told.f_bavail * told.f_frsize / 1e9
-            free_files = told.f_favail if told.f_files else MANY_FILES  # a file system without a count of inodes
+            of_folder = os.statvfs(folder)
+            free_gb = of_folder.f_bavail * of_folder.f_frsize / 1e9
+            free_files = of_folder.f_favail if of_folder.f_files else MANY_FILES  # no count of inodes
             found.append(f"{folder} has {free_gb:,.0f} GB and room for {free_files:,} files")
-            short += [way_out] if free_gb < LITTLE_ROOM_GB or free_files < FEW_FILES else []
+            short += [fix] if free_gb < LITTLE_ROOM_GB or free_files < FEW_FILES else []
     with suppress(OSError, subprocess.TimeoutExpired):
         over = subprocess.run(["quota", "-q"], capture_output=True, text=True, timeout=10).stdout.split()
         found += [f"quota: {' '.join(over)}"] if over else []
         short += ["less in your home"] if over else []
-    way_out = f"Free some, or choose others: {', '.join(short)}." if short else ""
-    return Finding(name="room", verdict="warning" if short else "ok", found="; ".join(found), way_out=way_out)
+    fix = f"Free some, or choose others: {', '.join(short)}." if short else ""
+    return Finding("room", "warning" if short else "ok", "; ".join(found), fix)
 
 
 def _print_table(findings: Iterable[Finding], console: "Console") -> None:
@@ -530,12 +516,13 @@ def _print_table(findings: Iterable[Finding], console: "Console") -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, title="What works here", title_justify="left")
-    for column in ("", "", "found"):
-        table.add_column(column, overflow="fold")
+    table.add_column("", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("found", overflow="fold")
     for finding in findings:
         # Text, not markup: an error message may hold brackets.
         found = Text(finding.found)
-        if finding.way_out:
-            found.append(f"\n{finding.way_out}", style="dim")
+        if finding.fix:
+            found.append(f"\n{finding.fix}", style="dim")
         table.add_row(finding.name, Text(finding.verdict, style=STYLES[finding.verdict]), found)
     console.print(table)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from harness.errors import ProjectError
@@ -36,29 +37,29 @@ WORDS_OF_REFUSALS = {name: name for name in ("partition", "account", "qos")} | {
 
 def examine_slurm(config: Config) -> list[Finding]:
     if shutil.which("sbatch") is None:
-        way_out = "Jobs run here, one after the other (--executor local)."
-        return [Finding(name="slurm", verdict="warning", found="sbatch is not on PATH", way_out=way_out)]
+        fix = "Jobs run here, one after the other (--executor local)."
+        return [Finding("slurm", "warning", "sbatch is not on PATH", fix)]
     missing = [name for name in ("squeue", "scancel", "sinfo", "scontrol") if shutil.which(name) is None]
     if missing:
-        way_out = "Load the module, or install the package, that has all of Slurm's commands."
-        return [Finding(name="slurm", verdict="problem", found=f"without {', '.join(missing)}", way_out=way_out)]
+        fix = "Load the module, or install the package, that has all of Slurm's commands."
+        return [Finding("slurm", "problem", f"without {', '.join(missing)}", fix)]
     ping = _slurm("scontrol", "ping")
     if ping.returncode != 0 or "is UP" not in ping.stdout:
-        answer = " ".join((ping.stdout + ping.stderr).split())[:200] or "no answer"
-        way_out = "Check SLURM_CONF and the network, ask the cluster's people, or measure here: --executor local."
-        return [Finding(name="slurm", verdict="problem", found=f"the controller is not up: {answer}", way_out=way_out)]
+        answer = shorten(ping.stdout + ping.stderr, 200, placeholder=" ...") or "no answer"
+        fix = "Check SLURM_CONF and the network, ask the cluster's people, or measure here: --executor local."
+        return [Finding("slurm", "problem", f"the controller is not up: {answer}", fix)]
     version, name = _slurm("sinfo", "--version").stdout.strip(), slurms_name()
     partitions = parse_partitions(_slurm("scontrol", "--oneliner", "show", "partition").stdout)
     settings = dict(re.findall(r"^(\w+) += +(.*\S)", _slurm("scontrol", "show", "config").stdout, re.MULTILINE))
     findings = [
-        Finding(name="slurm", verdict="ok", found=f"{version}, the controller is up"),
-        Finding(name="profile", verdict="ok", found=f"{config.profile or 'none'}; Slurm calls this cluster {name}"),
+        Finding("slurm", "ok", f"{version}, the controller is up"),
+        Finding("profile", "ok", f"{config.profile or 'none'}; Slurm calls this cluster {name}"),
         judge_gpu_types(config, parse_gpu_types(_slurm("sinfo", "--noheader", "--format=%G").stdout)),
     ]
     try:
         parts = submitted_by_default(config)
     except ProjectError as error:
-        return [*findings, Finding(name="slurm scripts", verdict="problem", found=str(error))]
+        return [*findings, Finding("slurm scripts", "problem", str(error))]
     requests = {cell.gpu: header_variables("", cell, config, results=Path()) for cell in (one.cell for one in parts)}
     for gpu, request in requests.items():
         findings += [one for one in judge_request(config, gpu, request, partitions, settings) if one not in findings]
@@ -98,17 +99,17 @@ def judge_request(
         found = f"{name} cancels what it preempts (PreemptMode=CANCEL), and requeues nothing"
         set_it = f"Set cluster.requeue: false in {config.site_file}, so that nobody waits for it. "
         if config.cluster.requeue:
-            yield Finding(name="preemption", verdict="warning", found=found, way_out=set_it + goes_on)
+            yield Finding("preemption", "warning", found, fix=set_it + goes_on)
         else:
-            yield Finding(name="preemption", verdict="ok", found=found, way_out=goes_on)
+            yield Finding("preemption", "ok", found, fix=goes_on)
     tasks, selected = request["tasks_per_node"], [one.get("SelectTypeParameters", "") for one in (partition, settings)]
     if request["memory_gb"] is None and "MEMORY" in "".join(selected).upper():
         for key, count in (("DefMemPerCPU", request["cpus_per_task"] * tasks), ("DefMemPerNode", 1)):
             told = next((one[key] for one in (partition, settings) if one.get(key, "").isdecimal()), "0")
             if 0 < (gb := int(told) * count / tasks / 1024) < LITTLE_MEMORY_GB:
                 found = f"a job on {name} gets {gb:.0f} GB for each GPU ({key}={told})"
-                way_out = f"Set {_key(config, gpu, 'memory_gb')} in {config.site_file}, such as {4 * LITTLE_MEMORY_GB}."
-                yield Finding(name="memory", verdict="warning", found=found, way_out=way_out)
+                fix = f"Set {_key(config, gpu, 'memory_gb')} in {config.site_file}, such as {4 * LITTLE_MEMORY_GB}."
+                yield Finding("memory", "warning", found, fix)
 
 
 def judge_time_limit(
@@ -121,12 +122,12 @@ def judge_time_limit(
     limit, needed_s = asked or minutes_of(partition.get("DefaultTime")) or most, 3 * config.measurement.timeout_s
     if asked and most and asked > most:
         found = f"{partition['PartitionName']} allows {most} min, and {asked} are asked for: such a job never starts"
-        way_out = f"Set {key} to {most} or less."
-        yield Finding(name="time limit", verdict="problem", found=found, way_out=way_out)
+        fix = f"Set {key} to {most} or less."
+        yield Finding("time limit", "problem", found, fix)
     elif limit and limit * 60 - 90 < needed_s:
         found = f"a job has {limit * 60 - 90} s before it stops, and one measurement may take {needed_s:g} s"
-        way_out = f"Raise {key}, or lower measurement.timeout_s."
-        yield Finding(name="time limit", verdict="warning", found=found, way_out=way_out)
+        fix = f"Raise {key}, or lower measurement.timeout_s."
+        yield Finding("time limit", "warning", found, fix)
 
 
 def _key(config: Config, gpu: str, name: str) -> str:
@@ -145,8 +146,8 @@ def examine_submit_limit(config: Config, jobs: int) -> list[Finding]:
     if jobs <= min(limits, default=jobs):
         return []
     found = f"{jobs} jobs, and your account or QOS takes {min(limits)} at once (MaxSubmit)"
-    way_out = "The same command again submits the rest, when they are over. --benchmark and --use_case submit less."
-    return [Finding(name="submit limit", verdict="warning", found=found, way_out=way_out)]
+    fix = "The same command again submits the rest, when they are over. --benchmark and --use_case submit less."
+    return [Finding("submit limit", "warning", found, fix)]
 
 
 def examine_scripts(parts: Sequence[Pair], config: Config, partitions: Partitions) -> Finding:
@@ -167,16 +168,16 @@ def examine_scripts(parts: Sequence[Pair], config: Config, partitions: Partition
                 refused.setdefault(answers[header], []).append(part)
     if not refused:
         found = f"sbatch --test-only accepts all {len(parts)}, which ask for {len(answers)} different things"
-        return Finding(name="slurm scripts", verdict="ok", found=found)
-    said, ways_out = [], []
+        return Finding("slurm scripts", "ok", found)
+    said, fixes = [], []
     for words, of_words in refused.items():
         said.append(f"{words} ({of_words[0].name} and {len(of_words) - 1} more)")
         names = [name for name, word in WORDS_OF_REFUSALS.items() if word in words.lower()]
         names = names or ["constraint", "gres", "cpus_per_task", "memory_gb"]
         keys = {_key(config, part.cell.gpu, name): None for part in of_words for name in names}
         valid = f" (partitions: {', '.join(sorted(partitions))})" if "partition" in names else ""
-        ways_out.append(f"Look at {', '.join(keys)} in {config.site_file}{valid}.")
-    return Finding(name="slurm scripts", verdict="problem", found="; ".join(said), way_out=" ".join(ways_out))
+        fixes.append(f"Look at {', '.join(keys)} in {config.site_file}{valid}.")
+    return Finding("slurm scripts", "problem", "; ".join(said), fix=" ".join(fixes))
 
 
 def parse_gpu_types(gres: str) -> dict[str, int]:
@@ -202,9 +203,9 @@ def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
     if set(wanted.values()) <= {NO_GRES}:
         return finding(verdict="ok", found=f"none is asked for by --gres; in one node: {offered}")
     if not types:
-        way_out = f"If nodes come with their GPUs, set gpus.{next(iter(wanted))}.gres: none in {config.site_file}. "
-        way_out += "Else ask the cluster's people for gres.conf, or measure here: --executor local."
-        return finding(verdict="problem", found="Slurm knows of no GPU (sinfo -o %G)", way_out=way_out)
+        fix = f"If nodes come with their GPUs, set gpus.{next(iter(wanted))}.gres: none in {config.site_file}. "
+        fix += "Else ask the cluster's people for gres.conf, or measure here: --executor local."
+        return finding(verdict="problem", found="Slurm knows of no GPU (sinfo -o %G)", fix=fix)
     wrong = {name: gres for name, gres in wanted.items() if gres not in (*typed, NO_GRES, UNTYPED)}
     if not wrong:
         return finding(verdict="ok", found=f"in one node: {offered}")
@@ -213,9 +214,9 @@ def judge_gpu_types(config: Config, types: Mapping[str, int]) -> Finding:
     nearest = next((one for one in typed if gres.lower() in one.lower()), None)
     ways = f"valid: {', '.join(typed)}; did you mean {nearest}?" if nearest else valid_names(gres, typed)
     ways = ways if typed else f"untyped, with gpus.{name}.constraint"
-    way_out = f"Set gpus.{name}.gres in {config.site_file} ({ways}), or leave {name} out of matrix.gpus."
+    fix = f"Set gpus.{name}.gres in {config.site_file} ({ways}), or leave {name} out of matrix.gpus."
     found = f"no node has gpu:{', gpu:'.join(wrong.values())}; in one node: {offered}"
-    return finding(verdict="problem", found=found, way_out=way_out)
+    return finding(verdict="problem", found=found, fix=fix)
 
 
 def _slurm(*command: str) -> "subprocess.CompletedProcess[str]":

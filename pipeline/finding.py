@@ -1,14 +1,12 @@
 """One line of `main.py doctor`'s table."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Verdict = Literal["ok", "warning", "problem"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     name: str
     verdict: Verdict
     found: str
-    way_out: str = ""
+    fix: str = ""

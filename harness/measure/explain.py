@@ -14,12 +14,12 @@ from harness.errors import ProjectError, RecordError
 from harness.measure import clock
 from harness.measure.company import Company
 from harness.measure.program import Program, Session
-from harness.measure.work import NOT_KNOWN, work_of_step
 from harness.results.kernel_names import class_of
-from harness.results.record import Blocks, Explanation, KernelClass, KernelTime, TracedWindow
+from harness.results.record import Blocks, Explanation, KernelClass, KernelTime, TracedWindow, Work
 from harness.results.statistics import median
 from harness.results.timeline import Timeline, window_of
 from harness.results.timeline_file import write_timeline
+from harness.work.products import work_of
 
 BLOCKS_MAX_TIME_S = 3.0
 DISPATCHES = 30
@@ -32,6 +32,7 @@ LONG_CALL_S = 1.0
 MOST_KERNELS = 400
 """Names that a record keeps of a window, the longest ones; the others are added up by class as `OTHERS`."""
 OTHERS = "(all others of class {})"
+NOT_KNOWN = "the use case does not tell what its model takes"
 
 
 def explain(
@@ -83,6 +84,24 @@ def explain(
         timeline=left,
         timeline_absent=left_absent,
         other_cpus=None if on_device else others,
+    )
+
+
+def work_of_step(program: Program, session: Session[Any]) -> Work | None:
+    """The work of a program's step, as its runner counts it from the shapes of the forward pass; nothing is computed.
+    None where the program does not report its inputs."""
+    inputs = program.model_inputs()
+    if inputs is None:
+        return None
+    measurement, use_case = session.measurement, session.use_case
+    products: Any = importlib.import_module(f"{measurement.framework}_runner.products")
+    return work_of(
+        products.forward_products(session, inputs),
+        precision=measurement.variant.precision,
+        with_gradients=use_case.has_gradients,
+        models=program.model_count,
+        parameter_count=program.parameter_count,
+        parameter_passes=use_case.parameter_passes(measurement.settings),
     )
 
 

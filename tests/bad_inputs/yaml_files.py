@@ -88,31 +88,9 @@ NEVER_RIGHT = (
 """In the place of any value: of the wrong type, out of all bounds, or no text for a script."""
 MAY_BE_RIGHT = (
     *("", "~", "true", "no", "0", "1", "-0", "0x10", "1_0", "1:30", "٣", "３", ".inf", ".nan", "1e-400", "0.5", "2.0"),
-    *(
-        "[]",
-        "{}",
-        "[1, 1]",
-        "é",
-        "😀",
-        r'"\ud83d\ude00"',
-        '"$(touch PWNED)"',
-        '"`touch PWNED`"',
-        "$HOME/x",
-        "~nosuchuser/x",
-    ),
-    *(
-        '""',
-        '" "',
-        '"--array=0-9"',
-        '"--hold --array=0-9"',
-        "--arr=0-9",
-        "--wrap=x",
-        "--",
-        "fi",
-        '"exit 0"',
-        "a b",
-        "%j",
-    ),
+    *("[]", "{}", "[1, 1]", "é", "😀", r'"\ud83d\ude00"', '"$(touch PWNED)"', '"`touch PWNED`"', "$HOME/x"),
+    *("~nosuchuser/x", '""', '" "', '"--array=0-9"', '"--hold --array=0-9"', "--arr=0-9", "--wrap=x", "--", "fi"),
+    *('"exit 0"', "a b", "%j"),
 )
 PLACE = re.compile(r"[^\n]*experiments\.yaml:\d+:\d+: \S.*")
 LINE_OF_A_MESSAGE = re.compile(r"\S.*: \S.*")

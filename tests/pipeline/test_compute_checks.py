@@ -28,12 +28,12 @@ def test_the_lines_of_a_good_run() -> None:
     ran = read_lines(output + "\n" + lines({"done": "gradient", "relative_error": 0}))
     assert ran == Ran(device="NVIDIA A100", errors={"product": 2.5e-7, "gradient": 0})
     assert judge_compute("jax", ran) == Finding(
-        name="jax computes", verdict="ok", found="product, gradient on NVIDIA A100: as numpy, to 2e-07"
+        "jax computes", "ok", "product, gradient on NVIDIA A100: as numpy, to 2e-07"
     )
 
 
 @pytest.mark.parametrize(
-    ("said", "cause", "way_out"),
+    ("said", "cause", "fix"),
     [
         ("XlaRuntimeError: INTERNAL: ptxas exited with non-zero error code 65280", "ptxas", "which -a ptxas"),
         (
@@ -55,11 +55,11 @@ def test_the_lines_of_a_good_run() -> None:
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB", "memory", "nvidia-smi"),
     ],
 )
-def test_what_is_broken_has_a_name(said: str, cause: str, way_out: str) -> None:
+def test_what_is_broken_has_a_name(said: str, cause: str, fix: str) -> None:
     finding = judge_compute("torch", Ran(device="GPU", errors={"gradient": 1e-7}, failed={"convolution": said}))
     assert finding.verdict == "problem"
     assert finding.found.startswith(f"{cause} is broken or missing, or does not fit. convolution: {said[:60]}")
-    assert way_out in finding.way_out
+    assert fix in finding.fix
 
 
 def test_the_log_names_a_cause_that_the_error_does_not() -> None:
@@ -70,14 +70,14 @@ def test_the_log_names_a_cause_that_the_error_does_not() -> None:
     )
     assert judge_compute("jax", ran).found.startswith("ptxas is broken")
     # ... and one that nobody names stays unnamed
-    assert judge_compute("jax", Ran(device="GPU", failed={"gradient": "KeyError: 'x'"})).way_out == UNKNOWN
+    assert judge_compute("jax", Ran(device="GPU", failed={"gradient": "KeyError: 'x'"})).fix == UNKNOWN
 
 
 @pytest.mark.parametrize(("error", "words"), [(1e-3, "1.0e-03"), (None, "not finite")])
 def test_wrong_numbers(error: float | None, words: str) -> None:
     """1e-3 is what TF32 makes of these sums: it is not fp32."""
     finding = judge_compute("jax", Ran(device="GPU", errors={"product": error, "gradient": 1e-7}))
-    assert (finding.verdict, finding.way_out) == ("problem", WRONG_NUMBERS)
+    assert (finding.verdict, finding.fix) == ("problem", WRONG_NUMBERS)
     assert finding.found.startswith(f"product: {words}") and "gradient" not in finding.found
 
 
@@ -97,7 +97,7 @@ def test_a_process_that_hangs_is_ended_with_all_that_it_has_started() -> None:
     )
     assert time.monotonic() - begin < patience(5)  # and not the 100 s of the sleep
     finding = judge_compute("torch", ran)
-    assert (finding.found, finding.way_out) == ("all-reduce: no answer in 1 s", TOO_LATE)
+    assert (finding.found, finding.fix) == ("all-reduce: no answer in 1 s", TOO_LATE)
 
 
 def test_a_crash_names_the_check_and_the_signal() -> None:

@@ -69,10 +69,10 @@ def test_weights_that_cannot_be_had_do_not_cost_the_data(
         path = tmp_path / "originals" / "weights" / f"{name}-12345678.pth"
         assert f"imagenet100: weights of {name}: {path} is missing, and it cannot be downloaded" in output
     assert output.endswith("imagenet100: the data is there all the same; measure it with weights: drawn\n")
-    finding = examine_data("imagenet100", tmp_path)
+    [finding] = examine_data(["imagenet100"], tmp_path)
     assert finding.verdict == "warning"
-    assert finding.found == f"100 + 100 images, verified, in {tmp_path}; pretrained weights of 1 of 4 models"
-    assert "the weights of resnet50 are not here" in finding.way_out
+    assert finding.found == "100 + 100 images, verified; pretrained weights of 1 of 4 models"
+    assert "the weights of resnet50 are not here" in finding.fix
 
     assert fetch_command(config, NAME, weights=False) == 0
     assert "is there already: verifying 0.0 GB" in capsys.readouterr().out

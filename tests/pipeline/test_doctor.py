@@ -37,19 +37,16 @@ from pipeline.doctor import (
     judge_wandb,
     last_line,
 )
-from pipeline.doctor_slurm import (
-    examine_slurm,
-    examine_submit_limit,
-    judge_gpu_types,
-    judge_request,
-    parse_gpu_types,
-)
+from pipeline.doctor_slurm import examine_slurm, examine_submit_limit, judge_gpu_types, judge_request, parse_gpu_types
 from pipeline.finding import Finding, Verdict
 from pipeline.submission.render import header_variables
 
-ANY: dict[str, Any] = {"any": {}}
 BASE = load_config(REPOSITORY / "experiments.yaml")
-JAX: dict[str, Any] = {"version": "0.10.2", "python": "3.11.7", "missing": [], "gpus": [], "built_for_gpu": True}
+A100 = "NVIDIA A100"
+LOCK = {"name": "2026-11", "file": "cpu-py312-x86_64", "packages": 112, "matching": 112, "others": []}
+JAX: dict[str, Any] = {"version": "1", "python": "3.11.7", "missing": [], "gpus": [], "built_for_gpu": True}
+TORCH = {"compilers": ["gcc", "clang"], "compiler": "/usr/bin/gcc", "headers": "/include", "has_headers": True}
+ON = "1 on Python 3.11.7: "
 
 
 def a_config(**changes: Any) -> Config:
@@ -64,35 +61,129 @@ def a_config(**changes: Any) -> Config:
     return Config.model_validate(content)
 
 
-# ---- frameworks
+# ---- judgements by hand-made answers
+
+
+def framework(nvml_sees: str | None = None, **changes: Any) -> list[Finding]:
+    return [judge_framework("jax", JAX | changes, nvml_sees)]
+
+
+def versions(name: str, **changes: Any) -> list[Finding]:
+    return judge_versions(name, JAX | changes)
+
+
+def compiler(compiles: dict[str, Any] | None = None, **changes: Any) -> list[Finding]:
+    return judge_compiler(TORCH | changes, compiles)
+
+
+def locks(**of_frameworks: Any) -> list[Finding]:
+    return judge_locks({name: {} if lock == "error" else {"lock": lock} for name, lock in of_frameworks.items()})
+
+
+def driver(version: str | None, cuda: str | int) -> list[Finding]:
+    answers = {"jax": {"cuda": 12}, "torch": {"cuda": cuda}}
+    return judge_driver({"driver_version": version} if version else {}, answers)
+
+
+def machine(name: str, **torch: Any) -> list[Finding]:
+    cpu = {"model": "EPYC", "count": 8, "affinity": [0, 1]}
+    return [judge_machine(name, cpu, [0.51, 0, 0], {"jax": {}, "torch": torch})]
+
+
+def wandb(mode: str, **answer: Any) -> list[Finding]:
+    return [judge_wandb(a_config(wandb={"mode": mode}), {"version": "1", "url": "https://w", "key": False} | answer)]
+
+
+NOT_TRIED = "(Compute nodes may have what this machine lacks.)"
+CPU = "EPYC (x86_64), 2 of 8 cores for this process, load 0.5"
+ON_ARM = CPU.replace("x86_64", "aarch64") + "; PyPI's wheel of PyTorch for aarch64 may be for the CPU alone"
+SLOW = "jaxlib 0.11.0 has a scatter-add on GPUs that is 450 to 2000 times too slow"
+OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
 
 
 @pytest.mark.parametrize(
-    ("changes", "nvml_sees", "verdict", "found"),
+    ("findings", "expected"),
     [
-        ({"gpus": ["NVIDIA A100"] * 2}, None, "ok", "0.10.2 on Python 3.11.7: 2 x NVIDIA A100"),
-        ({}, None, "ok", "0.10.2 on Python 3.11.7: CPU only here; this build can use a GPU"),
-        ({}, "NVIDIA A100", "warning", "0.10.2 on Python 3.11.7: CPU only, though NVML sees NVIDIA A100"),
-        ({"built_for_gpu": False}, None, "warning", "0.10.2 on Python 3.11.7: CPU only; this build cannot use a GPU"),
+        # name, verdict, beginning of what was found, a part of the fix; nothing of the fix where there is none
+        (framework(gpus=[A100] * 2), [("jax", "ok", f"{ON}2 x {A100}", "")]),
+        (framework(), [("jax", "ok", f"{ON}CPU only here; this build can use a GPU", "")]),
+        (framework(A100), [("jax", "warning", f"{ON}CPU only, though NVML sees {A100}", "newer driver")]),
+        (framework(built_for_gpu=False), [("jax", "warning", f"{ON}CPU only; this build cannot", "[cuda13]")]),
         (
-            {"missing": ["pydantic", "wandb"]},
-            None,
-            "problem",
-            "0.10.2 on Python 3.11.7: CPU only; without pydantic, wandb",
+            framework(missing=["pydantic", "wandb"]),
+            [("jax", "problem", f"{ON}CPU only; without pydantic, wandb", "pip install -e .")],
         ),
+        (framework(error="no jax"), [("jax", "problem", "no jax", "its container, under cluster.frameworks.jax")]),
+        (versions("jax", jaxlib="0.11.0"), [("jaxlib", "warning", SLOW, "0.11.1 or later")]),
+        (versions("jax", jaxlib="0.11.1"), []),
+        (versions("jax", jaxlib="0.10.2", built_for_gpu=False), []),
+        (versions("jax", cudnn=92600, cudnn_package=None), []),  # not from a package
+        (versions("jax", cudnn=8902, cudnn_package="8.9.2.26"), []),
+        (versions("torch", cudnn=92600, cudnn_package="9.26.0.51"), []),
+        (
+            versions("torch", cudnn=91002, cudnn_package="9.26.0.51"),
+            [("cudnn of torch", "warning", "torch has loaded 9.10.2, and the installed", "LD_LIBRARY_PATH")],
+        ),
+        (versions("jax", error="not installed"), []),
+        (locks(jax=LOCK, torch=LOCK), [("lock", "ok", "2026-11 cpu-py312-x86_64: 112 of 112 packages", "")]),
+        (
+            locks(jax=LOCK | {"matching": 105, "others": ["jax 1 (2 in the lock)", "a 1 (added)"]}, torch=None),
+            [
+                ("lock of jax", "warning", "2026-11 cpu-py312-x86_64: 105 of 112 packages; not jax 1", "make -B env"),
+                ("lock of torch", "ok", "none: other places", ""),
+            ],
+        ),
+        (locks(jax="error", torch="error"), []),
+        (compiler(), [("torch.compile", "ok", "a C compiler and Python.h are there", "")]),
+        (compiler({}), [("torch.compile", "ok", "it and CUDA graphs work on the GPU", "")]),
+        (compiler(compiler=None), [("torch.compile", "warning", "no C compiler (gcc or clang)", NOT_TRIED)]),
+        (
+            compiler(compilers=["icc"], compiler=None, has_headers=False),
+            [("torch.compile", "warning", "no C compiler (icc); no Python.h in /include", "module load gcc")],
+        ),
+        # Cached kernels of the driver's own may still work: what was tried counts, where it could be tried.
+        (compiler({}, has_headers=False), [("torch.compile", "warning", "no Python.h in /include", "python3-dev")]),
+        (
+            compiler({"torch.compile": "Failed."}, compiler=None),
+            [("torch.compile", "problem", "no C compiler (gcc or clang); torch.compile: Failed.", "CC=/path/to/gcc")],
+        ),
+        (
+            compiler({"CUDA graph": "not permitted", "torch.compile": "x"}),
+            [("torch.compile", "problem", "CUDA graph: not permitted; torch.compile: x", "its triton and the driver")],
+        ),
+        (compiler({"error": "late"}), [("torch.compile", "problem", "error: late", "its triton and the driver")]),
+        (compiler(error="no torch"), []),
+        ([judge_nvml({"absent": "no driver"})], [("nvml", "warning", "no driver", "Normal on a login node")]),
+        (
+            [judge_nvml({"name": A100, "driver_version": "580.65", "absent": {}})],
+            [("nvml", "ok", "NVIDIA A100, driver 580.65", "")],
+        ),
+        (
+            [judge_nvml({"name": A100, "driver_version": "580.65", "absent": {"ecc": "", "energy_joules": ""}})],
+            [("nvml", "warning", "NVIDIA A100, driver 580.65; refused: ecc, energy_joules", "")],
+        ),
+        (driver("550.54.15", "13.0"), [("driver", "problem", OLD_DRIVER, "docs/clusters.md")]),
+        (driver("550.54.15", "12.6"), []),
+        (driver("580.65", 13), []),
+        (driver(None, 13), []),
+        (machine("x86_64", error="none"), [("machine", "ok", CPU, "")]),
+        (machine("aarch64", built_for_gpu=True), [("machine", "ok", ON_ARM, "whl/cu130")]),
+        (machine("aarch64", built_for_gpu=False), [("machine", "warning", f"{ON_ARM}, as the", "whl/cu130")]),
+        (wandb("auto", key=True), [("wandb", "ok", "1, mode auto, project jax-vs-torch, a key for https://w is", "")]),
+        (wandb("auto"), [("wandb", "ok", "1, mode auto, project jax-vs-torch, no key for https:", "wandb login")]),
+        (wandb("online"), [("wandb", "warning", "1, mode online, project jax-vs-torch, no key", "wandb login")]),
+        (wandb("offline"), [("wandb", "ok", "1, mode offline, project jax-vs-torch", "")]),
+        (wandb("auto", error="no module"), [("wandb", "warning", "no module", "Jobs run without it")]),
     ],
 )
-def test_a_framework(changes: dict[str, Any], nvml_sees: str | None, verdict: Verdict, found: str) -> None:
-    finding = judge_framework("jax", JAX | changes, nvml_sees)
-    assert (finding.name, finding.verdict, finding.found) == ("jax", verdict, found)
-    assert bool(finding.way_out) == (verdict != "ok")
+def test_what_is_made_of_an_answer(findings: list[Finding], expected: list[tuple[str, Verdict, str, str]]) -> None:
+    assert [(one.name, one.verdict) for one in findings] == [(name, verdict) for name, verdict, _, _ in expected]
+    for finding, (_, _, found, fix) in zip(findings, expected, strict=True):
+        assert finding.found.startswith(found)
+        assert fix in finding.fix and bool(fix) == bool(finding.fix)
 
 
-def test_a_missing_framework_names_both_ways_out() -> None:
-    finding = judge_framework("torch", {"error": "python3: No module named 'torch'"}, None)
-    assert finding.verdict == "problem"
-    assert "pip install -e '.[torch]'" in finding.way_out
-    assert "or its container, under cluster.frameworks.torch" in finding.way_out
+# ---- probes
 
 
 def probe(code: str, *, setup: str = "", timeout_s: float = 60.0) -> dict[str, Any]:
@@ -134,21 +225,6 @@ def test_the_probes_find_what_is_missing() -> None:
     assert (torch["version"], torch["gpus"], torch["built_for_gpu"]) == ("8.8", [], False)
 
 
-def test_the_lock_of_each_environment() -> None:
-    lock = {"name": "2026-11", "file": "cpu-py312-x86_64", "packages": 112, "matching": 112, "others": []}
-    jax_changed = lock | {"matching": 105, "others": ["jax 0.11.1 (0.12.0 in the lock)", "a 1 (not in the lock)"]}
-    (same,) = judge_locks({"jax": {"lock": lock}, "torch": {"lock": lock}})
-    assert (same.name, same.verdict) == ("lock", "ok")
-    assert same.found == "2026-11 cpu-py312-x86_64: 112 of 112 packages"
-    jax, torch = judge_locks({"jax": {"lock": jax_changed}, "torch": {"lock": None}})
-    assert (jax.name, jax.verdict, torch.name, torch.verdict) == ("lock of jax", "warning", "lock of torch", "ok")
-    assert jax.found.endswith(
-        "105 of 112 packages; not jax 0.11.1 (0.12.0 in the lock), a 1 (not in the lock), and 5 more"
-    )
-    assert "make -B env" in jax.way_out and torch.found.startswith("none")
-    assert judge_locks({"jax": {"error": "not there"}, "torch": {"error": "not there"}}) == []
-
-
 def test_jax_for_cuda_is_not_tried_without_a_driver() -> None:
     """It would end the process, without a word."""
     stand_in = textwrap.dedent("""
@@ -163,14 +239,6 @@ def test_jax_for_cuda_is_not_tried_without_a_driver() -> None:
     """)
     answer = ask([sys.executable, "-c", stand_in + module.PROBES["jax"]])
     assert (answer["version"], answer["gpus"]) == ("9.9", []) and "lock" in answer
-
-
-TORCH: dict[str, Any] = {
-    "compilers": ["gcc", "clang"],
-    "compiler": "/usr/bin/gcc",
-    "headers": "/usr/include/python3.11",
-    "has_headers": True,
-}
 
 
 def test_a_real_probe_of_the_compiler() -> None:
@@ -188,49 +256,6 @@ def test_a_real_probe_of_the_compiler() -> None:
     assert (found["compilers"], found["compiler"]) == (["no-such-cc"], None)
     headers = Path(sysconfig.get_path("include"))
     assert (found["headers"], found["has_headers"]) == (str(headers), (headers / "Python.h").exists())
-
-
-@pytest.mark.parametrize(
-    ("changes", "compiles", "verdict", "found"),
-    [
-        ({}, None, "ok", "a C compiler and Python.h are there"),
-        ({}, {}, "ok", "it and CUDA graphs work on the GPU"),
-        ({"compiler": None}, None, "warning", "no C compiler (gcc or clang)"),
-        (
-            {"compilers": ["icc"], "compiler": None, "has_headers": False},
-            None,
-            "warning",
-            "no C compiler (icc); no Python.h in /usr/include/python3.11",
-        ),
-        # Cached kernels of the driver's own may still work: what was tried counts, where it could be tried.
-        ({"has_headers": False}, {}, "warning", "no Python.h in /usr/include/python3.11"),
-        (
-            {"compiler": None},
-            {"torch.compile": "Failed to find C compiler."},
-            "problem",
-            "no C compiler (gcc or clang); torch.compile: Failed to find C compiler.",
-        ),
-        (
-            {},
-            {"CUDA graph": "operation not permitted", "torch.compile": "x"},
-            "problem",
-            "CUDA graph: operation not permitted; torch.compile: x",
-        ),
-        ({}, {"error": "no answer from python in 240 s"}, "problem", "error: no answer from python in 240 s"),
-    ],
-)
-def test_whether_torch_can_compile(
-    changes: dict[str, Any], compiles: dict[str, Any] | None, verdict: Verdict, found: str
-) -> None:
-    (finding,) = judge_compiler(TORCH | changes, compiles)
-    assert (finding.name, finding.verdict, finding.found) == ("torch.compile", verdict, found)
-    assert bool(finding.way_out) == (verdict != "ok")
-    if changes:
-        assert "module load gcc" in finding.way_out and "python3-dev" in finding.way_out and "CC=" in finding.way_out
-
-
-def test_without_torch_nobody_asks_for_a_compiler() -> None:
-    assert judge_compiler({"error": "no torch"}, None) == []
 
 
 def test_what_the_compile_probe_tells() -> None:
@@ -254,39 +279,6 @@ def test_what_the_compile_probe_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "found"),
-    [
-        (
-            "jax",
-            {"jaxlib": "0.11.0"},
-            ["jaxlib 0.11.0 has a scatter-add on GPUs that is known to be slow, 450 to 2000"],
-        ),
-        ("jax", {"jaxlib": "0.11.1"}, []),
-        ("jax", {"jaxlib": "0.10.2", "built_for_gpu": False}, []),
-        ("torch", {"cudnn": 92600, "cudnn_package": "9.26.0.51"}, []),
-        (
-            "torch",
-            {"cudnn": 91002, "cudnn_package": "9.26.0.51"},
-            ["torch has loaded 9.10.2, and the installed package"],
-        ),
-        ("jax", {"cudnn": 8902, "cudnn_package": "8.9.2.26"}, []),
-        ("jax", {"cudnn": 92600, "cudnn_package": None}, []),  # not from a package
-        ("jax", {"error": "not installed"}, []),
-    ],
-)
-def test_versions_that_are_known_to_be_wrong(name: str, changes: dict[str, Any], found: list[str]) -> None:
-    findings = judge_versions(name, JAX | changes)
-    assert len(findings) == len(found)
-    for finding, words in zip(findings, found, strict=True):
-        assert finding.verdict == "warning" and finding.found.startswith(words) and finding.way_out
-
-
-def test_nvml() -> None:
-    described = {"name": "NVIDIA A100", "driver_version": "580.65", "absent": {}}
-    assert judge_nvml(described) == Finding(name="nvml", verdict="ok", found="NVIDIA A100, driver 580.65")
-    refused = judge_nvml(described | {"absent": {"ecc": "Not Supported", "energy_joules": "Not Supported"}})
-    assert (refused.verdict, refused.found) == ("warning", "NVIDIA A100, driver 580.65; refused: ecc, energy_joules")
-    assert judge_nvml({"absent": "no driver"}).verdict == "warning"
 
 
 # ---- Slurm
@@ -308,9 +300,9 @@ def test_gpu_types_of_sinfo(gres: str, types: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("changes", "in_one_node", "verdict", "found"),
     [
-        ({"gpus": ANY | {"big": {"gres": "h100"}, "a100": {}}}, {"a100": 4, "h100": 8}, "ok", "4 x a100, 8 x h100"),
+        ({"gpus": {"any": {}, "big": {"gres": "h1"}, "a100": {}}}, {"a100": 4, "h1": 8}, "ok", "4 x a100, 8 x h1"),
         # A GPU outside the matrix is no problem.
-        ({"gpus": ANY | {"h100": {}}, "matrix_gpus": ["any"]}, {"": 4}, "ok", "4 x GPUs without a type"),
+        ({"gpus": {"any": {}, "h100": {}}, "matrix_gpus": ["any"]}, {"": 4}, "ok", "4 x GPUs without a type"),
         ({"gpus": {"a100": {}}}, {"a100_80gb": 4, "h100": 8}, "problem", "4 x a100_80gb, 8 x h100"),
         ({}, {}, "problem", None),
         ({"gpus": {"cpu": {}}}, {"a100": 2}, "ok", None),
@@ -325,8 +317,8 @@ def test_gpu_types(changes: dict[str, Any], in_one_node: dict[str, int], verdict
     if found:
         missing = "no node has gpu:a100; " if verdict == "problem" else ""
         assert finding.found == f"{missing}in one node: {found}"
-        way_out = "Set gpus.a100.gres in experiments.yaml (valid: a100_80gb, h100; did you mean a100_80gb?)"
-        assert finding.way_out.startswith(way_out) if missing else finding.way_out == ""
+        fix = "Set gpus.a100.gres in experiments.yaml (valid: a100_80gb, h100; did you mean a100_80gb?)"
+        assert finding.fix.startswith(fix) if missing else finding.fix == ""
 
 
 NEVER = "problem: main allows 60 min, and 480 are asked for: such a job never starts"
@@ -337,7 +329,7 @@ SHARED = "CR_CORE_MEMORY"
 
 
 @pytest.mark.parametrize(
-    ("cluster", "partition", "memory_is", "found", "way_out"),
+    ("cluster", "partition", "memory_is", "found", "fix"),
     [
         ({"time_limit_minutes": 480}, {"MaxTime": "01:00:00"}, "", NEVER, "Set cluster.time_limit_minutes in exp"),
         ({"time_limit_minutes": 480}, {"MaxTime": "08:00:00"}, "", None, ""),
@@ -365,14 +357,14 @@ SHARED = "CR_CORE_MEMORY"
     ],
 )
 def test_what_a_partition_gives(
-    cluster: dict[str, Any], partition: dict[str, str], memory_is: str, found: str | None, way_out: str
+    cluster: dict[str, Any], partition: dict[str, str], memory_is: str, found: str | None, fix: str
 ) -> None:
     config = a_config(cluster=cluster, gpus={"h100": {"cpus_per_task": 4}})
     request = header_variables("", expand(config, Selection())[0].cell, config, results=Path())
     partitions = {"other": {}, "main": {"PartitionName": "main", "Default": "YES", **partition}}
     said = list(judge_request(config, "h100", request, partitions, {"SelectTypeParameters": memory_is}))
     assert [f"{one.verdict}: {one.found}" for one in said] == ([found] if found else [])
-    assert all(one.way_out.startswith(way_out) for one in said)
+    assert all(one.fix.startswith(fix) for one in said)
 
 
 def a_program(folder: Path, name: str, text: str) -> None:
@@ -390,54 +382,6 @@ def test_submit_limits(says: str, limit: int | None, monkeypatch: pytest.MonkeyP
     assert examine_submit_limit(a_config(), 10) == []
 
 
-# ---- driver, machine, room
-
-
-@pytest.mark.parametrize(
-    ("driver", "cuda", "is_old"),
-    [("550.54.15", "13.0", True), ("550.54.15", "12.6", False), ("580.65", 13, False), (None, 13, False)],
-)
-def test_a_driver_that_is_older_than_cuda_13(driver: str | None, cuda: str | int, is_old: bool) -> None:
-    found = judge_driver({"driver_version": driver} if driver else {}, {"jax": {"cuda": 12}, "torch": {"cuda": cuda}})
-    assert [(one.name, one.verdict) for one in found] == ([("driver", "problem")] if is_old else [])
-    if is_old:
-        assert found[0].found == f"{driver}, and CUDA 13, for which torch is built here, needs 580"
-        assert "docs/clusters.md" in found[0].way_out
-
-
-def test_aarch64() -> None:
-    on_arm = {is_built: judge_machine("aarch64", {"torch": {"built_for_gpu": is_built}}) for is_built in (True, False)}
-    assert [(found.name, found.verdict) for [found] in on_arm.values()] == [("machine", "ok"), ("machine", "warning")]
-    assert "--index-url https://download.pytorch.org/whl/" in on_arm[False][0].way_out
-    assert judge_machine("x86_64", {"torch": {"error": "none"}}) == []
-
-
-@pytest.mark.parametrize(
-    ("free", "quota", "way_out"),
-    [
-        ((10**9, 10**6, 10**6), "", ""),
-        ((10**9, 0, 0), "", ""),  # a file system that counts no inodes
-        ((10**5, 10**6, 10**6), "", "Free some, or choose others: --results DIR, "),
-        ((10**9, 10**6, 90), "", "Free some, or choose others: --results DIR, "),
-        ((10**9, 10**6, 10**6), "echo home 5G over", "Free some, or choose others: less in your home."),
-    ],
-)
-def test_room(
-    free: tuple[int, int, int], quota: str, way_out: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    blocks, files, free_files = free
-    told = SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_files=files, f_favail=free_files)
-    monkeypatch.setattr(module.os, "statvfs", lambda folder: told)
-    a_program(tmp_path, "quota", quota)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    finding = examine_room(Results(root=tmp_path))
-    assert (finding.name, finding.verdict) == ("room", "warning" if way_out else "ok")
-    assert finding.way_out.startswith(way_out) and ("quota: home 5G over" in finding.found) == bool(quota)
-
-
-# ---- no Slurm, or half of it
-
-
 def test_without_slurm_jobs_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (finding,) = examine_slurm(a_config())
@@ -452,18 +396,30 @@ def test_half_an_installation_of_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (finding.verdict, finding.found) == ("problem", "without scancel, sinfo")
 
 
-# ---- W&B, data, results
+# ---- room, W&B, data, results
 
 
 @pytest.mark.parametrize(
-    ("mode", "key", "verdict"),
-    [("auto", True, "ok"), ("auto", False, "ok"), ("online", False, "warning"), ("offline", False, "ok")],
+    ("free", "quota", "fix"),
+    [
+        ((10**9, 10**6, 10**6), "", ""),
+        ((10**9, 0, 0), "", ""),  # a file system that counts no inodes
+        ((10**5, 10**6, 10**6), "", "Free some, or choose others: --results DIR, "),
+        ((10**9, 10**6, 90), "", "Free some, or choose others: --results DIR, "),
+        ((10**9, 10**6, 10**6), "echo home 5G over", "Free some, or choose others: less in your home."),
+    ],
 )
-def test_wandb(mode: str, key: bool, verdict: Verdict) -> None:
-    config = a_config(wandb={"mode": mode})
-    finding = judge_wandb(config, {"version": "0.31.0", "url": "https://w.example.org", "key": key})
-    assert finding.verdict == verdict
-    assert ("wandb login" in finding.way_out) == (not key and mode != "offline")
+def test_room(
+    free: tuple[int, int, int], quota: str, fix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocks, files, free_files = free
+    told = SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_files=files, f_favail=free_files)
+    monkeypatch.setattr(module.os, "statvfs", lambda folder: told)
+    a_program(tmp_path, "quota", quota)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    finding = examine_room(Results(root=tmp_path))
+    assert (finding.name, finding.verdict) == ("room", "warning" if fix else "ok")
+    assert finding.fix.startswith(fix) and ("quota: home 5G over" in finding.found) == bool(quota)
 
 
 def test_wandb_key_is_found_as_the_client_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -482,25 +438,25 @@ def test_wandb_key_is_found_as_the_client_finds_it(monkeypatch: pytest.MonkeyPat
     assert examine_wandb(a_config(wandb={"mode": "disabled"})).found == "disabled in experiments.yaml"
 
 
-def test_missing_and_corrupt_data(tmp_path: Path) -> None:
-    missing = examine_data("mnist", tmp_path)
-    assert missing.verdict == "warning"
-    assert "main.py data --benchmark mnist" in missing.found
+def test_data_are_one_finding_and_what_is_damaged_one_more(tmp_path: Path) -> None:
+    drawn = "none needed: synthetic (random inputs, made on the device from the seed)"
+    assert examine_data(["synthetic"], tmp_path) == [Finding("data", "ok", drawn)]
+    none, missing = examine_data(["mnist", "synthetic", "cifar10"], tmp_path)
+    assert none == Finding("data", "ok", drawn)
+    assert (missing.verdict, missing.found) == ("warning", f"not in {tmp_path}: mnist, cifar10")
+    assert "python main.py data --benchmark mnist --benchmark cifar10" in missing.fix
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "manifest.json").write_text("{")
-    assert examine_data("mnist", tmp_path).verdict == "problem"
-
-
-def test_a_benchmark_without_a_data_set_needs_none(tmp_path: Path) -> None:
-    finding = examine_data("synthetic", tmp_path)
-    assert (finding.verdict, finding.found) == ("ok", "none needed: random inputs, made on the device from the seed")
+    damaged, missing = examine_data(["mnist", "cifar10"], tmp_path)
+    assert (damaged.name, damaged.verdict) == ("data mnist", "problem")
+    assert missing.found == f"not in {tmp_path}: cifar10"
 
 
 def test_results_folder(tmp_path: Path) -> None:
     assert examine_results(Results(root=tmp_path / "new")).verdict == "ok"
     (tmp_path / "file").write_text("")
     finding = examine_results(Results(root=tmp_path / "file"))
-    assert (finding.verdict, finding.way_out) == ("problem", "Choose another folder with --results DIR.")
+    assert (finding.verdict, finding.fix) == ("problem", "Choose another folder with --results DIR.")
 
 
 # ---- the whole
@@ -521,7 +477,7 @@ def test_exit_status(problems: tuple[str, ...], status: int) -> None:
     [
         (("ok", "ok"), "All checks passed."),
         (("ok", "warning"), "No check failed. Warnings: slurm."),
-        (("problem", "warning"), "To be corrected: jax. The table has the way out of each."),
+        (("problem", "warning"), "To be corrected: jax. The table has the fix of each."),
     ],
 )
 def test_the_last_line(verdicts: tuple[Verdict, Verdict], line: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.measure.work import work_of_step
+from harness.measure.explain import work_of_step
 from harness.work.declared import benchmark
 from harness.work.products import Product, work_of
 from tests.made.sessions import build, make_session

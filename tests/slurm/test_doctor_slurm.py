@@ -36,7 +36,7 @@ def test_a_cluster_that_fits(slurm: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "partition", "cpus", "words", "way_out"),
+    ("gpu", "partition", "cpus", "words", "fix"),
     [
         (
             "h100",
@@ -56,13 +56,13 @@ def test_a_cluster_that_fits(slurm: Cluster) -> None:
     ],
 )
 def test_a_configuration_for_another_cluster(
-    slurm: Cluster, gpu: str, partition: str, cpus: int, words: str, way_out: str
+    slurm: Cluster, gpu: str, partition: str, cpus: int, words: str, fix: str
 ) -> None:
     findings = found_by(a_config(gpu, partition, cpus_per_task=cpus))
     assert exit_status(findings.values()) == 1
-    assert words in findings["slurm scripts"].found and findings["slurm scripts"].way_out.startswith(way_out)
+    assert words in findings["slurm scripts"].found and findings["slurm scripts"].fix.startswith(fix)
     if gpu == "h100":
-        assert "Set gpus.h100.gres in experiments.yaml (valid: a100" in findings["slurm GPUs"].way_out
+        assert "Set gpus.h100.gres in experiments.yaml (valid: a100" in findings["slurm GPUs"].fix
 
 
 SITES = [
@@ -114,5 +114,5 @@ def test_a_profile_on_its_cluster(slurm: Cluster, site: Site, monkeypatch: pytes
     assert [name for name, one in elsewhere.items() if one.verdict != "ok"] == WRONG_ELSEWHERE[site.name]
     assert exit_status(elsewhere.values()) == int("slurm scripts" in WRONG_ELSEWHERE[site.name])
     if site.name == "modules-features":
-        assert findings["preemption"].way_out == "After a preemption the same command goes on where it was."
+        assert findings["preemption"].fix == "After a preemption the same command goes on where it was."
         assert elsewhere["time limit"].found.startswith("guest allows 60 min, and 480 are asked for")

@@ -50,22 +50,9 @@ def test_flags_become_typed_values_each_once() -> None:
 
 
 def test_flags_go_back_to_words() -> None:
-    words = (
-        "--model",
-        "cnn",
-        "--batch_size",
-        "64",
-        "--precision",
-        "bf16",
-        "--formulation",
-        "vmap",
-        "--run",
-        "jit",
-        "--execution_mode",
-        "vmap.jit",
-    )
-    words = (*words, "--option", "output=full", "--option", "models=8", "--set", "weight_decay=0.5")
-    assert of_words(*words).flags() == words
+    words = "--model cnn --batch_size 64 --precision bf16 --formulation vmap --run jit --execution_mode vmap.jit "
+    words += "--option output=full --option models=8 --set weight_decay=0.5"
+    assert of_words(*words.split()).flags() == tuple(words.split())
 
 
 def test_each_axis_is_narrowed(config: Config) -> None:
@@ -166,112 +153,73 @@ def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> 
     assert per_sample.jobs[0].flags == ("--set", "replicates=6", "--set", "image_size=64")
 
 
-@pytest.mark.parametrize(
-    ("words", "selection", "complaint"),
-    [
-        (
-            ["--model", "resnet19"],
-            {},
-            "--model resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?",
-        ),
-        (
-            ["--precision", "fp23"],
-            {},
-            "--precision fp23: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?",
-        ),
-        (["--precision", "fp16"], {}, "--precision fp16: not for train: gradients below 6e-8 are zero in fp16, so "),
-        (
-            ["--precision", "fp32", "--precision", "fp16"],
-            {"use_cases": (1, 3)},
-            "--precision fp16: not for train, per_sample_gradients: gradients below 6e-8",
-        ),
-        (["--execution_mode", "step.egar"], {}, "did you mean step.eager?"),
-        (
-            ["--execution_mode", "vmap.jit"],
-            {},
-            "--execution_mode vmap.jit: no such name in train; valid: step.jit, ",
-        ),
-        (
-            ["--execution_mode", "step.jit"],
-            {"frameworks": ("torch",)},
-            "step.jit: only jax has it, and only torch is selected; valid: step.eager, ",
-        ),
-        (
-            ["--formulation", "vamp"],
-            {"use_cases": (3,)},
-            "--formulation vamp: no such name in per_sample_gradients; valid: batch, vmap, outer_product, ghost, "
-            "chunked, chunked_outer_product, grouped, loop; did you mean vmap?",
-        ),
-        (
-            ["--formulation", "loop"],
-            {"use_cases": (3,), "frameworks": ("jax",)},
-            "--formulation loop: only torch has it, and only jax is selected; valid: batch, vmap, ",
-        ),
-        (["--run", "compild"], {"frameworks": ("torch",)}, "--run compild: no such name in train; valid: eager, "),
-        (["--run", "compild"], {"use_cases": (3,)}, "did you mean compiled?"),
-        (
-            ["--run", "jit"],
-            {"frameworks": ("torch",)},
-            "--run jit: only jax has it, and only torch is selected; valid: eager, ",
-        ),
-        (
-            ["--formulation", "loop", "--run", "compiled"],
-            {"use_cases": (3,)},
-            "--formulation loop --run compiled: no mode of per_sample_gradients has all of that",
-        ),
-        (
-            ["--run", "eager", "--execution_mode", "vmap.compiled"],
-            {"use_cases": (3,)},
-            "--run eager --execution_mode vmap.compiled: no mode of per_sample_gradients has all of that",
-        ),
-        (
-            ["--model", "cifar10/resnet19"],
-            {},
-            "--model cifar10/resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?",
-        ),
-        (
-            ["--option", "outputs=full"],
-            {"use_cases": (3,)},
-            "--option outputs: not an option of per_sample_gradients; valid: output; did you mean output?",
-        ),
-        (["--option", "output=ful"], {"use_cases": (3,)}, "did you mean full?"),
-        (["--option", "epochs=3"], {}, "--option epochs=3: it is a setting, not an option: --set epochs=3"),
-        (
-            ["--set", "output=full"],
-            {"use_cases": (3,)},
-            "--set output=full: it is an option, not a setting: --option output=full",
-        ),
-        (["--set", "epoch=3"], {}, "did you mean epochs?"),
-        (["--set", "epochs=0"], {}, "--set epochs=0: must be a whole number of at least 1"),
-        (
-            ["--set", "replicates=7"],
-            {},
-            "--set replicates=7: 7 replicates are no design: a ratio is looked at after 4, ",
-        ),
-        (["--set", "learning_rate=1e999"], {}, "--set learning_rate=inf: too large for a number"),
-        (["--set", "epochs=2", "--set", "epochs=3"], {}, "--set epochs: given twice"),
-        (
-            ["--execution_mode", "loop.eager", "--batch_size", "32"],
-            {"use_cases": (3,)},
-            "nothing to measure: cifar10_3 has no variant for torch with all of --batch_size 32 --execution_mode "
-            "loop.eager: `exclude` in experiments.yaml; BatchNorm mixes the samples of a batch, so a per-sample "
-            "gradient is not defined. Without --batch_size there would be 8 + 4, without --execution_mode there "
-            "would be 4 + 4.",
-        ),
-        (
-            ["--model", "resnet18"],
-            {"use_cases": (3,)},
-            "nothing to measure: cifar10_3 has no variant for jax and torch with all of --model resnet18: "
-            "BatchNorm mixes the samples of a batch, so a per-sample gradient is not defined. Without --model there "
-            "would be 8 + 12.",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_flag(
-    words: list[str], selection: dict[str, object], complaint: str, config: Config
-) -> None:
+# Words, then digits of the use cases and the frameworks that are selected; below them what the message has in it.
+MISTAKES = """
+--model resnet19 | 1
+--model resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?
+--model cifar10/resnet19 | 1
+--model cifar10/resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?
+--precision fp23 | 1
+--precision fp23: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
+--precision fp16 | 1
+--precision fp16: not for train: gradients below 6e-8 are zero in fp16, so
+--precision fp32 --precision fp16 | 13
+--precision fp16: not for train, per_sample_gradients: gradients below 6e-8
+--execution_mode step.egar | 1
+did you mean step.eager?
+--execution_mode vmap.jit | 1
+--execution_mode vmap.jit: no such name in train; valid: step.jit,
+--execution_mode step.jit | 1 torch
+--execution_mode step.jit: only jax has it, and only torch is selected; valid: step.eager,
+--formulation vamp | 3
+grouped, loop; did you mean vmap?
+--formulation loop | 3 jax
+--formulation loop: only torch has it, and only jax is selected; valid: batch, vmap,
+--run compild | 1 torch
+--run compild: no such name in train; valid: eager,
+--run compild | 3
+did you mean compiled?
+--run jit | 1 torch
+--run jit: only jax has it, and only torch is selected; valid: eager,
+--formulation loop --run compiled | 3
+--formulation loop --run compiled: no mode of per_sample_gradients has all of that
+--run eager --execution_mode vmap.compiled | 3
+--run eager --execution_mode vmap.compiled: no mode of per_sample_gradients has all of that
+--option outputs=full | 3
+--option outputs: not an option of per_sample_gradients; valid: output; did you mean output?
+--option output=ful | 3
+did you mean full?
+--option epochs=3 | 1
+--option epochs=3: it is a setting, not an option: --set epochs=3
+--set output=full | 3
+--set output=full: it is an option, not a setting: --option output=full
+--set epoch=3 | 1
+did you mean epochs?
+--set epochs=0 | 1
+--set epochs=0: must be a whole number of at least 1
+--set replicates=7 | 1
+--set replicates=7: 7 replicates are no design: a ratio is looked at after 4,
+--set learning_rate=1e999 | 1
+--set learning_rate=inf: too large for a number
+--set epochs=2 --set epochs=3 | 1
+--set epochs: given twice
+--execution_mode loop.eager --batch_size 32 | 3
+nothing to measure: cifar10_3 has no variant for torch with all of --batch_size 32 --execution_mode loop.eager
+--execution_mode loop.eager --batch_size 32 | 3
+Without --batch_size there would be 8 + 4, without --execution_mode there would be 4 + 4.
+--model resnet18 | 3
+nothing to measure: cifar10_3 has no variant for jax and torch with all of --model resnet18: BatchNorm mixes the samples
+--model resnet18 | 3
+so a per-sample gradient is not defined. Without --model there would be 8 + 12.
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize(("asked", "complaint"), zip(MISTAKES[::2], MISTAKES[1::2], strict=True))
+def test_what_is_wrong_with_a_flag(asked: str, complaint: str, config: Config) -> None:
+    words, _, selected = asked.partition(" | ")
+    use_cases, *frameworks = selected.split()
     with pytest.raises(ConfigError) as caught:
-        narrowed(config, *words, **selection)
+        narrowed(config, *words.split(), use_cases=tuple(map(int, use_cases)), frameworks=tuple(frameworks))
     assert complaint in str(caught.value).replace(config.file, "experiments.yaml")
 
 
