@@ -304,7 +304,7 @@ def status_parser() -> Parser:
 
 
 def status_command(arguments: argparse.Namespace) -> int:
-    from pipeline.watching.status import show_status
+    from pipeline.watching.follow import show_status
 
     return show_status(read_results_that_exist(arguments), watch=arguments.watch)
 
@@ -596,9 +596,9 @@ A cell with a job that waits or runs is left alone, and so is what is no record.
 files back; then remove the zip.
 
 examples:
-  python main.py pack --dry-run                        what would be packed: cells, files
-  python main.py pack                                  every finished cell, also of `calibrate`
-  python main.py pack --gpu h100 --benchmark cifar10   only these
+  python main.py pack --dry-run                what would be packed
+  python main.py pack                          every finished cell
+  python main.py pack --benchmark cifar10      only these
 
 exit status: 0 all that was asked for is packed, 1 a cell was left alone or could not be packed
 """

@@ -1,6 +1,7 @@
-"""`main.py --wait`: watches jobs until all are over: a line for each, with its ratio as soon as there is one. It only
-reads; Ctrl-C ends the watching and no job."""
+"""`main.py --wait` and `main.py status`: a line for each job, with its ratio as soon as there is one. They only read;
+Ctrl-C ends the watching and no job."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from collections.abc import Callable, Sequence
 from harness.paths import JobFolder, Results
 from pipeline.watching.jobs import JobReader, JobState
 from pipeline.watching.ratios import RatiosSoFar
-from pipeline.watching.status import command, doing, print_failures, said, styled, work
+from pipeline.watching.status import command, doing, newest, print_failures, print_lines, said, styled, work
 
 LOOK_EVERY_S = 3.0
 """Without a terminal."""
@@ -94,3 +95,20 @@ def line(state: JobState, ratios: RatiosSoFar) -> str:
     """`14:03:12 mnist train: pair 4 of at most 12: timing 40%, 6 min left, so far JAX 1.05 x, on n1`"""
     ratio = ratios.of_cell(state.pair.cell) if state.pair else ""
     return f"{time.strftime('%H:%M:%S')} {work(state, with_kind=False)}: {said(state, ratio)}"
+
+
+def show_status(results: Results, *, watch: bool) -> int:
+    """Print the lines, or with `watch` on a terminal keep them up to date until all jobs are over, or Ctrl-C."""
+    reader = JobReader(results)
+    states = newest(reader.read())
+    if not states:
+        print(f"no job in {results.root} yet; `python main.py` submits some")
+        return 0
+    if watch and sys.stdout.isatty():
+        ratios = RatiosSoFar([plan for state in states if state.is_active for plan in state.plans], results)
+        with contextlib.suppress(KeyboardInterrupt):  # the jobs go on; to look away is no error
+            states = [*follow_live(lambda: newest(reader.read()), ratios)]
+    else:
+        print_lines(states)
+    print_failures(states)
+    return 0

@@ -1,7 +1,6 @@
 """`main.py status`: a line for the newest job of each cell, from any shell and at any time later: what it does in
 words, or what became of it."""
 
-import contextlib
 import re
 import sys
 import time
@@ -15,12 +14,10 @@ from harness.printable import near
 from harness.results.sequential import looks_of
 from pipeline.collector import without_collector
 from pipeline.submission.estimate import in_time
-from pipeline.watching.jobs import JobReader, JobState, error_log, job_states
+from pipeline.watching.jobs import JobState, error_log
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-__all__ = ["job_states", "show_status"]
 
 STYLES: dict[str, str] = {
     "queued": "dim",
@@ -50,26 +47,6 @@ REPLICATE = re.compile(r"-r(\d+)$")
 """At the end of a measurement's key."""
 Ratios = Callable[[Cell], str]
 """What is known of the ratio so far, in words."""
-
-
-def show_status(results: Results, *, watch: bool) -> int:
-    """Print the lines, or with `watch` on a terminal keep them up to date until all jobs are over, or Ctrl-C."""
-    reader = JobReader(results)
-    states = newest(reader.read())
-    if not states:
-        print(f"no job in {results.root} yet; `python main.py` submits some")
-        return 0
-    if watch and sys.stdout.isatty():
-        from pipeline.watching.follow import follow_live
-        from pipeline.watching.ratios import RatiosSoFar
-
-        ratios = RatiosSoFar([plan for state in states if state.is_active for plan in state.plans], results)
-        with contextlib.suppress(KeyboardInterrupt):  # the jobs go on; to look away is no error
-            states = [*follow_live(lambda: newest(reader.read()), ratios)]
-    else:
-        print_lines(states)
-    print_failures(states)
-    return 0
 
 
 def newest(states: Iterable[JobState]) -> list[JobState]:

@@ -278,9 +278,6 @@ def test_what_the_compile_probe_tells() -> None:
     assert probe(stand_in + module.COMPILE_PROBE) == {"torch.compile": "Failed to find C compiler in /triton"}
 
 
-@pytest.mark.parametrize(
-
-
 # ---- Slurm
 
 

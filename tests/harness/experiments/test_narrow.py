@@ -214,7 +214,7 @@ so a per-sample gradient is not defined. Without --model there would be 8 + 12.
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize(("asked", "complaint"), zip(MISTAKES[::2], MISTAKES[1::2], strict=True))
+@pytest.mark.parametrize(("asked", "complaint"), [*zip(MISTAKES[::2], MISTAKES[1::2], strict=True)])
 def test_what_is_wrong_with_a_flag(asked: str, complaint: str, config: Config) -> None:
     words, _, selected = asked.partition(" | ")
     use_cases, *frameworks = selected.split()

@@ -20,11 +20,11 @@ from harness.plan import Pair
 from harness.plan_file import write_plan
 from harness.results.record import Outcome, write_record
 from pipeline.watching import jobs, slurm_states
-from pipeline.watching.follow import follow, line
+from pipeline.watching.follow import follow, line, show_status
 from pipeline.watching.jobs import JobReader, JobState, judge, last_words, read_files
 from pipeline.watching.ratios import RatiosSoFar
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
-from pipeline.watching.status import PHASES, command, lines, newest, said, show_status, styled, time_left
+from pipeline.watching.status import PHASES, command, lines, newest, said, styled, time_left
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import bare_record, heartbeat
 
