@@ -691,9 +691,9 @@ examples:
   python main.py calibrate --wait           20 rounds of each, then the table
   python main.py calibrate --gpu h100       on a GPU of experiments.yaml
   python main.py calibrate --rounds 40      go on to 40 rounds
-  python main.py calibrate --pairing both   `together` and `interleaved`, compared
+  python main.py calibrate --pairing both   `together` and in turns, compared
   python main.py calibrate --table          what was found so far
-  python main.py calibrate --publish        for everybody, without names of machines
+  python main.py calibrate --publish        without names of machines
 """
 
 
