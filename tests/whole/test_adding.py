@@ -30,7 +30,7 @@ def apply_recipe(repository: Path) -> None:
         anchor = {
             "under benchmarks": "\nbenchmarks:\n",
             "under use_cases": "\nuse_cases:\n",
-            'behind "map"': '            Formulation(name="map", runs=JAX_RUNS),\n',
+            'behind "map"': ': a loop in the program", runs=JAX_RUNS),\n',
             "in use_cases.6.formulations.jax": "    name: many_models\n",
             "at the end": "",
         }[place]
