@@ -82,34 +82,41 @@ class MeasurementSettings(Frozen):
     """The protocol of harness/measure/clock.py. Every time is in seconds of wall clock."""
 
     replicates: int = Field(default=12, ge=1, le=MOST_REPLICATES)
-    """Fresh processes per variant at the most; statistics run over these. A ratio that is decided before takes no more
-    (harness/results/sequential.py)."""
+    """Fresh processes per variant at most; statistics run over these. A ratio that is decided before takes no more.
+    Valid are 4, 6, 8, 12 and 20, or 1 to 3 for numbers without a verdict."""
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
-    """Of the initial weights and of the order of the batches in replicate 0, see `Measurement.seed`."""
+    """Of all that is drawn in replicate 0: initial weights, order of the batches, crops, inputs. Replicate r has this
+    seed plus r, in both frameworks."""
     warmup_s: float = Field(default=2.0, gt=0, le=LONGEST_S)
+    """Calls with a wait after each, for at least this long, before anything is timed."""
     warmup_min_calls: int = Field(default=5, ge=2, le=10**6)
+    """Calls of the warm-up at least."""
     block_min_s: float = Field(default=0.1, gt=0, le=LONGEST_S)
     """A throughput block holds as many back-to-back calls as fill this time; one wait at its end."""
     min_blocks: int = Field(default=20, ge=3, le=10**6)
+    """Throughput blocks at least, unless `max_time_s` ends them; then there are 3 or more."""
     max_blocks: int = Field(default=300, ge=3, le=10**6)
+    """Throughput blocks at most."""
     target_noise: float = Field(default=0.005, gt=0, lt=1)
-    """Stop when the 95 % interval of the median block time is narrower than this on either side, relatively."""
+    """Stop when the 95 % interval of the median block time, relative to the median, reaches no further than this."""
     min_time_s: float = Field(default=0.0, ge=0, le=LONGEST_S)
     """The throughput blocks go on for this long, however low the noise: a card takes tens of seconds to its steady
     temperature."""
     max_time_s: float = Field(default=12.0, gt=0, le=LONGEST_S)
     """Stop the throughput blocks after this time whatever the noise."""
     latency_calls: int = Field(default=200, ge=1, le=10**6)
+    """Calls with a wait after each, for the latency. A p99 needs 368."""
     latency_max_time_s: float = Field(default=20.0, gt=0, le=LONGEST_S)
+    """End the latency calls after this time, with 3 at least."""
     energy_window_s: float = Field(default=5.0, gt=0, le=LONGEST_S)
     """On a GPU with an energy counter, this long a run of blocks follows the throughput's: the counter ticks only every
     0.1 s."""
     idle_s: float = Field(default=2.0, ge=0, le=LONGEST_S)
     """How long idle power is measured, with the framework's context loaded: before the cold calls and before the
-    warm-up."""
+    warm-up. The lower one counts."""
     explain: bool = True
-    """Say where a step's time goes, once for each variant on one device: in a process of the first replicate that is
-    not timed or, in a smoke run, when all that is timed is done. It changes no number."""
+    """Explain where a step's time goes, once for each variant on one device, after everything is timed. It changes no
+    number and no identity of a measurement."""
     timeout_s: float = Field(default=1800.0, gt=0, le=LONGEST_S)
     """A measurement that takes longer is ended and recorded as `timeout`."""
 

@@ -32,7 +32,7 @@ MEANING = (
     "Kernels: all that a step starts on the GPU, JAX's loops round by round; a call to cuDNN or cuBLAS counts as one, "
     "however many kernels it answers with. Products: matrix products, convolutions and attention. Copies: those that "
     "only move data. Graphs: CUDA graphs that the host launches. Outside: what else the host starts. Memory: of one "
-    "step, at the least. Built in: on this machine's CPU."
+    "step, at the least."
 )
 
 
@@ -156,7 +156,7 @@ def print_facts(facts: Sequence[ProgramFacts], cards: Sequence[Card], console: "
         wide.print(table)
         for remark in group.remarks():
             console.print(f"  {remark}", markup=False)
-    console.print(f"\n{MEANING}", markup=False)
+    console.print(f"\n{MEANING} Built in: on this machine's CPU.", markup=False)
     for line in conclusion(facts):
         console.print(line, markup=False)
 
@@ -185,19 +185,17 @@ def published_facts() -> list[ProgramFacts]:
 
 
 def in_markdown(facts: Sequence[ProgramFacts], cards: Sequence[Card]) -> str:
-    """A table for each piece of work, with all cards."""
-    by_work: dict[str, list[Group]] = {}
-    for group in groups(facts, cards):
-        by_work.setdefault(group.title, []).append(group)
-    parts = [MEANING]
-    for title, of_work in by_work.items():
-        rows = [(group.card.name, *row) for group in of_work for row in group.rows()]
-        parts += [f"**{title}**", markdown_table(("card", *COLUMNS), rows)]
-        remarks = [f"- {group.card.name}: {remark}" for group in of_work for remark in group.remarks()]
-        parts += ["\n".join(remarks)] if remarks else []
-    parts.append("\n".join(f"- {line}" for line in conclusion(facts)))
-    parts.append(f"Made by {made_by(facts)}.")
-    return "\n\n".join(parts)
+    """One table. The cards for which a mode has the same numbers share a row."""
+    cards_of: dict[tuple[str, ...], list[str]] = {}
+    remarks = []
+    for group in sorted(groups(facts, cards), key=lambda one: one.title):
+        for row in group.rows():
+            cards_of.setdefault((group.title, *row[:-1]), []).append(group.card.name)
+        remarks += [f"- {group.card.name}, {group.title}: {remark}" for remark in group.remarks()]
+    rows = sorted(((*of[:2], ", ".join(names), *of[2:]) for of, names in cards_of.items()), key=lambda row: row[:2])
+    remarks += [f"- {line}" for line in conclusion(facts)]
+    table = markdown_table(("work", "mode", "cards", *COLUMNS[1:-1]), rows)
+    return "\n\n".join([MEANING, table, "\n".join(remarks), f"Made by {made_by(facts)}."])
 
 
 def made_by(facts: Iterable[ProgramFacts]) -> str:

@@ -87,7 +87,7 @@ class Device(program.Device):
     def set_up(self, precision: str) -> None:
         """fp64 and fp32 are IEEE and tf32 is TF32 for matrix products and for convolutions alike; bf16 is autocast
         over fp32 weights, fp16 the dtype of inference alone; default sets nothing, which is TF32 in convolutions only,
-        and no trial of cuDNN's algorithms. In all of them attention is computed as in training, also where there is
+        and no trial of cuDNN's algorithms. In all others attention is computed as in training, also where there is
         nothing to train: its other path takes part in no compilation.
 
         Attention's fused kernel for float32 knows neither fp32 nor tf32: in both it makes each product of three TF32

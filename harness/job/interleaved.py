@@ -3,7 +3,7 @@
 The first is started, built and brought to its steady state; then it waits, asleep, and the second is. From then on they
 take turns, block by block, A B B A: each block has a neighbour in time on the other side, and a drift of the machine
 falls on both alike. A block that follows one of the other's has another word, as a lead-in comes first. When neither
-wants another block, the first goes on alone to its end, then the second (docs/measurement.md). A process that dies
+wants another block, the first goes on alone to its end, then the second (docs/protocol.md). A process that dies
 costs the other one its turns only: it goes on alone.
 """
 

@@ -4,7 +4,7 @@ A runner hands over `step`, which enqueues one call's work and returns its outpu
 all of the given outputs are ready. Each call of a step must depend on the one before it (through donated state or a
 counter), so that waiting for the last call of a block means waiting for the whole block.
 
-Protocol (docs/measurement.md): cold calls, warm-up, calibration, throughput in blocks of back-to-back calls with one
+Protocol (docs/protocol.md): cold calls, warm-up, calibration, throughput in blocks of back-to-back calls with one
 wait at the end, energy over such blocks with nothing between them, latency with a wait per call. Nothing is logged,
 printed, copied or collected inside a timed window.
 

@@ -1,4 +1,4 @@
-"""Drives any Program through the measurement: the one caller of both runners (docs/measurement.md has the protocol).
+"""Drives any Program through the measurement: the one caller of both runners (docs/protocol.md has the protocol).
 
 Cold calls, check, steady state, training to the end or predictions of the test set, phases, and on several devices the
 control without communication, in this order. Nothing here knows a framework, a task or a use case.

@@ -1,11 +1,12 @@
 """Quality flags: what a reader must know before the numbers of a record, each with its sentence. Pure.
 
-docs/measurement.md has them all, with those that only the report can see (pipeline/report/compare.py).
+`meanings` has them all, with those that only the report can see (ratios.py, pipeline/report/compare.py).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.results import ratios
 from harness.results.record import Blocks, GpuState, Latency, Record, Result
 from harness.results.statistics import (
     calls_needed,
@@ -83,6 +84,49 @@ def quality_flags(result: Result, environment: Mapping[str, Any], latency_calls:
             f"the counter's {ENERGY_COUNTER_TICK_S} s tick shows"
         )
     return flags
+
+
+def meanings() -> dict[str, str]:
+    """Every flag by name: when it is set, by today's thresholds. docs/reference.md is made of them.
+
+    Not a constant, as those of this module are registered (harness/work/registration.py).
+    """
+    jaxlib = " or ".join(KNOWN_SLOW_JAXLIB)
+    return {
+        "recompiled": "something was compiled inside the timed windows",
+        "mixed_gpus": "in the report: the devices of one measurement are of different kinds",
+        "known_slow_jaxlib": f"jaxlib {jaxlib} on a GPU: their float32 scatter-add, which is in the gradient of every "
+        f"max-pooling and embedding, is 450 to 2000 times slower than that of other versions (openxla/xla#46225)",
+        "imprecise": f"of a row: the median, over pairs, of a log ratio's standard error from inside its pair is above "
+        f"{ratios.IMPRECISE:.0%}; longer windows (`max_time_s`) or turns would help",
+        "processes_differ": f"of a row with 4 pairs or more: the pairs' log ratios vary by more than what is inside "
+        f"them explains (chi square, above its {ratios.DIFFER_LEVEL:.0%} quantile); more replicates would help, "
+        f"longer ones would not",
+        "drift": f"of a row: within a pair the ratio changes by more than {ratios.RATIO_DRIFT:.0%}, and by more than "
+        f"{ratios.RATIO_DRIFT_ERRORS:.0f} standard errors of that change, from its first third of blocks to the last",
+        "not_paired": "of a row: both modes took turns with other modes, and not with each other",
+        "overruled": "of a row: the replicates contradicted the screening clearly, so that they chose the mode",
+        "short_blocks": f"the median block took under {SHORT_BLOCK_S} s: the wait at its end weighs on the throughput",
+        "too_few_latency_calls": f"under {calls_needed(0.95)} waited calls, where there is a p95: fewer cannot bound "
+        "it with 95 % confidence",
+        "too_few_calls_for_p99": f"under {calls_needed(0.99)} waited calls, where as many were asked for and time ran "
+        f"out: there is no p99",
+        "throttled": f"by the driver's counters the clocks were held back for at least {HELD_BACK_SHARE:.0%} of the "
+        f"throughput window; where a card does not count a reason, the GPU reported the reason between "
+        "two blocks, other than idling or clocks that an administrator has set",
+        "low_clocks": f"the SM clock was seen below {LOW_CLOCK_SHARE:.0%} of the card's highest (nvbench's threshold)",
+        "busy_while_waiting": f"while the process waited for its turns, its own threads kept more than "
+        f"{WAITING_CPUS_SHARE:.0%} of its CPUs busy beside the other one's blocks",
+        "other_processes": f"other processes had a context on the same GPU; on a CPU, they kept more than {OTHER_CPUS} "
+        f"of one CPU busy",
+        "energy_window_short": f"energy was counted over under {ENERGY_WINDOW_MIN_S:.0f} s: the counter's tick of "
+        f"{ENERGY_COUNTER_TICK_S} s shows",
+        "restarted": "the job was requeued before this measurement",
+        "other_gpu_read": "the framework computed on another GPU than the one that NVML read, by their UUIDs (PyTorch "
+        "only, and not for a MIG slice)",
+        "mixed_environment": "in the report: replicates of one mode had different CPU models, drivers, library "
+        "versions, variables or code",
+    }
 
 
 def comparable_throughput(record: Record) -> float | None:

@@ -2,7 +2,7 @@
 shown. Pure.
 
 The CSV's columns, the page's table of modes, the LaTeX and terminal tables, the charts, W&B's summary and the table in
-docs/measurement.md follow from these rows. The formulas are in statistics.py. A number that is a median over replicates
+docs/reference.md follow from these rows. The formulas are in statistics.py. A number that is a median over replicates
 of what each record gives belongs here; a ratio of two frameworks does not (pipeline/report/compare.py).
 """
 
@@ -90,6 +90,8 @@ class Quantity:
     """From one record; the report shows the median over replicates."""
     shown: tuple[Place, ...] = ()
     _: KW_ONLY
+    about: str = ""
+    """What it is, in a few words, for docs/reference.md."""
     absent: Absence | None = None
     short: str = ""
     """The title on the terminal, with the unit, on two lines."""
@@ -159,12 +161,12 @@ def _epoch_cost(result: Result) -> float | None:
     return (result.compile_time_s + time_s) / 3600 * result.price_per_hour
 
 
-def _memory(field: str, words: str, chart: str = "") -> Quantity:
+def _memory(field: str, words: str, about: str, chart: str = "") -> Quantity:
     def derive(result: Result) -> float | None:
         value: int | None = getattr(result.memory, field)
         return value
 
-    return Quantity(f"memory_{field}", words, MIB, derive, PAGE, absent=MEMORY, chart=chart)
+    return Quantity(f"memory_{field}", words, MIB, derive, PAGE, about=about, absent=MEMORY, chart=chart)
 
 
 def _rate(unit: str) -> Quantity:
@@ -174,7 +176,8 @@ def _rate(unit: str) -> Quantity:
         per_sample = result.units.get(unit)
         return per_sample * throughput_samples_per_s(result.blocks) if per_sample and result.blocks else None
 
-    return Quantity(f"throughput_{unit}_per_s", f"{unit}/s", None, derive, PAGE)
+    about = f"the throughput in {unit}: times what a sample has of them, padding excluded"
+    return Quantity(f"throughput_{unit}_per_s", f"{unit}/s", None, derive, PAGE, about=about)
 
 
 def of_gpu(reading: str, *, name: str, words: str, unit: str) -> Quantity:
@@ -188,7 +191,8 @@ def of_gpu(reading: str, *, name: str, words: str, unit: str) -> Quantity:
         refused = (record.environment.get("gpu") or {}).get("absent")
         return result.gpu_states_absent or (refused.get(reading) if isinstance(refused, Mapping) else None)
 
-    return Quantity(name, words, Unit(name=unit), derive, PAGE, absent=Absence(words=words, reason=reason))
+    about = "median over the readings between two blocks"
+    return Quantity(name, words, Unit(name=unit), derive, PAGE, about=about, absent=Absence(words=words, reason=reason))
 
 
 def _held_back(words: str, name: str, *reasons: str) -> Quantity:
@@ -204,7 +208,8 @@ def _held_back(words: str, name: str, *reasons: str) -> Quantity:
         why = refused.get(f"held_back {reasons[0]}") if isinstance(refused, Mapping) else None
         return result.gpu_states_absent or why
 
-    return Quantity(name, words, PERCENT, derive, PAGE, absent=Absence(words=words, reason=reason))
+    about = "share of the throughput window, by the driver's counter of nanoseconds; of several, the largest"
+    return Quantity(name, words, PERCENT, derive, PAGE, about=about, absent=Absence(words=words, reason=reason))
 
 
 WARM = Absence(
@@ -237,80 +242,149 @@ ENERGY = Absence(words="Energy", reason=lambda _, result: result.energy.absent)
 THROUGHPUT = Quantity(
     "throughput_samples_per_s", "samples/s", None, _of_blocks(throughput_samples_per_s),
     ("page", "latex", "terminal"), short="samples/s", chart="throughput",
+    about="of each block its samples over its time, then the median over blocks",
 )
 QUANTITIES = (
     THROUGHPUT,
     _rate("tokens"),
     _rate("edges"),
-    Quantity("step_time_s", "step", MS, _of_blocks(step_time_s), chart="step_ms"),
+    Quantity(
+        "step_time_s", "step", MS, _of_blocks(step_time_s), chart="step_ms",
+        about="of each block its time over its steps, then the median over blocks",
+    ),
     Quantity(
         "block_spread", "spread of block times", PERCENT,
         _of_blocks(lambda blocks: relative_interquartile_range(blocks.block_times_s)),
+        about="interquartile range over the median",
     ),
-    Quantity("block_drift", "last third of the blocks over the first", PERCENT, _of_blocks(block_drift)),
+    Quantity(
+        "block_drift", "last third of the blocks over the first", PERCENT, _of_blocks(block_drift),
+        about="median of the last third of the block times over that of the first, less 1",
+    ),
     Quantity(
         "step_time_alone_s", "step without communication", MS, _of_blocks(step_time_s, "blocks_alone"),
-        absent=COMMUNICATION,
+        about="on several devices, of the control that moves nothing between them", absent=COMMUNICATION,
     ),
     Quantity(
-        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), TABLES, short="step\np50 ms", chart="p50_ms"
+        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), TABLES, short="step\np50 ms", chart="p50_ms",
+        about="of calls that are waited for, each over its steps; linear between two samples",
     ),
     Quantity(
-        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES, short="step\np95 ms", chart="p95_ms"
+        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES, short="step\np95 ms", chart="p95_ms",
+        about="the same; none where a call has many steps, in whose mean one slow step disappears",
     ),
     Quantity(
-        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), TABLES, short="step\np99 ms", chart="p99_ms"
+        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), TABLES, short="step\np99 ms", chart="p99_ms",
+        about="the same; none from fewer than 368 calls, which cannot bound it with 95 % confidence",
     ),
-    Quantity("step_time_mean_s", "step mean", MS, _of_latency(latency_mean_s)),
     Quantity(
-        "achieved_flop_per_s", "achieved", TERAFLOPS, _of_blocks(throughput_samples_per_s), PAGE, times_operations=True
+        "step_time_mean_s", "step mean", MS, _of_latency(latency_mean_s), about="mean of the calls waited for",
     ),
-    Quantity("step_operations", "work of a step", GIGAFLOP, _of_work("operations"), PAGE, absent=EXPLANATION),
-    Quantity("step_forward_operations", "its forward pass", GIGAFLOP, _of_work("forward_operations")),
-    Quantity("step_least_bytes", "least traffic of a step", MIB, _of_work("least_bytes"), PAGE),
     Quantity(
-        "dispatch_time_s", "handed out after", MS,
+        "achieved_flop_per_s", "achieved", TERAFLOPS, _of_blocks(throughput_samples_per_s), PAGE, times_operations=True,
+        about="throughput times a sample's declared operations: two for each multiply-add of the forward pass, three "
+        "passes for a step of training (Kaplan et al. 2020, section 2.1). Useful work: what a formulation computes "
+        "beyond that is not counted. None at other sizes, and where the work depends on the formulation",
+    ),
+    Quantity(
+        "step_operations", "work of a step", GIGAFLOP, _of_work("operations"), PAGE, absent=EXPLANATION,
+        about="products of a step, counted from the shapes that PyTorch dispatches, or that stand in JAX's jaxpr; both "
+        "agree for every model. A product costs as much again for each operand that depends on a parameter",
+    ),
+    Quantity(
+        "step_forward_operations", "its forward pass", GIGAFLOP, _of_work("forward_operations"),
+        about="two for each multiply-add of a convolution, dense layer or attention; padded and masked positions count",
+    ),
+    Quantity(
+        "step_least_bytes", "least traffic of a step", MIB, _of_work("least_bytes"), PAGE,
+        about="each product reads its operands and writes its result once, and the optimizer all parameters (5 times "
+        "for SGD with momentum, 7 for AdamW). No measured traffic: a fused kernel may need less",
+    ),
+    Quantity(
+        "dispatch_time_s", "host returns after", MS,
         lambda result: dispatch_time_s(result.explanation) if result.explanation else None, PAGE,
+        about="from an idle device until the host has handed out one call; median of up to 30",
     ),
     Quantity(
         "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, TABLES,
         short="compile\ns", chart="compile_s",
+        about="the 3 first calls with empty caches less 3 median warm calls: tracing, compilation, autotuning, loading "
+        "of kernels, graph capture. Inductor writes its cache in it, as by default; JAX does not. Of several ranks the "
+        "largest",
     ),
     Quantity(
         "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, TABLES,
         absent=WARM, short="warm\ns", chart="compile_warm_s",
+        about="the same of a process that finds the caches that another one filled; replicate 0, on one device",
     ),
-    _memory("step_peak_bytes", "memory of a steady step", chart="mib"),
-    _memory("allocator_peak_bytes", "allocator's peak", chart="mib"),
-    _memory("pool_peak_bytes", "pool", chart="mib"),
-    _memory("process_bytes", "process (NVML)", chart="mib"),
-    _memory("device_used_bytes", "device, more than before (NVML)"),
-    _memory("host_peak_bytes", "host's peak"),
+    _memory(
+        "step_peak_bytes", "memory of a steady step", chart="mib",
+        about="JAX: arguments + outputs + temporaries - aliased, by XLA's analysis, as its peak cannot be reset. "
+        "PyTorch: largest `max_memory_allocated` over blocks and latency calls, plus what CUDA graphs' pools hold. Not "
+        "the same quantity: compare with care",
+    ),
+    _memory(
+        "allocator_peak_bytes", "allocator's peak", chart="mib",
+        about="JAX: `peak_bytes_in_use`. PyTorch: `max_memory_allocated`. Over the life of the process",
+    ),
+    _memory(
+        "pool_peak_bytes", "pool", chart="mib",
+        about="JAX: `peak_pool_bytes`. PyTorch: `max_memory_reserved` since the blocks began",
+    ),
+    _memory(
+        "process_bytes", "process (NVML)", chart="mib",
+        about="of the process at its end. None in a container, where NVML names processes by the host's numbers",
+    ),
+    _memory(
+        "device_used_bytes", "device memory added (NVML)",
+        about="in use on the device at the end, less that before the process had a context; none beside others",
+    ),
+    _memory("host_peak_bytes", "host's peak", about="peak resident set of the process in the host's memory"),
     Quantity(
         "energy_gross_joules_per_sample", "energy gross", MILLIJOULES, lambda result: energy_per_sample(result.energy),
         PAGE, absent=ENERGY, chart="gross_mj",
+        about="difference of NVML's energy counter over the energy window, of the whole board, over its samples",
     ),
     Quantity(
         "energy_net_joules_per_sample", "energy net", MILLIJOULES, lambda result: net_energy_per_sample(result.energy),
-        PAGE, absent=ENERGY, chart="net_mj",
+        PAGE, absent=ENERGY, chart="net_mj", about="gross energy less idle power times the window, over its samples",
     ),
     Quantity(
         "test_metric", "{metric.words}", None, _test_metric, TABLES,
         absent=QUALITY, short="test\n{metric.name}", is_metric=True,
+        about="of the benchmark, such as the accuracy, after the last epoch; in inference with pretrained weights",
     ),
     Quantity(
         "test_top_5_accuracy", "test accuracy, top 5", PERCENT,
         _of_last_epoch(lambda point: point.further_metrics.get("top_5_accuracy")), PAGE,
+        about="fewer than five classes have a larger output than the label's",
     ),
-    Quantity("test_loss", "test loss", None, _of_last_epoch(lambda point: point.test_loss)),
-    Quantity("epoch_time_s", "epoch", SECONDS, lambda result: epoch_time_s(result.epochs), PAGE),
-    Quantity("epoch_cost", "cost of a first epoch", None, _epoch_cost, PAGE),
-    Quantity("energy_per_epoch_joules", "energy of an epoch", JOULES, energy_per_epoch, PAGE, absent=ENERGY),
+    Quantity(
+        "test_loss", "test loss", None, _of_last_epoch(lambda point: point.test_loss),
+        about="mean over the test set after the last epoch, without smoothed labels",
+    ),
+    Quantity(
+        "epoch_time_s", "epoch", SECONDS, lambda result: epoch_time_s(result.epochs), PAGE,
+        about="median over epochs of the steps' time, without copies to the device and evaluation",
+    ),
+    Quantity(
+        "epoch_cost", "cost of a first epoch", None, _epoch_cost, PAGE,
+        about="(compile time + epoch) at `price_per_hour` of all its GPUs, in that currency",
+    ),
+    Quantity(
+        "energy_per_epoch_joules", "energy of an epoch", JOULES, energy_per_epoch, PAGE, absent=ENERGY,
+        about="mean power of the energy window's blocks times the epoch's time; no counter is read around an epoch",
+    ),
     Quantity(
         "time_to_target_s", "time to {metric.name}", SECONDS, lambda result: result.time_to_target_s, TABLES,
         short="to goal\ns",
+        about="training time to the end of the first epoch whose test metric reaches `target_metric`; no compilation, "
+        "no evaluation",
     ),
-    Quantity("input_time_s", "input of an epoch", SECONDS, _of_last_epoch(lambda point: point.input_time_s), PAGE),
+    Quantity(
+        "input_time_s", "input of an epoch", SECONDS, _of_last_epoch(lambda point: point.input_time_s), PAGE,
+        about="copying the chunks of a training set above 1 GiB to the device; beside the epoch, never in it",
+    ),
     of_gpu("sm_clock_mhz", name="gpu_sm_clock_mhz", words="SM clock", unit="MHz"),
     of_gpu("memory_clock_mhz", name="gpu_memory_clock_mhz", words="memory clock", unit="MHz"),
     of_gpu("temperature_c", name="gpu_temperature_c", words="GPU temperature", unit="°C"),
@@ -321,8 +395,14 @@ QUANTITIES = (
         "thermal", "sw_thermal_slowdown", "hw_thermal_slowdown",
     ),
     _held_back("clocks held back by the power brake", "gpu_held_back_by_brake_share", "hw_power_brake_slowdown"),
-    Quantity("time_of_10000_steps_s", "10,000 steps from a cold start", SECONDS, _time_of_many_steps),
-    Quantity("parameter_count", "parameters", None, lambda result: result.parameter_count),
+    Quantity(
+        "time_of_10000_steps_s", "10,000 steps from a cold start", SECONDS, _time_of_many_steps,
+        about="compile time with empty caches plus 10,000 step times; without building the model",
+    ),
+    Quantity(
+        "parameter_count", "parameters", None, lambda result: result.parameter_count,
+        about="of the model; of all models in use case 6",
+    ),
 )
 # fmt: on
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}

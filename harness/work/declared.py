@@ -31,7 +31,7 @@ Layout = Literal["own", "nchw", "nhwc"]
 
 
 class Nothing(Frozen):
-    """Options, settings or sizes of what has none."""
+    """For a use case or benchmark without options, settings or sizes."""
 
 
 class Layer(StrEnum):
@@ -67,6 +67,8 @@ class Run:
     """How a formulation is run."""
 
     name: str
+    about: str = field(default="", compare=False)
+    """In a few words, for docs/reference.md."""
     run_as: RunAs = "compiled"
     graph: Graph = "none"
     layout: Layout = "own"
@@ -86,21 +88,38 @@ class Run:
         return self.run_as.replace("_", " ") + graphs[self.graph]
 
 
-JIT = Run(name="jit")
-JIT_GRAPH = Run(name="jit_graph", graph="step")
-TUNED = Run(name="tuned", run_as="max_autotune")
-TUNED_GRAPH = Run(name="tuned_graph", run_as="max_autotune", graph="step")
+JIT = Run(name="jit", about="as XLA compiles it by itself: it decides what it takes into command buffers")
+JIT_GRAPH = Run(name="jit_graph", graph="step", about="all that XLA can take in command buffers, convolutions too")
+TUNED = Run(name="tuned", run_as="max_autotune", about="XLA tries more tilings, and cuDNN's fusions of products")
+TUNED_GRAPH = Run(name="tuned_graph", run_as="max_autotune", graph="step", about="`tuned` and `jit_graph` together")
 JAX_RUNS = (JIT, JIT_GRAPH, TUNED, TUNED_GRAPH)
 """As XLA does by itself, with all that it can in CUDA graphs, with more kernels tried, and both."""
-OVERLAP = Run(name="overlap", overlaps=True, min_devices=2)
-PROCESS_PER_NODE = Run(name="process_per_node", process_per_node=True, min_devices=2)
+OVERLAP = Run(
+    name="overlap",
+    about="XLA's latency-hiding scheduler, and gradients sent in parts of 1 MiB; PyTorch's DDP always does the like",
+    overlaps=True,
+    min_devices=2,
+)
+PROCESS_PER_NODE = Run(
+    name="process_per_node",
+    about="one process for all GPUs of a node, which may use the CPUs of all tasks there",
+    process_per_node=True,
+    min_devices=2,
+)
 
-EAGER = Run(name="eager", run_as="eager")
-EAGER_GRAPH = Run(name="eager_graph", run_as="eager", graph="step")
-COMPILED = Run(name="compiled")
-COMPILED_GRAPH = Run(name="compiled_graph", graph="step")
-MAX_AUTOTUNE = Run(name="max_autotune", run_as="max_autotune")
-MAX_AUTOTUNE_GRAPH = Run(name="max_autotune_graph", run_as="max_autotune", graph="step")
+EAGER = Run(name="eager", run_as="eager", about="operator by operator")
+EAGER_GRAPH = Run(name="eager_graph", run_as="eager", graph="step", about="the whole eager step as one CUDA graph")
+COMPILED = Run(name="compiled", about="`torch.compile`, forward and backward; the optimizer's call stays in Python")
+COMPILED_GRAPH = Run(name="compiled_graph", graph="step", about="the whole compiled step as one CUDA graph")
+MAX_AUTOTUNE = Run(
+    name="max_autotune",
+    run_as="max_autotune",
+    about="Inductor tries its templates for products and convolutions too; refused below 68 multiprocessors, where it "
+    "tries none, and without convolutions before PyTorch 2.13",
+)
+MAX_AUTOTUNE_GRAPH = Run(
+    name="max_autotune_graph", run_as="max_autotune", graph="step", about="that as one CUDA graph of the whole step"
+)
 TORCH_RUNS = (EAGER, EAGER_GRAPH, COMPILED, COMPILED_GRAPH, MAX_AUTOTUNE, MAX_AUTOTUNE_GRAPH)
 """Eager, compiled, with more kernels tried; each plain and as one captured step."""
 
@@ -111,6 +130,8 @@ class Formulation:
     harness/work/applies.py judges by that."""
 
     name: str
+    about: str = field(default="", compare=False)
+    """In a few words, for docs/reference.md."""
     runs: tuple[Run, ...]
     """The ways in which it can be run; experiments.yaml chooses among them."""
     needs: frozenset[Layer] = frozenset()
@@ -175,7 +196,7 @@ class Mode:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm:
-    """Of all such layers of a model, as PyTorch counts them."""
+    """Parameters shared by all BatchNorm layers of a model, in PyTorch's convention."""
 
     epsilon: float = 1e-5
     """Added to the variance."""
@@ -303,7 +324,7 @@ class UseCase:
     )
     """Why these options make no sense together, or for this model, however it is run; None where they do."""
     one_device: bool = False
-    """It splits no work among devices: each of several would do all of it."""
+    """The work cannot be split across devices."""
     forward_passes: int | None = None
     """How much work a sample is, in forward passes; None where that depends on the formulation."""
     has_gradients: bool = True

@@ -3,14 +3,8 @@
 A call is one jitted program that has the weights as arguments; they lie in a GPU's memory as XLA wants them
 (compiler.py). Inputs that are on the device are normalised and in the model's dtype. Inputs on the host are raw and
 pinned; a call copies the next of a few batches to the device, normalises it there as a part of the program, and returns
-when the outputs are in the host's memory. harness/measure/use_cases/inference.py has what PyTorch does alike.
-
-Formulations:
-    forward            the model as it is written
-    taps               depthwise convolutions as sums of shifted products
-    cudnn_attention    attention by cuDNN's fused kernel
-    sorted_sums        of graphs, XLA is told which sums are over sorted rows (graphs.py)
-How each is run is in jax_runner/compiler.py.
+when the outputs are in the host's memory. harness/measure/use_cases/inference.py has what PyTorch does alike,
+harness/work/use_cases/inference.py the formulations. How each is run is in jax_runner/compiler.py.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,17 +1,8 @@
 """Use case 6: training steps of N models of one kind at once, on one GPU.
 
-harness/measure/use_cases/many_models.py has what PyTorch does alike.
+harness/measure/use_cases/many_models.py has what PyTorch does alike, harness/work/use_cases/many_models.py the
+formulations. Each is one jitted program for the whole step, state donated.
 
-Formulations (formulations.py), for how the step of one model becomes that of N. Each is one jitted program for the
-whole step, state donated:
-    vmap            jax.vmap over stacked parameters
-    side_by_side    the same with the models' axis beside the channels in images and kernels, where a grouped
-                    convolution has it; for models with convolutions
-    grad_of_vmap, grad_of_side_by_side
-                    the same, and the gradient is that of the losses' sum, which is each model's own
-    patches         vmap of a model whose convolutions are products of matrices
-    unrolled        a Python loop over the models, unrolled inside the jit; each has its slice of stacked parameters
-    map             jax.lax.map over stacked parameters: a loop in the program
 Of the phases, each is a jitted program of its own; what the step fuses across them and keeps in place, they do not.
 """
 

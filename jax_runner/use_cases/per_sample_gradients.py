@@ -1,10 +1,7 @@
 """Use cases 3 and 4: the gradient of every sample's own loss, on one GPU or on several.
 
-harness/measure/use_cases/per_sample_gradients.py has what PyTorch does alike, and the formulations. Each of them is one
-jitted program. One is JAX's own:
-
-    grouped    the pass of outer_product; a convolution's weight gradients are then one grouped weight gradient, which
-               is for GPUs: of XLA for a CPU it is by far the slowest
+harness/measure/use_cases/per_sample_gradients.py has what PyTorch does alike,
+harness/work/use_cases/per_sample_gradients.py the formulations. Each of them is one jitted program.
 """
 
 from collections.abc import Callable, Iterator, Sequence

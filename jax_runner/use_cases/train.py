@@ -1,16 +1,6 @@
 """Use cases 1 and 2: train a model on one GPU, or on several.
 
-harness/measure/use_cases/train.py has what PyTorch does alike.
-
-Formulations:
-    step    one jitted call per step, state donated
-    scan    one jitted call per epoch: lax.scan over its steps. Of a training set in chunks, as many steps as divide an
-            epoch and fit into a chunk
-    taps    as step; depthwise convolutions are sums of shifted products
-    cudnn_attention
-            as step; attention by cuDNN's fused kernel, which is for bf16
-    sorted_sums
-            as step; of graphs, XLA is told which sums are over sorted rows (graphs.py)
+harness/measure/use_cases/train.py has what PyTorch does alike, harness/work/use_cases/train.py the formulations.
 
 Arrays are NHWC, which decides nothing: XLA lays out a convolution's images as it sees fit for the GPU and the dtype
 (before Hopper, NCHW for float32 and TF32), and transposes them where it must. `nchw` and `nhwc` force it. On a

@@ -1,32 +1,29 @@
-"""What README.md and docs/ claim about the repository is true: links, commands, flags, paths, settings, thresholds.
+"""What README.md, docs/ and the pages of use cases claim about the repository is true: links, commands, flags, paths.
 
-tests/whole/test_adding.py follows the instructions of docs/adding.md.
+tests/whole/test_adding.py follows docs/adding.md; tests/pipeline/test_reference.py has the generated page.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import main
 from harness.paths import REPOSITORY
-from harness.plan import MeasurementSettings
-from harness.results.parity import QUANTITIES, Quantity
-from harness.results.rules import RULES
-from harness.results.sequential import CRITICAL_VALUES
+from harness.work.declared import use_case_names
 
 DOCS = REPOSITORY / "docs"
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+OF_USE_CASES = [REPOSITORY / "harness" / "work" / "use_cases" / f"{name}.md" for name in use_case_names()]
+PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md")), *OF_USE_CASES]
 STUDIES = sorted(path.stem for path in (DOCS / "studies").glob("[!R]*.md"))
 FIGURE = re.compile(
     r"\d[\d,.]*\s*(?:k\s*)?(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE
 )
 MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchmarks")
 """First parts of paths that a run makes, or that mean both runners' folders."""
+OF_THE_RECIPE = ("fashion_mnist", "evaluate")
 
 
 def page_id(page: Path) -> str:
@@ -79,7 +76,12 @@ def repository_paths(text: str) -> set[str]:
     words = re.findall(r"`([\w./-]+)`", prose(text))
     top = {path.name for path in REPOSITORY.iterdir()}
     paths = {word for word in words if word in top or (word.partition("/")[0] in top and "/" in word)}
-    return {path for path in paths if path.partition("/")[0] not in MADE_LATER or path.startswith("results/published/")}
+    return {
+        path
+        for path in paths
+        if (path.partition("/")[0] not in MADE_LATER or path.startswith("results/published/"))
+        and not any(name in path for name in OF_THE_RECIPE)
+    }
 
 
 @every_page
@@ -168,6 +170,34 @@ def test_every_module_that_a_page_runs_exists(page: Path) -> None:
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
 
 
+def named_tests(text: str) -> list[tuple[str, str]]:
+    """File and function of each `tests/FILE.py::test_NAME`."""
+    return re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    named = [pair for page in PAGES for pair in named_tests(page.read_text())]
+    assert len(named) > 50
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (REPOSITORY / file).exists()
+        or not re.search(rf"^def {name}\(", (REPOSITORY / file).read_text(), re.MULTILINE)
+    ]
+    assert missing == []
+
+
+def test_every_fault_has_a_line() -> None:
+    named = set(named_tests((DOCS / "robustness.md").read_text()))
+    faults = {
+        (page_id(path), name)
+        for path in (REPOSITORY / "tests" / "faults").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(faults) >= 25
+    assert faults - named == set()
+
+
 def test_every_study_is_in_the_index() -> None:
     assert len(STUDIES) > 1
     index = (DOCS / "studies" / "README.md").read_text()
@@ -184,12 +214,6 @@ def test_the_page_of_a_study_has_all_of_its_parts(name: str) -> None:
     assert "\n| --- |" in parts["Result"] or "\n|---|" in parts["Result"]
 
 
-def test_architecture_names_every_module() -> None:
-    text = (DOCS / "architecture.md").read_text()
-    modules = {path.name for folder in ("harness", "pipeline") for path in (REPOSITORY / folder).rglob("[!_]*.py")}
-    assert [name for name in sorted(modules) if not re.search(rf"\b{name}\b", text)] == []
-
-
 @pytest.mark.parametrize("text", ["21,700 samples/s", "3k images per second", "12.5 img/sec", "900 steps/s"])
 def test_a_figure_of_speed_is_recognised(text: str) -> None:
     assert FIGURE.search(text)
@@ -203,85 +227,3 @@ def test_readme_claims_no_speed() -> None:
 def test_readme_has_the_section_that_messages_name() -> None:
     assert "see the README's section on W&B" in (REPOSITORY / "harness" / "job" / "wandb_process.py").read_text()
     assert re.search(r"^## .*W&B", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
-
-
-def test_measurement_page_has_the_defaults() -> None:
-    text = (DOCS / "measurement.md").read_text()
-    table = text.partition("### Settings")[2].partition("###")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+|true|false) \|", table, re.MULTILINE))
-    assert {name: json.loads(value) for name, value in rows.items()} == MeasurementSettings().model_dump()
-
-
-def tolerances_of(precision: str, text: str) -> list[float]:
-    """In the first table that has a row for it."""
-    (row, *_) = re.findall(rf"^\| `{precision}` \| (.*) \|$", text, re.MULTILINE)
-    return [float(cell) for cell in row.split(" | ")]
-
-
-def test_measurement_page_has_the_thresholds() -> None:
-    from harness.work import closeness
-
-    text = (DOCS / "measurement.md").read_text()
-    of_samples = text.partition("### The check of per-sample gradients")[2]
-    of_training = text.partition("## Use case 1: training")[2]
-    of_outputs = text.partition("### The check of outputs")[2]
-    for precision, tolerance in closeness.TOLERANCES.items():
-        assert tolerances_of(precision, of_samples) == [*tolerance]
-        expected = [closeness.LOSSES[precision], *closeness.WITH_BATCH_NORM[precision]]
-        assert tolerances_of(precision, of_training) == expected
-        assert tolerances_of(precision, of_outputs) == [*closeness.OUTPUTS[precision]]
-    flags = dict(
-        re.findall(r"^\| `(\w+)` \| (.+) \|$", text.partition("### Flags")[2].partition("\n## ")[0], re.MULTILINE)
-    )
-    modules = [
-        import_module(f"harness.results.{path.stem}") for path in (REPOSITORY / "harness/results").glob("[!_]*.py")
-    ]
-    known = {name: value for module in modules for name, value in vars(module).items()}
-    assert f"above {known['IMPRECISE'] * 100:.0f} %" in flags["imprecise"]
-    assert f"the {known['DIFFER_LEVEL'] * 100:.0f} % quantile" in flags["processes_differ"]
-    assert (
-        f"more than {known['RATIO_DRIFT'] * 100:.0f} %, and by {known['RATIO_DRIFT_ERRORS']:.0f} of" in flags["drift"]
-    )
-    assert f"under {known['SHORT_BLOCK_S']} s" in flags["short_blocks"]
-    assert f"under {known['calls_needed'](0.95)} calls" in flags["too_few_latency_calls"]
-    assert f"under {known['calls_needed'](0.99)} calls" in flags["too_few_calls_for_p99"]
-    assert f"below {known['LOW_CLOCK_SHARE'] * 100:.0f} %" in flags["low_clocks"]
-    assert f"under {known['ENERGY_WINDOW_MIN_S']:.0f} s" in flags["energy_window_short"]
-    assert f"at least {known['HELD_BACK_SHARE'] * 100:.0f} %" in flags["throttled"]
-    assert f"jaxlib {' or '.join(known['KNOWN_SLOW_JAXLIB'])} on a GPU" in flags["known_slow_jaxlib"]
-
-
-def test_measurement_page_has_the_designs() -> None:
-    text = (DOCS / "measurement.md").read_text()
-    looks = [int(pairs) for pairs in re.findall(r"\d+", *re.findall(r"^  \| at most \|(.*)$", text, re.MULTILINE))]
-    rows = re.findall(r"^  \| (\d+) pairs \| (.*) \|$", text, re.MULTILINE)
-    stated = {
-        int(most): dict(zip(looks, map(float, re.findall(r"[\d.]+", cells)), strict=False)) for most, cells in rows
-    }
-    assert stated == CRITICAL_VALUES
-    assert "looks](#replicates-and-the-ratio) at 4, 6, 8 and 12 pairs" in text and max(RULES) == 3
-
-
-def test_measurement_page_has_all_flags() -> None:
-    text = (DOCS / "measurement.md").read_text()
-    listed = re.findall(r"^\| `(\w+)` \|", text.partition("### Flags")[2].partition("\n## ")[0], re.MULTILINE)
-    sources = [path for folder in ("harness/results", "pipeline/report") for path in (REPOSITORY / folder).glob("*.py")]
-    code = "\n".join(path.read_text() for path in sources)
-    given = re.findall(r'(?:flags\[|return \{)"(\w+)"\] =|return \{"(\w+)": (?:f"|"its )', code)
-    assert sorted(listed) == sorted({name for names in given for name in names if name})
-
-
-def test_measurement_page_has_the_tolerances_of_the_gate() -> None:
-    table = (DOCS / "measurement.md").read_text().partition("## The parity gate")[2]
-    rows = re.findall(r"^\| (`.+`) \| .+ \| (\d[^|]*) \|$", table.partition("**Why these")[0], re.MULTILINE)
-    stated = {name: tolerance for names, tolerance in rows for name in re.findall(r"`(\w+)`", names)}
-    assert stated == {name: in_words(quantity) for name, quantity in QUANTITIES.items()}
-
-
-def in_words(quantity: Quantity) -> str:
-    def short(tolerance: float) -> str:
-        return f"{tolerance:.0e}".replace("e-0", "e-")
-
-    if quantity.typical is None:
-        return short(quantity.tolerance)
-    return f"{short(quantity.typical)} together and median, {short(quantity.tolerance)} each"

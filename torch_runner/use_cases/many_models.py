@@ -1,15 +1,8 @@
 """Use case 6: training steps of N models of one kind at once, on one GPU.
 
-harness/measure/use_cases/many_models.py has what JAX does alike.
+harness/measure/use_cases/many_models.py has what JAX does alike, harness/work/use_cases/many_models.py the
+formulations.
 
-Formulations (formulations.py), for how N models become one program:
-    loop             N modules, one after the other
-    conv1d_loop      the same with dense layers as Conv1d of kernel 1
-    streams          the loop, each model's work in a CUDA stream of its own (GPU only)
-    grouped_conv1d   dense layers of all models as one Conv1d of kernel 1 with N groups
-    batched          dense layers as one batched product (baddbmm), convolutions as one with N groups
-    patches          dense layers and convolutions as one batched product, of what the kernels see
-    vmap             torch.func: stack_module_state and vmap
 How they are run: operator by operator; models and losses as one torch.compile graph, forward and backward; that with
 more kernels tried; and each of these as one CUDA graph of the whole step, optimizer included
 (torch_runner/compiler.py). A captured step has no phases.

@@ -1,8 +1,8 @@
 """Use cases 3 and 4: the gradient of every sample's own loss, on one GPU or on several.
 
-harness/measure/use_cases/per_sample_gradients.py has what JAX does alike, and the formulations. One is PyTorch's own:
+harness/measure/use_cases/per_sample_gradients.py has what JAX does alike,
+harness/work/use_cases/per_sample_gradients.py the formulations.
 
-    loop    one backward pass per sample: the reference, not a contender
 How they are run: operator by operator; as one torch.compile graph, of the whole batch or of a chunk; with more kernels
 tried; and each of these as one CUDA graph of the whole step (torch_runner/compiler.py).
 

@@ -1,17 +1,7 @@
 """Use cases 1 and 2: train a model on one GPU, or on several.
 
-harness/measure/use_cases/train.py has what JAX does alike.
+harness/measure/use_cases/train.py has what JAX does alike, harness/work/use_cases/train.py the formulations.
 
-Formulations:
-    step       one optimizer step; on several devices DistributedDataParallel averages the gradients
-    unsplit    the same without Dynamo's cuts for DistributedDataParallel: one graph, and no overlap (several GPUs only)
-    flash_attention, cudnn_attention, efficient_attention, plain_attention
-               as step; attention by that kernel of PyTorch's scaled_dot_product_attention, and not by the one that it
-               would choose
-    sorted_sums
-               as step; of graphs, sums over sorted rows are segment_reduce's, and not index_add's (graphs.py)
-    flat       gradients are averaged by one all-reduce after the backward pass (several GPUs only)
-    epoch      several steps in one CUDA graph, the counterpart of JAX's scan: as many as divide an epoch, 16 at most
 How a step is run (torch_runner/compiler.py):
     eager           model, loss and gather run operator by operator
     compiled        gather, model and loss are one torch.compile graph, forward and backward

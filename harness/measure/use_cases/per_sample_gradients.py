@@ -1,16 +1,7 @@
 """Use cases 3 and 4: what a program of either framework does alike.
 
-Outputs are never compared with each other: see harness/work/use_cases/per_sample_gradients.py, which has the formulas.
-
-Formulations, beside those of one framework alone:
-    batch                    the gradient of the mean loss: the base line, without per-sample gradients
-    vmap                     vmap(grad(loss)) and the output
-    outer_product            one ordinary backward pass to every layer's output; each sample's weight gradient is then
-                             the outer product of that with the layer's input (Goodfellow 2015, arXiv 1510.01799;
-                             Opacus' hooks do the same)
-    ghost                    the same pass; norms and clipped sums without the gradients themselves (ghost.py)
-    chunked,                 vmap and outer_product over chunks of settings.chunk_size samples: less memory
-    chunked_outer_product
+Outputs are never compared with each other: see harness/work/use_cases/per_sample_gradients.py, which has
+the formulas and the formulations.
 
 On several devices each takes its own part of the batch. Per-sample outputs stay where they were computed and nothing
 moves between devices; sums are all-reduced (several_devices.py).

@@ -20,7 +20,7 @@ from harness.work.declared import JAX_RUNS, TORCH_RUNS, Benchmark, Formulation, 
 from harness.work.graphs import Given
 from harness.work.tasks import Metric, Task
 from harness.work.use_cases.many_models import drawn_batch
-from harness.work.use_cases.train import ANY_CONVOLUTION, SORTED_SUMS, SORTED_SUMS_OF_TORCH, TAPS, attention
+from harness.work.use_cases.train import ANY_CONVOLUTION, CUDNN_ATTENTION, SORTED_SUMS, SORTED_SUMS_OF_TORCH, TAPS
 
 Weights = Literal["drawn", "pretrained"]
 Rows = NDArray[np.int64]
@@ -51,8 +51,13 @@ class Settings(Frozen):
     """Drawn from the seed, or those that torchvision publishes for ImageNet (`main.py data` brings them)."""
 
 
-EAGER_NCHW = Run(name="eager_nchw", run_as="eager", layout="nchw", needs=ANY_CONVOLUTION)
-"""What PyTorch does where nobody asks for channels_last."""
+EAGER_NCHW = Run(
+    name="eager_nchw",
+    run_as="eager",
+    layout="nchw",
+    about="eager in PyTorch's default layout, where nobody asks for channels_last as all other runs do",
+    needs=ANY_CONVOLUTION,
+)
 
 
 def why_not_options(benchmark: Benchmark, model: Model, options: Mapping[str, Any]) -> str | None:
@@ -80,9 +85,16 @@ USE_CASE = UseCase(
     has_gradients=False,
     headline={"jax": "forward.jit", "torch": "forward.compiled"},
     formulations={
-        "jax": (Formulation(name="forward", runs=JAX_RUNS), TAPS, attention("cudnn", JAX_RUNS), SORTED_SUMS),
+        "jax": (
+            Formulation(
+                name="forward", about="the model as it is written, with the weights as arguments", runs=JAX_RUNS
+            ),
+            TAPS,
+            CUDNN_ATTENTION,
+            SORTED_SUMS,
+        ),
         "torch": (
-            Formulation(name="forward", runs=(*TORCH_RUNS, EAGER_NCHW)),
+            Formulation(name="forward", about="the module, in inference mode", runs=(*TORCH_RUNS, EAGER_NCHW)),
             SORTED_SUMS_OF_TORCH,
         ),
     },

@@ -40,7 +40,7 @@ from harness.work.weights import Draw, initial_weight
 
 class Options(Frozen):
     models: int = Field(ge=1)
-    """How many."""
+    """How many are trained side by side."""
     batches: Literal["different", "same"]
     """Whether every model has a batch of its own, or all see one."""
     learning_rates: Literal["one", "separate"]
@@ -53,7 +53,9 @@ class Settings(Frozen):
     """SGD, without weight decay."""
 
     learning_rate: float = Field(gt=0)
+    """The highest one; see the option `learning_rates`."""
     momentum: float = Field(ge=0, le=1)
+    """Of SGD."""
 
 
 TRAINED = {"work": frozenset({"training_step"})}
@@ -82,22 +84,75 @@ USE_CASE = UseCase(
     headline={"jax": "vmap.jit", "torch": "vmap.compiled"},
     formulations={
         "jax": (
-            Formulation(name="vmap", runs=JAX_RUNS),
-            Formulation(name="side_by_side", runs=JAX_RUNS, needs=CONVOLUTIONS),
-            Formulation(name="grad_of_vmap", runs=JAX_RUNS, options=TRAINED),
-            Formulation(name="grad_of_side_by_side", runs=JAX_RUNS, needs=CONVOLUTIONS, options=TRAINED),
-            Formulation(name="patches", runs=JAX_RUNS, needs=CONVOLUTIONS),
-            Formulation(name="unrolled", runs=JAX_RUNS, is_loop=True),
-            Formulation(name="map", runs=JAX_RUNS),
+            Formulation(name="vmap", about="`jax.vmap` over stacked parameters", runs=JAX_RUNS),
+            Formulation(
+                name="side_by_side",
+                about="the same with the models' axis beside the channels of images and kernels, where a grouped "
+                "convolution has it",
+                runs=JAX_RUNS,
+                needs=CONVOLUTIONS,
+            ),
+            Formulation(
+                name="grad_of_vmap",
+                about="as `vmap`, with the gradient of the sum of all losses, which is each model's own",
+                runs=JAX_RUNS,
+                options=TRAINED,
+            ),
+            Formulation(
+                name="grad_of_side_by_side",
+                about="as `side_by_side`, with that gradient",
+                runs=JAX_RUNS,
+                needs=CONVOLUTIONS,
+                options=TRAINED,
+            ),
+            Formulation(
+                name="patches",
+                about="`vmap` of a model whose convolutions are matrix products of patches",
+                runs=JAX_RUNS,
+                needs=CONVOLUTIONS,
+            ),
+            Formulation(
+                name="unrolled",
+                about="a Python loop over the models, unrolled inside one jitted program",
+                runs=JAX_RUNS,
+                is_loop=True,
+            ),
+            Formulation(name="map", about="`jax.lax.map`: a loop in the program", runs=JAX_RUNS),
         ),
         "torch": (
-            Formulation(name="loop", runs=TORCH_RUNS, is_loop=True),
-            Formulation(name="conv1d_loop", runs=TORCH_RUNS, knows=DENSE),
-            Formulation(name="streams", runs=TORCH_RUNS, options=TRAINED),
-            Formulation(name="grouped_conv1d", runs=TORCH_RUNS, knows=DENSE),
-            Formulation(name="batched", runs=TORCH_RUNS, knows=KNOWN),
-            Formulation(name="patches", runs=TORCH_RUNS, needs=CONVOLUTIONS, knows=KNOWN),
-            Formulation(name="vmap", runs=TORCH_RUNS),
+            Formulation(name="loop", about="N modules, one after the other", runs=TORCH_RUNS, is_loop=True),
+            Formulation(
+                name="conv1d_loop",
+                about="the same with dense layers as `Conv1d` of kernel 1",
+                runs=TORCH_RUNS,
+                knows=DENSE,
+            ),
+            Formulation(
+                name="streams",
+                about="the loop, each model's work in a CUDA stream of its own; on GPUs only",
+                runs=TORCH_RUNS,
+                options=TRAINED,
+            ),
+            Formulation(
+                name="grouped_conv1d",
+                about="dense layers of all models as one `Conv1d` of kernel 1 with N groups",
+                runs=TORCH_RUNS,
+                knows=DENSE,
+            ),
+            Formulation(
+                name="batched",
+                about="dense layers as one batched product (`baddbmm`), convolutions as one with N groups",
+                runs=TORCH_RUNS,
+                knows=KNOWN,
+            ),
+            Formulation(
+                name="patches",
+                about="dense layers and convolutions as one batched product of patches",
+                runs=TORCH_RUNS,
+                needs=CONVOLUTIONS,
+                knows=KNOWN,
+            ),
+            Formulation(name="vmap", about="`torch.func`: `stack_module_state` and `vmap`", runs=TORCH_RUNS),
         ),
     },
 )

@@ -58,11 +58,12 @@ class Options(Frozen):
 
 class Settings(Frozen):
     chunk_size: int = Field(ge=1)
-    """Samples of one chunk in the chunked formulation."""
+    """Samples of one chunk in the chunked formulations."""
     clip_norm: float = Field(gt=0)
+    """Largest L2 norm of a sample's gradient in `clipped_sum`."""
     max_nodes: int = Field(default=64, ge=1)
-    """Of graphs. Where each has room for the largest, a few very large ones would make all the work; they are left
-    out, of every formulation."""
+    """Graphs with more nodes are left out of every formulation: each graph has the room of the largest, so a few very
+    large ones would make most of the work."""
 
 
 def samples_of_use(train: Arrays, max_nodes: int) -> Arrays:
@@ -107,13 +108,43 @@ def formulations(runs: tuple[Run, ...], several: tuple[Run, ...], chunked: tuple
         chunked: runs of the chunked ones.
     """
     return (
-        Formulation(name="batch", runs=(*runs, *several), options=OF_THE_BATCH, whole_batch=True),
-        Formulation(name="vmap", runs=(*runs, *several), options=PER_SAMPLE),
-        Formulation(name="outer_product", runs=runs, options=PER_SAMPLE, knows=LAYERWISE, whole_batch=True),
-        Formulation(name="ghost", runs=runs, options=WITHOUT_GRADIENTS, knows=LAYERWISE, whole_batch=True),
-        Formulation(name="chunked", runs=chunked, options=PER_SAMPLE, chunks_of="vmap"),
+        Formulation(
+            name="batch",
+            about="one gradient of the mean loss: the base line, without per-sample gradients",
+            runs=(*runs, *several),
+            options=OF_THE_BATCH,
+            whole_batch=True,
+        ),
+        Formulation(
+            name="vmap", about="`vmap(grad(loss))`, then the output", runs=(*runs, *several), options=PER_SAMPLE
+        ),
+        Formulation(
+            name="outer_product",
+            about="one backward pass to each layer's output, and the outer product of that with the layer's input for "
+            "each sample (Goodfellow 2015, arXiv 1510.01799; Opacus' hooks do the same)",
+            runs=runs,
+            options=PER_SAMPLE,
+            knows=LAYERWISE,
+            whole_batch=True,
+        ),
+        Formulation(
+            name="ghost",
+            about="the same pass; norms and clipped sums without the gradients themselves (harness/work/ghost.py)",
+            runs=runs,
+            options=WITHOUT_GRADIENTS,
+            knows=LAYERWISE,
+            whole_batch=True,
+        ),
+        Formulation(
+            name="chunked",
+            about="`vmap` over chunks of `chunk_size` samples: less memory",
+            runs=chunked,
+            options=PER_SAMPLE,
+            chunks_of="vmap",
+        ),
         Formulation(
             name="chunked_outer_product",
+            about="`outer_product` over such chunks",
             runs=chunked,
             options=PER_SAMPLE,
             knows=LAYERWISE,
@@ -139,6 +170,8 @@ USE_CASE = UseCase(
             *formulations(JAX_RUNS, several=(PROCESS_PER_NODE,), chunked=(JIT,)),
             Formulation(
                 name="grouped",
+                about="the pass of `outer_product`; a convolution's weight gradients are one grouped weight gradient. "
+                "For GPUs: on a CPU it is XLA's slowest by far",
                 runs=JAX_RUNS,
                 options=PER_SAMPLE,
                 needs=CONVOLUTIONS,
@@ -148,7 +181,13 @@ USE_CASE = UseCase(
         ),
         "torch": (
             *formulations(TORCH_RUNS, several=(), chunked=TORCH_RUNS),
-            Formulation(name="loop", runs=(EAGER,), options=PER_SAMPLE, is_loop=True),
+            Formulation(
+                name="loop",
+                about="one backward pass for each sample: the reference, not a contender",
+                runs=(EAGER,),
+                options=PER_SAMPLE,
+                is_loop=True,
+            ),
         ),
     },
 )

@@ -49,34 +49,39 @@ class Settings(Frozen):
     """The optimizer and its schedule are the same in both frameworks (harness/work/optimizers.py has the formulas)."""
 
     epochs: int = Field(ge=1)
+    """Passes over the training set."""
     learning_rate: float = Field(gt=0)
+    """The rate after the warm-up, where the schedule begins."""
     momentum: float = Field(ge=0, le=1)
-    """Of SGD alone."""
+    """Of SGD only, without Nesterov and dampening."""
     weight_decay: float = Field(ge=0)
     """SGD: of all parameters, a part of the gradient. AdamW: of those with two axes and more, beside the gradient."""
     target_metric: float = Field(ge=0)
-    """Time to target is the training time until the task's metric reaches this on the test set."""
+    """Time to target is the training time until the test metric reaches this value, in its own unit."""
     schedule: Schedule = "constant"
-    """Of the learning rate after the warm-up: down to zero by half a cosine, or none."""
+    """Of the learning rate after the warm-up: constant, or down to zero by half a cosine."""
     warmup_epochs: float = Field(default=0, ge=0)
-    """In which the learning rate rises linearly; parts of an epoch are allowed."""
+    """Epochs in which the learning rate rises linearly; fractions are allowed."""
     label_smoothing: float = Field(default=0, ge=0, le=1)
-    """What the label's class gives to all classes alike, in the loss of training only."""
+    """Share of the label that is spread evenly over all classes, in the loss of training only."""
     augmentation: Literal["none", "crop_and_flip"] = "none"
-    """Random resized crops, half of them flipped, cut on the device in each step."""
+    """Random resized crops, half of them flipped, cut on the device inside the timed step."""
     weights: Literal["drawn", "pretrained"] = "drawn"
-    """That training starts from: drawn from the seed, or those that torchvision publishes for ImageNet."""
+    """Initial weights: drawn from the seed, or those that torchvision publishes for ImageNet."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
+    """SGD with momentum, or AdamW; the formulas are in harness/work/optimizers.py."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """Of AdamW alone, as the next two."""
+    """Of AdamW only: the share of the first moment that a step keeps."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
+    """Of AdamW only: the share of the second moment that a step keeps."""
     epsilon: float = Field(default=1e-8, gt=0)
+    """Of AdamW only: added to the root of the second moment."""
     max_gradient_norm: float = Field(default=0, ge=0)
-    """What the L2 norm of the whole gradient is clipped to; 0 clips nothing."""
+    """Largest L2 norm of the whole gradient, to which a larger one is scaled down; 0 does not clip."""
     epoch_steps: int = Field(default=0, ge=0)
-    """Of an epoch at most: the first ones of its permutation; 0 is all. Schedule and evaluation go by such epochs."""
+    """Steps of an epoch at most, its first ones; 0 is all. Schedule and evaluation go by such epochs."""
     evaluation_samples: int = Field(default=0, ge=0)
-    """Of the test set at most, its first ones; 0 is all."""
+    """Samples of the test set that are evaluated at most, the first ones; 0 is all."""
 
 
 FORWARD_PASSES = 3
@@ -90,10 +95,11 @@ NEEDS_HALF = {"cudnn": HALF, "flash": HALF}
 """Kernels of attention that take half precision only."""
 
 
-def attention(kernel: str, runs: tuple[Run, ...], *, captures_several_devices: bool = True) -> Formulation:
+def attention(kernel: str, runs: tuple[Run, ...], *, about: str, captures_several_devices: bool = True) -> Formulation:
     """Attention in one kernel; `plain` keeps the scores in memory."""
     return Formulation(
         name=f"{kernel}_attention",
+        about=about,
         runs=runs,
         needs=ATTENTION,
         precisions=NEEDS_HALF.get(kernel),
@@ -101,21 +107,37 @@ def attention(kernel: str, runs: tuple[Run, ...], *, captures_several_devices: b
     )
 
 
-TAPS = Formulation(name="taps", runs=JAX_RUNS, needs=frozenset({Layer.DEPTHWISE}))
-"""Depthwise convolutions as sums of shifted products."""
-SORTED_SUMS = Formulation(name="sorted_sums", runs=JAX_RUNS, needs=frozenset({Layer.GRAPH}))
-"""Sums over the nodes of a graph and the edges of a node by kernels for sorted rows, instead of a scatter."""
+CUDNN_ATTENTION = attention("cudnn", JAX_RUNS, about="attention is cuDNN's fused kernel; else it is written out")
+TAPS = Formulation(
+    name="taps",
+    about="depthwise convolutions as sums of shifted products, one for each place of the kernel",
+    runs=JAX_RUNS,
+    needs=frozenset({Layer.DEPTHWISE}),
+)
+SORTED_SUMS = Formulation(
+    name="sorted_sums",
+    about="XLA is told which sums over nodes and edges are of sorted rows; else they are scatters",
+    runs=JAX_RUNS,
+    needs=frozenset({Layer.GRAPH}),
+)
 SORTED_SUMS_OF_TORCH = Formulation(
     name="sorted_sums",
+    about="`segment_reduce` adds up sorted rows, without atomic additions; else `index_add` does",
     runs=(EAGER, COMPILED, COMPILED_GRAPH),
     needs=frozenset({Layer.GRAPH}),
     captures_several_devices=False,
 )
 ANY_CONVOLUTION = CONVOLUTIONS | {Layer.PATCH_PROJECTION}
-NCHW = Run(name="nchw", layout="nchw", needs=ANY_CONVOLUTION)
+NCHW = Run(name="nchw", layout="nchw", needs=ANY_CONVOLUTION, about="XLA is made to lay out convolutions as NCHW")
 # Where tensor cores compute in TF32, XLA takes NCHW before Hopper; of bf16 it takes NHWC by itself.
-NHWC = Run(name="nhwc", layout="nhwc", needs=CONVOLUTIONS, precisions=frozenset({"tf32"}))
-NHWC_GRAPH = replace(NHWC, name="nhwc_graph", graph="step")
+NHWC = Run(
+    name="nhwc",
+    layout="nhwc",
+    about="XLA is made to lay out convolutions as NHWC, which for TF32 it does by itself from Hopper on",
+    needs=CONVOLUTIONS,
+    precisions=frozenset({"tf32"}),
+)
+NHWC_GRAPH = replace(NHWC, name="nhwc_graph", graph="step", about="`nhwc` and `jit_graph` together")
 
 
 def parameter_passes(settings: Mapping[str, Any]) -> int:
@@ -134,26 +156,64 @@ USE_CASE = UseCase(
     headline={"jax": "step.jit", "torch": "step.compiled"},
     formulations={
         "jax": (
-            Formulation(name="step", runs=(*JAX_RUNS, NCHW, NHWC, NHWC_GRAPH, OVERLAP, PROCESS_PER_NODE)),
-            Formulation(name="scan", runs=(JIT, JIT_GRAPH), several_steps=True),
+            Formulation(
+                name="step",
+                about="one jitted call for each step, state donated",
+                runs=(*JAX_RUNS, NCHW, NHWC, NHWC_GRAPH, OVERLAP, PROCESS_PER_NODE),
+            ),
+            Formulation(
+                name="scan",
+                about="`lax.scan` over the steps of an epoch; of data in chunks, as many as divide an epoch and fit in",
+                runs=(JIT, JIT_GRAPH),
+                several_steps=True,
+            ),
             TAPS,
-            attention("cudnn", JAX_RUNS),
+            CUDNN_ATTENTION,
             SORTED_SUMS,
         ),
         "torch": (
             Formulation(
                 name="step",
-                runs=(*TORCH_RUNS, Run(name="reduce_overhead", graph="parts")),
+                about="one optimizer step; on several GPUs DistributedDataParallel averages the gradients",
+                runs=(
+                    *TORCH_RUNS,
+                    Run(
+                        name="reduce_overhead",
+                        graph="parts",
+                        about="what is compiled is replayed as CUDA graphs; the rest of the step stays in Python",
+                    ),
+                ),
                 captures_several_devices=False,
             ),
-            Formulation(name="unsplit", runs=(COMPILED,), min_devices=2),
+            Formulation(
+                name="unsplit",
+                about="without Dynamo's cuts for DistributedDataParallel: one graph, and no overlap",
+                runs=(COMPILED,),
+                min_devices=2,
+            ),
             *(
-                attention(kernel, (COMPILED, COMPILED_GRAPH), captures_several_devices=False)
-                for kernel in ("flash", "cudnn", "efficient", "plain")
+                attention(kernel, (COMPILED, COMPILED_GRAPH), about=about, captures_several_devices=False)
+                for kernel, about in (
+                    ("flash", "`scaled_dot_product_attention` takes FlashAttention"),
+                    ("cudnn", "it takes cuDNN's kernel"),
+                    ("efficient", "it takes the memory-efficient kernel, its own choice for float32"),
+                    ("plain", "attention is written out; the scores stay in memory"),
+                )
             ),
             SORTED_SUMS_OF_TORCH,
-            Formulation(name="flat", runs=TORCH_RUNS, min_devices=2),
-            Formulation(name="epoch", runs=(COMPILED_GRAPH,), several_steps=True, captures_several_devices=False),
+            Formulation(
+                name="flat",
+                about="one all-reduce averages the gradients after the backward pass, and can be captured",
+                runs=TORCH_RUNS,
+                min_devices=2,
+            ),
+            Formulation(
+                name="epoch",
+                about="up to 16 steps in one CUDA graph, as many as divide an epoch: the counterpart of `scan`",
+                runs=(COMPILED_GRAPH,),
+                several_steps=True,
+                captures_several_devices=False,
+            ),
         ),
     },
 )

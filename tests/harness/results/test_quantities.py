@@ -13,7 +13,7 @@ import pytest
 
 from harness.job.tracker import WandbTracker
 from harness.measure import gpu
-from harness.paths import REPOSITORY, Results
+from harness.paths import Results
 from harness.plan import WandbSettings
 from harness.results import quantities
 from harness.results.predictions import evaluation_of
@@ -22,7 +22,6 @@ from harness.results.record import Energy, EpochPoint, GpuState, HeldBack, Laten
 from harness.work.tasks import ACCURACY, PERPLEXITY
 from pipeline.report.compare import sections
 from pipeline.report.csv_files import csv_text
-from pipeline.report.numbers_table import PART_OF_DOCS, numbers_table
 from pipeline.report.page import page_html
 from pipeline.report.wording import absent_lines
 from tests.made.records import blocks
@@ -133,13 +132,6 @@ def test_the_metric_has_the_words_and_the_format_of_its_task() -> None:
     quantity = BY_NAME["test_metric"]
     assert (quantity.title(PERPLEXITY), quantity.text(1.5, PERPLEXITY)) == ("test perplexity", "1.5")
     assert BY_NAME["time_to_target_s"].title(PERPLEXITY) == "time to perplexity, s"
-
-
-def test_the_table_of_the_docs_is_that_of_the_rows() -> None:
-    text = (REPOSITORY / "docs" / "measurement.md").read_text()
-    assert PART_OF_DOCS.replaced(text, numbers_table(), "measurement.md") == text, (
-        "run `python -m pipeline.report.numbers_table`"
-    )
 
 
 # A new GPU metric takes two places.

@@ -1,0 +1,351 @@
+"""docs/reference.md, made of the declarations and of the words that stand beside them: `python -m pipeline.reference`
+writes the page. What a number, a flag, a setting or a mode is, its declaration says, and nothing else does.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+from harness.experiments.flags import add_narrowing_flags
+from harness.experiments.model import AskedOfSlurm, ClusterConfig, GpuConfig
+from harness.files import write_atomically
+from harness.paths import REPOSITORY
+from harness.plan import FRAMEWORKS, Framework, Frozen, Launch, MeasurementSettings, WandbSettings
+from harness.results import parity, record, sequential
+from harness.results.flags import WORTHLESS, meanings
+from harness.results.quantities import COMPARED, QUANTITIES, Place, Quantity
+from harness.results.rules import NEWEST, RULES
+from harness.work import closeness
+from harness.work.declared import Formulation, Nothing, Run, UseCase, benchmark, benchmark_names, use_case
+from harness.work.registration import WITH_THRESHOLDS, thresholds_by_name
+from harness.work.tasks import Metric
+from pipeline.markdown import markdown_table
+
+DOCUMENT = REPOSITORY / "docs" / "reference.md"
+ANY_METRIC = Metric(name="the metric", words="the task's metric", higher_is_better=True, format="number")
+PLACES: dict[Place, str] = {"page": "page", "latex": "LaTeX", "terminal": "terminal"}
+NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
+USE_CASES = ("train", "per_sample_gradients", "inference", "many_models")
+"""In the order of their numbers in experiments.yaml."""
+PARTS_OF_A_RECORD = (
+    *(record.Record, record.Result, record.Blocks, record.Latency, record.Memory, record.Energy, record.HeldBack),
+    *(record.InTurns, record.EpochPoint, record.Evaluation, record.Explanation, record.TracedWindow),
+    *(record.KernelTime, record.Work, record.Check, record.RankResult, record.DataIdentity, record.WeightsIdentity),
+)
+BOUNDS = {
+    **{"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"},
+    "multipleOf": "a multiple of",
+}
+LONGEST_WORD = 60
+"""Characters of a constant's value in a table; longer ones are read in the source."""
+
+
+def words_below(owner: type | ModuleType) -> dict[str, str]:
+    """The string below each field of a class, or below each constant of a module, on one line, by its name."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    body = tree.body[0].body if isinstance(owner, type) and isinstance(tree.body[0], ast.ClassDef) else tree.body
+    found = {}
+    for above, below in pairwise(body):
+        match above, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(words))),
+            ):
+                found[name] = " ".join(words.split())
+    return found
+
+
+def of_fields(owner: type[Frozen]) -> dict[str, str]:
+    """Of a model, those of its base classes too."""
+    bases = [one for one in reversed(owner.__mro__) if issubclass(one, Frozen) and one is not Frozen]
+    return {name: words for one in bases for name, words in words_below(one).items()}
+
+
+def valid(schema: Mapping[str, Any]) -> str:
+    """Which values a JSON schema takes, in words; empty where it takes any of its type."""
+    if "anyOf" in schema:
+        return " or ".join(words for one in schema["anyOf"] if (words := valid(one)))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{one}`" for one in schema.get("enum", [schema.get("const")]))
+    bounds = [f"{words} {schema[key]:,.10g}" for key, words in BOUNDS.items() if key in schema]
+    kinds = {"boolean": "`true`, `false`", "array": "a list"}
+    return ", ".join(bounds) or kinds.get(schema.get("type", ""), "")
+
+
+def settings_table(owner: type[Frozen]) -> str:
+    words, schemas = of_fields(owner), owner.model_json_schema()["properties"]
+    return markdown_table(
+        ("name", "default", "valid", "what"),
+        (
+            (f"`{name}`", _default(field.get_default(), field.is_required()), valid(schemas[name]), words.get(name, ""))
+            for name, field in owner.model_fields.items()
+        ),
+    )
+
+
+def _default(value: object, is_required: bool) -> str:
+    if is_required:
+        return "must be given"
+    if value in (None, (), {}, ""):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def quantities_table() -> str:
+    return markdown_table(
+        ("number", "title", "what", "shown in"),
+        ((f"`{one.name}`", one.title(ANY_METRIC), one.about, _shown_in(one)) for one in QUANTITIES),
+    )
+
+
+def _shown_in(one: Quantity) -> str:
+    return ", ".join([PLACES[place] for place in PLACES if place in one.shown] + ["charts"] * bool(one.chart))
+
+
+def flags_table() -> str:
+    return markdown_table(
+        ("flag", "set when", "its mode is in no ratio"),
+        ((f"`{name}`", words, "yes" if name in WORTHLESS else "") for name, words in meanings().items()),
+    )
+
+
+def formulations_table(framework: Framework, of: UseCase) -> str:
+    headline = of.headline.get(framework)
+    return markdown_table(
+        (f"{NAMES[framework]}: formulation", "what", "for", "runs"),
+        (
+            (
+                f"`{one.name}`",
+                one.about,
+                "; ".join(limits_of(one)),
+                ", ".join(
+                    f"**`{run.name}`**" if f"{one.name}.{run.name}" == headline else f"`{run.name}`" for run in one.runs
+                ),
+            )
+            for one in of.formulations[framework]
+        ),
+    )
+
+
+def limits_of(one: Formulation | Run) -> Iterator[str]:
+    """What it is for, as harness/work/applies.py judges."""
+    if one.needs:
+        yield f"models with {' or '.join(sorted(one.needs))}"
+    if one.precisions is not None:
+        yield " and ".join(sorted(one.precisions))
+    if one.min_devices > 1:
+        yield "several GPUs"
+    if isinstance(one, Run):
+        return
+    if one.knows is not None:
+        yield f"only {', '.join(sorted(one.knows))}"
+    for name, values in one.options.items():
+        yield f"`{name}`: {', '.join(map(str, sorted(values)))}"
+    if one.several_steps:
+        yield "compared with its like only: many steps in a call"
+    if not one.captures_several_devices:
+        yield "no CUDA graph on several GPUs"
+
+
+def runs_table() -> str:
+    runs = {
+        (framework, run.name): run
+        for name in USE_CASES
+        for framework in FRAMEWORKS
+        for formulation in use_case(name).formulations[framework]
+        for run in formulation.runs
+    }
+    return markdown_table(
+        ("framework", "run", "what", "for"),
+        ((NAMES[of], f"`{name}`", one.about, "; ".join(limits_of(one))) for (of, name), one in sorted(runs.items())),
+    )
+
+
+def gate_table() -> str:
+    return markdown_table(
+        ("numbers", "what", "tolerance of each tensor", "of the median and of all together"),
+        (
+            (f"`{name}`", one.words, f"{one.tolerance:.0e}", "" if one.typical is None else f"{one.typical:.0e}")
+            for name, one in parity.QUANTITIES.items()
+        ),
+    )
+
+
+def gate_settings_table() -> str:
+    names = parity.GATE_SETTINGS | {"epsilon": "the variant's"}
+    adamw = parity.GATE_SETTINGS_OF_ADAMW | {"epsilon": parity.GATE_EPSILON}
+    return markdown_table(
+        ("setting", "in the gate", "with AdamW"),
+        ((f"`{name}`", str(value), str(adamw[name])) for name, value in names.items()),
+    )
+
+
+def checks_table() -> str:
+    pairs = (closeness.TOLERANCES, closeness.WITH_BATCH_NORM, closeness.OUTPUTS)
+    titles = ("gradients and updates", "the same with BatchNorm", "outputs")
+    return markdown_table(
+        ("precision", *titles, "losses"),
+        (
+            (
+                f"`{precision}`",
+                *(f"{of[precision].typical:g}, {of[precision].worst:g}" if precision in of else "" for of in pairs),
+                f"{closeness.LOSSES[precision]:g}" if precision in closeness.LOSSES else "",
+            )
+            for precision in closeness.OUTPUTS
+        ),
+    )
+
+
+def narrowing_table() -> str:
+    rows: list[tuple[str, str]] = []
+    add_narrowing_flags(lambda flag, **given: rows.append((f"`{flag} {given['metavar']}`", str(given["help"]))))
+    return markdown_table(("flag", "what is left"), rows)
+
+
+def looks_table() -> str:
+    pairs = list(dict.fromkeys(look for design in sequential.CRITICAL_VALUES.values() for look in design))
+    return markdown_table(
+        ("at most", *(f"after {look} pairs" for look in sorted(pairs))),
+        (
+            (f"{most} pairs", *(f"{design[look]:g}" if look in design else "" for look in sorted(pairs)))
+            for most, design in sequential.CRITICAL_VALUES.items()
+        ),
+    )
+
+
+def thresholds_table() -> str:
+    words = {name: text for module in WITH_THRESHOLDS for name, text in words_below(module).items()}
+    return markdown_table(
+        ("constant", "value", "what"),
+        ((f"`{name}`", _short(value), words.get(name, "")) for name, value in sorted(thresholds_by_name().items())),
+    )
+
+
+def _short(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST_WORD else "see the source"
+
+
+def record_tables() -> Iterator[str]:
+    for one in PARTS_OF_A_RECORD:
+        words = of_fields(one)
+        rows = ((f"`{name}`", words.get(name, "")) for name in one.model_fields)
+        yield f"**{one.__name__}.** {' '.join((one.__doc__ or '').split())}".rstrip()
+        yield markdown_table(("field", "what"), rows)
+
+
+def use_case_part(name: str) -> Iterator[str]:
+    of = use_case(name)
+    yield f"### {name}"
+    yield (
+        f"{of.about[0].upper()}{of.about[1:]} ([what it computes](../harness/work/use_cases/{name}.md)). "
+        f"Bold: the declared mode, which is what most people run."
+    )
+    for framework in FRAMEWORKS:
+        yield formulations_table(framework, of)
+    for title, owner in (("Options", of.options), ("Settings", of.settings)):
+        if owner is not Nothing:
+            yield f"{title}:"
+            yield settings_table(owner)
+
+
+def sizes_part() -> Iterator[str]:
+    for name in benchmark_names():
+        if (sizes := benchmark(name).sizes) is not Nothing:
+            yield f"`benchmarks.{name}.sizes`:"
+            yield settings_table(sizes)
+
+
+def parts() -> Iterator[str]:
+    yield "# Reference"
+    yield (
+        "Made by `python -m pipeline.reference` of the declarations in the code; change these. How the parts belong "
+        "together is in [protocol.md](protocol.md). Units stand in names: `_s` seconds, `_bytes`, `_watts`, `_mhz`."
+    )
+    yield "## Numbers"
+    yield (
+        "Each is the median over replicates of what one record gives. The CSV and W&B's summary have all of them. "
+        "Memory is per device. Of a row the CSV also has JAX's over PyTorch's of "
+        f"{', '.join(f'`{one.name}`' for one in COMPARED)}: the geometric mean over pairs of replicates, with "
+        "Student's t on their logarithms, and no verdict."
+    )
+    yield quantities_table()
+    yield "## Flags"
+    yield "A flag warns. Only those of the last column keep a mode out of every ratio."
+    yield flags_table()
+    yield "## Looks and rules"
+    yield (
+        "How many standard errors the interval of a ratio reaches at each look, by the most pairs "
+        "(`replicates`; [how](protocol.md#looks-and-verdict)):"
+    )
+    yield looks_table()
+    yield "The rules by version; a record is judged by those that it was registered under:"
+    yield markdown_table(("version", "rules"), ((f"{number}", words) for number, words in RULES.items()))
+    yield f"What version {NEWEST} registers, beside the declared pair and `exclude`:"
+    yield thresholds_table()
+    yield "## Flags that narrow"
+    yield (
+        "`python main.py` measures the preset `headline`, `--preset NAME` another one, `--benchmark` and `--use_case` "
+        "all that experiments.yaml has of a cell. These flags narrow either, and take values that the file does not "
+        "have; what `exclude` names stays excluded. If you name a mode of one framework only, the other runs its "
+        "declared mode, or the first of the file that may be compared with the named one. Modes that are named are not "
+        "screened. `--gpu cpu` measures a node's CPU, with GPUs hidden from both frameworks. `--dry-run` lists what would "
+        "run and for how long: up to the first look, and up to the last."
+    )
+    yield narrowing_table()
+    yield "## Settings of a measurement"
+    yield "`measurement` in experiments.yaml, which sets some of them, and `--set NAME=VALUE`."
+    yield settings_table(MeasurementSettings)
+    yield "## Execution modes, options and settings"
+    yield (
+        "A mode is a formulation of the work and a run of it, such as `vmap.compiled_graph`. experiments.yaml chooses "
+        "among these. What a model cannot do is left out by itself; `--dry-run --why` lists it."
+    )
+    yield runs_table()
+    for name in USE_CASES:
+        yield from use_case_part(name)
+    yield "### Sizes of benchmarks"
+    yield from sizes_part()
+    yield "## Tolerances"
+    yield (
+        "**The parity gate** compares both frameworks on "
+        f"{parity.PARITY_BATCH_SIZE} samples in fp32, in this order. The error of a tensor is the L2 norm of the "
+        "difference over the larger of both norms, or over 1e-3 of the norm of the whole quantity if that is larger."
+    )
+    yield gate_table()
+    yield (
+        f"Instead of the variant's own settings, unless those are zero, and {parity.PARITY_STEPS} steps; images and "
+        "texts are at most "
+        f"{', '.join(f'`{name}` {most}' for name, most in parity.GATE_SIZES.items())}:"
+    )
+    yield gate_settings_table()
+    yield (
+        "**The check before timing** compares the program with float64 in its own framework, at the timed batch, "
+        "precision and mode. Relative L2 errors: of the median over samples, models or tensors, and of the worst; of "
+        "outputs all together, and of the worst sample less the mean over samples."
+    )
+    yield checks_table()
+    yield "## The cluster"
+    yield "`cluster` in experiments.yaml or in a profile (clusters/NAME.yaml):"
+    yield settings_table(ClusterConfig)
+    yield f"`gpus.NAME`; {' '.join((AskedOfSlurm.__doc__ or '').split())}"
+    yield settings_table(GpuConfig)
+    yield "`cluster.frameworks.jax` and `.torch`:"
+    yield settings_table(Launch)
+    yield "`wandb`:"
+    yield settings_table(WandbSettings)
+    yield "## A record"
+    yield "One JSON file for each measurement. Raw samples only; the numbers above are derived on reading."
+    yield from record_tables()
+
+
+def page(content: Iterable[str]) -> str:
+    return "\n\n".join(content) + "\n"
+
+
+if __name__ == "__main__":
+    write_atomically(DOCUMENT, page(parts()), replace=True)
