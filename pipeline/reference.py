@@ -293,8 +293,8 @@ def parts() -> Iterator[str]:
         "all that experiments.yaml has of a cell. These flags narrow either, and take values that the file does not "
         "have; what `exclude` names stays excluded. If you name a mode of one framework only, the other runs its "
         "declared mode, or the first of the file that may be compared with the named one. Modes that are named are not "
-        "screened. `--gpu cpu` measures a node's CPU, with GPUs hidden from both frameworks. `--dry-run` lists what would "
-        "run and for how long: up to the first look, and up to the last."
+        "screened. `--gpu cpu` measures a node's CPU, with GPUs hidden from both frameworks. `--dry-run` lists what "
+        "would run and for how long: up to the first look, and up to the last."
     )
     yield narrowing_table()
     yield "## Settings of a measurement"
