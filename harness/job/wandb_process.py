@@ -28,7 +28,7 @@ from harness.paths import Results
 if TYPE_CHECKING:
     import wandb
 
-README_HINT = "see docs/clusters.md, Weights & Biases"
+README_HINT = "see docs/clusters.md, W&B"
 IN_VAIN_S = 5.0
 """A start that fails sooner, for want of a key or of a right to the project, costs nobody anything."""
 ASK_AGAIN_AFTER_S = 600.0

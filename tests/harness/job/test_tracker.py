@@ -285,7 +285,7 @@ def test_no_key_goes_offline_at_once(tmp_path: Path) -> None:
     tracker = a_tracker(tmp_path, online=True)
     assert measure(tracker, a_measurement()) < patience(10)
     tracker.close()
-    assert tracker.message == "W&B offline: no API key is configured; see docs/clusters.md, Weights & Biases"
+    assert tracker.message == "W&B offline: no API key is configured; see docs/clusters.md, W&B"
     assert tracker.url is None
     (run,) = offline_runs(tmp_path)
     assert history(run) == [(1, 2.25), (2, 1.5)]
@@ -395,7 +395,7 @@ def test_wandb_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", str(broken))
     tracker = a_tracker(tmp_path, online=True)
     assert measure(tracker, a_measurement()) < patience(5)
-    assert tracker.message == "W&B off: No module named 'wandb'; see docs/clusters.md, Weights & Biases"
+    assert tracker.message == "W&B off: No module named 'wandb'; see docs/clusters.md, W&B"
     assert measure(tracker, a_measurement()) < patience(0.1)
     tracker.close()
 
