@@ -60,12 +60,8 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
 
     def compare(results: Results) -> None:
         from pipeline.report.command import print_summary
-        from pipeline.watching.ratios import RatiosSoFar
 
-        plans = [job for pair in pairs for job in pair.jobs]
-        print_summary(results, plans)
-        for ratio in RatiosSoFar(plans, results).news():
-            print(wrapped(ratio.sentence, indent="  "))
+        print_summary(results, [job for pair in pairs for job in pair.jobs])
 
     beside = [*map(wrapped, lacking), *(["", *left_out_in_words(parts, config)] if flags.why else [])]
     return hand_over(pairs, config, flags, compare, beside=beside)

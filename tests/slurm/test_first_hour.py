@@ -82,7 +82,7 @@ def test_from_the_command_to_the_ratio(project: BehavingProject) -> None:
     assert widths[1] < widths[0] / 1.2
     assert found[-1][1] == pytest.approx(10 / 4.15, rel=0.1)
     assert "cifar10 behave: done: 13 measurements" in out
-    assert out.index("geometric mean over paired replicates") > out.rindex("so far JAX")
+    assert out.index("\nOn CPU: ") > out.rindex("so far JAX")
 
     again = main(project)
     assert again.count("every measurement has a record") == 2 and "Estimate" not in again

@@ -21,7 +21,8 @@ from pipeline.watching import follow as watching
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
-from pipeline.watching.status import said, show_status
+from pipeline.watching.follow import show_status
+from pipeline.watching.status import said
 from tests.made.patience import wait_until
 from tests.made.processes import children_of, is_alive, words_of
 from tests.made.project import BehavingProject, FakeProject, alone, make_behaving_project, make_project
