@@ -40,6 +40,7 @@ COMMANDS = {
     "report": "compare JAX with PyTorch: a page, tables, CSV, LaTeX, figures",
     "data": "download and verify data sets and pretrained weights; jobs never do",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
+    "check": "do both compute the same with this model? In seconds, nothing timed",
     "ceilings": "how fast this machine is at most: matrix products and memory",
     "cancel": "end this project's jobs, by their ids",
     "pack": "put the records of each finished cell into one file",
@@ -527,6 +528,39 @@ exit status: 0, 1 where a program cannot be built
 """
 
 
+CHECK_DESCRIPTION = f"""\
+{COMMANDS["check"]}
+
+Both frameworks run the model on a small batch from the same weights; outputs, loss, gradients and five optimizer
+steps are compared, as every job does before it times anything. Nothing is recorded. On this machine, on sample data.
+
+examples:
+  python main.py check --benchmark cifar10 --model resnet18
+  python main.py check --benchmark enwik8 --use_case per_sample_gradients
+
+exit status: 0 both compute the same, 1 they do not, and the first difference is named
+"""
+
+
+def check_parser() -> Parser:
+    parser = Parser("main.py check", CHECK_DESCRIPTION)
+    parser.add_argument("--benchmark", action="append", type=name, required=True, metavar="NAME", help="mnist, ...")
+    parser.two_spellings(
+        "--use_case", action="append", type=use_case, metavar="N", help="1, 3, ..., or by name (default: 1); repeatable"
+    )
+    add_narrowing_flags(parser.two_spellings)
+    add_config_flag(parser)
+    parser.set_defaults(data="sample", quick=True, framework=None, gpu=None, force=False)
+    return parser
+
+
+def check_command(arguments: argparse.Namespace) -> int:
+    from pipeline.check import check
+
+    arguments.use_case = arguments.use_case or [1]
+    return check(read_config(arguments), selection_of(arguments))
+
+
 def compile_parser() -> Parser:
     from harness.work.cards import CARDS
 
@@ -788,6 +822,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "cancel": (cancel_parser, cancel_command),
     "pack": (pack_parser, pack_command),
     "ceilings": (ceilings_parser, ceilings_command),
+    "check": (check_parser, check_command),
     "compile": (compile_parser, compile_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),
     "wandb": (wandb_parser, wandb_command),

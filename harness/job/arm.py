@@ -1,7 +1,7 @@
 """One framework's part of a job: its measurements, each in fresh processes, one record each. Imports no framework."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,8 @@ from harness.results.environment import code_digests, load_average
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
 from harness.results.looks import Part
-from harness.results.parity_file import ParityFiles
+from harness.results.parity import ParityNumbers, key_of
+from harness.results.parity_file import ParityFiles, read_parity
 from harness.results.parity_gate import ParityGate
 from harness.results.partner import ratio_so_far
 from harness.results.quantities import summary_numbers
@@ -180,6 +181,15 @@ class Arm:
         self._parity.compute(each for each in measurements if lacks(each))
         for variant, reason in self._parity.failures.items():
             self._teller.say(f"{self.plan.framework}: no parity numbers, so no ratio: {variant}: {reason}", once=True)
+
+    def parity_of(self, measurements: Sequence[Measurement]) -> dict[str, ParityNumbers]:
+        """What the parity gate compares of each, by the variant without its mode; nothing is measured.
+
+        Raises RecordError where a file of numbers cannot be read.
+        """
+        self._parity.compute(measurements)
+        files = self._parity.files
+        return {one.variant.comparison_key: read_parity(files[key_of(one).digest]) for one in measurements}
 
     # One measurement
 

@@ -23,9 +23,10 @@ from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_
 from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
-from harness.plan import Pair
+from harness.plan import FRAMEWORKS, Pair
 from harness.results.environment import describe_environment
 from harness.results.looks import rounds
+from harness.results.parity import Judgement, judge
 from harness.results.parity_gate import ParityGate
 from harness.results.record import DataIdentity, WeightsIdentity
 from harness.results.sequential import looks_of
@@ -141,6 +142,20 @@ class Job:
         failed = progress.measurements_failed
         self._teller.say(f"done: {measured} measured, {had_a_record} had a record, {failed} failed")
         return EXIT_FAILED if progress.measurements_failed else 0
+
+    def check(self) -> dict[str, Judgement]:
+        """Whether both frameworks compute the same, by the parity gate alone: of each variant that both have, without
+        its mode. Measures nothing and leaves no record. Raises as `run` does."""
+        try:
+            with stop_on_signal(), turn(tell=self._tell_of_wait, warn=self._teller.say):
+                of_jax, of_torch = (
+                    self._arms[name].parity_of([one for one in self._arms[name].replicates if one.replicate == 0])
+                    for name in FRAMEWORKS
+                )
+        finally:
+            for arm in self._arms.values():
+                arm.close()
+        return {key: judge(numbers, of_torch[key]) for key, numbers in of_jax.items() if key in of_torch}
 
     def _steps(self) -> Iterator[Step]:
         """All of them; what was cut off more than once comes last, so that it blocks nothing."""

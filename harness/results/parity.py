@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from harness.plan import DataKind, Framework, Frozen, Measurement, Scalar
 from harness.results.record import Check, Outcome
+from harness.suggest import nearest
 
 Numbers = Mapping[str, NDArray[np.float64]]
 
@@ -312,6 +313,8 @@ def judge(jax: ParityNumbers, torch: ParityNumbers) -> Judgement:
         differing = "; ".join(f"{name}: {ours[name]} and {theirs[name]}" for name in ours if ours[name] != theirs[name])
         sentence = f"the parity numbers of jax and torch are of different work: {differing}"
         return Judgement(state="unchecked", sentence=sentence)
+    if cause := _structure(jax, torch):
+        return Judgement(state="failed", sentence=cause)
     checks = compare(jax, torch)
     tensor_count = len(jax.kept.keys() | torch.kept.keys())
     failed = [check for check in checks if not check.passed]
@@ -325,6 +328,56 @@ def judge(jax: ParityNumbers, torch: ParityNumbers) -> Judgement:
         f"relative error {closest.error:.1e} of {closest.tolerance:.0e}"
     )
     return Judgement(state="passed", sentence=sentence)
+
+
+PER_PARAMETER = ("gradients", "per_sample_gradients", "clipped_sum", "updates")
+"""Quantities with a tensor for each parameter."""
+MOST_NAMED = 3
+
+
+def _structure(jax: ParityNumbers, torch: ParityNumbers) -> str | None:
+    """What tells the two models apart before any number: names, then shapes of their parameters; None where they are
+    alike, or where nothing is computed for each parameter."""
+    for quantity in PER_PARAMETER:
+        ours, theirs = (
+            {
+                name.partition("/")[2]: shape
+                for name, shape in side.metadata.shapes.items()
+                if quantity_of(name) == quantity and "/" in name
+            }
+            for side in (jax, torch)
+        )
+        if ours and theirs:
+            break
+    else:
+        return None
+    if ours.keys() != theirs.keys():
+        only = {"JAX": sorted(ours.keys() - theirs.keys()), "PyTorch": sorted(theirs.keys() - ours.keys())}
+        sentence = "; ".join(f"only {side} has {_some(names)}" for side, names in only.items() if names)
+        close = [nearest(name, only["PyTorch"]) for name in only["JAX"][:1]] if only["PyTorch"] else []
+        hint = f": did you mean {close[0]}?" if close and close[0] else ""
+        return f"the models have other parameters: {sentence}{hint}{_counts(quantity, ours, theirs)}"
+    if differing := [name for name in theirs if ours[name] != theirs[name]]:
+        shapes = [f"{name} is {_text(ours[name])} in JAX and {_text(theirs[name])} in PyTorch" for name in differing]
+        return f"the parameters have other shapes: {_some(shapes, '; ')}{_counts(quantity, ours, theirs)}"
+    return None
+
+
+def _some(words: Sequence[str], separator: str = ", ") -> str:
+    more = len(words) - MOST_NAMED
+    return separator.join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _text(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _counts(quantity: str, ours: Mapping[str, Sequence[int]], theirs: Mapping[str, Sequence[int]]) -> str:
+    """How many parameters each side has, where that is known and not the same."""
+    counts = [sum(math.prod(shape) for shape in side.values()) for side in (ours, theirs)]
+    if quantity == "per_sample_gradients" or counts[0] == counts[1]:
+        return ""
+    return f" (JAX has {counts[0]:,} parameters, PyTorch {counts[1]:,})"
 
 
 def in_words(name: str) -> str:

@@ -302,11 +302,34 @@ def test_sentence_names_the_first_tensor_that_differs_and_by_how_much() -> None:
 
 def test_tensor_that_one_side_lacks_or_shapes_otherwise_is_named() -> None:
     without = {name: value for name, value in GOOD.items() if name != "gradients/conv.bias"}
-    assert judge(numbers("jax", without), numbers("torch")).sentence.startswith("gradient of conv.bias: only torch has")
-    assert judge(numbers("jax"), numbers("torch", without)).sentence.startswith("gradient of conv.bias: only jax has")
+    one_side = "the models have other parameters: only {} has conv.bias"
+    assert judge(numbers("jax", without), numbers("torch")).sentence.startswith(one_side.format("PyTorch"))
+    assert judge(numbers("jax"), numbers("torch", without)).sentence.startswith(one_side.format("JAX"))
     turned = judge(numbers("jax", changed(outputs=np.array([[3.0], [4.0]]))), numbers("torch"))
     assert turned.sentence.startswith("outputs: shape [2, 1] in jax, [1, 2] in torch (the first of 1")
     assert turned.state == "failed"
+
+
+def of_gradients(framework: Framework, **shapes: tuple[int, ...]) -> ParityNumbers:
+    return numbers(framework, {f"gradients/{name.replace('__', '.')}": np.ones(of) for name, of in shapes.items()})
+
+
+def test_another_name_shape_or_count_of_parameters_comes_before_any_number() -> None:
+    """A dense layer of 4 x 3 has 12 weights, one of 5 x 3 has 15."""
+    wrong_name = judge(of_gradients("jax", block__token1=(4, 3)), of_gradients("torch", block__tokens1=(4, 3)))
+    assert wrong_name.sentence == (
+        "the models have other parameters: only JAX has block.token1; only PyTorch has block.tokens1: did you mean "
+        "block.tokens1?"
+    )
+    no_bias = judge(of_gradients("jax", fc=(4, 3)), of_gradients("torch", fc=(4, 3), bias=(4,)))
+    assert no_bias.sentence == (
+        "the models have other parameters: only PyTorch has bias (JAX has 12 parameters, PyTorch 16)"
+    )
+    wider = judge(of_gradients("jax", fc=(4, 3)), of_gradients("torch", fc=(5, 3)))
+    assert wider.sentence == (
+        "the parameters have other shapes: fc is [4, 3] in JAX and [5, 3] in PyTorch (JAX has 12 parameters, PyTorch 15)"
+    )
+    assert {one.state for one in (wrong_name, no_bias, wider)} == {"failed"}
 
 
 def test_program_that_broke_has_failed() -> None:
