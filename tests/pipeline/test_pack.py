@@ -14,7 +14,7 @@ import harness.packs
 from harness.files import write_atomically
 from harness.job.progress import write_heartbeat
 from harness.packs import NAME, record_paths
-from harness.paths import PUBLISHED, Results
+from harness.paths import Results
 from harness.plan_file import write_plan
 from harness.results.record import Record, find_settled_record, read_record, write_record
 from main import main
@@ -33,6 +33,9 @@ LATER = "2026-11-22T10:00:00+00:00"
 OTHER_CELL = CELL.model_copy(update={"benchmark": "cifar10", "use_case": 3})
 
 
+GOLDEN = Path(__file__).parent / "report" / "golden"
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     return Results(root=tmp_path / "results")
@@ -41,7 +44,7 @@ def results(tmp_path: Path) -> Results:
 @pytest.fixture
 def real(results: Results) -> Results:
     """36 records of 4 cells, as a laptop made them."""
-    shutil.copytree(PUBLISHED / "cpu-2-cores", results.root)
+    shutil.copytree(GOLDEN / "cpu-2-cores" / "records", results.root / "records")
     return results
 
 

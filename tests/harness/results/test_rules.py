@@ -53,7 +53,7 @@ def test_only_the_first_version_has_a_veto_by_unstable() -> None:
 
 def test_what_is_published_is_as_registered_and_keeps_its_verdicts() -> None:
     """As README.md had them when the first version was the newest."""
-    results = Results(root=REPOSITORY / "results" / "published" / "cpu-2-cores")
+    results = Results(root=REPOSITORY / "tests" / "pipeline" / "report" / "golden" / "cpu-2-cores")
     records = [read_record(path) for path in record_paths(results.records())]
     assert len(records) == 36
     for one in records:

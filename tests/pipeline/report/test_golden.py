@@ -1,0 +1,105 @@
+"""The report's numbers against those of another program.
+
+golden/ has what recompute.py worked out: a second implementation of the report, in plain Python, written from the docs
+alone and without this project's code. It was run on these records before it left the tree (commit a3e52cb has it, as
+tests/pipeline/report/recompute.py). `made/` has records for each rule of comparison, and their numbers; `cpu-2-cores/`
+real ones of 23 November 2026, which were registered under the rules of version 1; `designs.json` logarithms of pairs,
+with interval, verdict and p.
+"""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from harness.paths import REPOSITORY
+from harness.results.sequential import CRITICAL_VALUES, LogRatio, estimate_sequentially
+from harness.results.statistics import STUDENT_T_95
+
+GOLDEN = Path(__file__).parent / "golden"
+VERDICTS = {"JAX faster", "PyTorch faster", "same", "undecided"}
+KEY = (
+    *("device", "gpu", "benchmark", "use_case", "use_case_name", "devices", "data", "quick", "model", "batch_size"),
+    *("precision", "options", "settings", "data_id", "framework", "execution_mode", "phase"),
+)
+
+Lines = dict[tuple[str, ...], dict[str, str]]
+
+
+def lines_of(file: Path) -> Lines:
+    with file.open(newline="") as lines:
+        found = list(csv.DictReader(lines))
+    by_key = {tuple(line.get(name, "") for name in KEY): line for line in found}
+    assert len(by_key) == len(found)
+    return by_key
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def require_equal(found: Lines, expected: Lines) -> None:
+    """In each column that the other program has; numbers to a billionth, as only rounding may differ."""
+    assert found.keys() == expected.keys()
+    for key, line in expected.items():
+        for name, value in line.items():
+            if name in KEY or not is_number(value):
+                assert found[key][name] == value, (key, name)
+            else:  # 1 less what is nearly 1 has fewer digits
+                close = pytest.approx(float(value), rel=1e-9, abs=1e-12 if name in ("p", "q") else None)
+                assert float(found[key][name] or "nan") == close, (key, name)
+
+
+@pytest.mark.parametrize("name", ["made", "cpu-2-cores"])
+def test_every_number_of_the_csv_files(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(GOLDEN / name / "records", tmp_path / "results" / "records").parent
+    command = [sys.executable, "main.py", "report", "--csv", str(tmp_path / "report.csv"), "--results", str(folder)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    require_equal(lines_of(tmp_path / "report.csv"), lines_of(GOLDEN / name / "comparison.csv"))
+    require_equal(lines_of(folder / "report" / "phases.csv"), lines_of(GOLDEN / name / "phases.csv"))
+
+
+def test_the_records_have_every_verdict_and_every_kind_of_device() -> None:
+    lines = lines_of(GOLDEN / "made" / "comparison.csv").values()
+    assert {line["verdict"] for line in lines} == {*VERDICTS, ""}
+    assert {line["device"] for line in lines} == {"CPU: A CPU", "NVIDIA A100", "L4", "L4 MIG 10.0 GiB"}
+    assert {line["rules"] for line in lines} == {"1", "2", "3", ""}
+    assert any(line["strong_scaling_efficiency"] for line in lines)
+
+
+def test_ratio_interval_verdict_and_p_of_designs() -> None:
+    cases: list[dict[str, Any]] = json.loads((GOLDEN / "designs.json").read_text())
+    looks = set()
+    for case in cases:
+        logs = [LogRatio(number, value, number % 2 == 0) for number, value in enumerate(case["logs"])]
+        found = estimate_sequentially(logs, case["at_most"], is_extended=case["extended"])
+        answer = case["answer"]
+        numbers = {
+            "ratio_jax_over_torch": found.value,
+            "ratio_low": found.interval and found.interval[0],
+            "ratio_high": found.interval and found.interval[1],
+            "p": found.p,
+        }
+        for name, value in numbers.items():
+            expected = answer.get(name)
+            assert value == (None if expected is None else pytest.approx(expected, rel=1e-6 if name == "p" else 1e-9))
+        assert (found.verdict, found.replicates) == (answer["verdict"], answer["ratio_replicates"])
+        assert (found.at_most, found.is_judged) == (answer["pairs_at_most"] or 0, answer["is_judged"])
+        looks.add((found.at_most, found.replicates))
+    assert {case["answer"]["verdict"] for case in cases} == VERDICTS
+    assert {(at_most, pairs) for at_most, reaches in CRITICAL_VALUES.items() for pairs in reaches} <= looks
+
+
+def test_quantiles_of_students_t() -> None:
+    assert [round(stats.t.ppf(0.975, freedom), 3) for freedom in range(1, 31)] == list(STUDENT_T_95)
