@@ -27,9 +27,7 @@ def check(config: Config, selection: Selection) -> int:
     differing = checked = 0
     for number in numbers:
         modes = gate_modes(config.use_cases[number].name)
-        selected = replace(
-            selection, use_cases=(number,), quick=True, narrowing=selection.narrowing.with_modes(*modes)
-        )
+        selected = replace(selection, use_cases=(number,), quick=True, narrowing=selection.narrowing.with_modes(*modes))
         for pair in expand(config, selected):
             with tempfile.TemporaryDirectory(prefix="jax-vs-torch-check-") as folder:
                 results = Results(root=Path(folder))
@@ -56,7 +54,7 @@ def check(config: Config, selection: Selection) -> int:
 
 
 def gate_modes(use_case_name: str) -> tuple[str, str]:
-    """A mode of JAX and one of PyTorch: the declared ones, PyTorch's eager where there is one, which compiles nothing."""
+    """A mode of JAX and one of PyTorch: the declared ones, but eager PyTorch where it exists: it compiles nothing."""
     declared = use_case(use_case_name)
     ours, theirs = declared.headline["jax"], declared.headline["torch"]
     eager = f"{theirs.partition('.')[0]}.eager"

@@ -52,6 +52,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "harness.measure.gpu",
     ),
     "pipeline.submission.slurm": ("harness.job.main",),
+    # `main.py check` is a job that only compares.
+    "pipeline.check": (*WORK, "harness.experiments", "harness.job"),
     "main": ("harness", "pipeline"),
 }
 FRAMEWORKS = {"jax": ("jax", "jaxlib", "flax", "optax"), "torch": ("torch", "torchvision", "functorch", "opacus")}

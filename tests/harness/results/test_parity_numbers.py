@@ -327,7 +327,8 @@ def test_another_name_shape_or_count_of_parameters_comes_before_any_number() -> 
     )
     wider = judge(of_gradients("jax", fc=(4, 3)), of_gradients("torch", fc=(5, 3)))
     assert wider.sentence == (
-        "the parameters have other shapes: fc is [4, 3] in JAX and [5, 3] in PyTorch (JAX has 12 parameters, PyTorch 15)"
+        "the parameters have other shapes: fc is [4, 3] in JAX and [5, 3] in PyTorch (JAX has 12 parameters, "
+        "PyTorch 15)"
     )
     assert {one.state for one in (wrong_name, no_bias, wider)} == {"failed"}
 

@@ -19,9 +19,8 @@ from harness.results.ratios import took_turns
 from pipeline.submission.submit import _start_queue, submit
 from pipeline.watching import follow as watching
 from pipeline.watching.cancel import cancel
-from pipeline.watching.follow import follow
+from pipeline.watching.follow import follow, show_status
 from pipeline.watching.jobs import is_local_queue, job_states
-from pipeline.watching.follow import show_status
 from pipeline.watching.status import said
 from tests.made.patience import wait_until
 from tests.made.processes import children_of, is_alive, words_of
