@@ -548,9 +548,11 @@ def check_parser() -> Parser:
     parser.two_spellings(
         "--use_case", action="append", type=use_case, metavar="N", help="1, 3, ..., or by name (default: 1); repeatable"
     )
-    add_narrowing_flags(parser.two_spellings)
+    parser.add_argument("--model", action="append", type=name, metavar="NAME", help="only this model; repeatable")
     add_config_flag(parser)
-    parser.set_defaults(data="sample", quick=True, framework=None, gpu=None, force=False)
+    # The gate has its own batch, precision and modes.
+    of_the_gate = dict.fromkeys(("batch_size", "precision", "formulation", "run", "execution_mode", "option", "set"))
+    parser.set_defaults(data="sample", quick=True, framework=None, gpu=None, force=False, **of_the_gate)
     return parser
 
 

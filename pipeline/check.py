@@ -5,12 +5,14 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from harness.errors import ConfigError
 from harness.experiments.expand import Selection, expand
 from harness.experiments.model import Config
 from harness.job.job import Job
 from harness.job.main import verified_weights
 from harness.paths import Results
 from harness.printable import printable
+from harness.suggest import valid_names
 from harness.work import datasets
 from harness.work.declared import benchmark, use_case
 
@@ -20,12 +22,15 @@ def check(config: Config, selection: Selection) -> int:
     cannot be computed.
 
     Raises:
-        ConfigError: a name that is not declared, or nothing that both frameworks have.
+        ConfigError: a use case or name that is not declared, or nothing that both frameworks have.
         DataError: the data are not there, or damaged.
     """
-    numbers = selection.use_cases or tuple(config.matrix.use_cases)
     differing = checked = 0
-    for number in numbers:
+    for number in selection.use_cases:
+        if number not in config.use_cases:
+            raise ConfigError(
+                f"--use_case {number}: not defined in experiments.yaml; {valid_names(number, config.use_cases)}"
+            )
         modes = gate_modes(config.use_cases[number].name)
         selected = replace(selection, use_cases=(number,), quick=True, narrowing=selection.narrowing.with_modes(*modes))
         for pair in expand(config, selected):

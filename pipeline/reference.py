@@ -27,7 +27,7 @@ from pipeline.markdown import markdown_table
 
 DOCUMENT = REPOSITORY / "docs" / "reference.md"
 ANY_METRIC = Metric(name="the metric", words="the task's metric", higher_is_better=True, format="number")
-PLACES: dict[Place, str] = {"page": "page", "latex": "LaTeX", "terminal": "terminal"}
+PLACES: dict[Place, str] = {"page": "page", "terminal": "terminal"}
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 USE_CASES = ("train", "per_sample_gradients", "inference", "many_models")
 """In the order of their numbers in experiments.yaml."""
@@ -103,7 +103,7 @@ def quantities_table() -> str:
 
 
 def _shown_in(one: Quantity) -> str:
-    return ", ".join([PLACES[place] for place in PLACES if place in one.shown] + ["charts"] * bool(one.chart))
+    return ", ".join(PLACES[place] for place in PLACES if place in one.shown)
 
 
 def flags_table() -> str:
@@ -272,6 +272,12 @@ def parts() -> Iterator[str]:
         "Memory is per device. Of a row the CSV also has JAX's over PyTorch's of "
         f"{', '.join(f'`{one.name}`' for one in COMPARED)}: the geometric mean over pairs of replicates, with "
         "Student's t on their logarithms, and no verdict."
+    )
+    yield (
+        "Beside these, `comparison.csv` has for each mode: `settings`, four digits of the digest of settings, protocol "
+        "and sizes; `data_id`, eight digits of the data's SHA-256; whether the mode is the `fastest` and the "
+        "`declared` one. In the lines of the fastest pair stands its ratio, in those of the declared pair "
+        "`declared_*`; `newest_*` is the ratio by newer rules than those of its records."
     )
     yield quantities_table()
     yield "## Flags"

@@ -187,6 +187,7 @@ class Arm:
 
         Raises RecordError where a file of numbers cannot be read.
         """
+        self._progress.current = f"{self.plan.framework}: parity gate"
         self._parity.compute(measurements)
         files = self._parity.files
         return {one.variant.comparison_key: read_parity(files[key_of(one).digest]) for one in measurements}

@@ -1,7 +1,7 @@
 """The numbers of the report, one row each: name, unit, words, format, derivation, why it may be missing, where it is
 shown. Pure.
 
-The CSV's columns, the page's table of modes, the LaTeX and terminal tables, the charts, W&B's summary and the table in
+The CSV's columns, the page's table of modes, the LaTeX and terminal tables, W&B's summary and the table in
 docs/reference.md follow from these rows. The formulas are in statistics.py. A number that is a median over replicates
 of what each record gives belongs here; a ratio of two frameworks does not (pipeline/report/compare.py).
 """
@@ -42,7 +42,7 @@ class Metric(Protocol):
     def format(self) -> str: ...
 
 
-Place = Literal["page", "latex", "terminal"]
+Place = Literal["page", "terminal"]
 """Beside the CSV and W&B's summary, which have all numbers."""
 Derive = Callable[[Result], float | None]
 
@@ -95,8 +95,6 @@ class Quantity:
     absent: Absence | None = None
     short: str = ""
     """The title on the terminal, with the unit, on two lines."""
-    chart: str = ""
-    """The field of the charts' data that has it, in its unit. Kinds of memory share one."""
     is_metric: bool = False
     """Its format is that of the task's metric."""
     times_operations: bool = False
@@ -161,12 +159,12 @@ def _epoch_cost(result: Result) -> float | None:
     return (result.compile_time_s + time_s) / 3600 * result.price_per_hour
 
 
-def _memory(field: str, words: str, about: str, chart: str = "") -> Quantity:
+def _memory(field: str, words: str, about: str) -> Quantity:
     def derive(result: Result) -> float | None:
         value: int | None = getattr(result.memory, field)
         return value
 
-    return Quantity(f"memory_{field}", words, MIB, derive, PAGE, about=about, absent=MEMORY, chart=chart)
+    return Quantity(f"memory_{field}", words, MIB, derive, PAGE, about=about, absent=MEMORY)
 
 
 def _rate(unit: str) -> Quantity:
@@ -241,7 +239,7 @@ ENERGY = Absence(words="Energy", reason=lambda _, result: result.energy.absent)
 # fmt: off
 THROUGHPUT = Quantity(
     "throughput_samples_per_s", "samples/s", None, _of_blocks(throughput_samples_per_s),
-    ("page", "latex", "terminal"), short="samples/s", chart="throughput",
+    TABLES, short="samples/s",
     about="of each block its samples over its time, then the median over blocks",
 )
 QUANTITIES = (
@@ -249,7 +247,7 @@ QUANTITIES = (
     _rate("tokens"),
     _rate("edges"),
     Quantity(
-        "step_time_s", "step", MS, _of_blocks(step_time_s), chart="step_ms",
+        "step_time_s", "step", MS, _of_blocks(step_time_s),
         about="of each block its time over its steps, then the median over blocks",
     ),
     Quantity(
@@ -266,15 +264,15 @@ QUANTITIES = (
         about="on several devices, of the control that moves nothing between them", absent=COMMUNICATION,
     ),
     Quantity(
-        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), TABLES, short="step\np50 ms", chart="p50_ms",
+        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), TABLES, short="step\np50 ms",
         about="of calls that are waited for, each over its steps; linear between two samples",
     ),
     Quantity(
-        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES, short="step\np95 ms", chart="p95_ms",
+        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES, short="step\np95 ms",
         about="the same; none where a call has many steps, in whose mean one slow step disappears",
     ),
     Quantity(
-        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), TABLES, short="step\np99 ms", chart="p99_ms",
+        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), TABLES, short="step\np99 ms",
         about="the same; none from fewer than 368 calls, which cannot bound it with 95 % confidence",
     ),
     Quantity(
@@ -307,32 +305,32 @@ QUANTITIES = (
     ),
     Quantity(
         "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, TABLES,
-        short="compile\ns", chart="compile_s",
+        short="compile\ns",
         about="the 3 first calls with empty caches less 3 median warm calls: tracing, compilation, autotuning, loading "
         "of kernels, graph capture. Inductor writes its cache in it, as by default; JAX does not. Of several ranks the "
         "largest",
     ),
     Quantity(
         "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, TABLES,
-        absent=WARM, short="warm\ns", chart="compile_warm_s",
+        absent=WARM, short="warm\ns",
         about="the same of a process that finds the caches that another one filled; replicate 0, on one device",
     ),
     _memory(
-        "step_peak_bytes", "memory of a steady step", chart="mib",
+        "step_peak_bytes", "memory of a steady step",
         about="JAX: arguments + outputs + temporaries - aliased, by XLA's analysis, as its peak cannot be reset. "
         "PyTorch: largest `max_memory_allocated` over blocks and latency calls, plus what CUDA graphs' pools hold. Not "
         "the same quantity: compare with care",
     ),
     _memory(
-        "allocator_peak_bytes", "allocator's peak", chart="mib",
+        "allocator_peak_bytes", "allocator's peak",
         about="JAX: `peak_bytes_in_use`. PyTorch: `max_memory_allocated`. Over the life of the process",
     ),
     _memory(
-        "pool_peak_bytes", "pool", chart="mib",
+        "pool_peak_bytes", "pool",
         about="JAX: `peak_pool_bytes`. PyTorch: `max_memory_reserved` since the blocks began",
     ),
     _memory(
-        "process_bytes", "process (NVML)", chart="mib",
+        "process_bytes", "process (NVML)",
         about="of the process at its end. None in a container, where NVML names processes by the host's numbers",
     ),
     _memory(
@@ -342,12 +340,12 @@ QUANTITIES = (
     _memory("host_peak_bytes", "host's peak", about="peak resident set of the process in the host's memory"),
     Quantity(
         "energy_gross_joules_per_sample", "energy gross", MILLIJOULES, lambda result: energy_per_sample(result.energy),
-        PAGE, absent=ENERGY, chart="gross_mj",
+        PAGE, absent=ENERGY,
         about="difference of NVML's energy counter over the energy window, of the whole board, over its samples",
     ),
     Quantity(
         "energy_net_joules_per_sample", "energy net", MILLIJOULES, lambda result: net_energy_per_sample(result.energy),
-        PAGE, absent=ENERGY, chart="net_mj", about="gross energy less idle power times the window, over its samples",
+        PAGE, absent=ENERGY, about="gross energy less idle power times the window, over its samples",
     ),
     Quantity(
         "test_metric", "{metric.words}", None, _test_metric, TABLES,

@@ -283,20 +283,21 @@ class Group:
 
     @property
     def headline(self) -> str:
-        """`On CPU: AMD EPYC, JAX is faster at 1 of 4, PyTorch at 2; 1 is not decided.`"""
+        """`On CPU: AMD EPYC: JAX is faster at 1 of 4; PyTorch is faster at 2; not decided at 1`"""
         answers = self.answers
         won = {side: sum(one.outcome == "faster" and one.faster == side for one in answers) for side in FRAMEWORKS}
-        same, open_ = (sum(one.outcome == outcome for one in answers) for outcome in ("same", "open"))
-        none = sum(one.outcome == "none" for one in answers)
-        of = f" of {len(answers)}" if len(answers) > 1 else ""
+        ahead = {side: sum(one.who == f"so far {NAMES[side]}" for one in answers) for side in FRAMEWORKS}
+        same, none = (sum(one.outcome == outcome for one in answers) for outcome in ("same", "none"))
+        open_ = len(answers) - sum(won.values()) - sum(ahead.values()) - same - none
         if len(answers) == 1:
             return f"On {self.device}: {answers[0].work}: {answers[0].sentence}"
         parts = [f"{NAMES[side]} is faster at {count}" for side, count in won.items() if count]
+        parts += [f"{NAMES[side]} is so far ahead at {count}" for side, count in ahead.items() if count]
         parts += [f"both are the same at {same}"] if same else []
-        parts += [f"{open_} {'is' if open_ == 1 else 'are'} not decided"] if open_ else []
-        parts += [f"{none} {'has' if none == 1 else 'have'} no ratio"] if none else []
-        first, *others = parts or ["nothing has a number"]
-        return f"On {self.device}: {'; '.join([first + of, *others])}"
+        parts += [f"not decided at {open_}"] if open_ else []
+        parts += [f"no ratio at {none}"] if none else []
+        first, *others = parts
+        return f"On {self.device}: {'; '.join([f'{first} of {len(answers)}', *others])}"
 
     @property
     def about(self) -> str:

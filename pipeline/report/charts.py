@@ -10,7 +10,6 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from harness.results import quantities
 from harness.work.declared import Graph, Run, RunAs
 from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, SAME, VERDICTS
@@ -71,9 +70,10 @@ class Chart:
 
 RATIO, NUMBER, PERCENT = ",.6~r", ",.4~r", ".1%"
 FORMATS = {
-    **{quantity.chart: NUMBER for quantity in quantities.QUANTITIES},
     **dict.fromkeys(("ratio", "low", "high"), RATIO),
-    **dict.fromkeys(("time_s", "speed_up", "ms", "count", "intensity", "teraflops"), NUMBER),
+    **dict.fromkeys(
+        ("throughput", "step_ms", "mib", "time_s", "speed_up", "ms", "count", "intensity", "teraflops"), NUMBER
+    ),
     **dict.fromkeys(("efficiency", "share"), PERCENT),
 }
 """Of the fields that are numbers."""
@@ -84,15 +84,8 @@ TITLES = {
     "in words": "verdict",
     "two sides": "the two sides",
     "throughput": "samples / s",
-    "p50_ms": "p50 (ms)",
-    "p95_ms": "p95 (ms)",
-    "p99_ms": "p99 (ms)",
-    "compile_s": "cold (s)",
-    "compile_warm_s": "warm (s)",
     "kind": "what",
     "mib": "MiB",
-    "gross_mj": "gross (mJ)",
-    "net_mj": "net (mJ)",
     "time_s": "time (s)",
     "worst": "worst replicate",
     "best": "best replicate",

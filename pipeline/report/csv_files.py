@@ -255,10 +255,5 @@ def _csv_declared(row: Row) -> dict[str, Any]:
     estimate = row.declared_ratio
     if estimate is None:
         return {}
-    return {
-        "declared_ratio_jax_over_torch": estimate.value,
-        "declared_ratio_low": estimate.interval.low if estimate.interval else None,
-        "declared_ratio_high": estimate.interval.high if estimate.interval else None,
-        "declared_verdict": estimate.verdict,
-        "declared_q": row.declared_q,
-    }
+    found = {f"declared_{name}": value for name, value in _csv_ratio(estimate).items() if name != "ratio_replicates"}
+    return found | {"declared_q": row.declared_q}

@@ -67,15 +67,6 @@ def published_sources(models: Iterable[ModelFacts]) -> list[str]:
     return list(dict.fromkeys(f"Published: {one.source}, with {one.outputs:,} outputs." for one in found))
 
 
-def model_lines(models: Iterable[ModelFacts]) -> list[str]:
-    """Of each: `cnn of mnist: 26,010 parameters`."""
-    return [
-        f"{one.name} of {one.benchmark}: {one.parameters} parameters"
-        + (f", {one.multiply_adds} GMAC" if one.declared and one.declared.multiply_adds else "")
-        for one in models
-    ]
-
-
 def models_of(compared: Iterable[Section]) -> list[ModelFacts]:
     """Each that has a number or was tried, once."""
     counts: dict[tuple[str, str], set[int]] = defaultdict(set)

@@ -52,8 +52,6 @@ SAME_REFUSALS_BEFORE_GIVING_UP = 3
 account, say, or a limit of jobs that is reached."""
 MOST_NAMED = 5
 
-NO_LIMIT_MINUTES = 527_040
-"""For submitit, where only the partition knows: every stop then counts as a preemption, which goes on again."""
 FILLED_IN = re.compile("%[jtAa]|[\x00-\x1f]")
 """What submitit or sbatch would make something else of, in the name of a folder."""
 

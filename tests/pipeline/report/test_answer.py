@@ -142,8 +142,8 @@ def test_the_headline_counts() -> None:
     ]
     (one,) = groups_of(sections(found, passed))
     assert one.headline == (
-        "On NVIDIA H200: JAX is faster at 1 of 5; PyTorch is faster at 1; both are the same at 1; 1 is not decided; "
-        "1 has no ratio"
+        "On NVIDIA H200: JAX is faster at 1 of 5; PyTorch is faster at 1; JAX is so far ahead at 1; both are the same "
+        "at 1; no ratio at 1"
     )
     assert one.scale == 2.0  # the smallest that holds 1 / 2 and 1.5
 
