@@ -275,9 +275,10 @@ def parts() -> Iterator[str]:
     )
     yield (
         "Beside these, `comparison.csv` has for each mode: `settings`, four digits of the digest of settings, protocol "
-        "and sizes; `data_id`, eight digits of the data's SHA-256; whether the mode is the `fastest` and the "
-        "`declared` one. In the lines of the fastest pair stands its ratio, in those of the declared pair "
-        "`declared_*`; `newest_*` is the ratio by newer rules than those of its records."
+        "and sizes; `data_id`, eight digits of the data's SHA-256; `lab_and_software`, which tells records of one "
+        "device apart; whether the mode is the `fastest` and the `declared` one. In the lines of the fastest pair "
+        "stands its ratio, in those of the declared pair `declared_*`; `newest_*` is the ratio by newer rules than "
+        "those of its records."
     )
     yield quantities_table()
     yield "## Flags"

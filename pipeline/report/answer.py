@@ -290,14 +290,14 @@ class Group:
         same, none = (sum(one.outcome == outcome for one in answers) for outcome in ("same", "none"))
         open_ = len(answers) - sum(won.values()) - sum(ahead.values()) - same - none
         if len(answers) == 1:
-            return f"On {self.device}: {answers[0].work}: {answers[0].sentence}"
+            return f"On {self.sections[0].setup.where}: {answers[0].work}: {answers[0].sentence}"
         parts = [f"{NAMES[side]} is faster at {count}" for side, count in won.items() if count]
         parts += [f"{NAMES[side]} is so far ahead at {count}" for side, count in ahead.items() if count]
         parts += [f"both are the same at {same}"] if same else []
         parts += [f"not decided at {open_}"] if open_ else []
         parts += [f"no ratio at {none}"] if none else []
         first, *others = parts
-        return f"On {self.device}: {'; '.join([f'{first} of {len(answers)}', *others])}"
+        return f"On {self.sections[0].setup.where}: {'; '.join([f'{first} of {len(answers)}', *others])}"
 
     @property
     def about(self) -> str:
@@ -323,16 +323,16 @@ SCALES = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
 
 
 def groups_of(compared: Sequence[Section], alone: OneDevice = NO_OTHERS) -> list[Group]:
-    """Full measurements before quick ones, real data before the sample, then by device. Sections without any row are
-    left out."""
-    found: dict[tuple[bool, bool, str], list[Section]] = defaultdict(list)
+    """Full measurements before quick ones, real data before the sample, then by device, lab and software. Sections
+    without any row are left out."""
+    found: dict[tuple[bool, bool, str, str], list[Section]] = defaultdict(list)
     for section in compared:
         if section.rows:
             setup = section.setup
-            found[setup.quick, setup.data == "sample", setup.device].append(section)
+            found[setup.quick, setup.data == "sample", setup.device, setup.apart].append(section)
     return [
         Group(device=device, quick=quick, sample=sample, sections=tuple(sections), alone=alone)
-        for (quick, sample, device), sections in sorted(found.items(), key=lambda item: item[0])
+        for (quick, sample, device, _), sections in sorted(found.items(), key=lambda item: item[0])
     ]
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -44,6 +44,7 @@ from pipeline.report.conditions import (
     side,
     uses_gpu,
 )
+from pipeline.report.software import Arms, Lab, Software, arms_of, lab_of, run_of, software_of, words_apart
 
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 NO_COMMON_REPLICATE = "no replicate is common to both"
@@ -70,6 +71,15 @@ class Setup:
     cell: Cell
     data: DataKind
     quick: bool
+    lab: Lab
+    arms: Arms = (None, None)
+    apart: str = field(default="", compare=False)
+    """What tells it from others of the device, such as `lab A, torch 2.15.0`; empty where they have the same software
+    and are of one lab."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.device} ({self.apart})" if self.apart else self.device
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -78,7 +88,7 @@ class Setup:
 
     @property
     def devices(self) -> str:
-        return f"{self.cell.devices} x {self.device}" if self.cell.devices > 1 else self.device
+        return f"{self.cell.devices} x {self.where}" if self.cell.devices > 1 else self.where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,24 +364,47 @@ def device_of(environment: Mapping[str, Any]) -> str:
 
 
 def newest(records: Iterable[Record]) -> list[Record]:
-    """One record for each measurement on each device: the newest that is settled, or else the newest.
+    """Those that count, once each though several setups may have it."""
+    return list({id(one): one for of_setup in placed(records).values() for one in of_setup}.values())
 
-    A later failure does not hide a number that was measured; a later number replaces an earlier one. What failed before
-    its device was known counts only where nothing is settled on any.
+
+def placed(records: Iterable[Record]) -> dict[Setup, list[Record]]:
+    """One record for each measurement in each setup: the newest that is settled, or else the newest.
+
+    A later failure does not hide a number that was measured; a later number replaces an earlier one of the same lab and
+    software. What failed before its device was known counts only where nothing is settled on any.
     """
-    chosen: dict[tuple[str, str], Record] = {}
+    of_places: dict[Setup, list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: (record.outcome in SETTLED, record.ended_at)):
-        chosen[device_name(record), record.measurement_id] = record
-    settled = {
-        record.measurement_id
-        for (device, _), record in chosen.items()
-        if device != UNKNOWN_DEVICE and record.outcome in SETTLED
-    }
-    return [
-        record
-        for (device, measurement_id), record in chosen.items()
-        if device != UNKNOWN_DEVICE or measurement_id not in settled
-    ]
+        of_places[_setup(record)].append(record)
+    known = {place: of_place for place, of_place in of_places.items() if place.device != UNKNOWN_DEVICE}
+    settled = {one.measurement_id for of_place in known.values() for one in of_place if one.outcome in SETTLED}
+    found: dict[Setup, list[Record]] = {}
+    for place, of_place in known.items():
+        every = arms_of(of_place)
+        for arms in every:
+            of_arms = [one for one in of_place if _is_of(one, arms, is_newest=arms == every[-1])]
+            if len(every) > 1:  # of a side that was measured with two partners, what ran with this one counts
+                jax, torch = ({run_of(one) for one in of_arms if _side(one) == side} - {None} for side in (0, 1))
+                of_arms.sort(key=lambda one: (one.outcome in SETTLED, run_of(one) in jax & torch))
+            found[replace(place, arms=arms)] = list({one.measurement_id: one for one in of_arms}.values())
+    for place, of_place in of_places.items():
+        if place.device == UNKNOWN_DEVICE:
+            left = {one.measurement_id: one for one in of_place if one.measurement_id not in settled}
+            beside = [one for one in found if replace(place, device=one.device, arms=one.arms) == one]
+            if left:
+                found.setdefault(beside[-1] if beside else place, []).extend(left.values())
+    return found
+
+
+def _is_of(record: Record, arms: Arms, *, is_newest: bool) -> bool:
+    """What does not say its software goes with the newest."""
+    software = software_of(record)
+    return is_newest if software is None else software == arms[_side(record)]
+
+
+def _side(record: Record) -> int:
+    return FRAMEWORKS.index(record.measurement.framework)
 
 
 def sections(
@@ -382,32 +415,26 @@ def sections(
     Args:
         ceilings: what devices can do, by their names.
     """
-    by_setup: dict[Setup, list[Record]] = defaultdict(list)
-    unplaced = []
-    for record in newest(records):
-        setup = _setup(record)
-        if setup.device == UNKNOWN_DEVICE:
-            unplaced.append(record)
-        else:
-            by_setup[setup].append(record)
-    for record in unplaced:  # failed before its device was known: told beside its cell's other records
-        setup = _setup(record)
-        beside = [other for other in by_setup if replace(other, device=UNKNOWN_DEVICE) == setup]
-        by_setup[beside[0] if beside else setup].append(record)
+    by_setup = placed(records)
+    apart: dict[Setup, str] = {}
+    for device in {setup.device for setup in by_setup}:
+        of_device = [setup for setup in by_setup if setup.device == device]
+        words = words_apart((setup.lab, setup.arms) for setup in of_device)
+        apart |= {setup: words[setup.lab, setup.arms] for setup in of_device}
     return _with_q(
         [
-            _section(setup, by_setup[setup], judge, ceilings.get(setup.device))
-            for setup in sorted(by_setup, key=_setup_order)
+            _section(replace(setup, apart=apart[setup]), by_setup[setup], judge, ceilings.get(setup.device))
+            for setup in sorted(by_setup, key=lambda setup: (*_setup_order(setup), apart[setup]))
         ]
     )
 
 
 def _with_q(found: Sequence[Section]) -> list[Section]:
-    """A family is what one device has measured in one way: other records change no mark of it."""
+    """A family is what one device has measured in one way with one software: other records change no mark of it."""
     of_best: dict[int, float] = {}
     of_declared: dict[int, float] = {}
-    for family in {(section.setup.device, section.setup.doubts) for section in found}:
-        rows = [row for one in found if (one.setup.device, one.setup.doubts) == family for row in one.rows]
+    for family in {(section.setup.where, section.setup.doubts) for section in found}:
+        rows = [row for one in found if (one.setup.where, one.setup.doubts) == family for row in one.rows]
         of_best |= _q_values({id(row): row.ratio for row in rows})
         of_declared |= _q_values({id(row): row.declared_ratio for row in rows})
     return [
@@ -452,8 +479,9 @@ def tally(rows: Iterable[Row]) -> Tally:
 
 
 def _setup(record: Record) -> Setup:
-    measurement = record.measurement
-    return Setup(device=device_name(record), cell=measurement.cell, data=measurement.data, quick=measurement.quick)
+    """Without its software."""
+    of = record.measurement
+    return Setup(device=device_name(record), cell=of.cell, data=of.data, quick=of.quick, lab=lab_of(record))
 
 
 def _setup_order(setup: Setup) -> tuple[Any, ...]:
@@ -863,11 +891,12 @@ def _by_replicate(mode: Mode) -> Mapping[int, Record]:
 
 def one_device(compared: Sequence[Section]) -> OneDevice:
     return {
-        _scaling_key(section.setup, row, mode, row.variant.batch_size): mode
+        _scaling_key(section.setup, row, mode, row.variant.batch_size, software): mode
         for section in compared
         if section.setup.cell.devices == 1
         for row in section.rows
         for mode in row.modes
+        for software in (None, software_of(mode.records[0]))
         if not mode.why_worthless
     }
 
@@ -886,7 +915,11 @@ def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
             [mode.throughputs[one] / devices for one in common], [other.throughputs[one] for one in common]
         )
 
-    strong, weak = (alone.get(_scaling_key(setup, row, mode, size)) for size in (batch_size, batch_size // devices))
+    strong, weak = (
+        alone.get(_scaling_key(setup, row, mode, size, software_of(mode.records[0])))
+        or alone.get(_scaling_key(setup, row, mode, size, None))
+        for size in (batch_size, batch_size // devices)
+    )
     pairs = [
         (side(one), side(several)) for other in (strong, weak) if other for one, several in _side_by_side(other, mode)
     ]
@@ -905,10 +938,11 @@ def _side_by_side(alone: Mode, several: Mode) -> Iterator[tuple[Record, Record]]
         yield one or alone.records[0], other or several.records[0]
 
 
-def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int) -> tuple[object, ...]:
-    """All that must be the same on one device and on several; the use cases have numbers of their own."""
+def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int, software: Software | None) -> tuple[object, ...]:
+    """All that must be the same on one device and on several; the use cases have numbers of their own. With None as the
+    software, what has no number there of its own has that of another one, and the difference beside it."""
     cell, variant = setup.cell, row.variant
-    what = (setup.device, cell.benchmark, cell.use_case_name, setup.data, setup.quick)
+    what = (setup.device, setup.lab, software, cell.benchmark, cell.use_case_name, setup.data, setup.quick)
     row_key = (row.settings_digest, row.data_id, variant.model, batch_size, variant.precision)
     options = tuple(sorted(variant.options.items()))
     return (*what, *row_key, options, mode.framework, mode.one_device_mode)

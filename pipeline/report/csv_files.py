@@ -30,6 +30,7 @@ CSV_KEY = (
     "data_id",
     "framework",
     "execution_mode",
+    "lab_and_software",
 )
 CSV_COMPARISON = (
     "throughput_low",
@@ -90,17 +91,17 @@ def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str
     lines = (_csv_line(one, row, mode, alone) for one in compared for row in one.rows for mode in row.modes)
     numbers = (quantity.name for quantity in quantities.QUANTITIES)
     columns = (*CSV_KEY, "fastest", "declared", "modes_compared", "flags", "replicates", *numbers, *CSV_COMPARISON)
-    return _csv(columns, lines)
+    return csv_of(columns, lines)
 
 
 def phases_csv_text(compared: Sequence[Section]) -> str:
     """One line for each phase of a step, in each framework and execution mode, and one for the whole step."""
-    return _csv(PHASE_COLUMNS, (line for section in compared for line in _phase_lines(section)))
+    return csv_of(PHASE_COLUMNS, (line for section in compared for line in _phase_lines(section)))
 
 
 def why_csv_text(compared: Sequence[Section]) -> str:
     """One line for each framework and execution mode that was explained: where a step's time goes, in seconds."""
-    return _csv(WHY_COLUMNS, (line for section in compared for line in _why_lines(section)))
+    return csv_of(WHY_COLUMNS, (line for section in compared for line in _why_lines(section)))
 
 
 def _why_lines(section: Section) -> Iterator[dict[str, Any]]:
@@ -142,7 +143,7 @@ def _phase_lines(section: Section) -> Iterator[dict[str, Any]]:
             }
 
 
-def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
+def csv_of(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
     output = io.StringIO()
     writer = csv.DictWriter(output, columns, lineterminator="\n", restval="")
     writer.writeheader()
@@ -176,6 +177,7 @@ def _csv_key(setup: Setup, row: Row, mode: Mode) -> dict[str, Any]:
         "data_id": row.data_id,
         "framework": mode.framework,
         "execution_mode": mode.execution_mode,
+        "lab_and_software": setup.apart,
     }
 
 

@@ -1,6 +1,7 @@
 """Records that a report leaves out because newer ones of the same measurements stand in their place, in words. Pure.
 
-Where records of two machines or of two releases lie in one folder, that is more than a measurement that was repeated.
+Records of two labs or of two releases have rows of their own. Where those of two machines of one lab lie in one folder,
+that is more than a measurement that was repeated.
 """
 
 from collections import Counter, defaultdict
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from harness.results.record import SETTLED, Record
 from pipeline.report.compare import device_name, newest
 from pipeline.report.conditions import conditions_of_another_time, side
+from pipeline.report.software import lab_of, software_of
 
 MOST_NAMED = 3
 """Of the values that differ in one of them; the others are counted."""
@@ -40,11 +42,16 @@ def left_out_lines(records: Iterable[Record]) -> list[str]:
 
 
 def _superseded(records: list[Record]) -> Iterable[tuple[Record, Record]]:
-    """Each with what stands in its place."""
-    chosen = {(device_name(record), record.measurement_id): record for record in newest(records)}
+    """Each with what stands in its place, of the same lab and software."""
+
+    def key(record: Record) -> tuple[object, ...]:
+        return device_name(record), lab_of(record), software_of(record), record.measurement_id
+
+    kept = newest(records)
+    chosen, counted = {key(record): record for record in kept}, set(map(id, kept))
     for record in records:
-        if record.outcome in SETTLED:
-            instead = chosen.get((device_name(record), record.measurement_id))
+        if record.outcome in SETTLED and id(record) not in counted:
+            instead = chosen.get(key(record))
             if instead is not None and instead != record:
                 yield record, instead
 

@@ -1,0 +1,135 @@
+"""Which software a record was made with, and which of JAX's belongs with which of PyTorch's. Pure.
+
+An upgrade of a framework makes another row, and replaces nothing: records of two releases are never in one ratio.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from harness.plan import FRAMEWORKS, Framework
+from harness.results.record import SETTLED, Record
+
+RESULTS_FOLDER = "results_folder"
+"""In the environment of a record that was read together with those of other results folders: the name of its own."""
+
+
+class Software(NamedTuple):
+    """Of one framework's process. Empty where its record does not say."""
+
+    release: str
+    cuda: str
+    installed: str
+    """The digest of a container's image, else of the lock that was installed."""
+
+
+class Lab(NamedTuple):
+    results_folder: str
+    """Empty where all records are of one."""
+    cluster: str
+    """By Slurm's name for it; what was started by hand is `local`."""
+
+
+Arms = tuple[Software | None, Software | None]
+"""JAX's and PyTorch's. None where there is no record of it, or none that says."""
+
+
+def lab_of(record: Record) -> Lab:
+    environment = record.environment
+    cluster = (environment.get("slurm") or {}).get("cluster") or environment.get("scheduler")
+    return Lab(str(environment.get(RESULTS_FOLDER) or ""), str(cluster or ""))
+
+
+def software_of(record: Record) -> Software | None:
+    """None where the record names no release; and of what failed, whose process may not have come so far."""
+    environment = record.environment
+    packages = environment.get("packages") or {}
+    release = packages.get(record.measurement.framework) or (environment.get("framework") or {}).get("version")
+    if not release or record.outcome not in SETTLED:
+        return None
+    container, lock = environment.get("container") or {}, environment.get("lock") or {}
+    return Software(
+        release=str(release).partition("+")[0],
+        cuda=" and ".join(sorted(of for name, of in packages.items() if name.startswith("nvidia-cuda-runtime"))),
+        installed=str(container.get("digest") or lock.get("sha256") or "").removeprefix("sha256:"),
+    )
+
+
+def run_of(record: Record) -> str | None:
+    """What two records share that were measured together: their turns, their run of a pair, or their job."""
+    pairing = record.environment.get("pairing") or {}
+    found: str | None = pairing.get("turns") or pairing.get("pair") or record.job
+    return found
+
+
+def arms_of(records: Iterable[Record]) -> list[Arms]:
+    """The pairs of software that were measured together, and for what was measured alone the other side's newest: after
+    an upgrade of one framework, the other's records have two partners.
+
+    Args:
+        records: of one device and cell, the oldest first.
+    """
+    of_sides: dict[Framework, dict[Software, None]] = {framework: {} for framework in FRAMEWORKS}
+    of_runs: dict[str, dict[Framework, set[Software]]] = defaultdict(lambda: defaultdict(set))
+    for record in records:
+        framework, software = record.measurement.framework, software_of(record)
+        if software is None:
+            continue
+        of_sides[framework].pop(software, None)  # so that the newest is last
+        of_sides[framework][software] = None
+        run = run_of(record)
+        if run and not record.measurement.is_screening:
+            of_runs[run][framework].add(software)
+    sides: list[list[Software]] = [list(of_sides[framework]) for framework in FRAMEWORKS]
+    newest: Arms = (sides[0][-1] if sides[0] else None, sides[1][-1] if sides[1] else None)
+    if max(map(len, sides)) < 2:
+        return [newest]
+    found: dict[Arms, None] = {}
+    for of_run in of_runs.values():
+        found |= {(jax, torch): None for jax in sorted(of_run["jax"]) for torch in sorted(of_run["torch"])}
+    for jax in sides[0]:
+        if all(arms[0] != jax for arms in found):
+            found[jax, newest[1]] = None
+    for torch in sides[1]:
+        if all(arms[1] != torch for arms in found):
+            found[newest[0], torch] = None
+    return list(found)
+
+
+def words_apart(setups: Iterable[tuple[Lab, Arms]]) -> dict[tuple[Lab, Arms], str]:
+    """`lab A, torch 2.15.0` of each: what differs among them, in as few facts as tell them apart. Empty for one."""
+    found = list(dict.fromkeys(setups))
+    facts = [_facts(*one) for one in found]
+    words = [""] * len(found)
+    for kinds in LEVELS:
+        for kind in kinds:
+            if any(len({*of_side} - {""}) > 1 for of_side in zip(*(of_one[kind] for of_one in facts), strict=True)):
+                words = [
+                    ", ".join(filter(None, [before, _in_words(kind, of_one[kind])]))
+                    for before, of_one in zip(words, facts, strict=True)
+                ]
+        if len(set(words)) == len(found):
+            break
+    return dict(zip(found, words, strict=True))
+
+
+LEVELS = (("lab", "cluster", *FRAMEWORKS), ("CUDA",), ("environment",))
+"""Kinds of facts; those of a level are named where the ones before do not tell all apart."""
+
+
+def _facts(lab: Lab, arms: Arms) -> dict[str, tuple[str, ...]]:
+    jax, torch = (software or Software("", "", "") for software in arms)
+    return {
+        "lab": (lab.results_folder,),
+        "cluster": (lab.cluster,),
+        "jax": (jax.release,),
+        "torch": (torch.release,),
+        "CUDA": (jax.cuda, torch.cuda),
+        "environment": (jax.installed[:8], torch.installed[:8]),
+    }
+
+
+def _in_words(kind: str, values: Iterable[str]) -> str:
+    """JAX's value before PyTorch's, or the one that both have."""
+    known = list(dict.fromkeys(filter(None, values)))
+    return f"{kind} {' / '.join(known)}" if known else ""
