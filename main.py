@@ -8,6 +8,7 @@ import argparse
 import errno
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Sequence
@@ -361,15 +362,42 @@ def report_parser() -> Parser:
         metavar="N",
         help="only use case 1, 3, ..., or by name: train, ... on any number of GPUs; repeatable",
     )
-    add_results_flag(parser)
-    parser.set_defaults(results=None)
+    parser.add_argument(
+        "--results",
+        type=path,
+        action="append",
+        metavar="DIR",
+        help="the folder with the records (default: results); repeated, several labs' folders are shown side by side, "
+        "and no record of one meets one of another; the page goes to the first",
+    )
+    parser.add_argument(
+        "--baseline",
+        type=path,
+        metavar="WHAT",
+        help="compare each framework with itself instead: with its records of another results folder, or of all months "
+        "up to one, such as 2026-10",
+    )
+    parser.two_spellings(
+        "--fail-above",
+        type=percentage,
+        metavar="PERCENT",
+        help="with --baseline: exit with status 1 if something is slower by more than this, such as 3%%, with 95 %% "
+        "confidence: the whole interval lies beyond it",
+    )
     return parser
 
 
 def report_command(arguments: argparse.Namespace) -> int:
-    from harness.paths import PUBLISHED, README
+    from harness.paths import PUBLISHED, README, Results
     from pipeline.report import command
 
+    if arguments.results is None:
+        arguments.results = [PUBLISHED if arguments.update_readme and not arguments.publish else REPOSITORY / "results"]
+    first, *others = [read_results_that_exist(argparse.Namespace(results=one)) for one in arguments.results]
+    if (arguments.publish or arguments.update_readme) and (others or arguments.baseline):
+        raise ProjectError("--publish and --update-readme: take the records of one results folder, without --baseline")
+    if arguments.fail_above is not None and arguments.baseline is None:
+        raise ProjectError("--fail-above: goes with --baseline, which names what to compare with")
     options = command.ReportOptions(
         html=arguments.html,
         csv=arguments.csv,
@@ -381,17 +409,31 @@ def report_command(arguments: argparse.Namespace) -> int:
         benchmarks=tuple(arguments.benchmark or ()),
         use_cases=tuple(arguments.use_case or ()),
         readme=README if arguments.update_readme else None,
+        beside=tuple(others),
+        baseline=baseline_of(arguments.baseline),
+        fail_above=arguments.fail_above,
     )
     if arguments.publish is not None:
         from pipeline.report.publish import publish
 
-        arguments.results = arguments.results or REPOSITORY / "results"
-        made = publish(read_results_that_exist(arguments), arguments.publish, PUBLISHED)
+        made = publish(first, arguments.publish, PUBLISHED)
         print(f"Published: {made.root}. What it holds is now everybody's: look before you commit it.")
-        arguments.results, options = PUBLISHED, replace(options, readme=README, figures=False)
-    if arguments.results is None:
-        arguments.results = PUBLISHED if arguments.update_readme else REPOSITORY / "results"
-    return command.report_command(read_results_that_exist(arguments), options)
+        first, options = Results(root=PUBLISHED), replace(options, readme=README, figures=False)
+    return command.report_command(first, options)
+
+
+def baseline_of(what: Path | None) -> "Results | str | None":
+    """A month, or a results folder that is there."""
+    from pipeline.report.baseline import MONTH
+
+    if what is None:
+        return None
+    if MONTH.fullmatch(str(what)):
+        return str(what)
+    try:
+        return read_results_that_exist(argparse.Namespace(results=what))
+    except ProjectError as error:
+        raise ProjectError(f"--baseline: {error}; a month is written as 2026-10") from error
 
 
 DATA_DESCRIPTION = f"""\
@@ -947,6 +989,14 @@ def image_count(text: str) -> int:
 
 def round_count(text: str) -> int:
     return whole_number(text, "a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
+
+
+def percentage(text: str) -> float:
+    """0.03 of `3%`, `3 %` or `3`."""
+    digits = text.removesuffix("%").strip()
+    if not re.fullmatch(r"\d{1,2}(\.\d{1,3})?", digits):
+        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: a slowdown below 100 %, such as 3%")
+    return float(digits) / 100
 
 
 def path(text: str) -> Path:

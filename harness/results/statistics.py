@@ -329,6 +329,30 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     )
 
 
+def unpaired_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval | None:
+    """95 % interval of the ratio of two sides of which no replicate is another's neighbour; None for a single one.
+
+    With m, s and n of the logarithms of each side, it is exp(m1 - m2 +- t[f] * sqrt(v1 + v2)) with v = s**2 / n and
+    f = (v1 + v2)**2 / sum(v**2 / (n - 1)) degrees of freedom, rounded down (Welch and Satterthwaite; NIST/SEMATECH
+    e-Handbook 1.3.5.3). Its centre is the ratio of the geometric means.
+
+    Raises:
+        ValueError: a value is not positive.
+    """
+    if min(len(numerators), len(denominators)) < REPLICATES_FOR_AN_INTERVAL:
+        return None
+    centre = math.log(geometric_mean(numerators) / geometric_mean(denominators))
+    variance = fourth = 0.0
+    for side in (numerators, denominators):
+        of_mean = standard_deviation([math.log(value) for value in side]) ** 2 / len(side)
+        variance += of_mean
+        fourth += of_mean**2 / (len(side) - 1)
+    if fourth == 0:
+        return Interval(math.exp(centre), math.exp(centre))
+    reach = student_t_95(math.floor(variance**2 / fourth * (1 + ROUNDING))) * math.sqrt(variance)
+    return Interval(math.exp(centre - reach), math.exp(centre + reach))
+
+
 def chance_of_no_difference(differences: Sequence[float]) -> float:
     """The two-sided p-value of Student's t for the mean of d being 0: P(|T| >= |mean(d)| / (s / sqrt(n))), with n - 1
     degrees of freedom. It is below 1 - CONFIDENCE where the interval of the same replicates excludes 1."""

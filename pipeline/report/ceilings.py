@@ -74,10 +74,10 @@ def attainable_of_devices(records: Iterable[CeilingsRecord]) -> DeviceCeilings:
     return {device: attainable(found) for device, found in sorted(by_device.items())}
 
 
-def read_all_ceilings(folder: Path) -> tuple[DeviceCeilings, list[str]]:
+def read_all_ceilings(*folders: Path) -> tuple[DeviceCeilings, list[str]]:
     """With a sentence for each file that is no record of ceilings."""
     records, refused = [], []
-    for path in sorted(folder.glob("*.json")):
+    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
         try:
             records.append(read_ceilings(path))
         except RecordError as error:

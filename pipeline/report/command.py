@@ -2,22 +2,30 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.errors import ProjectError
-from harness.files import write_atomically
+from harness.files import way_out, write_atomically
 from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import Cell, JobPlan, Measurement
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.looks import needed
+from harness.results.parity import Judgement
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
 from pipeline.collector import without_collector
+from pipeline.report.baseline import (
+    NOTHING_IN_COMMON,
+    baseline_csv,
+    baseline_table,
+    before_and_after,
+    changes_of,
+)
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.ceilings import DeviceCeilings, read_all_ceilings
@@ -35,7 +43,7 @@ from pipeline.report.files import (
 )
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
-from pipeline.report.reading import Reading, read_records, without_odd_ones
+from pipeline.report.reading import Reading, folder_names, read_folders, read_records, without_odd_ones
 from pipeline.report.readme import (
     PART_OF_README,
     PICTURES,
@@ -44,7 +52,15 @@ from pipeline.report.readme import (
     pictures,
     published_part,
 )
-from pipeline.report.terminal import new_console, null_console, print_answers, print_details, print_left_out
+from pipeline.report.software import lab_of
+from pipeline.report.terminal import (
+    new_console,
+    null_console,
+    print_answers,
+    print_details,
+    print_left_out,
+    print_table,
+)
 from pipeline.report.traces import links, traces, write_traces
 
 if TYPE_CHECKING:
@@ -73,14 +89,22 @@ class ReportOptions:
     """By number or name."""
     readme: Path | None = None
     """Whose table is to be renewed."""
+    beside: tuple[Results, ...] = ()
+    """Other results folders, whose records are shown beside those of the first."""
+    baseline: Results | str | None = None
+    """What each framework is compared with instead: its records of a folder, or up to a month."""
+    fail_above: float | None = None
+    """The slowdown from which on `baseline` is failed: 0.03 is 3 %."""
 
     def takes(self, section: Section) -> bool:
-        setup = section.setup
-        names = (setup.cell.gpu.lower(), setup.device.lower())
+        return self.takes_cell(section.setup.cell, section.setup.device)
+
+    def takes_cell(self, cell: Cell, device: str) -> bool:
+        names = (cell.gpu.lower(), device.lower())
         return bool(
             (not self.gpus or any(gpu.lower() == names[0] or gpu.lower() in names[1] for gpu in self.gpus))
-            and (not self.benchmarks or setup.cell.benchmark in self.benchmarks)
-            and (not self.use_cases or {setup.cell.use_case, setup.cell.use_case_name} & {*self.use_cases})
+            and (not self.benchmarks or cell.benchmark in self.benchmarks)
+            and (not self.use_cases or {cell.use_case, cell.use_case_name} & {*self.use_cases})
         )
 
 
@@ -127,21 +151,60 @@ def report_command(
     console: "Console | None" = None,
     judge: Judge | None = None,
 ) -> int:
-    """`main.py report`: shows and writes what all records of the results folder say. 1 if there is none, else 0."""
+    """`main.py report`: shows and writes what all records of the results folders say. 1 if there is none, else 0."""
+    folders = folder_names([results, *options.beside])
+    gates = {name: ParityGate(folder) for name, folder in folders.items()}
+
+    def judged(jax: Record, torch: Record) -> Judgement:
+        """By the numbers of the folder that both lie in."""
+        return gates[lab_of(jax).results_folder].judge(jax, torch)
+
     with without_collector():
-        return _report(results, options, console or new_console(), judge or ParityGate(results).judge)
+        if options.baseline is not None:
+            return _against_baseline(folders, options, console or new_console())
+        return _report(folders, options, console or new_console(), judge or judged)
 
 
-def _report(results: Results, options: ReportOptions, console: "Console", judge: Judge) -> int:
-    targets = report_files(results.report, html=options.html, csv=options.csv)
-    require_targets(targets, options.html, options.csv)
-    paths = record_paths(results.records())
-    with _progress("reading records", len(paths), console) as advance:
-        reading = read_records(paths, advance)
+def _read(folders: Mapping[str, Results], console: "Console") -> Reading:
+    paths = {name: record_paths(folder.records()) for name, folder in folders.items()}
+    with _progress("reading records", sum(map(len, paths.values())), console) as advance:
+        reading = read_folders(paths, advance)
     _print_refused(reading.refused, console)
     _print_about_fakes(reading.records, console)
+    return reading
+
+
+def _against_baseline(folders: Mapping[str, Results], options: ReportOptions, console: "Console") -> int:
+    """The table of `--baseline`. 1 if nothing can be compared, or something is slower by more than `fail_above`."""
+
+    def is_asked_for(record: Record) -> bool:
+        return options.takes_cell(record.measurement.cell, device_name(record))
+
+    records = [one for one in _read(folders, console).records if is_asked_for(one)]
+    if isinstance(options.baseline, str):
+        then, now = before_and_after(records, options.baseline)
+    else:
+        assert options.baseline is not None, "only asked with one"
+        then, now = [one for one in _read({"": options.baseline}, console).records if is_asked_for(one)], records
+    changes, missing = changes_of(then, now, same_lab=isinstance(options.baseline, str))
+    if not changes:
+        console.print(NOTHING_IN_COMMON, soft_wrap=True, highlight=False, markup=False)
+        return 1
+    folder = next(iter(folders.values())).report
+    with way_out(folder):
+        write_atomically(folder / "baseline.csv", baseline_csv(changes), replace=True)
+    print_table(baseline_table(changes, missing, options.fail_above), console)
+    console.print(f"The same with all digits: {folder / 'baseline.csv'}", soft_wrap=True, highlight=False, markup=False)
+    return int(options.fail_above is not None and any(one.is_slower_by(options.fail_above) for one in changes))
+
+
+def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Console", judge: Judge) -> int:
+    results = next(iter(folders.values()))
+    targets = report_files(results.report, html=options.html, csv=options.csv)
+    require_targets(targets, options.html, options.csv)
+    reading = _read(folders, console)
     try:
-        return _show_and_write(results, targets, options, reading, console, judge)
+        return _show_and_write(folders, targets, options, reading, console, judge)
     except (ProjectError, OSError):
         raise
     except Exception as error:
@@ -149,7 +212,7 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
         console.print(f"A record is odd ({why}); looking for it ...", style="yellow", markup=False, highlight=False)
     sound = without_odd_ones(reading, lambda records: _try(records, results, judge))
     _print_refused(sound.refused[len(reading.refused) :], console)
-    return _show_and_write(results, targets, options, sound, console, judge)
+    return _show_and_write(folders, targets, options, sound, console, judge)
 
 
 def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
@@ -167,9 +230,15 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
 
 
 def _show_and_write(
-    results: Results, files: ReportFiles, options: ReportOptions, reading: Reading, console: "Console", judge: Judge
+    folders: Mapping[str, Results],
+    files: ReportFiles,
+    options: ReportOptions,
+    reading: Reading,
+    console: "Console",
+    judge: Judge,
 ) -> int:
-    ceilings, odd = read_all_ceilings(results.ceilings)
+    results = next(iter(folders.values()))
+    ceilings, odd = read_all_ceilings(*(folder.ceilings for folder in folders.values()))
     _print_refused(odd, console)
     everything = sections(reading.records, judge, ceilings)
     compared = [section for section in everything if options.takes(section)]
@@ -183,13 +252,15 @@ def _show_and_write(
         console.print(_nothing(results, reading, everything), soft_wrap=True, highlight=False, markup=False)
         return 1
     alone = one_device(everything)
-    with_events = traces(compared, results, files.traces)
+    with_events = [one for folder in folders.values() for one in traces(compared, folder, files.traces)]
     if options.trace:
         with _progress("writing traces", len(with_events), console) as advance:
             _print_refused(write_traces(with_events, files.traces, advance), console)
     to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
-        calibrations, refused = read_calibrations(_calibration_folders(results))
+        calibrations, refused = read_calibrations(
+            [PUBLISHED_CALIBRATIONS, *(folder.calibration for folder in folders.values())]
+        )
         calibrated = calibrated_devices(calibrations, _devices(compared))
         shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
@@ -199,7 +270,7 @@ def _show_and_write(
             alone,
             records,
             (*reading.refused, *refused),
-            results.root,
+            " and ".join(str(folder.root) for folder in folders.values()),
             calibrated,
             links(with_events, files.html),
             _of_shown(ceilings, compared),
@@ -218,10 +289,6 @@ def _show_and_write(
         _print_traces(files, console, len(with_events))
     _print_files(files, console, with_figures=options.figures)
     return 0
-
-
-def _calibration_folders(results: Results) -> list[Path]:
-    return [PUBLISHED_CALIBRATIONS, results.calibration]
 
 
 def _of_shown(ceilings: DeviceCeilings, compared: Sequence[Section]) -> DeviceCeilings:

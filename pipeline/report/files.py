@@ -84,7 +84,7 @@ def write_page(
     alone: OneDevice,
     records: Sequence[Record],
     refused: Sequence[str],
-    source: Path,
+    source: str,
     calibrated: CalibratedDevices,
     traces: Mapping[str, str],
     ceilings: DeviceCeilings,

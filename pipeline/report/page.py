@@ -73,7 +73,7 @@ def page_html(
     alone: OneDevice,
     records: Sequence[Record],
     refused: Sequence[str],
-    source: Path,
+    source: Path | str,
     calibrated: CalibratedDevices | None = None,
     now: datetime | None = None,
     *,

@@ -81,14 +81,14 @@ def print_details(compared: Sequence[Section], console: "Console", alone: OneDev
         console.rule(style="dim")
         _print(console, headline(section.setup), style="bold")
         for table in (modes_table(section, "terminal"), scaling_table(section, alone), wins_table(section)):
-            _print_table(table, console)
+            print_table(table, console)
         for line in sides_table(section).lines:
             if line.cells[2]:
                 _print(console, f"{line.cells[0]}: {line.cells[2]}")
-    _print_table(devices_table(compared), console)
+    print_table(devices_table(compared), console)
 
 
-def _print_table(table: Table, console: "Console") -> None:
+def print_table(table: Table, console: "Console") -> None:
     if table.lines:
         console.print(terminal_table(table))
         _print(console, table.caption, style="dim")

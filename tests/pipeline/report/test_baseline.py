@@ -1,0 +1,132 @@
+"""Each framework against itself: a planted slowdown ends with 1, by hand-made throughputs with known answers."""
+
+import csv
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from harness.paths import REPOSITORY, Results
+from harness.plan import Framework
+from harness.results.record import Record
+from harness.results.statistics import unpaired_interval
+from pipeline.report.baseline import baseline_table, before_and_after, changes_of
+from tests.made.report_records import CPU, record, save
+
+THEN = CPU | {"node": "n1", "packages": {"jax": "0.10.2", "torch": "2.14.1"}}
+NOW = CPU | {"node": "n2", "packages": {"jax": "0.10.2", "torch": "2.15.0"}}
+SIDES: list[tuple[Framework, str]] = [("jax", "step.jit"), ("torch", "step.eager")]
+WOBBLE = (0.99, 1.0, 1.01, 1.0)
+"""Of the replicates: 0.8 % of standard deviation."""
+
+
+def made(environment: dict[str, Any], ended_at: str, factor: float = 1.0) -> list[Record]:
+    """Four replicates of both; PyTorch's throughput is times the factor."""
+    return [
+        record(
+            framework,
+            mode,
+            1000 * wobble * (factor if framework == "torch" else 1),
+            replicate=number,
+            environment=environment,
+            ended_at=ended_at,
+        )
+        for framework, mode in SIDES
+        for number, wobble in enumerate(WOBBLE)
+    ]
+
+
+def report(*flags: str, results: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "main.py", "report", "--results", str(results), *flags]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def fill(folder: Path, *records: Record) -> Path:
+    for one in records:
+        save(one, Results(root=folder))
+    return folder
+
+
+OCTOBER, NOVEMBER = "2026-10-31T23:59:59+00:00", "2026-11-01T00:00:00+00:00"
+
+
+def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_path: Path) -> None:
+    slow = fill(tmp_path / "slow", *made(THEN, OCTOBER), *made(NOW, NOVEMBER, 0.95))
+    done = report("--baseline", "2026-10", "--fail-above", "3%", results=slow)
+    shown = " ".join(done.stdout.split())
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Slower by more than 3 %: mnist, use case 1 (train), on CPU: Xeon: PyTorch cnn-b100-fp32-step.eager" in shown
+    # s = 0.00816 of four logarithms on each side: 0.95 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)).
+    assert "0.950 (0.937 to 0.964), 2.14.1 > 2.15.0; not the same: node, libraries." in shown
+    assert shown.count("Slower by more than") == 1  # JAX is as fast as before
+    with (slow / "report/baseline.csv").open(newline="") as file:
+        jax, torch = csv.DictReader(file)
+    assert (torch["release_then"], torch["release_now"], torch["verdict"]) == ("2.14.1", "2.15.0", "slower")
+    assert float(torch["ratio_now_over_then"]) == pytest.approx(0.95)
+    assert (float(jax["ratio_now_over_then"]), jax["verdict"]) == (pytest.approx(1), "undecided")
+    assert report("--baseline", "2026-10", "--fail-above", "5", results=slow).returncode == 0  # it is 5 %, and no more
+    assert report("--baseline", "2026-10", results=slow).returncode == 0  # nothing was to fail
+
+    same = fill(tmp_path / "same", *made(NOW, NOVEMBER))
+    then = fill(tmp_path / "then", *made(THEN, OCTOBER))
+    done = report("--baseline", str(then), "--fail-above", "3%", results=same)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Nothing is slower by more than 3 % with 95 % confidence." in " ".join(done.stdout.split())
+
+
+def test_what_the_command_line_refuses(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "a", *made(NOW, NOVEMBER))
+    for flags, words in (
+        (["--baseline", "2026-13"], "there is no such folder; a month is written as 2026-10"),
+        (["--fail-above", "3%"], "--fail-above: goes with --baseline"),
+        (["--baseline", "2026-10", "--fail-above", "3x"], "3x: a slowdown below 100 %, such as 3%"),
+        (["--baseline", "2026-10", "--update-readme"], "take the records of one results folder"),
+        (["--results", str(folder)], "is named twice"),
+    ):
+        done = report(*flags, results=folder)
+        assert (done.returncode, words in " ".join(done.stderr.split())) == (2, True), done.stderr
+    done = report("--baseline", "2026-10", "--fail-above", "3%", results=folder)
+    assert (done.returncode, "Nothing was measured both in the baseline and later" in done.stdout) == (1, True)
+
+
+def test_each_release_is_compared_with_the_newest_of_the_baseline() -> None:
+    oldest = made(THEN | {"packages": {"jax": "0.10.0", "torch": "2.13.0"}}, "2026-09-01T00:00:00+00:00", 2.0)
+    newest = made(NOW | {"packages": {"jax": "0.10.2", "torch": "2.16.0"}}, "2026-12-01T00:00:00+00:00", 1.1)
+    again = made(THEN, "2026-10-01T00:00:00+00:00", 0.5)[4:]  # of the same release: the newer records count
+    then, now = before_and_after([*again, *made(THEN, OCTOBER), *oldest, *made(NOW, NOVEMBER), *newest], "2026-10")
+    changes, missing = changes_of(then, now, same_lab=True)
+    found = {one.releases: round(one.ratio, 4) for one in changes if one.framework == "torch"}
+    assert found == {("2.14.1", "2.15.0"): 1.0, ("2.14.1", "2.16.0"): 1.1}
+    assert missing == []
+    assert [one.releases for one in changes if one.framework == "jax"] == [("0.10.2", "0.10.2")]
+
+
+def test_what_was_not_measured_again_is_named_and_one_process_has_no_interval() -> None:
+    changes, missing = changes_of(made(THEN, OCTOBER), made(NOW, NOVEMBER, 0.5)[4:5], same_lab=True)
+    assert missing == ["JAX cnn-b100-fp32-step.jit of mnist_1"]
+    (torch,) = changes
+    assert (torch.interval, torch.verdict, torch.is_slower_by(0.03)) == (None, "no interval", False)
+    assert baseline_table(changes, missing, None).notes == [f"Without a number since: {missing[0]}."]
+
+
+def test_another_lab_is_no_baseline_of_a_month_but_a_folder_is() -> None:
+    then = made(THEN | {"scheduler": "slurm"}, OCTOBER)
+    assert changes_of(then, made(NOW, NOVEMBER), same_lab=True)[0] == []
+    assert len(changes_of(then, made(NOW, NOVEMBER), same_lab=False)[0]) == 2
+
+
+def test_the_interval_is_welch_s() -> None:
+    now, then = [95.0, 97.0, 96.0, 99.0, 94.0], [100.0, 104.0, 99.0]
+    test = stats.ttest_ind([math.log(one) for one in now], [math.log(one) for one in then], equal_var=False)
+    freedom = math.floor(test.df)  # rounded down, as the project's other intervals: a little wider
+    reach = (math.fsum(map(math.log, now)) / 5 - math.fsum(map(math.log, then)) / 3) / test.statistic
+    reach *= stats.t.ppf(0.975, freedom)
+    centre = math.fsum(map(math.log, now)) / 5 - math.fsum(map(math.log, then)) / 3
+    expected = math.exp(centre - reach), math.exp(centre + reach)
+    assert unpaired_interval(now, then) == pytest.approx(sorted(expected), rel=1e-3)
+    assert unpaired_interval([2.0, 2.0], [1.0, 1.0]) == pytest.approx((2, 2))
+    assert unpaired_interval([2.0], [1.0, 1.1]) is None

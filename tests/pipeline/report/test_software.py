@@ -1,0 +1,156 @@
+"""Records of several releases, clusters and labs have rows of their own: what pairs with what, and what is shown."""
+
+import csv
+import json
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from harness.packs import record_paths, record_text
+from harness.paths import PUBLISHED, Results
+from harness.results.record import Record
+from pipeline.report.answer import groups_of
+from pipeline.report.command import ReportOptions, report_command
+from pipeline.report.compare import Section, one_device, scaling, sections
+from pipeline.report.left_out import left_out_lines
+from pipeline.report.software import RESULTS_FOLDER
+from tests.made.report_records import CELL, CPU, passed, plain, record, text
+
+LOCK = {"name": "2026-11", "file": "cpu", "sha256": "aa" * 8, "packages": 9, "matching": 9}
+OLD = CPU | {"packages": {"jax": "0.10.2", "torch": "2.14.1"}, "lock": LOCK}
+NEW = OLD | {"packages": {"jax": "0.10.2", "torch": "2.15.0"}}
+
+
+def pair(
+    jax: float | None, torch: float | None, environment: dict[str, Any], day: int, job: str | None = None
+) -> list[Record]:
+    """Of throughputs, in four replicates; None where that side was not measured."""
+    ended_at = f"2026-11-{day}T10:00:00+00:00"
+    return [
+        record(framework, mode, speed, replicate=number, environment=environment, ended_at=ended_at, job=job)
+        for framework, mode, speed in (("jax", "step.jit", jax), ("torch", "step.eager", torch))
+        if speed is not None
+        for number in range(4)
+    ]  # type: ignore[misc]
+
+
+def ratios(found: list[Section]) -> dict[str, float | None]:
+    """By what tells sections apart; four digits, as replicates differ by a trifle."""
+    return {one.setup.apart: round(row.ratio.value, 4) if row.ratio else None for one in found for row in one.rows}
+
+
+def test_an_upgrade_in_one_folder_replaces_nothing() -> None:
+    both = [*pair(2000, 1000, OLD, 21, "a"), *pair(2100, 1400, NEW, 22, "b")]
+    compared = sections(both, passed)
+    # JAX is of one release in both jobs: each ratio has the records of its own job.
+    assert ratios(compared) == {"torch 2.14.1": 2.0, "torch 2.15.0": 1.5}
+    assert [one.setup.devices for one in compared] == ["CPU: Xeon (torch 2.14.1)", "CPU: Xeon (torch 2.15.0)"]
+    assert [one.headline.partition(": Train")[0] for one in groups_of(compared)] == [
+        "On CPU: Xeon (torch 2.14.1)",
+        "On CPU: Xeon (torch 2.15.0)",
+    ]
+    assert left_out_lines(both) == []
+
+
+def test_an_upgrade_of_one_framework_alone_finds_its_partner() -> None:
+    found = [*pair(2000, 1000, OLD, 21, "a"), *pair(None, 1600, NEW, 22, "b")]
+    assert ratios(sections(found, passed)) == {"torch 2.14.1": 2.0, "torch 2.15.0": 1.25}
+
+
+def test_of_one_software_the_newer_replaces_the_older() -> None:
+    found = [*pair(2000, 1000, OLD, 21, "a"), *pair(3000, 1000, OLD, 22, "b")]
+    assert ratios(sections(found, passed)) == {"": 3.0}
+    (line,) = left_out_lines(found)
+    assert line.startswith("8 records are left out")
+
+
+def test_two_environments_of_one_pair_are_one_row() -> None:
+    """JAX's and PyTorch's processes have each an environment of their own."""
+    of_torch = OLD | {"packages": {"torch": "2.14.1"}, "lock": LOCK | {"sha256": "bb" * 8}}
+    found = [*pair(2000, None, OLD, 21, "a"), *pair(None, 1000, of_torch, 21, "a")]
+    assert ratios(sections(found, passed)) == {"": 2.0}
+
+
+def test_two_labs_and_two_clusters_are_told_apart_by_as_little_as_does() -> None:
+    def of(environment: dict[str, Any], job: str = "a", **changes: Any) -> list[Record]:
+        return pair(2000, 1000, environment | changes, 21, job)
+
+    labs = [*of(OLD, **{RESULTS_FOLDER: "east"}), *of(NEW, **{RESULTS_FOLDER: "west"})]
+    assert [*ratios(sections(labs, passed))] == ["lab east, torch 2.14.1", "lab west, torch 2.15.0"]
+    clusters = [*of(OLD, slurm={"cluster": "alpha"}), *of(OLD, slurm={"cluster": "beta"})]
+    assert [*ratios(sections(clusters, passed))] == ["cluster alpha", "cluster beta"]
+    cuda = [OLD["packages"] | {"nvidia-cuda-runtime-cu12": one} for one in ("12.6", "12.8")]
+    with_cuda = [*of(OLD, packages=cuda[0]), *of(OLD, "b", packages=cuda[1])]
+    assert [*ratios(sections(with_cuda, passed))] == ["CUDA 12.6", "CUDA 12.8"]
+    locks = [*of(OLD), *of(OLD, "b", lock=LOCK | {"sha256": "cc" * 8})]
+    assert [*ratios(sections(locks, passed))] == ["environment aaaaaaaa", "environment cccccccc"]
+
+
+def test_a_failure_after_an_upgrade_is_reported_and_no_row() -> None:
+    failed = [record("torch", "step.eager", environment=NEW, outcome="failed", reason="x", result=None, job="b")]
+    (section,) = sections([*pair(2000, 1000, OLD, 21, "a"), *failed], passed)
+    assert (section.setup.apart, len(section.rows), section.without_number) == ("", 1, ())
+
+
+def test_scaling_takes_the_same_software_of_one_device_where_there_is_any() -> None:
+    two = CELL.model_copy(update={"use_case": 2, "devices": 2})
+    alone = [*pair(1000, None, OLD, 21, "a"), *pair(800, None, OLD | {"packages": {"jax": "0.11.0"}}, 22, "b")]
+    several = [
+        record("jax", "step.jit", 1500, cell=two, environment=environment, replicate=number)
+        for number in range(4)
+        for environment in (OLD, OLD | {"packages": {"jax": "0.11.0"}})
+    ]
+    compared = sections([*alone, *several], passed)
+    found = {
+        one.setup.apart: scaling(one.setup, one.rows[0], one.rows[0].modes[0], one_device(compared)).strong
+        for one in compared
+        if one.setup.cell == two
+    }
+    values = {name: round(one.value, 4) for name, one in found.items() if one}
+    assert values == {"jax 0.10.2": 0.75, "jax 0.11.0": 0.9375}  # 1500 / 2 over 1000, and over 800
+
+
+def published_as(folder: Path, **packages: str) -> Results:
+    """The published records and parity numbers of a CPU, as if made with these releases."""
+    shutil.copytree(PUBLISHED / "cpu-2-cores", folder)
+    results = Results(root=folder)
+    for path in record_paths(results.records()):
+        content = json.loads(record_text(path))
+        environment = content["environment"]
+        environment["packages"] |= packages
+        environment["lock"]["sha256"] = sha256(json.dumps(packages).encode()).hexdigest()[:16]
+        if packages and content["measurement"]["framework"] == "torch":
+            blocks = content["result"]["blocks"]
+            blocks["block_times_s"] = [time_s / 2 for time_s in blocks["block_times_s"]]
+        path.write_text(json.dumps(content))
+    return results
+
+
+def comparison_of(results: Results, *beside: Results) -> tuple[dict[tuple[str, ...], str], str]:
+    """The ratio of each line of the CSV, and the terminal's text."""
+    console = plain(120)
+    assert report_command(results, ReportOptions(figures=False, beside=beside), console) == 0
+    with (results.report / "comparison.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    key = ("lab_and_software", "benchmark", "use_case", "model", "batch_size", "framework", "execution_mode")
+    return {tuple(one[name] for name in key): one["ratio_jax_over_torch"] for one in lines}, text(console)
+
+
+def test_two_labs_with_two_locks_are_shown_side_by_side_and_each_as_it_is_alone(tmp_path: Path) -> None:
+    east = published_as(tmp_path / "east" / "results")
+    west = published_as(tmp_path / "west" / "results", torch="2.99.0")
+    for parity in (west.root / "records" / "any" / "mnist_5").rglob("parity-*.npz"):
+        parity.unlink()  # of the west's own, so that only the east's pairs of this cell pass the gate
+    alone = [comparison_of(one)[0] for one in (east, west)]
+    both, shown = comparison_of(east, west)
+    apart = [f"lab {name}/results, torch {torch}" for name, torch in (("east", "2.14.1"), ("west", "2.99.0"))]
+    assert both == {
+        (name, *key[1:]): ratio for name, lines in zip(apart, alone, strict=True) for key, ratio in lines.items()
+    }
+    assert {key[0] for key, ratio in both.items() if key[1:3] == ("mnist", "5") and ratio} == {apart[0]}
+    assert "left out" not in shown
+    page = (east.report / "report.html").read_text()
+    for name in apart:
+        assert f"({name})" in shown and f"({name})" in page
+    assert f"{east.root} and {west.root}" in page
