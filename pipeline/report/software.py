@@ -4,7 +4,8 @@ An upgrade of a framework makes another row, and replaces nothing: records of tw
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from harness.plan import FRAMEWORKS, Framework
@@ -56,44 +57,44 @@ def software_of(record: Record) -> Software | None:
 
 
 def run_of(record: Record) -> str | None:
-    """What two records share that were measured together: their turns, their run of a pair, or their job."""
-    pairing = record.environment.get("pairing") or {}
-    found: str | None = pairing.get("turns") or pairing.get("pair") or record.job
+    """What two records share that were measured together: the run of a pair, or the job."""
+    found: str | None = (record.environment.get("pairing") or {}).get("pair") or record.job
     return found
 
 
 def arms_of(records: Iterable[Record]) -> list[Arms]:
-    """The pairs of software that were measured together, and for what was measured alone the other side's newest: after
-    an upgrade of one framework, the other's records have two partners.
+    """The pairs of software that were measured together; what was measured alone is with the other side's nearest in
+    time. So after an upgrade of one framework, the other's records have two partners. The newest pair is last.
 
     Args:
         records: of one device and cell, the oldest first.
     """
-    of_sides: dict[Framework, dict[Software, None]] = {framework: {} for framework in FRAMEWORKS}
+    ended: dict[Framework, dict[Software, str]] = {framework: {} for framework in FRAMEWORKS}
     of_runs: dict[str, dict[Framework, set[Software]]] = defaultdict(lambda: defaultdict(set))
     for record in records:
-        framework, software = record.measurement.framework, software_of(record)
-        if software is None:
-            continue
-        of_sides[framework].pop(software, None)  # so that the newest is last
-        of_sides[framework][software] = None
-        run = run_of(record)
-        if run and not record.measurement.is_screening:
-            of_runs[run][framework].add(software)
-    sides: list[list[Software]] = [list(of_sides[framework]) for framework in FRAMEWORKS]
-    newest: Arms = (sides[0][-1] if sides[0] else None, sides[1][-1] if sides[1] else None)
-    if max(map(len, sides)) < 2:
-        return [newest]
-    found: dict[Arms, None] = {}
-    for of_run in of_runs.values():
-        found |= {(jax, torch): None for jax in sorted(of_run["jax"]) for torch in sorted(of_run["torch"])}
-    for jax in sides[0]:
-        if all(arms[0] != jax for arms in found):
-            found[jax, newest[1]] = None
-    for torch in sides[1]:
-        if all(arms[1] != torch for arms in found):
-            found[newest[0], torch] = None
-    return list(found)
+        framework, software, run = record.measurement.framework, software_of(record), run_of(record)
+        if software is not None:
+            ended[framework][software] = record.ended_at
+            if run and not record.measurement.is_screening:
+                of_runs[run][framework].add(software)
+    of_jax, of_torch = ended["jax"], ended["torch"]
+    together = {(jax, torch) for run in of_runs.values() for jax in run["jax"] for torch in run["torch"]}
+    found: set[Arms] = {*together}
+    found |= {(one, _nearest(at, of_torch)) for one, at in of_jax.items() if all(one != jax for jax, _ in together)}
+    found |= {(_nearest(at, of_jax), one) for one, at in of_torch.items() if all(one != torch for _, torch in together)}
+
+    def age(arms: Arms) -> tuple[str, str, str]:
+        times = [side[one] for one, side in zip(arms, (of_jax, of_torch), strict=True) if one is not None]
+        return max(times), min(times), str(arms)
+
+    return sorted(found, key=age) or [(None, None)]
+
+
+def _nearest(ended_at: str, others: Mapping[Software, str]) -> Software | None:
+    def seconds(one: Software) -> float:
+        return abs((datetime.fromisoformat(others[one]) - datetime.fromisoformat(ended_at)).total_seconds())
+
+    return min(others, key=seconds, default=None)
 
 
 def words_apart(setups: Iterable[tuple[Lab, Arms]]) -> dict[tuple[Lab, Arms], str]:

@@ -58,6 +58,13 @@ def test_an_upgrade_of_one_framework_alone_finds_its_partner() -> None:
     assert ratios(sections(found, passed)) == {"torch 2.14.1": 2.0, "torch 2.15.0": 1.25}
 
 
+def test_what_was_measured_in_jobs_of_one_framework_each_meets_its_nearest_in_time() -> None:
+    newer = OLD | {"packages": {"jax": "0.11.0", "torch": "2.15.0"}}
+    found = [*pair(2000, None, OLD, 21, "a"), *pair(None, 1000, OLD, 21, "b")]
+    found += [*pair(3000, None, newer, 22, "c"), *pair(None, 1200, newer, 22, "d")]
+    assert ratios(sections(found, passed)) == {"jax 0.10.2, torch 2.14.1": 2.0, "jax 0.11.0, torch 2.15.0": 2.5}
+
+
 def test_of_one_software_the_newer_replaces_the_older() -> None:
     found = [*pair(2000, 1000, OLD, 21, "a"), *pair(3000, 1000, OLD, 22, "b")]
     assert ratios(sections(found, passed)) == {"": 3.0}
