@@ -150,6 +150,8 @@ def baseline_table(changes: Sequence[Change], missing: Sequence[str], fail_above
                 cells = [one.name, _in_time(one), then, now, counts, _ratio(one), one.verdict, one.not_the_same]
                 lines.append(Line(cells, one.framework))
     notes = [f"Without a number since: {', '.join(missing)}."] if missing else []
+    if few := sum(one.interval is None for one in changes):
+        notes.append(f"No interval, and so no verdict: {few} of {len(changes)}, of one process on a side.")
     if fail_above is not None:
         notes += [
             f"Slower by more than {fail_above * 100:g} %: {one.place}: {one.name}: {_ratio(one)}, {_in_time(one)}"

@@ -71,7 +71,7 @@ class Setup:
     cell: Cell
     data: DataKind
     quick: bool
-    lab: Lab
+    lab: Lab = Lab("", "")
     arms: Arms = (None, None)
     apart: str = field(default="", compare=False)
     """What tells it from others of the device, such as `lab A, torch 2.15.0`; empty where they have the same software

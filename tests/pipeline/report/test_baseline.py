@@ -110,7 +110,10 @@ def test_what_was_not_measured_again_is_named_and_one_process_has_no_interval() 
     assert missing == ["JAX cnn-b100-fp32-step.jit of mnist_1"]
     (torch,) = changes
     assert (torch.interval, torch.verdict, torch.is_slower_by(0.03)) == (None, "no interval", False)
-    assert baseline_table(changes, missing, None).notes == [f"Without a number since: {missing[0]}."]
+    assert baseline_table(changes, missing, None).notes == [
+        f"Without a number since: {missing[0]}.",
+        "No interval, and so no verdict: 1 of 1, of one process on a side.",
+    ]
 
 
 def test_another_lab_is_no_baseline_of_a_month_but_a_folder_is() -> None:
