@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import ConfigError, ProjectError
+from harness.errors import ConfigError, DataError, ProjectError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config, PresetPart
@@ -117,7 +117,37 @@ def with_data_at_hand(parts: list[Part], config: Config, selection: Selection) -
 
 def must_be_brought(name: str, data_dir: Path) -> bool:
     source = declared_benchmark(name).data
-    return source is not None and source.by_hand and not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
+    return source is not None and source.by_hand and is_missing(name, data_dir)
+
+
+def is_missing(name: str, data_dir: Path) -> bool:
+    """Whether a benchmark has data and they are not there."""
+    has_data = declared_benchmark(name).data is not None
+    return has_data and not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
+
+
+def require_data(pairs: list[Pair], config: Config, *, is_here: bool) -> None:
+    """Reports missing data now, not hours later in each job. A data_dir outside of the repository may be a node's own.
+
+    Args:
+        is_here: the jobs run on this machine.
+
+    Raises:
+        DataError: data are missing that jobs would look for in a folder of this file system.
+    """
+    data_dir = Path(config.data_dir)
+    names = dict.fromkeys(pair.cell.benchmark for pair in pairs if pair.jobs[0].data == "real")
+    missing = [name for name in names if is_missing(name, data_dir)]
+    if not missing:
+        return
+    flags = " ".join(f"--benchmark {name}" for name in missing)
+    words = (
+        f"the data of {', '.join(missing)} are not in {data_dir}. Bring them: python main.py data {flags}\n"
+        f"or measure on the small sample, which needs none: --data sample"
+    )
+    if is_here or data_dir.is_relative_to(REPOSITORY):
+        raise DataError(words)
+    print(words)
 
 
 def print_preset(name: str, parts: list[Part], config: Config) -> None:
@@ -165,6 +195,7 @@ def hand_over(pairs: list[Pair], config: Config, flags: JobFlags, conclude: Call
     from pipeline.watching.follow import INTERRUPTED, follow
 
     executor = choose_executor(flags.executor)
+    require_data(pairs, config, is_here=executor == "local")
     folders = submit(pairs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import DataError
 from harness.paths import REPOSITORY
-from pipeline.measure import JobFlags, hand_over
+from pipeline.measure import JobFlags, hand_over, require_data
 from pipeline.report.page import PAGE_BEGINS
 from pipeline.submission import render
 from pipeline.watching import follow
@@ -32,7 +33,7 @@ def wait_for(project: FakeProject, **settings: bool) -> int:
         dry_run=False,
         wait=True,
     )
-    plan = project.plan(measurements=1, **settings)
+    plan = project.plan(measurements=1, **settings).model_copy(update={"data": "sample"})
     return hand_over([alone(plan)], project.config, flags, lambda _: print("the comparison"))
 
 
@@ -66,3 +67,13 @@ def test_whoever_stops_watching_waits_for_no_page(
     capsys.readouterr()
     assert wait_for(project, force=True) == follow.INTERRUPTED
     assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
+
+
+def test_missing_data_are_reported_before_anything_is_submitted(project: FakeProject, tmp_path: Path) -> None:
+    pair = alone(project.plan())
+    config = project.config.model_copy(update={"data_dir": str(tmp_path / "nothing")})
+    with pytest.raises(DataError, match="the data of mnist are not in .*/nothing. Bring them: python main.py data --b"):
+        require_data([pair], config, is_here=True)
+    require_data([pair], config, is_here=False)  # of Slurm's nodes, perhaps
+    drawn = pair.model_copy(update={"cell": pair.cell.model_copy(update={"benchmark": "synthetic"})})
+    require_data([drawn], config, is_here=True)
