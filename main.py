@@ -40,6 +40,7 @@ COMMANDS = {
     "report": "compare JAX with PyTorch in all records: tables, a page, CSV, LaTeX, figures",
     "data": "bring and verify the data sets and pretrained weights; jobs never download",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
+    "check": "compare one model in both frameworks, in seconds: names, shapes, outputs, gradients; nothing is timed",
     "ceilings": "how fast this machine can be at most: matrix products and memory, by both frameworks",
     "cancel": "end this project's jobs, by their ids",
     "pack": "put the records of each finished cell into one file, which everything reads: fewer files on a shared disk",
@@ -424,6 +425,36 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     )
 
 
+CHECK_DESCRIPTION = f"""\
+{COMMANDS["check"]}.
+
+Runs the parity gate alone, in fp32 on 16 samples of the sample data: for a model that you have just added. It reports
+what agrees, or the cause: a name, a shape, a number of parameters, or the first layer whose output differs.
+
+example:
+  python main.py check --benchmark cifar10 --model resnet18
+
+exit status: 0, 1 where the models differ or cannot be compared here
+"""
+
+
+def check_parser() -> Parser:
+    parser = Parser("main.py check", CHECK_DESCRIPTION)
+    parser.add_argument("--benchmark", type=name, required=True, metavar="NAME", help="mnist, cifar10, ...")
+    parser.add_argument("--model", type=name, required=True, metavar="NAME", help="a model of that benchmark")
+    parser.two_spellings("--use_case", type=use_case, default=1, metavar="N", help="by number or name (default: 1)")
+    add_config_flag(parser)
+    return parser
+
+
+def check_command(arguments: argparse.Namespace) -> int:
+    from harness.experiments.overview import numbers_of
+    from pipeline.check import check_model
+
+    [number, *_] = numbers_of((arguments.use_case,), arguments.config)
+    return check_model(read_config(arguments), arguments.benchmark, number, arguments.model)
+
+
 CEILINGS_DESCRIPTION = f"""\
 {COMMANDS["ceilings"]}.
 
@@ -731,6 +762,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
     "pack": (pack_parser, pack_command),
+    "check": (check_parser, check_command),
     "ceilings": (ceilings_parser, ceilings_command),
     "compile": (compile_parser, compile_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),

@@ -34,6 +34,7 @@ from harness.results.environment import (
     relevant_variables,
 )
 from harness.results.fake_gpu import HEADLINE, KEY
+from harness.results.model_trace import write_trace
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
 from harness.results.record import Outcome, Result
@@ -54,7 +55,7 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         if world.device_count > 1:
             device.join(world)
         device.set_up(measurement.variant.precision)
-        if task.parity:
+        if task.parity or task.trace:
             device.try_no_algorithms()
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables}
         environment |= describe_python() | describe_fakes() | ({"rank": of_rank} if world.size > 1 else {})
@@ -72,7 +73,13 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
                 raise ProjectError(HEADLINE)
             build = without_numbers(build, framework, device)
         build = _then(build, tell_environment)
-        if task.parity:
+        if task.trace:
+            traced = importlib.import_module(f"{framework}_runner.forward").traced_model
+            trace = traced(gate_session(session, measurement, Path(task.data_dir)))
+            if world.rank == 0:
+                write_trace(trace, Path(task.trace))
+            channel.result(Result())
+        elif task.parity:
             leave_parity_numbers(session, build, task.parity, channel, code, Path(task.data_dir))
             channel.result(Result())
         else:

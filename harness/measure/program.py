@@ -4,7 +4,8 @@ Each `<framework>_runner/use_cases/<name>.py` has one `build(session, joined=Tru
 (the measurement, the parity gate, the control without communication, the warm start, a bench) builds one and calls it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import DataError, Refused
+from harness.errors import ConfigError, DataError, Refused
 from harness.measure.world import ALONE, World
 from harness.plan import Measurement
 from harness.results.parity import Numbers
@@ -295,6 +296,28 @@ class Session(Generic[D]):
     def model(self) -> Model:
         """What is declared of the variant's model."""
         return self.benchmark.model(self.measurement.variant.model)
+
+    @contextmanager
+    def named_model(self, file: str) -> Iterator[None]:
+        """Around the making of the model: raises ConfigError where the runner's file has none of its name."""
+        name = self.measurement.variant.model
+        try:
+            yield
+        except KeyError as error:
+            if error.args != (name,):
+                raise
+            raise ConfigError(
+                f"{file} does not know {name}, which harness/work/benchmarks/{self.benchmark.name}.py declares: add it "
+                f"to its make_model"
+            ) from error
+
+    def require_declared(self, has_batch_norm: bool) -> None:
+        """Raises ConfigError where the model has BatchNorm and its declaration does not say so."""
+        if has_batch_norm and self.model.batch_norm is None:
+            raise ConfigError(
+                f"{self.benchmark.name}/{self.model.name} has BatchNorm but does not declare it: add Layer.BATCH_NORM "
+                f"to its layers and batch_norm=BatchNorm() in harness/work/benchmarks/{self.benchmark.name}.py"
+            )
 
     @property
     def is_alone(self) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.plan import DataKind, Framework, Frozen, Measurement, Scalar
+from harness.results.model_trace import short
 from harness.results.record import Check, Outcome
 
 Numbers = Mapping[str, NDArray[np.float64]]
@@ -187,6 +188,11 @@ def key_of(measurement: Measurement) -> ParityKey:
     )
 
 
+def work_of(measurement: Measurement) -> str:
+    """Equal for measurements of both frameworks whose numbers are compared: model, options, settings."""
+    return json.dumps(key_of(measurement).work, sort_keys=True)
+
+
 def gate_measurement(measurement: Measurement) -> Measurement:
     """The same program on the gate's batch, in strict fp32, with the seed of replicate 0 for all replicates."""
     devices = measurement.cell.devices
@@ -339,15 +345,18 @@ def _difference(failed: Sequence[Check], tensor_count: int, jax: ParityNumbers, 
     """Names a tensor, unless only too many of them are too far off."""
     of_tensors = [check for check in failed if check.name.partition("/")[2] not in (WHOLE, MEDIAN)]
     first = (of_tensors or failed)[0]
-    how = f"relative error {first.error:.1e}, tolerance {first.tolerance:.0e}"
+    how = f"relative error {short(first.error)}, allowed {short(first.tolerance)}"
     if not of_tensors:
-        return f"{in_words(first.name)}: {how} (no single one of {tensor_count} tensors differs by more than it may)"
+        return f"{in_words(first.name)}: {how}; no single one of {tensor_count} tensors differs by more than it may"
     ours, theirs = (numbers.metadata.shapes.get(first.name) for numbers in (jax, torch))
     if ours is None or theirs is None:
         how = f"only {'torch' if ours is None else 'jax'} has it"
     elif ours != theirs:
         how = f"shape {list(ours)} in jax, {list(theirs)} in torch"
-    return f"{in_words(first.name)}: {how} (the first of {len(of_tensors)} tensors that differ, of {tensor_count})"
+    others = tensor_count - 1
+    rest = f"{len(of_tensors) - 1} of the {others} other tensors differ too"
+    return f"{in_words(first.name)}: {how}; {rest if len(of_tensors) > 1 else f'all {others} other tensors agree'}"
+
 
 
 def _in_order(of_torch: Mapping[str, Any], of_jax: Mapping[str, Any]) -> list[str]:

@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "harness.measure.gpu",
     ),
     "pipeline.submission.slurm": ("harness.job.main",),
+    "pipeline.check": (*WORK, "harness.experiments", "harness.job"),
     "main": ("harness", "pipeline"),
 }
 FRAMEWORKS = {"jax": ("jax", "jaxlib", "flax", "optax"), "torch": ("torch", "torchvision", "functorch", "opacus")}
