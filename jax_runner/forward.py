@@ -26,7 +26,8 @@ def traced_model(session: Session[Any]) -> ModelTrace:
     model = make_model(session, model_dtypes("fp32"))
     load_weights(model, session.weights_of("drawn", session.model.initial_weight))
     neutral = to_neutral(state_of(model), flattened_of(model), in_place=True)
-    shapes, calls = {name: one.shape for name, one in neutral.items()}, []
+    shapes = {name: one.shape for name, one in neutral.items()}
+    calls: list[Call] = []
     count = parameter_count(model)
     called: Any = nnx.view(model, use_running_average=not session.use_case.has_gradients, raise_if_not_found=False)
     names = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(called)}

@@ -21,7 +21,8 @@ def traced_model(session: Session[Any]) -> ModelTrace:
     model = make_model(session, torch.float32)
     load_weights(model, session.weights_of("drawn", session.model.initial_weight))
     state = {name: one for name, one in model.state_dict().items() if not name.endswith("num_batches_tracked")}
-    shapes, calls = {name: tuple(one.shape) for name, one in state.items()}, []
+    shapes = {name: tuple(one.shape) for name, one in state.items()}
+    calls: list[Call] = []
     model.to(session.device.device).train(session.use_case.has_gradients)
 
     def note(layer: str) -> Any:
