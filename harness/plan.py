@@ -267,7 +267,7 @@ class Measurement(Frozen):
     variant: Variant
     stage: Stage = "replicate"
     replicate: int = Field(ge=0, le=MOST_REPLICATES)
-    """0 of a screening."""
+    """Index of the replicate; 0 for a screening."""
     settings: dict[str, Scalar]
     """The use case's own settings (epochs, learning_rate, chunk_size, ...)."""
     sizes: dict[str, Scalar] = {}

@@ -203,7 +203,7 @@ def leave_parity_numbers(
 
 
 def _leave(device: Device) -> None:
-    """The result is told and stands; a farewell that fails is for the log."""
+    """The result has been sent; an error during shutdown is only logged."""
     try:
         device.leave()
     except Exception:

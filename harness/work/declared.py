@@ -324,7 +324,7 @@ class Model:
     initial_weight: Draw = initial_weight
     """How its weights are drawn."""
     gate_weight: Draw | None = None
-    """How the parity gate draws them, where its initial weights hide mistakes."""
+    """How the parity gate draws the weights, where initial weights are so small that it would miss mistakes."""
 
     @property
     def of_graphs(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who else computes on the CPUs of a measurement that runs on a CPU. Of a GPU NVML tells (harness/measure/gpu.py)."""
+"""How busy other processes keep the CPUs of a measurement on a CPU. For a GPU, NVML counts them (harness/measure/gpu.py)."""
 
 import os
 import time
@@ -8,23 +8,23 @@ SHORTEST_WINDOW_S = 1.0
 """The kernel counts in ticks of 0.01 s for each CPU; over less than this they are no measure."""
 
 
-class Company:
+class OtherCpuLoad:
     """What other processes take of the CPUs that this one may use, from the moment it is made."""
 
     def __init__(self, stat: Path = Path("/proc/stat")) -> None:
         self._stat = stat
         self._window_s = self._others_s = 0.0
         self._is_known = True
-        self.look_again()
+        self.resume()
 
-    def look_again(self) -> None:
-        """After `look_away`: what happens from here on counts."""
+    def resume(self) -> None:
+        """After `pause`: what happens from here on counts."""
         self._began_at: float | None = time.monotonic()
         self._busy_s = self._read_busy_s()
         self._own_s = self._read_own_s()
 
-    def look_away(self) -> None:
-        """What happens from here on is no company; nothing where nobody looks."""
+    def pause(self) -> None:
+        """What happens from here on does not count. Without effect during a pause."""
         if self._began_at is None:
             return
         busy_s = self._read_busy_s()
@@ -36,9 +36,9 @@ class Company:
         self._began_at = None
 
     def cpus(self) -> float | None:
-        """How many CPUs they kept busy on average; None after less than a second, or where the kernel does not tell.
+        """How many CPUs they kept busy on average; None after less than a second, or where the kernel does not count.
         Ends the window."""
-        self.look_away()
+        self.pause()
         if self._window_s < SHORTEST_WINDOW_S or not self._is_known:
             return None
         return max(0.0, self._others_s) / self._window_s
