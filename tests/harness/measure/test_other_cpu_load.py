@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.measure import other_load
+from harness.measure import other_cpu_load
 from harness.measure.other_cpu_load import OtherCpuLoad
 
 
@@ -22,8 +22,8 @@ def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     monkeypatch.setattr(os, "sysconf", lambda _name: 100)
     times, own = iter([100.0, 110.0]), iter([50.0, 53.0])
-    monkeypatch.setattr(other_load.time, "monotonic", lambda: next(times))
-    monkeypatch.setattr(other_load.time, "process_time", lambda: next(own))
+    monkeypatch.setattr(other_cpu_load.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(other_cpu_load.time, "process_time", lambda: next(own))
     return tmp_path / "stat"
 
 
@@ -65,8 +65,8 @@ def test_what_happens_while_nobody_looks_is_no_other_load(stat: Path, monkeypatc
     """4 s, then 30 s of which nothing counts, then 6 s: in these 10 s the two CPUs were busy for 2 and 4 s each, of
     which 1 and 2 s were ours: 12 - 3 s in 10 s."""
     times, own = iter([100.0, 104.0, 134.0, 140.0]), iter([50.0, 51.0, 80.0, 82.0])
-    monkeypatch.setattr(other_load.time, "monotonic", lambda: next(times))
-    monkeypatch.setattr(other_load.time, "process_time", lambda: next(own))
+    monkeypatch.setattr(other_cpu_load.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(other_cpu_load.time, "process_time", lambda: next(own))
     write_stat(stat, user=1000, idle=500)
     watched = OtherCpuLoad(stat)
     write_stat(stat, user=1200, idle=500)
