@@ -226,7 +226,7 @@ class Noting:
     as `Choice` does."""
 
     NOT_OF_RUNNERS = frozenset(
-        {"name", "runs", "needs", "knows", "precisions", "options", "min_devices"}
+        {"name", "about", "runs", "needs", "knows", "precisions", "options", "min_devices"}
         | {"captures_several_devices", "is_loop", "several_steps"}
     )
     """What plans and reports go by (applies.py)."""
