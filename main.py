@@ -278,6 +278,13 @@ def run_parser() -> Parser:
         action="store_true",
         help="with --dry-run: also list what experiments.yaml names and is not measured, with the reason",
     )
+    parser.add_argument(
+        "--spread",
+        type=gpu_count,
+        metavar="N",
+        help="share out the rows over jobs that hold N GPUs together, so that the longest job is short (default: one "
+        "job for each benchmark and use case)",
+    )
     parser.in_group("files")
     add_config_flag(parser)
     add_results_flag(parser)
@@ -945,6 +952,10 @@ def image_count(text: str) -> int:
     return whole_number(text, "a number of images, such as 100", least=1)
 
 
+def gpu_count(text: str) -> int:
+    return whole_number(text, "a number of GPUs, 1 or more", least=1)
+
+
 def round_count(text: str) -> int:
     return whole_number(text, "a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
 
@@ -1013,6 +1024,7 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         wait=arguments.wait,
         why=getattr(arguments, "why", False),
         verbose=arguments.verbose,
+        spread=getattr(arguments, "spread", None),
     )
 
 

@@ -44,9 +44,9 @@ def traced_model(session: Session[Any]) -> ModelTrace:
 def noted_calls(names: dict[int, str], calls: list[Call], kinds: set[type]) -> Iterator[None]:
     """Inside, each call of a module whose id is among `names` is noted. Python looks `__call__` up in the class, so it
     is replaced there, in the class that defines it."""
-    definers: set[Any] = {
-        next((base for base in kind.__mro__ if "__call__" in vars(base)), None) for kind in kinds
-    } - {None}
+    definers: set[Any] = {next((base for base in kind.__mro__ if "__call__" in vars(base)), None) for kind in kinds} - {
+        None
+    }
     before = {definer: vars(definer)["__call__"] for definer in definers}
     active: set[int] = set()
 

@@ -1,4 +1,5 @@
-"""How busy other processes keep the CPUs of a measurement on a CPU. For a GPU, NVML counts them (harness/measure/gpu.py)."""
+"""How busy other processes keep the CPUs of a measurement on a CPU. For a GPU, NVML counts them
+(harness/measure/gpu.py)."""
 
 import os
 import time

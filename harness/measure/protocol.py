@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.measure.channel import Channel
-from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.measure.explain import explain
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
+from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.measure.program import Build, Infers, Phase, Program, Session, Trains
 from harness.measure.slowdown import PlantedSlowdown
 from harness.measure.turns import NoTurns

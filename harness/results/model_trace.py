@@ -142,8 +142,8 @@ def _of_layers(jax: ModelTrace, torch: ModelTrace) -> str | None:
         if error is not None:
             before = name[0] or before
     broken = {framework: trace.error for framework, trace in (("JAX", jax), ("PyTorch", torch)) if trace.error}
-    words = [f"the forward pass of {framework} ends with {error}" for framework, error in broken.items()]
-    return "; ".join(words) or None
+    ends = [f"the forward pass of {framework} ends with {error}" for framework, error in broken.items()]
+    return "; ".join(ends) or None
 
 
 def _numbered(calls: tuple[Call, ...]) -> Iterator[tuple[tuple[str, int], Call]]:

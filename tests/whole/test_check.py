@@ -11,7 +11,6 @@ from harness.paths import REPOSITORY
 from tests.made.patience import patience
 from tests.made.project import copy_repository
 
-
 MISTAKES: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
     "other mathematics": (
         [("F.relu(self.fc1(", "F.gelu(self.fc1(")],

@@ -11,8 +11,8 @@ import pytest
 
 from harness.measure import clock as timing
 from harness.measure.clock import (
-    SHARED_DEVICE,
     COLD_CALLS,
+    SHARED_DEVICE,
     compile_time_s,
     measure_blocks,
     measure_cold,
