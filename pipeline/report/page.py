@@ -93,7 +93,7 @@ def page_html(
 
     groups = groups_of(compared, alone)
     places = [_place(index, section, alone, traces or {}) for index, section in enumerate(compared)]
-    return _template().render(
+    return template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
         vega=Markup(_vega()),
@@ -118,7 +118,8 @@ def page_html(
 
 
 @cache
-def _template() -> "Template":
+def template(name: str) -> "Template":
+    """Of the folder `templates`, with what pages need in it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -129,7 +130,7 @@ def _template() -> "Template":
         lstrip_blocks=True,
     )
     environment.globals |= {"axis_of": axis_of, "id": id, "names": NAMES, "whose_side": wording.WHOSE_SIDE}
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 @cache
