@@ -117,12 +117,14 @@ def test_it_says_calmly_that_no_gpu_was_measured(published: Path, tmp_path: Path
 def test_the_published_rows_are_those_of_the_readme(site: Path) -> None:
     page = (site / "index.html").read_text(encoding="utf-8")
     rows = re.findall(
-        r"^\| (.+?): (.+?) \| .+? \| (\S+) .*? \| ([\d,]+) \((.+?)\) \|", README.read_text(), re.MULTILINE
+        r"^\| (.+?): (.+?) \| (.+?) \| (.+?) \| ([\d,]+) \((.+?)\) \|", README.read_text(), re.MULTILINE
     )
     assert len(rows) == page.count("<tr class=") > 0
-    for work, detail, factor, speed, mode in rows:
+    for work, detail, faster, by, speed, mode in rows:
         (found,) = [row for row in page.split("<tr ") if f"<b>{work}</b><span>{detail};" in row]
-        assert f" {factor} × faster (" in found and f"JAX {speed} samples/s ({mode})" in found
+        is_open = faster == "not decided"
+        words = f"{faster}: {by}" if is_open else f"{faster} {by.replace(' × ', ' × faster ')}"
+        assert f">{words}</a>" in found and f"JAX {speed} samples/s ({mode})" in found
 
 
 @pytest.mark.parametrize("of", ["the repository", "two odd shelves"])
