@@ -137,7 +137,7 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
     require_targets(targets, options.html, options.csv)
     paths = record_paths(results.records())
     with _progress("reading records", len(paths), console) as advance:
-        reading = read_records(paths, advance)
+        reading = read_records(paths, advance, compact=True)
     _print_refused(reading.refused, console)
     _print_about_fakes(reading.records, console)
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.errors import ProjectError, RecordError
 from harness.printable import printable
 from harness.results.record import Record, read_record
+from pipeline.report.compact import Compactor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,16 +20,18 @@ class Reading:
 
 
 def read_records(
-    paths: Iterable[Path], advance: Callable[[], None] = lambda: None, *, planted: bool = False
+    paths: Iterable[Path], advance: Callable[[], None] = lambda: None, *, planted: bool = False, compact: bool = False
 ) -> Reading:
     """
     Args:
         advance: called after each file.
+        compact: small in memory, and not to be written again.
         planted: only records of `main.py calibrate`, which are about the machine and no results; else only the others.
     """
     records: list[Record] = []
     read: list[Path] = []
     refused: list[str] = []
+    compactor = Compactor() if compact else None
     for path in paths:
         try:
             record = read_record(path)
@@ -36,7 +39,7 @@ def read_records(
             refused.append(printable(str(error)))
         else:
             if (record.measurement.variant.planted is not None) == planted:
-                records.append(record)
+                records.append(compactor.compact(record) if compactor else record)
                 read.append(path)
         advance()
     return Reading(records=tuple(records), paths=tuple(read), refused=tuple(refused))
