@@ -27,6 +27,7 @@ from pipeline.report.wording import (
     chance_mark,
     declared_text,
     newest_text,
+    on_devices,
     pairs,
     pays_after,
     scaling_texts,
@@ -116,7 +117,9 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
         ),
         ready=_ready(best),
         rests_on=_rests_on(estimate, best),
-        more=tuple(filter(None, [_declared(row), _scaling(setup, row, best, alone), pays_after(row), _newest(row)])),
+        more=tuple(
+            filter(None, (declared_text(row), _scaling(setup, row, best, alone), pays_after(row), newest_text(row)))
+        ),
         why=why_of_row(row),
         doubt=_doubt(row),
     )
@@ -135,8 +138,8 @@ def summary_of(section: Section) -> Answer:
         named = "same"
     return Answer(
         setup=setup,
-        work=use_case_title(setup.cell, setup.device).partition(" on ")[0],
-        detail=f"{setup.cell.benchmark}, {len(section.rows)} variants{_on_devices(setup)}",
+        work=use_case_title(setup.cell),
+        detail=f"{setup.cell.benchmark}, {len(section.rows)} variants{on_devices(setup.cell)}",
         outcome=named,
         faster=_side(found.mean),
         who=who,
@@ -195,11 +198,7 @@ def _work(setup: Setup, model: str) -> str:
     declared = model_of(setup.cell.benchmark, model)
     words = (declared.words if declared else "") or model
     phrase = phrase or f"{name.replace('_', ' ').capitalize()} of {{model}}"
-    return phrase.replace("{model}", words) + _on_devices(setup)
-
-
-def _on_devices(setup: Setup) -> str:
-    return f" on {setup.cell.devices} devices" if setup.cell.devices > 1 else ""
+    return phrase.replace("{model}", words) + on_devices(setup.cell)
 
 
 def _detail(setup: Setup, row: Row) -> str:
@@ -229,11 +228,6 @@ def _rests_on(estimate: RatioEstimate | None, best: Sequence[Mode | None]) -> st
     return pairs(estimate) + (" in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else "")
 
 
-def _declared(row: Row) -> str:
-    """The ratio of the pair that most people run, where that is another one."""
-    return "" if row.best_is_declared or row.comparison is None else f"Declared pair: {declared_text(row)}"
-
-
 def _scaling(setup: Setup, row: Row, best: Iterable[Mode | None], alone: OneDevice) -> str:
     """`Of 2 times one device: JAX 87% (strong), PyTorch 91% (strong)`"""
     parts = []
@@ -242,10 +236,6 @@ def _scaling(setup: Setup, row: Row, best: Iterable[Mode | None], alone: OneDevi
         shares = [f"{text} ({kind})" for kind, text in zip(("strong", "weak"), found, strict=False) if text]
         parts += [f"{NAMES[mode.framework]} {', '.join(shares)}"] if mode and shares else []
     return f"Of {setup.cell.devices} times one device: {'; '.join(parts)}" if parts else ""
-
-
-def _newest(row: Row) -> str:
-    return newest_text(row.comparison) if row.comparison else ""
 
 
 def _took_turns(record: Record) -> bool:
@@ -262,7 +252,7 @@ def _doubt(row: Row) -> str:
     told = AGAINST if row.ratio is None or row.ratio.verdict != "undecided" else (*AGAINST, *HELPS)
     if flag := next((one for one in told if one in flags), None):
         return flags[flag]
-    return chance_mark(row.q, marked=row.may_be_chance)
+    return chance_mark(row.ratio, row.q)
 
 
 @dataclass(frozen=True, kw_only=True)

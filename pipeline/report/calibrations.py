@@ -22,6 +22,7 @@ from pipeline.report.calibration import (
 )
 from pipeline.report.compare import NAMES
 from pipeline.report.conditions import uses_gpu
+from pipeline.report.table import Line, Table, group, numbers, texts
 
 COMMAND = "python main.py calibrate"
 PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
@@ -127,8 +128,34 @@ def calibrated_devices(calibrations: Sequence[Calibration], devices: Iterable[st
     return {device: [one for one in newest_first if one.device == device] for device in sorted(set(devices))}
 
 
-def calibration_line(one: Calibration) -> list[str]:
-    """A line of the report's table."""
+SHOWN = ("slower_2_percent", "slower_5_percent")
+"""Slowdowns of which the report says how many were found."""
+
+
+def calibrations_table(calibrated: CalibratedDevices) -> Table:
+    lines = []
+    for device, found in calibrated.items():
+        lines.append(group(device))
+        lines += [Line(_line(one), one.framework) for one in found]
+        missing = [one for one in FRAMEWORKS if one not in {of.framework for of in found}]
+        nothing = [f"not calibrated on this device: {COMMAND}", *[""] * (4 + len(SHOWN))]
+        lines += [Line([NAMES[one], *nothing], one) for one in missing]
+    return Table(
+        name="calibration",
+        title="Calibration: is a verdict right?",
+        caption=(
+            "Each framework against itself, as it is (A/A) and slowed down on purpose. Wrong in A/A: a side is named "
+            "though both are alike. Found: the slower side is named."
+        ),
+        columns=[
+            *texts("framework", "what"),
+            *numbers("rounds", "pairs differ by", "pairs at most", "wrong in A/A", "2 % found", "5 % found"),
+        ],
+        lines=lines,
+    )
+
+
+def _line(one: Calibration) -> list[str]:
     trust = one.trust
     how = f"{', in turns' if one.is_interleaved else ''}{', a quick run' if one.quick else ''}"
     flags = f"; flags: {one.flags}" if one.flags else ""
@@ -138,14 +165,6 @@ def calibration_line(one: Calibration) -> list[str]:
         return [*cells, "", "too few rounds", *[""] * len(SHOWN)]
     found = [percent(trust.found[name]) if name in trust.found else "" for name in SHOWN]
     return [*cells, str(trust.at_most), percent(trust.false_in_aa), *found]
-
-
-def not_calibrated_line(framework: Framework) -> list[str]:
-    return [NAMES[framework], f"not calibrated on this device: {COMMAND}", *[""] * (4 + len(SHOWN))]
-
-
-SHOWN = ("slower_2_percent", "slower_5_percent")
-"""Slowdowns of which the report says how many were found."""
 
 
 def trust_sentences(found: Sequence[Calibration]) -> list[str]:

@@ -7,7 +7,7 @@ only where the parity gate has passed the pair.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -219,7 +219,8 @@ class Row:
     @property
     def flags(self) -> dict[str, str]:
         """Of its ratio, and of the two modes in it."""
-        of_modes = {name: text for framework in FRAMEWORKS for name, text in _flags(self.best(framework)).items()}
+        modes = [mode for framework in FRAMEWORKS if (mode := self.best(framework))]
+        of_modes = {name: text for mode in modes for name, text in mode.flags.items()}
         return of_modes | dict(self.comparison.flags if self.comparison else {})
 
     @property
@@ -242,11 +243,7 @@ class Row:
     @property
     def may_be_chance(self) -> bool:
         """A side is named, and would not be if the share of false names were held to 5 %."""
-        return _may_be_chance(self.ratio, self.q)
-
-    @property
-    def declared_may_be_chance(self) -> bool:
-        return _may_be_chance(self.declared_ratio, self.declared_q)
+        return may_be_chance(self.ratio, self.q)
 
     @property
     def why_no_ratio(self) -> str | None:
@@ -288,10 +285,6 @@ class Tally:
     mean: float | None
     """Geometric mean of these ratios; None without one."""
     interval: Interval | None
-    declared_ratios: int = 0
-    """The same of the declared pairs."""
-    declared_mean: float | None = None
-    declared_interval: Interval | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -323,13 +316,8 @@ def headline(setup: Setup) -> str:
     """What this was measured on, and whether it may be quoted."""
     cell = setup.cell
     line = f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {setup.devices}."
-    return " ".join(filter(None, [line, doubts_sentence(setup)]))
-
-
-def doubts_sentence(setup: Setup) -> str:
-    """Empty where it may be quoted."""
     doubts = " on ".join(setup.doubts).capitalize()
-    return f"{doubts}: not a result to quote." if doubts else ""
+    return f"{line} {doubts}: not a result to quote." if doubts else line
 
 
 def device_name(record: Record) -> str:
@@ -426,7 +414,7 @@ def _q_values(ratios: Mapping[int, RatioEstimate | None]) -> dict[int, float]:
     return dict(zip(judged, benjamini_hochberg(list(judged.values())), strict=True))
 
 
-def _may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
+def may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
     return ratio is not None and ratio.names_a_side and q is not None and q > 1 - CONFIDENCE
 
 
@@ -435,19 +423,13 @@ def tally(rows: Iterable[Row]) -> Tally:
     estimates = [row.ratio for row in rows if row.ratio is not None]
     verdicts = Counter(estimate.verdict for estimate in estimates)
     sound = [estimate for estimate in estimates if estimate.doubt is None]
-    declared = [row.declared_ratio for row in rows if row.declared_ratio is not None]
-    sound_declared = [estimate for estimate in declared if estimate.doubt is None]
     mean, interval = geometric_mean_of_ratios(sound) if sound else (None, None)
-    declared_mean, declared_interval = geometric_mean_of_ratios(sound_declared) if sound_declared else (None, None)
     return Tally(
         verdicts={verdict: verdicts[verdict] for verdict in VERDICTS},
         without_ratio=len(rows) - len(estimates),
         ratios=len(sound),
         mean=mean,
         interval=interval,
-        declared_ratios=len(sound_declared),
-        declared_mean=declared_mean,
-        declared_interval=declared_interval,
     )
 
 
@@ -635,7 +617,7 @@ def _row(
         if mode and _first(screened_modes, modes, mode.framework) not in (None, mode.execution_mode)
     ]
     declared = [_declared(modes, framework) for framework in FRAMEWORKS]
-    comparison = _comparison_of(chosen, judge)
+    comparison = _comparison(chosen, judge)
     if comparison and overruled:
         words = f"the replicates chose {' and '.join(overruled)}, against the screening, so the choice leans to it"
         comparison = replace(comparison, flags={**comparison.flags, "overruled": words})
@@ -648,7 +630,7 @@ def _row(
         modes=tuple(modes),
         comparison=comparison,
         screened=screened_modes,
-        declared=comparison if declared == chosen else _comparison_of(declared, judge),
+        declared=comparison if declared == chosen else _comparison(declared, judge),
     )
 
 
@@ -659,18 +641,19 @@ def _mode_of(record: Record) -> tuple[Framework, str]:
 def _doubles(records: Mapping[tuple[Framework, str], Record]) -> dict[tuple[Framework, str], str]:
     """Modes that are the program of another one under a second name, and that other one: the headline, else what has
     replicates, else the first in the order of their names. The faster of equal modes would be so by luck."""
+
+    def standing(item: tuple[tuple[Framework, str], Record]) -> tuple[bool, bool, str]:
+        (framework, mode), record = item
+        headline_mode = headline_of(record.measurement.cell.use_case_name).get(framework)
+        return mode != headline_mode, record.measurement.is_screening, mode
+
     found: dict[tuple[Framework, str], str] = {}
     first: dict[tuple[Framework, str], str] = {}
-    for (framework, mode), record in sorted(records.items(), key=lambda item: _standing(*item)):
+    for (framework, mode), record in sorted(records.items(), key=standing):
         program = program_of(record)
         if program is not None and first.setdefault((framework, program), mode) != mode:
             found[framework, mode] = first[framework, program]
     return found
-
-
-def _standing(mode: tuple[Framework, str], record: Record) -> tuple[bool, bool, str]:
-    headline = headline_of(record.measurement.cell.use_case_name).get(mode[0])
-    return mode[1] != headline, record.measurement.is_screening, mode[1]
 
 
 def _order_of_modes(mode: Mode | ScreenedMode) -> tuple[int, float]:
@@ -713,11 +696,6 @@ def _declared(modes: Iterable[Mode], framework: Framework) -> Mode | None:
     return next((mode for mode in of_framework if mode.execution_mode in names), None)
 
 
-def _comparison_of(pair: Sequence[Mode | None], judge: Judge) -> Comparison | None:
-    jax, torch = pair
-    return _comparison(jax, torch, judge) if jax and torch else None
-
-
 def _mode(
     framework: Framework,
     execution_mode: str,
@@ -741,9 +719,7 @@ def _mode(
         protocol = record.measurement.protocol
         recorded = {name: text for name, text in record.flags.items() if name not in FLAGS_UP_TO_2}
         flags = recorded | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
-    flags |= _flags_of_all(records)
-    if records[0].measurement.quick:
-        flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}
+    flags = _without_those_of_quick_runs(flags | _flags_of_all(records), records)
     return Mode(
         framework=framework,
         execution_mode=execution_mode,
@@ -758,41 +734,43 @@ def _mode(
     )
 
 
+def _without_those_of_quick_runs(flags: Mapping[str, str], records: Sequence[Record]) -> dict[str, str]:
+    left_out = FLAGS_OF_EVERY_QUICK_RUN if records[0].measurement.quick else frozenset()
+    return {name: sentence for name, sentence in flags.items() if name not in left_out}
+
+
 def _flags_of_all(records: Sequence[Record]) -> dict[str, str]:
     """What only all replicates together show, or all ranks of one."""
     first, *others = [side(record) for record in records]
     flags = {}
-    mixed = _differing_in_words(conditions_of_one_framework([(first, other) for other in others]))
+    found = conditions_of_one_framework([(first, other) for other in others])
+    mixed = "; ".join(f"{one.name}: {one.detail}" for one in found if one.state == "differs")
     if mixed:
         flags["mixed_environment"] = f"replicates of different environments: {mixed}"
     for record in records:
-        names = _gpu_names(record)
+        gpu = record.environment.get("gpu") or {}
+        names = {name for rank in record.ranks for name in rank.gpu_names} | set(gpu.get("names") or ())
         if len(names) > 1:
             flags["mixed_gpus"] = f"its devices are of different kinds: {', '.join(sorted(names))}"
     return flags
 
 
-def _differing_in_words(found: Iterable[Condition]) -> str:
-    """`driver: 570.1 / 580.2; ...` of what differs."""
-    return "; ".join(f"{one.name}: {one.detail}" for one in found if one.state == "differs")
-
-
-def _gpu_names(record: Record) -> set[str]:
-    gpu = record.environment.get("gpu") or {}
-    return {name for rank in record.ranks for name in rank.gpu_names} | set(gpu.get("names") or ())
-
-
-def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
+def _comparison(pair: Sequence[Mode | None], judge: Judge) -> Comparison | None:
+    """None where one side has nothing that may be compared."""
+    jax, torch = pair
+    if jax is None or torch is None:
+        return None
     common = sorted(jax.throughputs.keys() & torch.throughputs.keys())
-    of_jax, of_torch = _by_replicate(jax), _by_replicate(torch)
+    of_jax, of_torch = ({one.measurement.replicate: one for one in mode.records} for mode in (jax, torch))
     judgements = {replicate: judge(of_jax[replicate], of_torch[replicate]) for replicate in common}
     passed = [replicate for replicate in common if judgements[replicate].state == "passed"]
     judgement = _judgement(list(judgements.values()))
     estimate = left_out = None
     if judgement.state == "passed":
-        unchecked = _left_out([one for one in judgements.values() if one.state != "passed"], len(common))
+        unchecked = [one.sentence for one in judgements.values() if one.state != "passed"]
+        about = f"{len(unchecked)} of {len(common)} replicates, parity unchecked: {unchecked[0]}" if unchecked else ""
         estimate = estimate_of([(of_jax[replicate], of_torch[replicate]) for replicate in passed])
-        left_out = "; ".join(filter(None, [unchecked, estimate.left_out])) or None
+        left_out = "; ".join(filter(None, [about, estimate.left_out])) or None
     pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
     predicted = [one for one in common if not of_jax[one].measurement.is_short]  # of these alone it is asked
     return Comparison(
@@ -804,7 +782,7 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         estimate=estimate.registered if estimate else None,
         rules_version=estimate.rules_version if estimate else NEWEST,
         newest=estimate.newest if estimate else None,
-        flags={} if estimate is None else _without_those_of_quick_runs(jax, estimate.flags),
+        flags=_without_those_of_quick_runs(estimate.flags, jax.records) if estimate else {},
         of_quantities=ratios_of(jax, torch, passed),
         conditions=conditions(pairs),
         predictions=agreement_in_words(*(_evaluations(side, predicted) for side in (of_jax, of_torch))),
@@ -832,15 +810,6 @@ def ratios_of(jax: Mode, torch: Mode, replicates: Iterable[int]) -> dict[str, Pa
     return found
 
 
-def _without_those_of_quick_runs(mode: Mode, flags: Mapping[str, str]) -> dict[str, str]:
-    left_out = FLAGS_OF_EVERY_QUICK_RUN if mode.records[0].measurement.quick else frozenset()
-    return {name: sentence for name, sentence in flags.items() if name not in left_out}
-
-
-def _flags(mode: Mode | None) -> Mapping[str, str]:
-    return mode.flags if mode else {}
-
-
 def _judgement(judgements: Sequence[Judgement]) -> Judgement:
     """Of all replicates: one failure fails the row. What is unchecked is left out where anything has passed."""
     for state in ("failed", "passed"):
@@ -848,17 +817,6 @@ def _judgement(judgements: Sequence[Judgement]) -> Judgement:
             if judgement.state == state:
                 return judgement
     return judgements[0] if judgements else Judgement(state="unchecked", sentence=NO_COMMON_REPLICATE)
-
-
-def _left_out(unchecked: Sequence[Judgement], count: int) -> str | None:
-    """`1 of 3 replicates, parity unchecked: ...`"""
-    if not unchecked:
-        return None
-    return f"{len(unchecked)} of {count} replicates, parity unchecked: {unchecked[0].sentence}"
-
-
-def _by_replicate(mode: Mode) -> Mapping[int, Record]:
-    return {record.measurement.replicate: record for record in mode.records}
 
 
 def one_device(compared: Sequence[Section]) -> OneDevice:
@@ -887,8 +845,11 @@ def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
         )
 
     strong, weak = (alone.get(_scaling_key(setup, row, mode, size)) for size in (batch_size, batch_size // devices))
-    pairs = [
-        (side(one), side(several)) for other in (strong, weak) if other for one, several in _side_by_side(other, mode)
+    pairs = [  # every record of both at least once, as all of them are in the two medians
+        (side(one or other.records[0]), side(several or mode.records[0]))
+        for other in (strong, weak)
+        if other
+        for one, several in zip_longest(other.records, mode.records)
     ]
     alone_s = mode.numbers.get("step_time_alone_s")
     return Scaling(
@@ -897,12 +858,6 @@ def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
         communication=None if alone_s is None else 1 - alone_s / mode.numbers["step_time_s"],
         conditions=conditions_of_one_framework(pairs),
     )
-
-
-def _side_by_side(alone: Mode, several: Mode) -> Iterator[tuple[Record, Record]]:
-    """Every record of both at least once, as all of them are in the two medians."""
-    for one, other in zip_longest(alone.records, several.records):
-        yield one or alone.records[0], other or several.records[0]
 
 
 def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int) -> tuple[object, ...]:

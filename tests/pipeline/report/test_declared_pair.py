@@ -14,7 +14,7 @@ from harness.results.record import Record
 from harness.work.registration import checksum, registration
 from pipeline.report.answer import answer_of
 from pipeline.report.chance import by_chance, chance_sentence
-from pipeline.report.compare import Row, Section, one_device, sections, tally
+from pipeline.report.compare import Row, Section, one_device, sections
 from pipeline.report.csv_files import csv_text
 from pipeline.report.page import page_html
 from pipeline.report.readme import published_part
@@ -68,21 +68,6 @@ def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
     assert not row.best_is_declared
     # 7.649 times 0.0005 is 0.0038: 2.8 * exp(+-0.0038)
     assert answer_of(section, row).more == (f"Declared pair: {DECLARED}",)
-
-
-def test_mean_of_the_declared_pairs_stands_beside_that_of_the_fastest() -> None:
-    """2.8 and 1.4: their geometric mean is 1.98; of the fastest modes 1.5 and 1.4. One variant has no declared pair."""
-    records = [
-        *four_modes(),
-        *of_mode("jax", "step.jit", 1400, batch_size=200),
-        *of_mode("torch", "step.compiled", 1000, STILL, batch_size=200),
-        *of_mode("jax", "step.jit", 9000, batch_size=300),
-        *of_mode("torch", "step.eager", 1000, STILL, batch_size=300),
-    ]
-    (section,) = sections(records, passed)
-    found = tally(section.rows)
-    assert found.declared_mean == pytest.approx(math.sqrt(2.8 * 1.4)) and found.declared_ratios == 2
-    assert found.mean == pytest.approx((1.5 * 1.4 * 9) ** (1 / 3)) and found.ratios == 3
 
 
 def test_where_the_best_is_the_declared_pair_it_is_said_once() -> None:

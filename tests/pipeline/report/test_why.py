@@ -10,7 +10,7 @@ import pytest
 from harness.results.record import Record
 from pipeline.report.compare import Row, sections
 from pipeline.report.csv_files import csv_text, why_csv_text
-from pipeline.report.figures import section_drawing
+from pipeline.report.figures import section_charts
 from pipeline.report.page import page_html
 from pipeline.report.why import TERMS, Why, terms_of, why_of
 from pipeline.report.why_words import not_explained_lines, prediction_lines, why_sentence
@@ -283,10 +283,9 @@ def test_csv_has_terms_and_work() -> None:
 
 def test_bars_of_both_sides_add_up_to_their_steps() -> None:
     (section,) = sections(launch_bound_pair(), passed)
-    drawing = section_drawing(section, {})
-    assert "time_by_class" in {chart.name for chart in drawing.charts}
+    (bars,) = [chart for chart in section_charts(section) if chart.name == "time_by_class"]
     ms: dict[str, float] = {}
-    for point in drawing.data["time_by_class"]:
+    for point in bars.points:
         ms[point["framework"]] = ms.get(point["framework"], 0) + point["ms"]
     assert ms == pytest.approx({"JAX": 2.0, "PyTorch": 4.0})
 
