@@ -274,22 +274,13 @@ class Section:
     now."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tally:
+class Tally(NamedTuple):
     """What many rows say together."""
 
     verdicts: dict[Verdict, int]
     without_ratio: int
-    ratios: int
-    """How many the mean is of: those without a doubt."""
-    mean: float | None
-    """Geometric mean of these ratios; None without one."""
-    interval: Interval | None
-
-    @property
-    def verdict(self) -> Verdict:
-        """Of the mean."""
-        return verdict_of(self.interval)
+    mean: RatioEstimate | None
+    """Geometric mean of the ratios without a doubt, which are its `replicates`; None without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,19 +409,14 @@ def may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
     return ratio is not None and ratio.names_a_side and q is not None and q > 1 - CONFIDENCE
 
 
-def tally(rows: Iterable[Row]) -> Tally:
-    rows = list(rows)
+def tally(rows: Sequence[Row]) -> Tally:
     estimates = [row.ratio for row in rows if row.ratio is not None]
-    verdicts = Counter(estimate.verdict for estimate in estimates)
-    sound = [estimate for estimate in estimates if estimate.doubt is None]
-    mean, interval = geometric_mean_of_ratios(sound) if sound else (None, None)
-    return Tally(
-        verdicts={verdict: verdicts[verdict] for verdict in VERDICTS},
-        without_ratio=len(rows) - len(estimates),
-        ratios=len(sound),
-        mean=mean,
-        interval=interval,
-    )
+    found = Counter(estimate.verdict for estimate in estimates)
+    mean = None
+    if sound := [estimate for estimate in estimates if estimate.doubt is None]:
+        value, interval = geometric_mean_of_ratios(sound)
+        mean = RatioEstimate(value, interval, len(sound), verdict_of(interval))
+    return Tally({verdict: found[verdict] for verdict in VERDICTS}, len(rows) - len(estimates), mean)
 
 
 def _setup(record: Record) -> Setup:

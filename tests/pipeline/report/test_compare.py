@@ -2,7 +2,6 @@
 
 import csv
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,39 @@ from harness.paths import Results
 from harness.plan import CONDITIONS, FRAMEWORKS, Framework
 from harness.results.parity import Judgement
 from harness.results.predictions import evaluation_of
-from harness.results.record import DataIdentity, Energy, EpochPoint, Memory, RankResult, Record
+from harness.results.record import DataIdentity, EpochPoint, Record
 from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.compare import Comparison, Section, device_name, headline, newest, one_device, scaling, tally
 from pipeline.report.compare import sections as judged_sections
-from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side
+from pipeline.report.conditions import Condition
 from pipeline.report.csv_files import csv_text
 from pipeline.report.reading import read_records
 from pipeline.report.wording import differences, scaling_texts, use_case_title, verdict
-from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, plan, record, save, text
+from tests.made.report_records import (
+    A100,
+    CELL,
+    CPU,
+    H200,
+    csv_lines,
+    pair,
+    passed,
+    plain,
+    plan,
+    rank_result,
+    record,
+    row_of,
+    save,
+    section_of,
+    text,
+    with_blocks,
+    with_result,
+)
 
 PAIR: tuple[tuple[Framework, str], ...] = (("jax", "step.jit"), ("torch", "step.eager"))
 
 
 def csv_only(path: Path) -> ReportOptions:
     return ReportOptions(csv=path, figures=False)
-
-
-def rank_result(rank: int, **of_gpus: list[str]) -> RankResult:
-    return RankResult(
-        rank=rank, node="n1", block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy(), **of_gpus
-    )
 
 
 def sections(records: list[Record]) -> list[Section]:
@@ -50,8 +61,7 @@ def test_the_fastest_modes_are_compared_with_an_interval() -> None:
             record("torch", "step.eager", 2000, replicate=replicate),
             record("torch", "cuda_graphs", 4000, replicate=replicate),
         ]
-    (section,) = sections(records)
-    (row,) = section.rows
+    row = row_of(records)
     assert [(mode.framework, mode.execution_mode) for mode in row.modes] == [
         ("jax", "step.jit"),
         ("jax", "scan.jit"),
@@ -104,7 +114,7 @@ def test_short_replicates_are_in_the_ratio_and_not_in_the_numbers_that_they_lack
         assert made[3].result
         short = made[3].result.model_copy(update={"latency": None})
         records += [*made[:3], made[3].model_copy(update={"result": short})]
-    (row,) = sections(records)[0].rows
+    row = row_of(records)
     assert row.comparison and row.comparison.estimate
     assert (row.comparison.estimate.replicates, row.comparison.of_quantities["step_time_p50_s"].replicates) == (4, 3)
     assert [mode.replicates_with["step_time_p50_s"] for mode in row.modes] == [3, 3]
@@ -123,7 +133,7 @@ def test_an_interval_that_holds_1_decides_nothing() -> None:
 
 
 def test_one_replicate_has_a_ratio_and_no_interval() -> None:
-    (section,) = sections([record("jax", "step.jit", 2000), record("torch", "loop.eager", 4000)])
+    section = section_of([record("jax", "step.jit", 2000), record("torch", "loop.eager", 4000)])
     ratio = section.rows[0].ratio
     assert ratio is not None
     assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "undecided")
@@ -172,7 +182,7 @@ def test_other_settings_and_precisions_have_rows_of_their_own() -> None:
         record("torch", "step.eager", 2000, settings={"epochs": 3}),
         record("torch", "step.eager", 3000, precision="bf16"),
     ]
-    (section,) = sections(records)
+    section = section_of(records)
     labels = [row.label for row in section.rows]
     assert labels[0] == "cnn-b100-bf16"
     assert sorted(labels[1:]) == ["cnn-b100-fp32 (epochs 2)", "cnn-b100-fp32 (epochs 3)"]
@@ -192,7 +202,7 @@ def test_records_of_different_data_are_never_compared() -> None:
         on_data(record("jax", "step.jit", 4000, batch_size=200), old),
         on_data(record("torch", "step.eager", 2000, batch_size=200), old),
     ]
-    (section,) = sections(records)
+    section = section_of(records)
     rows = {row.label: row for row in section.rows}
     assert list(rows) == ["cnn-b100-fp32 (data 0a0a0a0a)", "cnn-b100-fp32 (data 0b0b0b0b)", "cnn-b200-fp32"]
     assert [len(row.modes) for row in section.rows] == [2, 1, 2]
@@ -201,7 +211,7 @@ def test_records_of_different_data_are_never_compared() -> None:
     assert rows["cnn-b100-fp32 (data 0b0b0b0b)"].why_no_ratio == sentence
     compared = rows["cnn-b200-fp32"].comparison
     assert compared is not None and compared.conditions[0] == Condition(name="data", state="equal", detail="")
-    lines = csv.DictReader(csv_text([section]).splitlines())
+    lines = csv_lines([section])
     assert {(line["batch_size"], line["data_id"]) for line in lines} == {
         ("100", "0a0a0a0a"),
         ("100", "0b0b0b0b"),
@@ -211,9 +221,9 @@ def test_records_of_different_data_are_never_compared() -> None:
 
 def test_generated_data_are_known_by_how_they_are_drawn() -> None:
     drawn = [on_data(record(framework, mode), None, "normal numbers") for framework, mode in PAIR]
-    (section,) = sections(drawn)
+    section = section_of(drawn)
     assert section.rows[0].ratio is not None
-    (section,) = sections([drawn[0], on_data(drawn[1], None, "other numbers")])
+    section = section_of([drawn[0], on_data(drawn[1], None, "other numbers")])
     assert [row.ratio for row in section.rows] == [None, None]
 
 
@@ -244,13 +254,13 @@ def test_the_newest_settled_record_counts() -> None:
             result=None,
         ),
     ]
-    (section,) = sections(records)
+    section = section_of(records)
     assert section.rows[0].modes[0].throughputs == {0: pytest.approx(2000)}
     assert section.without_number == ()
 
 
 def test_flags_are_recorded_ones_and_those_of_todays_rules() -> None:
-    (section,) = sections([record("jax", "step.jit", 100_000, flags={"other_processes": "up to 2", "noisy": "30%"})])
+    section = section_of([record("jax", "step.jit", 100_000, flags={"other_processes": "up to 2", "noisy": "30%"})])
     # `noisy` was one up to the rules of version 2.
     # 1000 samples at 100,000 samples/s: blocks of 10 ms.
     assert set(section.rows[0].modes[0].flags) == {"other_processes", "short_blocks"}
@@ -260,7 +270,7 @@ def test_a_failure_before_the_device_was_known_stands_beside_its_cell() -> None:
     failed = record(
         "torch", "step.compiled", environment={"scheduler": "slurm"}, outcome="failed", reason="no", result=None
     )
-    (section,) = sections([record("jax", "step.jit"), failed])
+    section = section_of([record("jax", "step.jit"), failed])
     assert section.setup.device == "NVIDIA H200"
     assert section.without_number == (failed,)
 
@@ -347,7 +357,7 @@ TWO = CELL.model_copy(update={"use_case": 2, "devices": 2})
 
 def efficiencies(records: list[Record]) -> dict[tuple[str, str], tuple[str, str]]:
     """Strong and weak, by execution mode and batch size, of the lines for two devices."""
-    lines = csv.DictReader(csv_text(sections(records)).splitlines())
+    lines = csv_lines(sections(records))
     return {
         (line["execution_mode"], line["batch_size"]): (
             line["strong_scaling_efficiency"],
@@ -388,11 +398,11 @@ def test_communication_is_what_a_step_takes_more_than_alone() -> None:
     assert two.result is not None and two.result.blocks is not None
     alone = two.result.blocks.model_copy(update={"block_times_s": [0.4, 0.4, 0.4]})
     with_control = two.model_copy(update={"result": two.result.model_copy(update={"blocks_alone": alone})})
-    (section,) = sections([with_control])
+    section = section_of([with_control])
     ((mode,),) = [row.modes for row in section.rows]
     assert mode.numbers["step_time_alone_s"] == pytest.approx(0.04)
     assert scaling(section.setup, section.rows[0], mode, {}).communication == pytest.approx(0.2)
-    (line,) = csv.DictReader(csv_text([section]).splitlines())
+    (line,) = csv_lines([section])
     assert float(line["step_time_alone_s"]) == pytest.approx(0.04)
 
 
@@ -467,12 +477,6 @@ def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
 # Parity: a ratio only where the gate has passed the pair.
 
 
-def pair_of(replicates: int = 4, **changes: Any) -> list[Record]:
-    """JAX at 3000 and PyTorch at 2000 samples/s."""
-    both = (("jax", "step.jit", 3000), ("torch", "step.eager", 2000))
-    return [record(f, mode, speed, replicate=r, **changes) for f, mode, speed in both for r in range(replicates)]  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("state", ["failed", "unchecked"])
 def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any, tmp_path: Path) -> None:
     def judge(jax: Record, torch: Record) -> Judgement:
@@ -481,7 +485,7 @@ def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any,
         return Judgement(state=state, sentence="conv2.kernel differs by 3e-2")
 
     results = Results(root=tmp_path)
-    records = pair_of()
+    records = pair()
     for one in records:
         save(one, results)
     (section,) = judged_sections(records, judge)
@@ -489,7 +493,7 @@ def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any,
     assert row.ratio is None
     assert row.why_no_ratio == f"parity {state}: conv2.kernel differs by 3e-2"
     assert tally(section.rows).without_ratio == 1
-    line = list(csv.DictReader(csv_text([section]).splitlines()))[0]
+    line = csv_lines([section])[0]
     assert (line["parity"], line["ratio_jax_over_torch"], line["verdict"]) == (state, "", "")
     console = plain()
     report_command(results, ReportOptions(figures=False), console, judge)
@@ -513,7 +517,7 @@ def test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out() -
         (section,) = judged_sections(found, judge)
         comparison = section.rows[0].comparison
         assert comparison is not None
-        (line, _) = csv.DictReader(csv_text([section]).splitlines())
+        (line, _) = csv_lines([section])
         assert line["left_out"] == (comparison.left_out or "")
         return comparison
 
@@ -530,22 +534,20 @@ def test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out() -
     assert comparison.judgement.sentence == "replicate 2"
 
 
-def with_result(one: Record, **changes: Any) -> Record:
-    assert one.result is not None
-    return one.model_copy(update={"result": one.result.model_copy(update=changes)})
-
-
 def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
     scans = [record("jax", "scan.jit", 9000, replicate=replicate) for replicate in range(4)]
     scans[1] = with_result(scans[1], recompiles=2)
-    (section,) = sections([*pair_of(), *scans])
-    (row,) = section.rows
-    assert [mode.execution_mode for mode in row.modes] == ["scan.jit", "step.jit", "step.eager"]  # listed all the same
+    row = row_of([*pair(), *scans])
+    assert [mode.execution_mode for mode in row.modes] == [
+        "scan.jit",
+        "step.jit",
+        "step.compiled",
+    ]  # listed all the same
     best = row.best("jax")
     assert best is not None and best.execution_mode == "step.jit"
     assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
-    alone = [one for one in scans + pair_of() if one.measurement.variant.execution_mode != "step.jit"]
-    (row,) = sections(alone)[0].rows
+    alone = [one for one in scans + pair() if one.measurement.variant.execution_mode != "step.jit"]
+    row = row_of(alone)
     assert row.ratio is None
     assert row.why_no_ratio == (
         "JAX scan.jit: recompiled: 2 compilation(s) inside the timed windows: the times are worthless"
@@ -573,7 +575,7 @@ def test_a_jaxlib_that_is_known_to_be_slow_is_no_speed_of_jax() -> None:
             )
             for replicate in range(3)
         ]
-        (row,) = sections([*jax, *torch])[0].rows
+        row = row_of([*jax, *torch])
         assert [mode.execution_mode for mode in row.modes] == ["step.jit", "step.eager"]
         assert (row.ratio is not None) == is_compared
         if not is_compared:
@@ -590,19 +592,13 @@ def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
     assert efficiencies([one, with_result(two, recompiles=1)])["step.jit", "100"] == ("", "")
 
 
-def in_calls_of(steps: int, record: Record) -> Record:
-    assert record.result is not None and record.result.blocks is not None
-    blocks = record.result.blocks.model_copy(update={"steps_per_call": steps})
-    return record.model_copy(update={"result": record.result.model_copy(update={"blocks": blocks})})
-
-
 def test_calls_of_many_steps_are_compared_with_their_like_only() -> None:
     records = [record("jax", "step.jit", 1000), record("torch", "step.eager", 2000)]
     records += [
-        in_calls_of(8, record("jax", "scan.jit", 500)),
-        in_calls_of(5, record("torch", "epoch.compiled_graph", 800)),
+        with_blocks(record("jax", "scan.jit", 500), steps_per_call=8),
+        with_blocks(record("torch", "epoch.compiled_graph", 800), steps_per_call=5),
     ]
-    (section,) = sections(records)
+    section = section_of(records)
     found = {row.label: [mode.execution_mode for mode in row.modes] for row in section.rows}
     assert found == {
         "cnn-b100-fp32": ["step.jit", "step.eager"],
@@ -618,17 +614,12 @@ def test_what_sets_nothing_is_shown_and_decides_nothing() -> None:
         for framework, mode in PAIR
         for replicate in range(4)
     ]
-    (row,) = sections(records)[0].rows
+    row = row_of(records)
     assert row.ratio is not None and row.ratio.value == pytest.approx(2)
     assert verdict(row.ratio) == (
         "no verdict: precision `default`: nothing was set, so each side has arithmetic of its own"
     )
-    assert tally([row]).ratios == 0
-
-
-def with_blocks(one: Record, times_s: list[float]) -> Record:
-    assert one.result is not None and one.result.blocks is not None
-    return with_result(one, blocks=one.result.blocks.model_copy(update={"block_times_s": times_s}))
+    assert tally([row]).mean is None
 
 
 @pytest.mark.parametrize(
@@ -646,34 +637,34 @@ def test_noise_and_drift_of_blocks_leave_the_verdict_and_the_mean(
     flags: set[str], number: str, times_s: list[float], ratio: float
 ) -> None:
     """PyTorch at 2,000 samples/s; JAX at the median of 1,000 over each block's time: 3,750 and 3,125."""
-    found = pair_of()
+    found = pair()
     for replicate in range(4):
-        found[replicate] = with_blocks(found[replicate], [time_s + replicate / 1e9 for time_s in times_s])
-    (section,) = sections(found)
+        found[replicate] = with_blocks(found[replicate], block_times_s=[time_s + replicate / 1e9 for time_s in times_s])
+    section = section_of(found)
     (row,) = section.rows
     assert row.flags.keys() == flags and row.modes[0].flags == {}
     expected = {"block_spread": 0.2 / 0.3, "block_drift": 0.32 / 0.3 - 1}[number]
     assert row.modes[0].numbers[number] == pytest.approx(expected, rel=1e-4)
     assert row.ratio is not None and (row.ratio.verdict, row.ratio.doubt) == ("JAX faster", None)
     found_tally = tally(section.rows)
-    assert (found_tally.ratios, found_tally.verdicts["JAX faster"]) == (1, 1)
-    assert found_tally.mean == row.ratio.value == pytest.approx(ratio, rel=1e-4)
+    assert found_tally.mean is not None and (found_tally.mean.replicates, found_tally.verdicts["JAX faster"]) == (1, 1)
+    assert found_tally.mean.value == row.ratio.value == pytest.approx(ratio, rel=1e-4)
 
 
 def test_the_same_times_under_two_numbers_decide_nothing() -> None:
     """Of 20 blocks of 0.5 s, which the second of PyTorch's processes took once more, to the last digit."""
-    found = pair_of()
-    found[5], found[6] = (with_blocks(one, [0.5] * 19 + [0.6]) for one in found[5:7])
-    (row,) = sections(found)[0].rows
+    found = pair()
+    found[5], found[6] = (with_blocks(one, block_times_s=[0.5] * 19 + [0.6]) for one in found[5:7])
+    row = row_of(found)
     assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
     assert verdict(row.ratio) == "no verdict: identical replicates of PyTorch: copied records?"
-    assert tally([row]).ratios == 0
+    assert tally([row]).mean is None
 
 
 def test_replicates_of_different_environments_are_flagged() -> None:
     def flags(*environments: dict[str, Any]) -> dict[str, str]:
         found = [record("jax", "step.jit", replicate=r, environment=one) for r, one in enumerate(environments)]
-        (section,) = sections(found)
+        section = section_of(found)
         return section.rows[0].modes[0].flags
 
     first = H200 | {
@@ -720,7 +711,7 @@ def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
 
 def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
     def on(*names: str) -> list[Record]:
-        return pair_of(cell=TWO, ranks=[rank_result(rank, gpu_names=[name]) for rank, name in enumerate(names)])
+        return pair(cell=TWO, ranks=[rank_result(rank, gpu_names=[name]) for rank, name in enumerate(names)])
 
     assert sections(on("NVIDIA H200", "NVIDIA H200"))[0].rows[0].ratio is not None
     (row,) = sections(on("NVIDIA H200", "NVIDIA A100"))[0].rows
@@ -734,173 +725,24 @@ def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
 
 def test_numbers_among_options_are_sorted_as_numbers() -> None:
     found = [record("jax", "step.jit", options={"models": models, "of": "x"}) for models in (64, 8, 1, 32)]
-    (section,) = sections(found)
+    section = section_of(found)
     assert [row.variant.options["models"] for row in section.rows] == [1, 8, 32, 64]
 
 
 def test_without_a_common_replicate_there_is_no_ratio() -> None:
     found = [record("jax", "step.jit", replicate=0), record("torch", "step.eager", replicate=1)]
-    (row,) = sections(found)[0].rows
+    row = row_of(found)
     assert (row.ratio, row.why_no_ratio) == (None, "no replicate is common to both")
     (row,) = sections(found[:1])[0].rows
     assert (row.comparison, row.why_no_ratio) == (None, "PyTorch has no number here")
 
 
 def test_a_tally_counts_verdicts_and_takes_the_geometric_mean() -> None:
-    records = pair_of() + [
-        record(framework, mode, speed, replicate=r, precision="bf16")
-        for framework, mode, speed in (("jax", "step.jit", 1000), ("torch", "step.eager", 1500))
-        for r in range(4)
-    ]
-    records += [record("jax", "step.jit", 1, replicate=0, precision="tf32")]
-    found = tally(sections(records)[0].rows)
+    records = [*pair(), *pair(1000, 1500, precision="bf16"), record("jax", "step.jit", 1, precision="tf32")]
+    found = tally(section_of(records).rows)
     assert found.verdicts == {"JAX faster": 1, "PyTorch faster": 1, "same": 0, "undecided": 0}
     assert found.without_ratio == 1
-    assert found.mean == pytest.approx(1.0)  # of 3/2 and 2/3
-
-
-# What was equal on both sides.
-
-
-def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
-    def environment(**changes: Any) -> dict[str, Any]:
-        same = {
-            "gpu": {"name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580.1"},
-            "framework": {"platform": "gpu"},
-            "node": "n1",
-            "cpu": {"model": "Xeon", "affinity": [0, 1, 2, 3, 8]},
-            "python": "3.12.1",
-            "packages": {"numpy": "2.3", "jax": "0.10.2"},
-            "variables": {"OMP_NUM_THREADS": "4"},
-            "slurm": {"job_id": "12"},
-            "git": {"commit": "a" * 40, "clean": True},
-            "pairing": {"kind": "together", "position": 0, "pair": "12.0"},
-            "data": DataIdentity(source="MNIST", kind="real", sha256="5e" * 32),
-        }
-        return same | changes
-
-    names = ["data", "GPU", "driver", "node", "CPUs", "libraries", "variables", "Slurm job", "code", "pairing"]
-    neighbour = environment(pairing={"kind": "together", "position": 1, "pair": "12.0"})
-    found = conditions([(environment(), neighbour)])
-    assert [(one.name, one.state) for one in found] == [(name, "equal") for name in names]
-
-    other = environment(
-        gpu={"name": "NVIDIA H200", "uuid": "GPU-2", "driver_version": "580.1"},
-        cpu={"model": "Xeon", "affinity": "4-7"},
-        packages={"numpy": "2.2", "torch": "2.15.0"},
-        git={"commit": "a" * 40, "clean": False},
-        slurm={"job_id": "13"},
-    )
-    del other["node"]
-    # The third replicate is the one that differs.
-    pairs = [(environment(), neighbour)] * 2 + [(environment(), other | {"pairing": neighbour["pairing"]})]
-    found = conditions(pairs)
-    assert {one.name: one.detail for one in found if one.state == "differs"} == {
-        "GPU": "GPU-1 / GPU-2",
-        "CPUs": "0-3,8 / 4-7",
-        "libraries": "numpy 2.3 / 2.2",
-        "Slurm job": "12 / 13",
-        "code": "aaaaaaaaaa / aaaaaaaaaa with changes",
-    }
-    assert [one.name for one in found if one.state == "not recorded"] == ["node"]
-
-
-def test_records_of_different_locks_say_so() -> None:
-    def lock_of(**changes: Any) -> dict[str, Any]:
-        same = {"name": "2026-11", "file": "cpu-py312-x86_64", "sha256": "2be1", "packages": 101, "matching": 101}
-        return {"lock": same | {"others": []} | changes}
-
-    def found(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, str]]:
-        return [(each.state, each.detail) for each in conditions([(one, other)]) if each.name == "lock"]
-
-    ours = "2026-11 cpu-py312-x86_64 (SHA-256 2be1)"
-    # Two environments, one for each framework, have other packages of the same lock.
-    assert found(lock_of(), lock_of(packages=60, matching=60)) == [("equal", "")]
-    december = lock_of(name="2026-12", sha256="77aa")
-    assert found(lock_of(), december) == [("differs", f"{ours} / 2026-12 cpu-py312-x86_64 (SHA-256 77aa)")]
-    changed = f"{ours} / 2026-11 cpu-py312-x86_64 (SHA-256 2be1, but 2 packages)"
-    assert found(lock_of(), lock_of(matching=99)) == [("differs", changed)]
-    assert found(lock_of(), {"lock": None}) == [("differs", f"{ours} / none")]
-    assert found({"lock": None}, {"lock": None}) == found({}, {}) == []
-    assert found(lock_of(), {}) == [("not recorded", "")]
-
-
-def test_code_is_compared_by_its_contents_where_both_say_them() -> None:
-    def of(commit: str, **code: str) -> dict[str, Any]:
-        modules = {name.replace("_of_", "."): digest for name, digest in code.items()}
-        return {"code": modules, "git": {"commit": commit * 40, "clean": True}}
-
-    def code(found: Sequence[Condition]) -> str:
-        return next(one.detail or one.state for one in found if one.name == "code")
-
-    # The runners are two, one has imported more, and the commits differ in a document.
-    jax = of("a", harness_of_clock="h1", harness_of_ghost="g1", jax_runner_of_train="j1")
-    torch = of("b", harness_of_clock="h1", torch_runner_of_train="t1")
-    assert code(conditions([(jax, torch)])) == "equal"
-    assert code(conditions([(jax, of("a", harness_of_clock="h2"))])) == "harness.clock h1 / h2"
-    again = of("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x")
-    assert code(conditions_of_one_framework([(jax, again)])) == "equal"
-    other = of("a", harness_of_clock="h2", harness_of_ghost="g1", jax_runner_of_train="j2")
-    assert code(conditions_of_one_framework([(jax, other)])) == "harness.clock h1 / h2, jax_runner.train j1 / j2"
-
-    many = [of("a", **{f"harness_of_m{number}": digest for number in range(5)}) for digest in ("x", "y")]
-    assert code(conditions([(many[0], many[1])])) == "harness.m0 x / y, harness.m1 x / y, harness.m2 x / y, and 2 more"
-
-    # Older records have digests of whole folders; those from before that, their commit.
-    folders = of("a", harness="h1", runner="j1")
-    assert code(conditions([(folders, of("b", harness="h1", runner="t1"))])) == "equal"
-    assert code(conditions_of_one_framework([(folders, of("a", harness="h2", runner="j1"))])) == "harness h1 / h2"
-    assert code(conditions([(folders, torch)])) == "aaaaaaaaaa / bbbbbbbbbb"
-    before = {"git": {"commit": "a" * 40, "clean": False}}
-    assert code(conditions([(jax, before)])) == "aaaaaaaaaa / aaaaaaaaaa with changes"
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "expected"),
-    [
-        (26_010, 26_010, "equal"),
-        (26_010, 1_026_010, "26,010 / 1,026,010"),
-        (26_010, None, "not recorded"),
-        (None, None, None),
-    ],
-)
-def test_parameters_are_counted_by_each_side_and_compared(
-    ours: int | None, theirs: int | None, expected: str | None
-) -> None:
-    def counted(framework: Framework, count: int | None) -> Record:
-        one = record(framework, "step.jit")
-        assert one.result is not None
-        return one.model_copy(update={"result": one.result.model_copy(update={"parameter_count": count})})
-
-    pair = side(counted("jax", ours)), side(counted("torch", theirs))
-    found = {one.name: one.detail or one.state for one in conditions([pair])}
-    assert found.get("parameters") == expected
-
-
-def test_every_rank_has_its_gpu() -> None:
-    def on(*uuids: str) -> Record:
-        ranks = [rank_result(rank, gpu_uuids=[uuid]) for rank, uuid in enumerate(uuids)]
-        return record("jax", "step.jit", cell=TWO, environment=same, ranks=ranks)
-
-    same: dict[str, Any] = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}}
-    same["node"] = "n1"
-
-    def states(jax: Record, torch: Record) -> dict[str, str]:
-        return {one.name: one.detail or one.state for one in conditions([(side(jax), side(torch))])}
-
-    equal = states(on("GPU-1", "GPU-2"), on("GPU-2", "GPU-1"))
-    assert (equal["GPU"], equal["node"]) == ("equal", "equal")
-    assert states(on("GPU-1", "GPU-2"), on("GPU-1", "GPU-3"))["GPU"] == "GPU-1 GPU-2 / GPU-1 GPU-3"
-
-    # One process for both GPUs has no ranks.
-    def of_one_process(*uuids: str) -> Record:
-        environment = same | {"gpu": {"name": "NVIDIA H200", "uuid": uuids[0], "uuids": list(uuids)}}
-        return record("jax", "step.process_per_node", cell=TWO, environment=environment)
-
-    assert states(of_one_process("GPU-2", "GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "equal"
-    assert states(of_one_process("GPU-1", "GPU-3"), on("GPU-1", "GPU-2"))["GPU"] == "GPU-1 GPU-3 / GPU-1 GPU-2"
-    # An old record of one process for each of two nodes has the first UUID of each only.
-    assert states(on("GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "not recorded"
+    assert found.mean is not None and found.mean.value == pytest.approx(1.0)  # of 3/2 and 2/3
 
 
 def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
@@ -918,75 +760,6 @@ def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
     assert sentence.replace(", Slurm job", "") in (tmp_path / "report" / "report.html").read_text()
 
 
-def test_old_records_do_not_know_and_a_cpu_has_no_driver() -> None:
-    found = {one.name: one.state for one in conditions([(CPU, CPU)])}
-    assert "GPU" not in found and "driver" not in found and "Slurm job" not in found
-    assert found["CPUs"] == found["pairing"] == found["code"] == "not recorded"
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        (("together", None, "12.0"), ("together", None, "12.0"), "equal"),
-        (("together", None, "12.0"), ("together", None, "12.1"), "run 12.0 / run 12.1"),
-        (("together", 3, "12.0"), ("together", 2, "12.0"), "equal"),
-        (("together", 0, "12.0"), ("together", 5, "12.0"), "position 0 / position 5"),
-        (("together", 0, None), ("together", 1, None), "not recorded"),  # a record from before
-        (("separate", None, None), ("separate", None, None), "separate"),
-        (("together", 0, "12.0"), ("by hand", None, None), "together / by hand"),
-        (("interleaved", 2, "12.0", "t1"), ("interleaved", 2, "12.0", "t1"), "equal"),
-        (("interleaved", 2, "12.0", "t1"), ("interleaved", 2, "12.0", "t2"), "interleaved, but not with each other"),
-        (("interleaved", 2, "12.0", "t1"), ("together", 2, "12.0"), "interleaved / together"),
-    ],
-)
-def test_equal_pairing_is_neighbours_in_one_run(jax: Any, torch: Any, expected: str) -> None:
-    names = ("kind", "position", "pair", "turns")
-    pair = [{"pairing": dict(zip(names, one, strict=False))} for one in (jax, torch)]
-    (pairing,) = [one for one in conditions([(pair[0], pair[1])]) if one.name == "pairing"]
-    assert (pairing.detail or pairing.state) == expected
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        ({"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn-cu13": "9.26"}, "nvidia-cudnn 9.10 / 9.26"),
-        ({"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn": "9.10"}, "equal"),
-        ({"nvidia-cublas": "13.4", "jax": "0.10.2"}, {"torch": "2.15.0"}, "nvidia-cublas 13.4 / absent"),
-        ({"jax-cuda13-plugin": "0.10.2"}, {"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}, "equal"),
-    ],
-)
-def test_libraries_are_compared_by_what_they_are(jax: Any, torch: Any, expected: str) -> None:
-    assert of_both("libraries", *(H200 | {"python": "3.12", "packages": packages} for packages in (jax, torch))) == (
-        expected
-    )
-
-
-def test_cuda_libraries_mean_nothing_on_a_cpu() -> None:
-    sides = [CPU | {"python": "3.12", "packages": packages} for packages in ({}, {"nvidia-cublas": "13.4"})]
-    assert of_both("libraries", *sides) == "equal"
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        ({"OMP_NUM_THREADS": "4"}, {}, "OMP_NUM_THREADS 4 / unset"),
-        ({}, {"LD_LIBRARY_PATH": "/opt/cuda"}, "LD_LIBRARY_PATH unset / /opt/cuda"),
-        ({}, {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE unset / 0"),
-        ({"XLA_FLAGS": "x", "JAX_PLATFORMS": "cuda"}, {"TORCH_LOGS": "x", "PYTORCH_ALLOC_CONF": "x"}, "equal"),
-        ({"CUDA_CACHE_PATH": "/tmp/1"}, {"CUDA_CACHE_PATH": "/tmp/2"}, "equal"),
-        ({}, {"CUDA_MODULE_LOADING": "LAZY"}, "equal"),
-        ({}, {"CUDA_MODULE_LOADING": "EAGER"}, "CUDA_MODULE_LOADING LAZY / EAGER"),
-    ],
-)
-def test_variables_of_one_side_that_change_that_side(jax: Any, torch: Any, expected: str) -> None:
-    assert of_both("variables", {"variables": jax}, {"variables": torch}) == expected
-
-
-def of_both(name: str, jax: dict[str, Any], torch: dict[str, Any]) -> str:
-    (found,) = [one for one in conditions([(jax, torch)]) if one.name == name]
-    return found.detail or found.state
-
-
 def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_path: Path) -> None:
     one, several = (H200 | {"packages": {"jax": version}, "python": "3.12"} for version in ("0.10.1", "0.10.2"))
     found = [
@@ -994,7 +767,7 @@ def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_pat
         record("jax", "step.jit", 1500, cell=TWO, environment=several),
     ]
     sentence = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
-    lines = list(csv.DictReader(csv_text(sections(found)).splitlines()))
+    lines = csv_lines(sections(found))
     assert [line["scaling_differences"] for line in lines] == ["", sentence]
     for each in found:
         save(each, Results(root=tmp_path))
@@ -1009,7 +782,7 @@ def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_pat
 
 def test_an_unknown_use_case_appears_like_any_other() -> None:
     many = CELL.model_copy(update={"use_case": 6, "use_case_name": "many_models"})
-    (section,) = sections(pair_of(cell=many))
+    (section,) = sections(pair(cell=many))
     assert use_case_title(section.setup.cell) == "Many models"
     assert section.rows[0].ratio is not None
     assert headline(section.setup).startswith("mnist, use case 6 (many_models)")
@@ -1037,12 +810,9 @@ def test_filters(options: ReportOptions, shown: set[str]) -> None:
 def in_turns(framework: Framework, replicate: int, times_s: list[float], turns: str | None) -> Record:
     """1,000 samples in each block."""
     environment = H200 | {"pairing": {"kind": "interleaved", "position": replicate, "pair": "12.0", "turns": turns}}
-    made = record(
-        framework, "step.eager" if framework == "torch" else "step.jit", replicate=replicate, environment=environment
-    )
-    assert made.result is not None and made.result.blocks is not None
-    blocks = made.result.blocks.model_copy(update={"block_times_s": times_s})
-    return made.model_copy(update={"result": made.result.model_copy(update={"blocks": blocks})})
+    mode = "step.eager" if framework == "torch" else "step.jit"
+    made = record(framework, mode, replicate=replicate, environment=environment)
+    return with_blocks(made, block_times_s=times_s)
 
 
 def test_the_ratio_of_processes_that_took_turns_is_that_of_neighbouring_blocks() -> None:
@@ -1052,8 +822,7 @@ def test_the_ratio_of_processes_that_took_turns_is_that_of_neighbouring_blocks()
     torch = [[0.2, 0.2, 0.4, 6.4, 0.8, 0.8 + number / 1e6] for number in range(4)]
     records = [in_turns("jax", number, times_s, f"t{number}") for number, times_s in enumerate(jax)]
     records += [in_turns("torch", number, times_s, f"t{number}") for number, times_s in enumerate(torch)]
-    [section] = sections(records)
-    [row] = section.rows
+    row = row_of(records)
     assert row.ratio is not None and row.comparison is not None
     assert row.ratio.value == pytest.approx(2.0)
     assert row.ratio.replicates == 4
@@ -1065,8 +834,7 @@ def test_a_replicate_that_lost_its_turns_is_left_out_of_the_ratio() -> None:
     """In the second JAX took turns with another process, and would be 3 times as fast; in the first it is 2."""
     jax = in_turns("jax", 0, [0.1, 0.1, 0.4, 0.4], "t0"), in_turns("jax", 1, [0.1, 0.2, 0.4], "other")
     torch = in_turns("torch", 0, [0.2, 0.2, 0.8, 0.8], "t0"), in_turns("torch", 1, [0.3, 0.6, 1.2], "t1")
-    [section] = sections([*jax, *torch])
-    [row] = section.rows
+    row = row_of([*jax, *torch])
     assert row.ratio is not None and row.comparison is not None
     assert (row.ratio.value, row.ratio.replicates) == (pytest.approx(2.0), 1)
     assert row.comparison.left_out == "1 of 2 replicates, which lost their turns"
@@ -1079,5 +847,5 @@ def test_modes_that_took_turns_with_others_are_not_paired() -> None:
         for framework in FRAMEWORKS
         for number in range(2)
     ]
-    (row,) = sections(records)[0].rows
+    row = row_of(records)
     assert row.flags == {"not_paired": "its two modes took turns with other modes, and not with each other"}

@@ -1,7 +1,5 @@
 """The declared pair beside the fastest modes, names that may be chance, and what was registered."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ from pipeline.report.page import page_html
 from pipeline.report.readme import published_part
 from pipeline.report.terminal import print_answers
 from pipeline.report.wording import registered_text, rules_sentence
-from tests.made.report_records import A100, CELL, passed, plain, record, text
+from tests.made.report_records import A100, CELL, csv_lines, passed, plain, record, section_of, text, with_result
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
 """JAX is first in the first and third: the error is sqrt(2 * 0.001**2 / 2 / 4), 0.0005."""
@@ -54,9 +52,8 @@ def four_modes(**changes: Any) -> list[Record]:
 
 
 def only(records: list[Record]) -> tuple[Section, Row]:
-    (section,) = sections(records, passed)
-    (row,) = section.rows
-    return section, row
+    section = section_of(records)
+    return section, section.rows[0]
 
 
 def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
@@ -86,9 +83,7 @@ def test_without_one_of_its_modes_there_is_no_declared_ratio(missing: str) -> No
 
 def test_a_worthless_mode_is_in_no_declared_pair() -> None:
     records = [
-        one.model_copy(update={"result": one.result.model_copy(update={"recompiles": 1})})
-        if one.result and one.measurement.variant.execution_mode == "step.jit"
-        else one
+        with_result(one, recompiles=1) if one.measurement.variant.execution_mode == "step.jit" else one
         for one in four_modes()
     ]
     assert only(records)[1].declared is None
@@ -96,7 +91,7 @@ def test_a_worthless_mode_is_in_no_declared_pair() -> None:
 
 def test_declared_pair_in_csv_terminal_and_page() -> None:
     section, _ = only(four_modes())
-    lines = {line["execution_mode"]: line for line in csv.DictReader(io.StringIO(csv_text([section])))}
+    lines = {line["execution_mode"]: line for line in csv_lines([section])}
     assert {mode: (line["fastest"], line["declared"]) for mode, line in lines.items()} == {
         **{"step.jit": ("False", "True"), "taps.jit": ("True", "False")},
         **{"step.compiled": ("False", "True"), "step.eager": ("True", "False")},
@@ -216,7 +211,7 @@ def test_records_are_judged_by_the_rules_that_they_were_registered_under(tmp_pat
     assert comparison.newest.interval and math.log(comparison.newest.interval.high / 1.5) == pytest.approx(
         7.649 * 0.0005, rel=1e-5
     )
-    line = next(one for one in csv.DictReader(io.StringIO(csv_text(compared))) if one["execution_mode"] == "taps.jit")
+    line = next(one for one in csv_lines(compared) if one["execution_mode"] == "taps.jit")
     assert (line["rules"], line["pairs_at_most"], line["newest_verdict"]) == ("1", "", "JAX faster")
     assert float(line["ratio_high"]) < float(line["newest_ratio_high"])
     sentence = (

@@ -11,7 +11,6 @@ import pytest
 from harness.plan import Cell, Framework, Variant
 from harness.results.record import Memory, Record
 from pipeline.report.charts import Points
-from pipeline.report.compare import Section
 from pipeline.report.compare import sections as judged_sections
 from pipeline.report.csv_files import phases_csv_text
 from pipeline.report.figures import section_charts
@@ -20,7 +19,7 @@ from pipeline.report.page import page_html
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.tables import phase_statistics_table, phases_table, wins_table
 from pipeline.report.terminal import print_details
-from tests.made.report_records import passed, plain, record, text
+from tests.made.report_records import passed, plain, record, section_of, text, with_result
 
 MANY = Cell(gpu="any", benchmark="synthetic", use_case=6, use_case_name="many_models")
 
@@ -32,11 +31,6 @@ def of(framework: Framework, mode: str, models: int, throughput: float = 1000.0,
 
 def short_of_memory(framework: Framework, mode: str, models: int) -> Record:
     return of(framework, mode, models, outcome="out_of_memory", reason="out of memory", result=None)
-
-
-def section_of(records: Sequence[Record]) -> Section:
-    (section,) = judged_sections(records, passed)
-    return section
 
 
 def axis_of(records: Sequence[Record]) -> OptionAxis:
@@ -202,10 +196,7 @@ def test_the_charts_over_the_number_of_models() -> None:
 
 
 def with_memory(one: Record) -> Record:
-    if one.result is None:
-        return one
-    memory = Memory(step_peak_bytes=2**29, pool_peak_bytes=2**31)
-    return one.model_copy(update={"result": one.result.model_copy(update={"memory": memory})})
+    return with_result(one, memory=Memory(step_peak_bytes=2**29, pool_peak_bytes=2**31)) if one.result else one
 
 
 @pytest.mark.parametrize("mode", ["vmap.jit", "unrolled.jit"])
@@ -281,8 +272,8 @@ def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
 def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
     one = record("jax", "scan.jit")
     assert one.result is not None and one.result.latency is not None
-    many = one.result.model_copy(update={"latency": one.result.latency.model_copy(update={"steps_per_call": 10})})
-    (times,) = all_times(section_of([one.model_copy(update={"result": many})]))
+    latency = one.result.latency.model_copy(update={"steps_per_call": 10})
+    (times,) = all_times(section_of([with_result(one, latency=latency)]))
     assert times.whole_step == pytest.approx({"mean": 0.003195, "p50": 0.005})
     assert phases_table(section_of([one])).lines == phase_statistics_table(section_of([one])).lines == []
 

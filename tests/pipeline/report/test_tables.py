@@ -1,26 +1,19 @@
 """Tables and charts of inference and training, from made-up records whose every number can be worked out."""
 
-import csv
 from typing import Any
 
 import pytest
 
 from harness.results.record import Latency, Record
 from pipeline.report.charts import Chart
-from pipeline.report.compare import Section, sections
-from pipeline.report.csv_files import csv_text
+from pipeline.report.compare import sections
 from pipeline.report.figures import section_charts
 from pipeline.report.models import models_of, models_table
 from pipeline.report.table import Table
 from pipeline.report.tables import modes_table
 from pipeline.report.terminal import print_details
-from tests.made.report_records import CPU, passed, plain, record, text
+from tests.made.report_records import CPU, csv_lines, passed, plain, record, row_of, section_of, text, with_result
 from tests.made.vision_records import INFERENCE, TRAINING, vision_record, vision_records
-
-
-def section_of(found: list[Record]) -> Section:
-    (section,) = sections(found, passed)
-    return section
 
 
 def lines_of(table: Table) -> list[str]:
@@ -84,12 +77,12 @@ def test_a_ratio_of_p50_is_that_of_the_latencies() -> None:
         with_calls(one, 2.0 if one.measurement.framework == "jax" else 1.0, one.measurement.replicate)
         for one in pair(1)
     ]
-    (row,) = section_of(calls).rows
+    row = row_of(calls)
     assert row.comparison is not None and row.ratio is not None and row.ratio.verdict == "JAX faster"
     of_p50 = row.comparison.of_quantities["step_time_p50_s"]
     assert (of_p50.value, of_p50.replicates) == (pytest.approx(2 / 1.2), 4)
     assert of_p50.interval == pytest.approx((2 / 1.2, 2 / 1.2))
-    (line,) = csv.DictReader(csv_text([section_of(calls)]).splitlines()[:2])
+    (line,) = csv_lines([section_of(calls)])[:1]
     of_csv = [float(line[f"step_time_p50_s_ratio{end}"]) for end in ("", "_low", "_high")]
     assert of_csv == [of_p50.value, *(of_p50.interval or ())]
 
@@ -99,7 +92,7 @@ def with_calls(one: Record, factor: float, replicate: int) -> Record:
     assert one.result is not None and one.result.latency is not None
     factor *= 1 + replicate / 1000
     latency = Latency(steps_per_call=1, call_times_s=[time_s * factor for time_s in one.result.latency.call_times_s])
-    return one.model_copy(update={"result": one.result.model_copy(update={"latency": latency})})
+    return with_result(one, latency=latency)
 
 
 def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
@@ -120,9 +113,8 @@ def test_the_table_of_models() -> None:
     """Without a declared size, with the counts of their records."""
     unknown = INFERENCE.model_copy(update={"benchmark": "gone"})
     counted = [
-        one.model_copy(update={"result": one.result.model_copy(update={"parameter_count": count})})
+        with_result(record("jax", "step.jit", batch_size=count, cell=unknown), parameter_count=count)
         for count in (10, 2_000, 300)
-        if (one := record("jax", "step.jit", batch_size=count, cell=unknown)).result
     ]
     found = [*pair(1, model="vit_b_16"), record("jax", "step.jit"), *counted]
     table = models_table(models_of(sections(found, passed)))

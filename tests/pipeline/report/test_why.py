@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.results.record import Record
-from pipeline.report.compare import Row, sections
-from pipeline.report.csv_files import csv_text, why_csv_text
+from pipeline.report.compare import sections
+from pipeline.report.csv_files import why_csv_text
 from pipeline.report.figures import section_charts
 from pipeline.report.page import page_html
 from pipeline.report.why import TERMS, Why, terms_of, why_of
@@ -24,13 +24,7 @@ from tests.made.explained_records import (
     explanation,
     launch_bound_pair,
 )
-from tests.made.report_records import passed
-
-
-def row_of(records: Any) -> Row:
-    (section,) = sections(records, passed)
-    (row,) = section.rows
-    return row
+from tests.made.report_records import csv_lines, passed, row_of
 
 
 def found(records: Any) -> Why:
@@ -277,7 +271,7 @@ def test_csv_has_terms_and_work() -> None:
     assert sum(float(torch[f"{term}_s"]) for term in TERMS) == pytest.approx(float(torch["step_time_s"]))
     assert (torch["bound"], float(torch["events"]), float(torch["dispatch_s"])) == ("launch-bound", 100, 3.9e-3)
     assert torch["sentence"].startswith("PyTorch's step takes 2 ms more")
-    numbers = {line["framework"]: line for line in csv.DictReader(io.StringIO(csv_text(compared)))}
+    numbers = {line["framework"]: line for line in csv_lines(compared)}
     assert float(numbers["jax"]["step_operations"]) == float(numbers["torch"]["step_operations"]) == 6e9
 
 
