@@ -102,7 +102,9 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
     outcome, who, by = _in_words(estimate, row.why_no_ratio or "")
     samples = task_of(setup.cell.benchmark).samples
     speeds = [number(mode.throughput_samples_per_s) if mode else "" for mode in best]
+    said = zip(FRAMEWORKS, speeds, strict=True)
     cold = [mode.numbers.get(COLD) if mode else None for mode in best]
+    ready = " / ".join("unknown" if one is None else f"{one:.2g}" for one in cold)
     in_turns = " in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else ""
     more = declared_text(row), _scaling(setup, row, best, alone), pays_after(row), newest_text(row)
     return Answer(
@@ -115,10 +117,10 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
         by=by,
         ratio=estimate.value if estimate else None,
         interval=estimate.interval if estimate else None,
-        speeds=", ".join(f"{NAMES[one]} {speed} {samples}/s" for one, speed in zip(FRAMEWORKS, speeds, strict=True) if speed),
+        speeds=", ".join(f"{NAMES[one]} {speed} {samples}/s" for one, speed in said if speed),
         rests_on=f"{pairs(estimate)}{in_turns}" if estimate else "",
         sides=[f"{speed} ({mode.name})" if mode else "none" for mode, speed in zip(best, speeds, strict=True)],
-        ready=" / ".join("unknown" if one is None else f"{one:.2g}" for one in cold) + " s" if cold != [None, None] else "",
+        ready=f"{ready} s" if cold != [None, None] else "",
         more=tuple(filter(None, more)),
         why=why_of_row(row),
         doubt=_doubt(row),
