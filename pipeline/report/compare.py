@@ -130,8 +130,7 @@ class Mode:
         return paired_ratio(values, [1.0] * len(values)).interval
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScreenedMode:
+class ScreenedMode(NamedTuple):
     """One framework in one execution mode, by its one short measurement. It is in no ratio."""
 
     framework: Framework
@@ -537,13 +536,10 @@ def _runs_many_steps(record: Record) -> bool:
 
 
 def _row_order(record: Record, key: RowKey) -> tuple[object, ...]:
-    return *variant_order(record.measurement.variant), key
-
-
-def variant_order(variant: Variant) -> tuple[object, ...]:
     """A batch of 64 before one of 256."""
+    variant = record.measurement.variant
     options = sorted((name, _value_order(value)) for name, value in variant.options.items())
-    return variant.model, options, variant.precision, variant.batch_size
+    return variant.model, options, variant.precision, variant.batch_size, key
 
 
 def _value_order(value: Scalar) -> tuple[bool, float, str]:
@@ -580,22 +576,20 @@ def _row(
 ) -> Row:
     by_mode: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
     for record in records:
-        measurement = record.measurement
-        by_mode[measurement.framework, measurement.variant.execution_mode].append(record)
+        by_mode[_mode_of(record)].append(record)
     doubles = _doubles({**{_mode_of(one): one for one in screened}, **{key: of[0] for key, of in by_mode.items()}})
-    modes = [
-        _mode(
-            *of,
-            of_mode,
-            attainable,
-            tuple(other for (framework, other), one in doubles.items() if (framework, one) == of),
-        )
-        for of, of_mode in by_mode.items()
-        if of not in doubles
-    ]
+    modes = []
+    for of, of_mode in by_mode.items():
+        if of not in doubles:
+            of_it = tuple(other for (framework, other), one in doubles.items() if (framework, one) == of)
+            modes.append(_mode(*of, of_mode, attainable, of_it))
     modes.sort(key=_order_of_modes)
-    screened = [one for one in screened if _mode_of(one) not in doubles]
-    screened_modes = tuple(sorted(map(_screened_mode, screened), key=_order_of_modes))
+    screened_modes = tuple(
+        ScreenedMode(*_mode_of(one), throughput_samples_per_s(one.result.blocks))
+        for one in screened
+        if _mode_of(one) not in doubles and one.result and one.result.blocks
+    )
+    screened_modes = tuple(sorted(screened_modes, key=_order_of_modes))
     chosen = [_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS]
     overruled = [
         f"{mode.execution_mode} of {NAMES[mode.framework]}"
@@ -644,15 +638,6 @@ def _doubles(records: Mapping[tuple[Framework, str], Record]) -> dict[tuple[Fram
 
 def _order_of_modes(mode: Mode | ScreenedMode) -> tuple[int, float]:
     return FRAMEWORKS.index(mode.framework), -mode.throughput_samples_per_s
-
-
-def _screened_mode(record: Record) -> ScreenedMode:
-    assert record.result is not None and record.result.blocks is not None, "only records with a number come here"
-    return ScreenedMode(
-        framework=record.measurement.framework,
-        execution_mode=record.measurement.variant.execution_mode,
-        throughput_samples_per_s=throughput_samples_per_s(record.result.blocks),
-    )
 
 
 def _comparable(modes: Iterable[Mode], framework: Framework) -> list[Mode]:
@@ -784,25 +769,22 @@ def _evaluations(records: Mapping[int, Record], replicates: Sequence[int]) -> li
 
 def ratios_of(jax: Mode, torch: Mode, replicates: Iterable[int]) -> dict[str, PairedRatio]:
     """Of each of COMPARED, over those of the replicates in which both sides have it."""
+    numbers = [(jax.of_replicates[one], torch.of_replicates[one]) for one in replicates]
     found = {}
-    for quantity in COMPARED:
-        pairs = [
-            (jax.of_replicates[one].get(quantity.name), torch.of_replicates[one].get(quantity.name))
-            for one in replicates
+    for name in (quantity.name for quantity in COMPARED):
+        both = [
+            (ours[name], theirs[name]) for ours, theirs in numbers if ours.get(name, 0) > 0 and theirs.get(name, 0) > 0
         ]
-        both = [(ours, theirs) for ours, theirs in pairs if ours and theirs and min(ours, theirs) > 0]
         if both:
-            found[quantity.name] = paired_ratio(*map(list, zip(*both, strict=True)))
+            found[name] = paired_ratio(*map(list, zip(*both, strict=True)))
     return found
 
 
 def _judgement(judgements: Sequence[Judgement]) -> Judgement:
     """Of all replicates: one failure fails the row. What is unchecked is left out where anything has passed."""
-    for state in ("failed", "passed"):
-        for judgement in judgements:
-            if judgement.state == state:
-                return judgement
-    return judgements[0] if judgements else Judgement(state="unchecked", sentence=NO_COMMON_REPLICATE)
+    order = ("failed", "passed", "unchecked")
+    none = Judgement(state="unchecked", sentence=NO_COMMON_REPLICATE)
+    return min(judgements, key=lambda one: order.index(one.state), default=none)
 
 
 def one_device(compared: Sequence[Section]) -> OneDevice:

@@ -14,13 +14,10 @@ from harness.results.environment import common_code
 from harness.results.record import Record
 
 Environment = Mapping[str, Any]
-NODES = "nodes"
-GPU_UUIDS = "gpu_uuids"
+NODES, GPU_UUIDS = "nodes", "gpu_uuids"
 """Beside a record's own environment: of all ranks together, None where one is not known."""
-DATA = "data"
-"""Beside it too: what the record says of its data."""
-PARAMETERS = "parameters"
-"""And how many its side has counted in its model; absent where it has counted none."""
+DATA, PARAMETERS = "data", "parameters"
+"""Beside it too: what the record says of its data, and how many its side has counted in its model, if it has."""
 GPU_PLATFORMS = frozenset({"gpu", "cuda"})
 """What JAX and PyTorch call one."""
 ABSENT = "absent"
@@ -174,18 +171,18 @@ def _data(environment: Environment) -> str | None:
 
 def _libraries(jax: Environment, torch: Environment) -> str | None:
     """Those that both sides have, Python among them; and on a GPU the CUDA libraries that both should have."""
-    shared = SHARED_LIBRARIES if uses_gpu(jax) or uses_gpu(torch) else frozenset()
-    return _differing_versions(jax, torch, lambda name: name in shared)
+    return _differing_versions(jax, torch, SHARED_LIBRARIES if uses_gpu(jax) or uses_gpu(torch) else frozenset())
 
 
-def _all_libraries(one: Environment, other: Environment) -> str | None:
-    return _differing_versions(one, other, lambda name: True)
-
-
-def _differing_versions(one: Environment, other: Environment, must_be_on_both: Callable[[str], bool]) -> str | None:
+def _differing_versions(one: Environment, other: Environment, shared: frozenset[str] | None = None) -> str | None:
+    """
+    Args:
+        shared: what should be on both; None of all.
+    """
     if one.get("packages") is not None and all(one.get(name) == other.get(name) for name in ("packages", "python")):
         return EQUAL  # the common case among thousands of records
-    return _differing(_versions(one), _versions(other), ABSENT, must_be_on_both)
+    versions = _versions(one), _versions(other)
+    return _differing(*versions, ABSENT, lambda name: shared is None or name in shared)
 
 
 def _versions(environment: Environment) -> dict[str, str] | None:
@@ -222,13 +219,11 @@ def _variables(jax: Environment, torch: Environment) -> str | None:
 
 
 def _all_variables(one: Environment, other: Environment) -> str | None:
-    def of(environment: Environment) -> dict[str, str] | None:
-        values = environment.get("variables")
-        if values is None:
-            return None
-        return {name: value for name, value in values.items() if not OF_ONE_RUN.fullmatch(name)}
-
-    return _differing(of(one), of(other), UNSET, lambda name: True)
+    ours, theirs = (
+        values and {name: value for name, value in values.items() if not OF_ONE_RUN.fullmatch(name)}
+        for values in (one.get("variables"), other.get("variables"))
+    )
+    return _differing(ours, theirs, UNSET, lambda name: True)
 
 
 def _differing(
@@ -340,7 +335,7 @@ CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
     "data": _by(_data),
     "CPU": _by(lambda environment: (environment.get("cpu") or {}).get("model")),
     "driver": DRIVER,
-    "libraries": _all_libraries,
+    "libraries": _differing_versions,
     "lock": _lock,
     "variables": _all_variables,
     "code": _code,

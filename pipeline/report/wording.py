@@ -227,11 +227,6 @@ def failure_lines(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def flag_names(*rows: Row) -> list[str]:
-    """Of their ratios, and of the two modes in each."""
-    return sorted({flag for row in rows for flag in row.flags})
-
-
 def fastest_modes(row: Row) -> list[Mode]:
     """Those that the row's ratio is made of."""
     return [mode for framework in FRAMEWORKS if (mode := row.best(framework))]
