@@ -67,8 +67,7 @@ Round = Mapping[str, tuple[Sample, Sample]]
 """By A_A and the keys of SLOWDOWNS: with the one unslowed process as the base, and with the other."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """How often the verdict was right, over the trials of one condition by the rules of one version."""
 
     rules: int
@@ -197,15 +196,12 @@ def _sample(base: Record, other: Record) -> Sample:
 
 
 def _round_in_turns(found: Mapping[str, Record]) -> Round:
-    samples = {
-        name: _sample(found[base], found[other])
-        for name, (base, other) in PAIRS_IN_TURNS.items()
-        if {base, other} <= found.keys() and took_turns(found[base], found[other])
-    }
-    return {
-        name if name in SLOWDOWNS else A_A: (one, one if name in SLOWDOWNS else one.swapped)
-        for name, one in samples.items()
-    }
+    samples: dict[str, tuple[Sample, Sample]] = {}
+    for name, (base, other) in PAIRS_IN_TURNS.items():
+        if {base, other} <= found.keys() and took_turns(found[base], found[other]):
+            one = _sample(found[base], found[other])
+            samples |= {name: (one, one)} if name in SLOWDOWNS else {A_A: (one, one.swapped)}
+    return samples
 
 
 def _round_one_by_one(found: Mapping[str, Record]) -> Round:

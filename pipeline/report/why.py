@@ -35,8 +35,6 @@ from pipeline.report.declared import mode_of
 Term = Literal["product", "traffic", "layout", "communication", "other", "idle"]
 TERMS: tuple[Term, ...] = ("product", "traffic", "layout", "communication", "other", "idle")
 
-TEN = 10
-
 Bound = Literal[
     "launch-bound", "waits for something else", "communication-bound", "matrix products", "memory traffic", "layout"
 ]
@@ -128,7 +126,8 @@ class Terms:
 
     @property
     def longest(self) -> Sequence[KernelTime]:
-        return self.window.kernels[:TEN]
+        """Ten."""
+        return self.window.kernels[:10]
 
     @cached_property
     def tensor_cores(self) -> bool | None:
@@ -144,15 +143,6 @@ class Terms:
         """Why this explains nothing."""
         if not self.window.kernels or not self.busy_s:
             return ["the tracer saw nothing run"]
-        found = list(self.disturbances)
-        unknown = self.of_kernels_s.get("other", 0.0) / self.busy_s
-        if unknown > UNKNOWN_KERNELS:
-            found.append(f"{unknown:.0%} of the busy time is in kernels whose names are not known")
-        return found
-
-    @property
-    def disturbances(self) -> list[str]:
-        """Of the clock or of the tracer, by what else the machine did."""
         found = []
         if self.busy_s > self.thresholds.busy * self.step_s:
             found.append(f"the profiler slowed the step by {self.busy_s / self.step_s - 1:.0%} at the least")
@@ -161,6 +151,9 @@ class Terms:
                 f"a step took {self.step_s / self.traced_step_s:.0%} of one under the tracer, which makes none faster: "
                 f"something else was computed"
             )
+        unknown = self.of_kernels_s.get("other", 0.0) / self.busy_s
+        if unknown > UNKNOWN_KERNELS:
+            found.append(f"{unknown:.0%} of the busy time is in kernels whose names are not known")
         return found
 
     @cached_property
@@ -186,11 +179,10 @@ class Terms:
         return found
 
     def _same_kernels(self) -> bool:
-        counts: list[dict[str, float]] = [
+        first, second = (
             {kernel.name: kernel.count / window.steps for kernel in window.kernels}
             for window in self.explanation.windows
-        ]
-        first, second = counts
+        )
         return first.keys() == second.keys() and all(abs(first[name] - second[name]) <= PER_STEP for name in first)
 
     @cached_property
@@ -213,17 +205,12 @@ class Terms:
         return "layout" if terms["layout"] >= max(DECIDES * busy, terms["traffic"]) else "memory traffic"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cause:
+class Cause(NamedTuple):
     """One term of the difference."""
 
     term: Term
-    slow_s: float
-    fast_s: float
-
-    @property
-    def difference_s(self) -> float:
-        return self.slow_s - self.fast_s
+    difference_s: float
+    """Of the slower side less the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,8 +255,7 @@ class Why:
     def causes(self) -> list[Cause]:
         """All terms of the difference, what speaks for it most first."""
         slow, fast = self.terms[self.slow].terms_s, self.terms[self.fast].terms_s
-        found = [Cause(term=term, slow_s=slow[term], fast_s=fast[term]) for term in TERMS]
-        return sorted(found, key=lambda cause: -cause.difference_s)
+        return sorted((Cause(term, slow[term] - fast[term]) for term in TERMS), key=lambda cause: -cause.difference_s)
 
     @property
     def named(self) -> list[Cause]:
