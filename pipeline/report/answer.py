@@ -50,11 +50,8 @@ has what they see."""
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One row of the first table."""
-
     setup: Setup
     work: str
-    """`Train a small CNN`"""
     detail: str
     """`mnist, batch 256, fp32`"""
     outcome: Outcome
@@ -79,7 +76,6 @@ class Answer:
     more: tuple[str, ...] = ()
     """What else is worth a sentence: after how many samples a lead has paid for its compilation; a newer verdict."""
     why: str = ""
-    """The cause of the difference, where it was looked for."""
     doubt: str = ""
     """The one thing that speaks against it, or that would decide it."""
 

@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from harness.packs import record_paths
-from harness.plan import (
-    BASES,
-    CONDITIONS_IN_TURNS,
-    PAIRS_IN_TURNS,
-    SLOWDOWNS,
-    Framework,
-    Measurement,
-)
+from harness.plan import BASES, CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s
 from harness.results.rules import FLAGS_UP_TO_2, NEWEST, Older, older_estimate
@@ -54,7 +47,6 @@ class Sample(NamedTuple):
     log_ratio: float
     """Of the base's throughput over the other one's."""
     base_first: bool
-    """The base was started first."""
     spread: float
     """Interquartile range of block times over their median, the larger of the two."""
 
@@ -90,7 +82,6 @@ class Trust:
     found. Shares of the trials."""
 
     at_most: int
-    """Pairs."""
     false_in_aa: float
     found: Mapping[str, float]
     """By the key of SLOWDOWNS, of those that were planted."""
@@ -145,7 +136,6 @@ class Calibration:
 
     @property
     def is_interleaved(self) -> bool:
-        """Processes took turns."""
         return self.measurement.variant.planted in CONDITIONS_IN_TURNS
 
     @cached_property

@@ -28,8 +28,7 @@ COMMAND = "python main.py calibrate"
 PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
 DOCS = REPOSITORY / "docs" / "studies" / "calibration.md"
 PART_OF_DOCS = GeneratedPart(
-    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->",
-    end="<!-- end of calibration -->",
+    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->", end="<!-- end of calibration -->"
 )
 NOT_PUBLISHED = "No calibration has been published yet."
 

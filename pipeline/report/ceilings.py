@@ -25,7 +25,6 @@ class CeilingLine(NamedTuple):
     device: str
     what: str
     differ: bool
-    """The two frameworks reach different numbers."""
     attainable: str
     by_framework: tuple[str, ...]
     """In the order of FRAMEWORKS; empty where there is none."""
@@ -47,7 +46,6 @@ def attainable_of_devices(records: Iterable[CeilingsRecord]) -> DeviceCeilings:
 
 
 def read_all_ceilings(folder: Path) -> tuple[DeviceCeilings, list[str]]:
-    """With a sentence for each file that is no record of ceilings."""
     records, refused = [], []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -124,7 +124,6 @@ LABELS: Spec = {"labelExpr": "split(datum.label, ' | ')"}
 
 
 def _rows(field: str) -> Spec:
-    """In the order of the rows."""
     axis = {"labelLimit": 0, "labelOverlap": False, **LABELS}
     return {"field": field, "type": "nominal", "sort": {"field": "order", "op": "min"}, "title": None, "axis": axis}
 

@@ -37,13 +37,7 @@ from harness.results.statistics import (
 )
 from harness.work.declared import operations_of
 from harness.work.registration import headline_of, is_as_registered
-from pipeline.report.conditions import (
-    Condition,
-    conditions,
-    conditions_of_one_framework,
-    side,
-    uses_gpu,
-)
+from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side, uses_gpu
 
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 NO_COMMON_REPLICATE = "no replicate is common to both"
@@ -153,7 +147,6 @@ class Comparison:
     """By the rules that its records were registered under. None where the gate has not passed the pair, or no replicate
     is common to both."""
     rules_version: int
-    """Of these rules."""
     newest: RatioEstimate | None
     """By the newest rules, where these are others."""
     flags: Mapping[str, str]
@@ -192,7 +185,6 @@ class Row:
     comparison: Comparison | None
     """None where one side has no number that may be compared."""
     screened: tuple[ScreenedMode, ...] = ()
-    """In the same order."""
     declared: Comparison | None = None
     """The same of the two modes that the use case declares as its headline; None where one of them has no number that
     may be compared."""
@@ -206,7 +198,6 @@ class Row:
 
     @property
     def only_screened(self) -> tuple[ScreenedMode, ...]:
-        """What was not measured further."""
         measured = {(mode.framework, mode.execution_mode) for mode in self.modes}
         return tuple(one for one in self.screened if (one.framework, one.execution_mode) not in measured)
 
@@ -259,8 +250,6 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """All rows of one setup, and what has no number there."""
-
     setup: Setup
     rows: tuple[Row, ...]
     without_number: tuple[Record, ...]
@@ -274,8 +263,6 @@ class Section:
 
 
 class Tally(NamedTuple):
-    """What many rows say together."""
-
     verdicts: dict[Verdict, int]
     without_ratio: int
     mean: RatioEstimate | None
@@ -477,7 +464,6 @@ def _differing_settings(measurements: Mapping[RowKey, Measurement]) -> dict[RowK
 
 
 def _protocol(measurement: Measurement) -> dict[str, Any]:
-    """What of it makes another measurement."""
     return measurement.protocol.model_dump(mode="json", exclude={"replicates", "timeout_s"})
 
 

@@ -46,7 +46,6 @@ def _fastest(row: Row) -> float:
 
 
 def devices_table(compared: Sequence[Section]) -> Table:
-    """A line for each variant and device."""
     lines = []
     for title, devices in device_panels(compared).items():
         lines.append(group(title))

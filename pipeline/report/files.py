@@ -26,14 +26,10 @@ from pipeline.report.tables import modes_table, report_tables, section_tables
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFiles:
-    """What is written where."""
-
     html: Path
     csv: Path
     phases: Path
-    """CSV of the phases of each step."""
     why: Path
-    """CSV of where a step's time goes."""
     tables: Path
     figures: Path
     traces: Path

@@ -40,8 +40,6 @@ EMBED = "window.vegaEmbed = vegaEmbed;"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A section with all that the page shows of it."""
-
     id: str
     section: Section
     charts: Sequence[Chart]

@@ -48,7 +48,6 @@ class PhaseTimes:
 
 
 def all_times(section: Section) -> list[PhaseTimes]:
-    """Of each mode with a number, with or without phases."""
     return [PhaseTimes(row=row, mode=mode) for row in section.rows for mode in row.modes]
 
 

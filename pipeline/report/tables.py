@@ -66,7 +66,6 @@ def rows_table(section: Section) -> Table:
 
 
 def flags_table(section: Section) -> Table:
-    """Each flag once, with where it was seen."""
     return Table(
         name="flags",
         title="What was noticed while measuring",
@@ -257,7 +256,6 @@ def phase_statistics_table(section: Section) -> Table:
 
 
 def terms_table(section: Section) -> Table:
-    """Where a step's time goes, of each explained mode."""
     found = explained(section)
     on_device = bool(found) and found[0].on_device
     return Table(
@@ -349,16 +347,7 @@ def sides_table(section: Section) -> Table:
 
 
 def report_tables(
-    compared: Sequence[Section],
-    models: Sequence[ModelFacts],
-    ceilings: DeviceCeilings,
-    calibrated: CalibratedDevices,
+    compared: Sequence[Section], models: Sequence[ModelFacts], ceilings: DeviceCeilings, calibrated: CalibratedDevices
 ) -> list[Table]:
-    """Of the whole report."""
-    found = (
-        devices_table(compared),
-        calibrations_table(calibrated),
-        ceilings_table(ceilings),
-        models_table(models),
-    )
+    found = (devices_table(compared), calibrations_table(calibrated), ceilings_table(ceilings), models_table(models))
     return [table for table in found if table.lines]

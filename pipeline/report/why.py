@@ -42,8 +42,6 @@ Bound = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Where a step of one mode goes, in seconds."""
-
     mode: Mode
     explanation: Explanation
 

@@ -165,8 +165,7 @@ def test_places_on_the_axis_by_hand() -> None:
 def test_the_terminal_says_it_in_80_columns() -> None:
     console = plain()
     (section,) = sections(
-        [*pair(environment=CPU, data="sample"), *pair(environment=CPU, data="sample", jax=1000, batch_size=200)],
-        passed,
+        [*pair(environment=CPU, data="sample"), *pair(environment=CPU, data="sample", jax=1000, batch_size=200)], passed
     )
     print_answers([section], console, {}, {})
     shown = text(console)

@@ -123,12 +123,7 @@ MANY = [code("a", **{f"harness_of_m{number}": digest for number in range(5)}) fo
         (FOLDERS, code("b", harness="h1", runner="t1"), conditions, "equal"),
         (FOLDERS, code("a", harness="h2", runner="j1"), conditions_of_one_framework, "harness h1 / h2"),
         (FOLDERS, TORCH, conditions, "aaaaaaaaaa / bbbbbbbbbb"),
-        (
-            JAX,
-            {"git": {"commit": "a" * 40, "clean": False}},
-            conditions,
-            "aaaaaaaaaa / aaaaaaaaaa with changes",
-        ),
+        (JAX, {"git": {"commit": "a" * 40, "clean": False}}, conditions, "aaaaaaaaaa / aaaaaaaaaa with changes"),
     ],
 )
 def test_code_is_compared_by_its_contents_where_both_say_them(

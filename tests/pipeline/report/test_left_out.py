@@ -63,11 +63,7 @@ def test_a_measurement_that_was_repeated_is_counted_calmly() -> None:
 
 
 def test_long_lists_are_cut_and_the_framework_comes_first() -> None:
-    newer = HERE | {
-        "node": "n3",
-        "python": "3.13.0",
-        "packages": {"numpy": "2.4", "torch": "2.99.0", "jax": "0.12.0"},
-    }
+    newer = HERE | {"node": "n3", "python": "3.13.0", "packages": {"numpy": "2.4", "torch": "2.99.0", "jax": "0.12.0"}}
     found = [record("jax", "step.jit", environment=HERE), record("jax", "scan.jit", environment=HERE | {"node": "n2"})]
     found += [
         record("jax", mode, environment=newer, ended_at="2026-11-22T10:00:00+00:00")

@@ -10,15 +10,7 @@ from harness.results.record import Record
 from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
 from pipeline.report.reading import read_records
-from pipeline.report.readme import (
-    NOTHING,
-    PART_OF_README,
-    PICTURES,
-    drawn_from,
-    picture_svg,
-    pictures,
-    published_part,
-)
+from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
 from tests.made.report_records import CELL, H200, passed, plain, save, text
 from tests.made.report_records import pair as made_pair
 

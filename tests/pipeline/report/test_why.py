@@ -76,10 +76,7 @@ FAST = explanation({GEMM: (10, 1.9)}, step_ms=2.0)
         (explanation({COPY: (10, 3.0), GEMM: (1, 0.9)}, step_ms=4.0), "layout"),
         (explanation({GEMM: (10, 3.0), ALL_REDUCE: (1, 0.9)}, step_ms=4.0), "communication-bound"),
         # The host hands everything out in a tenth of the step; and gaps that are not the host's, whatever the dispatch.
-        (
-            explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=0.4, other_gaps_ms=2.0),
-            "waits for something else",
-        ),
+        (explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=0.4, other_gaps_ms=2.0), "waits for something else"),
         (
             explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=0.5, other_gaps_ms=1.5),
             "waits for something else",
@@ -163,11 +160,7 @@ def test_one_replicate_has_no_interval_and_a_sentence_all_the_same() -> None:
             explanation({GEMM: (10, 3.9)}, step_ms=4.0),
             "JAX: the profiler slowed the step by 5% at the least.",
         ),
-        (
-            explanation({}, step_ms=2.0),
-            explanation({GEMM: (10, 3.9)}, step_ms=4.0),
-            "JAX: the tracer saw nothing run.",
-        ),
+        (explanation({}, step_ms=2.0), explanation({GEMM: (10, 3.9)}, step_ms=4.0), "JAX: the tracer saw nothing run."),
     ],
 )
 def test_what_refuses_an_explanation(jax: Any, torch: Any, sentence: str) -> None:
