@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from harness.packs import record_paths
 from harness.plan import BASES, CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
@@ -103,12 +103,8 @@ class Calibration:
         return self.measurement.framework
 
     @property
-    def environment(self) -> dict[str, Any]:
-        return self.records[0].environment
-
-    @property
     def device(self) -> str:
-        return device_of(self.environment)
+        return device_of(self.records[0].environment)
 
     @property
     def what(self) -> str:

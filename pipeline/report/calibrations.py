@@ -77,7 +77,7 @@ def _cells(row: Row, pair_minutes: float) -> list[str]:
 
 
 def _where(one: Calibration) -> str:
-    environment = one.environment
+    environment = one.records[0].environment
     cpu = environment.get("cpu") or {}
     of_cpus = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})"
     device = one.device if uses_gpu(environment) else of_cpus

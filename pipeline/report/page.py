@@ -16,7 +16,6 @@ from pipeline.report import wording
 from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
 from pipeline.report.calibrations import CalibratedDevices, trust_sentences
 from pipeline.report.ceilings import DeviceCeilings
-from pipeline.report.chance import chance_sentence
 from pipeline.report.charts import PAGE, Chart, specification
 from pipeline.report.compare import NAMES, OneDevice, Section, Setup
 from pipeline.report.environments import environment_groups, versions_and_days
@@ -153,7 +152,7 @@ def measured_sentence(records: Sequence[Record]) -> str:
 
 def _how_sure(group: Group, calibrated: CalibratedDevices) -> list[str]:
     registered = dict.fromkeys(wording.registered_text(section) for section in group.sections)
-    found = [*trust_sentences(calibrated.get(group.device, ())), chance_sentence(group.sections)]
+    found = [*trust_sentences(calibrated.get(group.device, ())), wording.chance_sentence(group.sections)]
     return [*filter(None, [*found, wording.rules_sentence(group.sections)]), *registered]
 
 

@@ -8,7 +8,7 @@ from harness.results.quantities import BY_NAME, absences, number
 from harness.results.record import Record
 from harness.results.rules import NEWEST, RULES
 from harness.results.sequential import FIRST_LOOK, RatioEstimate
-from harness.results.statistics import SAME_WITHIN, Interval, PairedRatio, holm
+from harness.results.statistics import CONFIDENCE, SAME_WITHIN, Interval, PairedRatio, holm
 from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, may_be_chance
 
@@ -103,6 +103,20 @@ def newest_text(row: Row) -> str:
 def chance_mark(estimate: RatioEstimate | None, q: float | None) -> str:
     """`may be luck (q 0.08)`, behind a verdict; empty where it is not marked."""
     return f"may be luck (q {q:.2f})" if q is not None and may_be_chance(estimate, q) else ""
+
+
+def chance_sentence(compared: Sequence[Section]) -> str:
+    """Of all ratios that had a look, and no doubt against a verdict; empty where there are none. Marked are the named
+    whose q is above 5 %. If all were equal in truth, a design would name a side in 5 % of cases."""
+    rows = [row for section in compared for row in section.rows]
+    judged = [(row, ratio) for row in rows if (ratio := row.ratio) and ratio.is_judged]
+    if not judged:
+        return ""
+    named, chance = sum(ratio.names_a_side for _, ratio in judged), sum(row.may_be_chance for row, _ in judged)
+    comparisons = "1 comparison has" if len(judged) == 1 else f"{len(judged)} comparisons have"
+    winners = f"{named} winner{'' if named == 1 else 's'}"
+    marked = f", of which {chance} may be luck after a correction for so many" if chance else ""
+    return f"{comparisons} {winners}{marked}. Chance alone would give {(1 - CONFIDENCE) * len(judged):.2g}."
 
 
 COLD = "compile_time_s"

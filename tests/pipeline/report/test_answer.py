@@ -10,7 +10,7 @@ import pytest
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import Interval
 from pipeline.report.answer import Answer, answer_of, answers_table, groups_of, place_on_axis
-from pipeline.report.compare import Row, Section, sections
+from pipeline.report.compare import Row, sections
 from pipeline.report.page import axis_of, page_html
 from pipeline.report.table import Line, Table, group, latex, markdown, numbers, terminal_table, texts
 from pipeline.report.terminal import print_answers
@@ -97,13 +97,6 @@ def test_a_flag_is_named_where_it_changes_the_answer() -> None:
     assert flagged("undecided", processes_differ="replicates differ by 9%") == "replicates differ by 9%"
     assert flagged("JAX faster", processes_differ="replicates differ by 9%") == ""
     assert flagged("JAX faster", **both) == flagged("undecided", **both) == "the replicates chose taps.jit"
-
-
-def test_two_nodes_are_a_doubt() -> None:
-    sides = {"jax": H200 | {"node": "n1"}, "torch": H200 | {"node": "n2"}}
-    found = [one.model_copy(update={"environment": sides[one.measurement.framework]}) for one in pair()]
-    (section,) = sections(found, passed)
-    assert answer_of(section, section.rows[0]).doubt == "not equal on both sides: node: n1 / n2"
 
 
 # Many of them.
@@ -217,9 +210,3 @@ def test_the_table_of_answers_has_each_doubt_once() -> None:
     table = answers_table("overview", "JAX or PyTorch", [one, replace(one, detail="b"), replace(one, doubt="")])
     assert table.notes == ["Train a small CNN (mnist, batch 100, fp32); Train a small CNN (b): other processes."]
     assert len(table.lines) == 3 and table.lines[0].cells[1:3] == ["JAX", "1.50 × (1.50 to 1.50)"]
-
-
-def test_several_sections_have_no_row_twice() -> None:
-    compared: list[Section] = sections([*pair(), *pair(cell=CELL.model_copy(update={"benchmark": "cifar10"}))], passed)
-    (one,) = groups_of(compared)
-    assert [answer.detail for answer in one.answers] == ["cifar10, batch 100, fp32", "mnist, batch 100, fp32"]

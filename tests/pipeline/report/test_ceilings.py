@@ -20,7 +20,6 @@ from pipeline.report.ceilings import (
 )
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Section, sections
-from pipeline.report.csv_files import why_csv_text
 from pipeline.report.figures import section_charts
 from pipeline.report.page import page_html
 from pipeline.report.why import terms_of, why_of
@@ -135,11 +134,6 @@ def test_ceilings_in_csv_page_and_terminal(tmp_path: Path) -> None:
     lines = list(csv.DictReader(io.StringIO((results.report / "why.csv").read_text())))
     assert [float(line["share_of_attainable"]) for line in lines] == pytest.approx([0.06, 0.03])
     assert float(lines[0]["attainable_operations_per_s"]) == pytest.approx(50e12)
-
-
-def test_csv_without_ceilings_has_empty_cells() -> None:
-    (line, _) = csv.DictReader(io.StringIO(why_csv_text([compared(launch_bound_pair(), {})])))
-    assert line["share_of_attainable"] == line["attainable_operations_per_s"] == ""
 
 
 def test_a_folder_that_is_not_there_has_no_ceilings(tmp_path: Path) -> None:

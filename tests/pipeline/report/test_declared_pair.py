@@ -11,13 +11,12 @@ from harness.plan import Cell, Framework, Registration
 from harness.results.record import Record
 from harness.work.registration import checksum, registration
 from pipeline.report.answer import answer_of
-from pipeline.report.chance import chance_sentence
 from pipeline.report.compare import Row, Section, one_device, sections
 from pipeline.report.csv_files import csv_text
 from pipeline.report.page import page_html
 from pipeline.report.readme import published_part
 from pipeline.report.terminal import print_answers
-from pipeline.report.wording import registered_text, rules_sentence
+from pipeline.report.wording import chance_sentence, registered_text, rules_sentence
 from tests.made.report_records import A100, CELL, csv_lines, passed, plain, record, section_of, text, with_result
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
@@ -170,12 +169,6 @@ def of_sample(one: Record) -> Record:
     return one.model_copy(update={"measurement": measurement, "measurement_id": measurement.id})
 
 
-def test_registered_before_the_first_record() -> None:
-    section, _ = only(four_modes())
-    assert section.why_exploratory is None
-    assert registered_text(section).startswith("The rules were fixed before")
-
-
 def test_exploratory_and_why() -> None:
     def why(records: list[Record]) -> str | None:
         return only(records)[0].why_exploratory
@@ -184,6 +177,7 @@ def test_exploratory_and_why() -> None:
     assert (
         why(four_modes(registration=of_then)) == "thresholds or headline pair were changed since its records were made"
     )
+    assert registered_text(only(four_modes())[0]) == "The rules were fixed before the first measurement."
     other = registration("train", [{"precision": ["bf16"]}])
     mixed = [*four_modes()[:8], *four_modes(registration=other)[8:]]
     assert why(mixed) == "thresholds, headline pair or exclusions were changed between its records"

@@ -6,9 +6,7 @@ from harness.plan import Cell
 from harness.results.record import Energy, Record
 from pipeline.report.compare import sections
 from pipeline.report.devices_axis import device_panels, devices_table
-from pipeline.report.table import latex
-from pipeline.report.terminal import print_details
-from tests.made.report_records import A100, CPU, H200, passed, plain, record, text
+from tests.made.report_records import A100, CPU, H200, passed, record
 
 OF_CPU = Cell(gpu="cpu", benchmark="mnist", use_case=1, use_case_name="train")
 
@@ -56,17 +54,6 @@ def test_the_same_device_by_two_names_stands_once_with_its_ratio() -> None:
     alone = record("jax", "step.jit", 7, environment=A100, cell=named)
     (devices,) = device_panels(sections([alone, *three_devices()], passed)).values()
     assert devices["NVIDIA A100"].ratio is not None
-
-
-def test_terminal_and_latex() -> None:
-    compared = sections(three_devices(), passed)
-    console = plain(140)
-    print_details(compared, console, {})
-    printed = text(console).partition("The same variant")[0]
-    assert printed.index("  CPU: Xeon") < printed.index("  NVIDIA H200")
-    table = latex(devices_table(compared))
-    assert [table.count(device) for device in ("CPU: Xeon", "NVIDIA A100", "NVIDIA H200")] == [1, 1, 1]
-    assert devices_table(sections(three_devices()[:3], passed)).lines == []
 
 
 def test_energy_of_a_sample() -> None:

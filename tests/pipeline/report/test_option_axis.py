@@ -11,15 +11,13 @@ import pytest
 from harness.plan import Cell, Framework, Variant
 from harness.results.record import Memory, Record
 from pipeline.report.charts import Points
-from pipeline.report.compare import sections as judged_sections
 from pipeline.report.csv_files import phases_csv_text
 from pipeline.report.figures import section_charts
 from pipeline.report.option_axis import OptionAxis, axis_option, compared_speed_ups, option_axis, where_it_wins
 from pipeline.report.page import page_html
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.tables import phase_statistics_table, phases_table, wins_table
-from pipeline.report.terminal import print_details
-from tests.made.report_records import passed, plain, record, section_of, text, with_result
+from tests.made.report_records import record, section_of, with_result
 
 MANY = Cell(gpu="any", benchmark="synthetic", use_case=6, use_case_name="many_models")
 
@@ -301,17 +299,3 @@ def test_the_page_has_both_tables() -> None:
     assert "their sum is not the step" in html
     statistics = '<th scope="row" class="label ">forward</th>' + '<td class="n">12.5</td><td class="n">0</td>'
     assert statistics in html  # one run: no spread
-
-
-def test_the_page_of_other_use_cases_has_neither() -> None:
-    found = [record("jax", "step.jit"), record("torch", "step.eager")]
-    html = page_html(judged_sections(found, passed), {}, found, (), Path("results"))
-    assert "each execution mode wins" not in html and "Phases of a step" not in html
-
-
-def test_the_terminal_says_where_each_mode_wins() -> None:
-    console = plain()
-    print_details([section_of(sweep())], console, {})
-    lines = [line.split() for line in text(console).splitlines()]
-    assert any(line[:7] == ["PyTorch", "batched.eager", "from", "8", "4.00", "[4.00,", "4.00]"] for line in lines)
-    assert ["JAX", "unrolled.jit", "is", "the", "loop", "64"] in lines
