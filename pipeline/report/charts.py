@@ -133,14 +133,15 @@ def _once(mark: str, encoding: Spec, **look: Any) -> Spec:
     return {"data": {"values": [{}]}, "mark": {"type": mark, **look, "style": "neutral"}, "encoding": encoding}
 
 
-def ratios(name: str, title: str, points: Points, *, row_height: int = 36, with_words: bool = False) -> Chart:
+def ratios(name: str, title: str, points: Points, *, row_height: int = 24, with_words: bool = False) -> Chart:
     """Ratios with their intervals on a logarithmic axis; a line at 1 and a band where the two are the same. Colors and
     shapes are those of the verdicts.
 
     Args:
         with_words: to the right, who is faster; the page has no room for them.
     """
-    x = _numbers(["throughput, JAX / PyTorch", "← PyTorch faster   |   JAX faster →"], LOG)
+    wide = ["throughput, JAX / PyTorch", "← PyTorch faster   |   JAX faster →"]
+    x = _numbers(wide if with_words else "JAX / PyTorch", LOG)
     colors = {"color": _scaled("verdict", VERDICTS)}
     shapes = {"shape": _scaled("verdict", VERDICTS, ["circle", "diamond", "square", "cross"])}
     band: Spec = {"x": {"datum": SAME.low, **x}, "x2": {"datum": SAME.high}, "y": None}

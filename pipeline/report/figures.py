@@ -32,7 +32,7 @@ PUBLISHED_WIDTH = 230
 def published_chart(compared: Sequence[Section]) -> Chart:
     """Of README.md: its answers that are a ratio."""
     title = "Which framework is faster, by what factor; bars: 95 % intervals"
-    answers = [answer for group in groups_of(compared) for answer in group.answers]
+    answers = [(f"{one.work} | {one.detail}", one) for group in groups_of(compared) for one in group.answers]
     return ratios("published", title, _answer_points(answers), row_height=40, with_words=True)
 
 
@@ -40,8 +40,9 @@ def section_charts(section: Section) -> list[Chart]:
     """Those that have a point, in the order in which they are shown."""
     metric = task_of(section.setup.cell.benchmark).metric
     terms = list(_term_points(section))
+    answers = [(row.label, answer_of(section, row)) for row in section.rows]
     found = [
-        ratios("ratio", "JAX over PyTorch", _answer_points([answer_of(section, row) for row in section.rows])),
+        ratios("ratio", "JAX over PyTorch", _answer_points(answers)),
         learning_curves(list(_learning_points(section)), metric),
         throughput_over_batch_size(list(_batch_points(section))),
         *(_option_charts(axis) if (axis := option_axis(section)) else ()),
@@ -51,10 +52,11 @@ def section_charts(section: Section) -> list[Chart]:
     return [chart for chart in found if chart.points]
 
 
-def _answer_points(answers: Iterable[Answer]) -> Points:
+def _answer_points(answers: Iterable[tuple[str, Answer]]) -> Points:
+    """Of those that are a ratio, each with its label."""
     return [
         {
-            "place": f"{one.work} | {one.detail}",
+            "place": label,
             "order": order,
             "ratio": _rounded(one.ratio),
             **_ends(one.interval),
@@ -63,7 +65,7 @@ def _answer_points(answers: Iterable[Answer]) -> Points:
             if one.outcome == "faster" and one.faster
             else _OTHERS[one.outcome],
         }
-        for order, one in enumerate(answers)
+        for order, (label, one) in enumerate(answers)
         if one.ratio is not None
     ]
 
