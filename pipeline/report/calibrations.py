@@ -48,7 +48,18 @@ def _describe(one: Calibration) -> str:
     headline = f"**{one.framework}**, {one.what}{', interleaved' if one.is_interleaved else ''}"
     if not one.rounds:
         return f"{headline}: no complete round yet."
-    facts = [f"{headline}, on {_where(one)}.", _how_much(one)]
+    environment = one.records[0].environment
+    cpu = environment.get("cpu") or {}
+    of_cpus = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})"
+    device = one.device if uses_gpu(environment) else of_cpus
+    version = (environment.get("framework") or {}).get("version")
+    loads = [load for record in one.records for load in (record.environment.get("load_average") or [])[:1]]
+    load = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "load average not recorded"
+    facts = [
+        f"{headline}, on {device}, with {one.framework} {version} and Python {environment.get('python')}.",
+        f"{one.rounds} rounds from {one.day}; {load}.",
+        f"Two unslowed processes of a round differ by {(one.spread or 0) * 100:.2f} % (root mean square).",
+    ]
     if one.flags:
         facts.append(f"Flags: {one.flags}.")
     if one.quick:
@@ -74,24 +85,6 @@ def _cells(row: Row, pair_minutes: float) -> list[str]:
     shares = [percent(row.shares[answer]) for answer in ANSWERS]
     ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
     return [str(row.rules), planted, *shares, *ratio, f"{row.pairs:.1f}", f"{row.pairs * pair_minutes:.1f}"]
-
-
-def _where(one: Calibration) -> str:
-    environment = one.records[0].environment
-    cpu = environment.get("cpu") or {}
-    of_cpus = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})"
-    device = one.device if uses_gpu(environment) else of_cpus
-    version = (environment.get("framework") or {}).get("version")
-    return f"{device}, with {one.framework} {version} and Python {environment.get('python')}"
-
-
-def _how_much(one: Calibration) -> str:
-    loads = [load for record in one.records for load in (record.environment.get("load_average") or [])[:1]]
-    load = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "load average not recorded"
-    return (
-        f"{one.rounds} rounds from {one.day}; {load}. "
-        f"Two unslowed processes of a round differ by {(one.spread or 0) * 100:.2f} % (root mean square)."
-    )
 
 
 def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED_CALIBRATIONS) -> None:

@@ -203,8 +203,7 @@ class Row:
 
     def is_chosen_by_screening(self, framework: Framework) -> bool:
         """Else the choice is by the same numbers as the ratio, and leans."""
-        candidates = {mode.execution_mode for mode in _comparable(self.modes, framework)}
-        return candidates <= {one.execution_mode for one in self.screened if one.framework == framework}
+        return _first(self.screened, self.modes, framework) is not None
 
     @property
     def flags(self) -> dict[str, str]:
@@ -359,36 +358,26 @@ def sections(
         setup = _setup(record)
         beside = [other for other in by_setup if replace(other, device=UNKNOWN_DEVICE) == setup]
         by_setup[beside[0] if beside else setup].append(record)
-    return _with_q(
-        [
-            _section(setup, by_setup[setup], judge, ceilings.get(setup.device))
-            for setup in sorted(by_setup, key=_setup_order)
-        ]
-    )
+    order = sorted(by_setup, key=lambda setup: (setup.device, setup.cell.name, setup.quick, setup.data))
+    return _with_q([_section(setup, by_setup[setup], judge, ceilings.get(setup.device)) for setup in order])
 
 
 def _with_q(found: Sequence[Section]) -> list[Section]:
     """A family is what one device has measured in one way: other records change no mark of it."""
-    of_best: dict[int, float] = {}
-    of_declared: dict[int, float] = {}
+    marked: dict[int, Row] = {}
     for family in {(section.setup.device, section.setup.doubts) for section in found}:
         rows = [row for one in found if (one.setup.device, one.setup.doubts) == family for row in one.rows]
-        of_best |= _q_values({id(row): row.ratio for row in rows})
-        of_declared |= _q_values({id(row): row.declared_ratio for row in rows})
-    return [
-        replace(
-            section,
-            rows=tuple(
-                replace(row, q=of_best.get(id(row)), declared_q=of_declared.get(id(row))) for row in section.rows
-            ),
-        )
-        for section in found
-    ]
+        both = _q_values([row.ratio for row in rows]), _q_values([row.declared_ratio for row in rows])
+        for row, q, declared_q in zip(rows, *both, strict=True):
+            marked[id(row)] = replace(row, q=q, declared_q=declared_q)
+    return [replace(section, rows=tuple(marked[id(row)] for row in section.rows)) for section in found]
 
 
-def _q_values(ratios: Mapping[int, RatioEstimate | None]) -> dict[int, float]:
-    judged = {key: one.p for key, one in ratios.items() if one is not None and one.is_judged and one.p is not None}
-    return dict(zip(judged, benjamini_hochberg(list(judged.values())), strict=True))
+def _q_values(ratios: Sequence[RatioEstimate | None]) -> list[float | None]:
+    """None of what is not judged."""
+    p_values = [one.p if one is not None and one.is_judged else None for one in ratios]
+    found = iter(benjamini_hochberg([p for p in p_values if p is not None]))
+    return [None if p is None else next(found) for p in p_values]
 
 
 def may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
@@ -408,10 +397,6 @@ def tally(rows: Sequence[Row]) -> Tally:
 def _setup(record: Record) -> Setup:
     measurement = record.measurement
     return Setup(device=device_name(record), cell=measurement.cell, data=measurement.data, quick=measurement.quick)
-
-
-def _setup_order(setup: Setup) -> tuple[Any, ...]:
-    return setup.device, setup.cell.name, setup.quick, setup.data
 
 
 class RowKey(NamedTuple):

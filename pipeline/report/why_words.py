@@ -119,17 +119,11 @@ def _bound(why: Why) -> str:
         if terms.bound is None:
             continue
         share = terms.terms_s["idle"] / terms.step_s
-        mentioned = f", and waits for {share:.0%} of its time" if MENTIONED <= share < DECIDES else ""
-        texts.append(f"{NAMES[framework]}: {terms.bound}{_of_attainable(terms)}{mentioned}")
+        text, reached = f"{NAMES[framework]}: {terms.bound}", terms.products_share_of_attainable
+        if terms.bound == "matrix products" and reached is not None:
+            text += f", which reach {reached:.0%} of what was attainable on this GPU"
+        texts.append(text + (f", and waits for {share:.0%} of its time" if MENTIONED <= share < DECIDES else ""))
     return f" {'; '.join(texts)}." if texts else ""
-
-
-def _of_attainable(terms: Terms) -> str:
-    """Of a step that is mostly products, where the device's ceiling is known."""
-    share = terms.products_share_of_attainable
-    if terms.bound != "matrix products" or share is None:
-        return ""
-    return f", which reach {share:.0%} of what was attainable on this GPU"
 
 
 def _of_sides(found: Iterable[tuple[Framework, str]]) -> str:
