@@ -36,14 +36,7 @@ from pipeline.report.files import (
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
 from pipeline.report.reading import Reading, read_records, without_odd_ones
-from pipeline.report.readme import (
-    PART_OF_README,
-    PICTURES,
-    full_sections,
-    picture_svg,
-    pictures,
-    published_part,
-)
+from pipeline.report.readme import PART_OF_README, PICTURES, full_sections, picture_svg, pictures, published_part
 from pipeline.report.terminal import new_console, null_console, print_answers, print_details, print_left_out
 from pipeline.report.traces import links, traces, write_traces
 
@@ -122,10 +115,7 @@ def make_page(results: Results) -> Path | None:
 
 
 def report_command(
-    results: Results,
-    options: ReportOptions,
-    console: "Console | None" = None,
-    judge: Judge | None = None,
+    results: Results, options: ReportOptions, console: "Console | None" = None, judge: Judge | None = None
 ) -> int:
     """`main.py report`: shows and writes what all records of the results folder say. 1 if there is none, else 0."""
     with without_collector():
@@ -162,7 +152,7 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     csv_text(compared, alone)
     phases_csv_text(compared)
     latex_tables(compared, alone, {}, {})
-    figures(report_files(results.report), compared, alone, png=False)
+    figures(report_files(results.report), compared, png=False)
     published_part(compared, records)
 
 
@@ -187,7 +177,7 @@ def _show_and_write(
     if options.trace:
         with _progress("writing traces", len(with_events), console) as advance:
             _print_refused(write_traces(with_events, files.traces, advance), console)
-    to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
+    to_draw = figures(files, compared, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         calibrations, refused = read_calibrations(_calibration_folders(results))
         calibrated = calibrated_devices(calibrations, _devices(compared))
@@ -249,11 +239,7 @@ NO_TRACES = "none: no measurement here has kept the events of its explanation"
 
 
 def _update_readme(
-    path: Path,
-    results: Results,
-    compared: Sequence[Section],
-    records: Sequence[Record],
-    console: "Console",
+    path: Path, results: Results, compared: Sequence[Section], records: Sequence[Record], console: "Console"
 ) -> None:
     shelved = on_shelves(results)
     _print_refused(shelved.refused, console)
