@@ -163,7 +163,7 @@ def _row(setup: Setup, row: Row, answer: Answer, names: Mapping[int, str], place
     """
     modes = [mode for framework in FRAMEWORKS if (mode := row.best(framework))]
     records = [record for mode in modes for record in mode.records]
-    use_case = f"{setup.cell.use_case}: {use_case_title(setup.cell, setup.device).partition(' on ')[0]}"
+    use_case = f"{setup.cell.use_case}: {use_case_title(setup.cell)}"
     values = (setup.devices, setup.cell.benchmark, use_case, row.variant.precision, _result(answer))
     return SiteRow(
         answer=answer,

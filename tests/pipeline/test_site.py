@@ -116,9 +116,7 @@ def test_it_says_calmly_that_no_gpu_was_measured(published: Path, tmp_path: Path
 
 def test_the_published_rows_are_those_of_the_readme(site: Path) -> None:
     page = (site / "index.html").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| (.+?): (.+?) \| (.+?) \| (.+?) \| ([\d,]+) \((.+?)\) \|", README.read_text(), re.MULTILINE
-    )
+    rows = re.findall(r"^\| (.+?): (.+?) \| (.+?) \| (.+?) \| ([\d,]+) \((.+?)\) \|", README.read_text(), re.MULTILINE)
     assert len(rows) == page.count("<tr class=") > 0
     for work, detail, faster, by, speed, mode in rows:
         (found,) = [row for row in page.split("<tr ") if f"<b>{work}</b><span>{detail};" in row]
