@@ -7,7 +7,6 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,7 +20,7 @@ from harness.results.parity_gate import ParityGate
 from harness.results.quantities import number
 from harness.results.record import Record
 from pipeline.collector import without_collector
-from pipeline.report.answer import SCALES, Answer, answer_of
+from pipeline.report.answer import Answer, answer_of
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import calibrated_devices
 from pipeline.report.ceilings import read_all_ceilings
@@ -29,7 +28,7 @@ from pipeline.report.compare import NAMES, Mode, Row, Setup, one_device, section
 from pipeline.report.page import TEMPLATES, measured_sentence, page_html, template
 from pipeline.report.publish import shelves
 from pipeline.report.reading import read_records
-from pipeline.report.wording import use_case_title
+from pipeline.report.wording import end_of_axis, use_case_title
 
 SITE_BEGINS = '<!doctype html>\n<html lang="en" data-made-by="main.py site">'
 """By which the index of a site is known."""
@@ -199,7 +198,6 @@ def _index(rows: Sequence[SiteRow], records: Sequence[Record]) -> str:
     of_devices: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         of_devices[row.filtered["device"]][row.filtered["result"]] += 1
-    sizes = [abs(log(row.answer.ratio)) for row in rows if row.answer.ratio]
     style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "site.css"))
     return template("site.html.j2").render(
         begins=Markup(SITE_BEGINS),
@@ -208,7 +206,7 @@ def _index(rows: Sequence[SiteRow], records: Sequence[Record]) -> str:
         rows=sorted(rows, key=lambda row: (*row.filtered.values(), row.answer.detail)),
         filters={name: sorted({row.filtered[name] for row in rows}) for name in FILTERS},
         of_devices=dict(sorted(of_devices.items())),
-        scale=next((end for end in SCALES if all(size <= log(end) for size in sizes)), SCALES[-1]),
+        scale=end_of_axis(row.answer.ratio for row in rows),
         measured=measured_sentence(records),
         no_gpu=all(row.answer.setup.device.startswith("CPU: ") for row in rows),
     )

@@ -26,6 +26,7 @@ from pipeline.report.wording import (
     between,
     chance_mark,
     declared_text,
+    end_of_axis,
     newest_text,
     on_devices,
     pairs,
@@ -273,13 +274,8 @@ class Group:
 
     @property
     def scale(self) -> float:
-        """The factor at the ends of the picture's axis: the smallest of SCALES that holds all ratios, and most of
-        their intervals."""
-        ratios = [abs(log(one.ratio)) for one in self.answers if one.ratio]
-        return next((end for end in SCALES if all(one <= log(end) for one in ratios)), SCALES[-1])
-
-
-SCALES = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+        """The factor at the ends of the picture's axis."""
+        return end_of_axis(one.ratio for one in self.answers)
 
 
 def groups_of(compared: Sequence[Section], alone: OneDevice = NO_OTHERS) -> list[Group]:

@@ -13,6 +13,7 @@ from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, SAME, VERDICTS
 from pipeline.report.why import TERMS, Term
 from pipeline.report.why_words import term_words
+from pipeline.report.wording import end_of_axis
 
 Spec = dict[str, Any]
 Points = list[dict[str, Any]]
@@ -140,8 +141,13 @@ def ratios(name: str, title: str, points: Points, *, row_height: int = 24, with_
     Args:
         with_words: to the right, who is faster; the page has no room for them.
     """
-    wide = ["throughput, JAX / PyTorch", "← PyTorch faster   |   JAX faster →"]
-    x = _numbers(wide if with_words else "JAX / PyTorch", LOG)
+    x = _numbers("JAX / PyTorch", LOG)
+    if with_words:  # by what factor, to both sides
+        end = end_of_axis(point["ratio"] for point in points)
+        factors = [1.0, *(factor for factor in (end**0.5, end) for factor in (factor, 1 / factor))]
+        label = "format(max(datum.value, 1 / datum.value), '.2~r') + ' ×'"
+        x = _numbers(["← PyTorch faster   |   JAX faster →"], {**LOG, "domain": [1 / end, end], "clamp": True})
+        x["axis"] = {"values": factors, "labelExpr": label}
     colors = {"color": _scaled("verdict", VERDICTS)}
     shapes = {"shape": _scaled("verdict", VERDICTS, ["circle", "diamond", "square", "cross"])}
     band: Spec = {"x": {"datum": SAME.low, **x}, "x2": {"datum": SAME.high}, "y": None}

@@ -60,7 +60,7 @@ def pictures(compared: Sequence[Section]) -> dict[str, Spec]:
     }
 
 
-FOR_WIDER_FONTS = {"left": 28, "right": 16, "top": 6, "bottom": 6}
+FOR_WIDER_FONTS = {"left": 64, "right": 16, "top": 6, "bottom": 6}
 """Pixels: a reader's browser has another font than the one that labels were measured with."""
 
 

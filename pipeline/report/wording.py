@@ -1,5 +1,6 @@
 """How numbers, ratios and doubts are put into words, the same on the terminal, in the page and in tables."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -31,6 +32,16 @@ def times(ratio: float) -> str:
 
 def _sides(ratio: float) -> list[int]:
     return [(ratio > edge) - (ratio < edge) for edge in EDGES]
+
+
+SCALES = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+
+
+def end_of_axis(ratios: Iterable[float | None]) -> float:
+    """The factor at both ends of an axis around 1: the smallest of SCALES that holds all ratios, and most of their
+    intervals."""
+    sizes = [abs(math.log(ratio)) for ratio in ratios if ratio]
+    return next((end for end in SCALES if all(size <= math.log(end) for size in sizes)), SCALES[-1])
 
 
 def milliseconds(seconds: float | None) -> str:
