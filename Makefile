@@ -23,7 +23,7 @@ RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check gpu-compile gpu-compile-nightly
-.PHONY: lint bench pin
+.PHONY: lint bench pin site
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 22
@@ -43,6 +43,9 @@ pin:  ## make the locks of constraints/ anew, of today's releases
 
 demo: env  ## two short pairs of both frameworks on this machine, in three minutes: the answers and the report's page
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
+
+site: env  ## make the folder site/: all published results as pages
+	$(RUN) main.py site
 
 # Tests start hundreds of Python processes. Each would compile our modules anew where the shell forbids to keep what is compiled.
 test test-fast test-nightly test-faults gpu-compile gpu-compile-nightly: export PYTHONDONTWRITEBYTECODE :=

@@ -45,6 +45,7 @@ COMMANDS = {
     "ceilings": "how fast this machine is at most: matrix products and memory",
     "cancel": "end this project's jobs, by their ids",
     "pack": "put the records of each finished cell into one file",
+    "site": "make a folder of pages of all published results; no server needed",
     "compile": "what both make of a step on a card that is not here; no GPU needed",
     "gpu-check": "try all that needs a GPU, in ten minutes at most",
     "wandb": "make a saved workspace in W&B: both frameworks side by side",
@@ -60,8 +61,7 @@ examples:
   python main.py doctor                           check this machine
   python main.py data                             download the data sets, once
   python main.py --quick --data sample --wait     a short test run
-  python main.py --benchmark cifar10 --use_case train --dry-run
-                                                  what one cell would take
+  python main.py --benchmark cifar10 --dry-run    what that would take
   python main.py                                  the headline: about an hour
   python main.py status --watch                   follow all jobs
 
@@ -278,6 +278,13 @@ def run_parser() -> Parser:
         "--why",
         action="store_true",
         help="with --dry-run: also list what experiments.yaml names and is not measured, with the reason",
+    )
+    parser.add_argument(
+        "--spread",
+        type=gpu_count,
+        metavar="N",
+        help="share out the rows over jobs that hold N GPUs together, so that the longest job is short (default: one "
+        "job for each benchmark and use case)",
     )
     parser.in_group("files")
     add_config_flag(parser)
@@ -702,6 +709,29 @@ def pack_command(arguments: argparse.Namespace) -> int:
     )
 
 
+SITE_DESCRIPTION = f"""\
+{COMMANDS["site"]}.
+
+One table of everything in results/published/, which `main.py report --publish NAME` fills, with filters; each number is
+linked to its record, and each row to its explanation and to the versions that it was measured with. The folder can be
+opened in a browser as it is, or copied to any web server. A site that is there is replaced once the new one is whole.
+"""
+
+
+def site_parser() -> Parser:
+    parser = Parser("main.py site", SITE_DESCRIPTION)
+    parser.add_argument(
+        "--output", type=path, metavar="DIR", default=REPOSITORY / "site", help="write it here (default: site)"
+    )
+    return parser
+
+
+def site_command(arguments: argparse.Namespace) -> int:
+    from pipeline.site import make_site
+
+    return make_site(arguments.output)
+
+
 GPU_CHECK_DESCRIPTION = """\
 Tries what nobody can without a GPU, in ten minutes at most: the doctor, every execution mode in each precision
 (tests/gpu), a short pair of each kind of work, and the report. What has passed is not done again, so the same command
@@ -865,6 +895,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
     "pack": (pack_parser, pack_command),
+    "site": (site_parser, site_command),
     "ceilings": (ceilings_parser, ceilings_command),
     "check": (check_parser, check_command),
     "compile": (compile_parser, compile_command),
@@ -987,6 +1018,10 @@ def image_count(text: str) -> int:
     return whole_number(text, "a number of images, such as 100", least=1)
 
 
+def gpu_count(text: str) -> int:
+    return whole_number(text, "a number of GPUs, 1 or more", least=1)
+
+
 def round_count(text: str) -> int:
     return whole_number(text, "a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
 
@@ -1063,6 +1098,7 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         wait=arguments.wait,
         why=getattr(arguments, "why", False),
         verbose=arguments.verbose,
+        spread=getattr(arguments, "spread", None),
     )
 
 

@@ -22,6 +22,7 @@ from harness.results.record import (
     EpochPoint,
     Latency,
     Memory,
+    Outcome,
     RankResult,
     Record,
     Result,
@@ -109,8 +110,9 @@ def _tensors(model: str, use_case_name: str) -> tuple[dict[str, NDArray[np.float
     """ResNet-18 has 62 parameters and 20 BatchNorms, the small networks a few of each size."""
     draw = np.random.default_rng(0)
     widths = [64] * 5 + [128] * 5 + [256] * 5 + [512] * 5
-    layers = {f"layer{i}": (width, width, 3, 3) for i, width in enumerate(widths)} if model == "resnet18" else {}
-    layers |= {"conv": (32, 16, 3, 3), "head": (10, 512)}
+    layers: dict[str, tuple[int, ...]] = {"conv": (32, 16, 3, 3), "head": (10, 512)}
+    if model == "resnet18":
+        layers = {f"layer{i}": (width, width, 3, 3) for i, width in enumerate(widths)} | layers
     parameters: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in layers.items()}
     parameters |= {f"{name}.bias": shape[:1] for name, shape in layers.items()}
     parameters |= {f"{name}.scale": shape[:1] for name, shape in layers.items()}
@@ -131,6 +133,7 @@ def _as_computed(value: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[
 
 
 def generated(measurement: Measurement, draw: random.Random) -> Record:
+    outcome: Outcome
     outcome, reason, result = "ok", None, None
     if measurement.cell.gpu == "rtx3080" and measurement.variant.model == "resnet18" and draw.random() < 0.2:
         outcome, reason = "out_of_memory", "CUDA out of memory: tried to allocate 512 MiB of 10 GiB"
@@ -154,7 +157,7 @@ def generated(measurement: Measurement, draw: random.Random) -> Record:
     return Record(
         measurement_id=measurement.id,
         measurement=measurement,
-        outcome=outcome,  # type: ignore[arg-type]
+        outcome=outcome,
         reason=reason,
         started_at="2026-11-20T10:00:00+00:00",
         ended_at="2026-11-20T10:01:00+00:00",

@@ -1,5 +1,5 @@
-"""A busy laboratory: 1,000 jobs queued and 20,000 records in one results folder. How long `status`, `report` and the
-look before a submission take, and how much memory: `python -m bench.load [RECORDS]`. The goals: of 20,000 records."""
+"""A busy laboratory: 5,000 jobs queued and 100,000 records in one results folder. How long `status`, `report` and the
+look before a submission take, and how much memory: `python -m bench.load [RECORDS]`."""
 
 import contextlib
 import io
@@ -22,14 +22,15 @@ from harness.plan_file import write_plan
 from harness.results.record import find_settled_record
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.submission.submit import job_that_measures
+from pipeline.watching.follow import show_status
 from pipeline.watching.jobs import Submission, job_states
-from pipeline.watching.status import show_status
 
-JOBS = 1_000
-GOALS_S = {"status": 2, "before a submission": 5, "report": 60}
+JOBS = 5_000
+GOALS_S = {"status": 3, "before a submission": 5, "report": 120}
+GOAL_GIB = 2.0
 
 
-def main(records: int = 20_000) -> int:
+def main(records: int = 100_000) -> int:
     with tempfile.TemporaryDirectory() as folder:
         results = Results(root=Path(folder))
         written = write_records(results, records, gpus=tuple(CARDS), with_parity=True)
@@ -44,18 +45,19 @@ def main(records: int = 20_000) -> int:
     print(f"{written} records, {JOBS} jobs")
     for what, goal_s in GOALS_S.items():
         print(f"{what}: {took_s[what]:.1f} s (goal: under {goal_s} s)")
-    print(f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB at most")
-    return int(any(took_s[what] >= goal_s for what, goal_s in GOALS_S.items()))
+    memory_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"memory: {memory_gib:.2f} GiB at most (goal: under {GOAL_GIB:g} GiB)")
+    return int(memory_gib >= GOAL_GIB or any(took_s[what] >= goal_s for what, goal_s in GOALS_S.items()))
 
 
 def queue_jobs(results: Results) -> None:
     """As main.py leaves them, in the queue of another machine."""
     config = load_config(REPOSITORY / "experiments.yaml")
-    jobs = [job for pair in expand(config, Selection(gpus=tuple(CARDS))) for job in pair.jobs]
+    pairs = expand(config, Selection(gpus=tuple(CARDS)))
     for number in range(JOBS):
-        plan = jobs[number % len(jobs)]
-        folder = results.new_job_folder(plan)
-        write_plan(plan, folder)
+        pair = pairs[number % len(pairs)]
+        folder = results.new_job_folder(pair)
+        write_plan(pair, folder)
         submission = Submission(
             executor="local",
             job_id=str(number + 1),

@@ -267,7 +267,7 @@ class Measurement(Frozen):
     variant: Variant
     stage: Stage = "replicate"
     replicate: int = Field(ge=0, le=MOST_REPLICATES)
-    """0 of a screening."""
+    """Index of the replicate; 0 for a screening."""
     settings: dict[str, Scalar]
     """The use case's own settings (epochs, learning_rate, chunk_size, ...)."""
     sizes: dict[str, Scalar] = {}
@@ -441,12 +441,15 @@ class Pair(Frozen):
     jobs: tuple[JobPlan, ...] = Field(min_length=1, max_length=2)
     is_interleaved: bool = False
     """The processes of both take turns, block by block."""
+    part: int | None = None
+    """Of several jobs that share out the rows of a cell; None where one job has them all."""
 
     @property
     def name(self) -> str:
-        """`any/pair_cifar10_3`, or of one framework `any/jax_cifar10_3`: the rendered script's name without its ending,
-        and a relative path."""
-        return f"{self.cell.gpu}/pair_{self.cell.short_name}" if len(self.jobs) > 1 else self.jobs[0].name
+        """`any/pair_cifar10_3`, or of one framework `any/jax_cifar10_3`, or `any/pair_cifar10_3_part2`: the rendered
+        script's name without its ending, and a relative path."""
+        name = f"{self.cell.gpu}/pair_{self.cell.short_name}" if len(self.jobs) > 1 else self.jobs[0].name
+        return name if self.part is None else f"{name}_part{self.part}"
 
     @property
     def frameworks(self) -> tuple[Framework, ...]:
@@ -454,8 +457,14 @@ class Pair(Frozen):
 
     @property
     def words(self) -> str:
-        """`mnist train`, or of one framework `mnist train (jax only)`."""
-        return self.cell.words + ("" if len(self.jobs) > 1 else f" ({self.jobs[0].framework} only)")
+        """`mnist train`, or of one framework `mnist train (jax only)`, or `mnist train, part 2`."""
+        part = "" if self.part is None else f", part {self.part}"
+        return self.cell.words + part + ("" if len(self.jobs) > 1 else f" ({self.jobs[0].framework} only)")
+
+    @property
+    def needs_plan_file(self) -> bool:
+        """Flags cannot say what it measures, so its script names a file."""
+        return self.cell.is_calibration or self.part is not None
 
     @property
     def force(self) -> bool:

@@ -1,5 +1,6 @@
 """plan.json: what a job measures, frozen in its folder when it is submitted or started. Written and read here alone."""
 
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -23,7 +24,7 @@ def read_plan(path: Path) -> Pair:
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:
-        pair = Pair.model_validate_json(text)
+        pair = _parsed(text)
     except ValidationError as error:
         raise RecordError(f"{path}: not a job plan: {in_words(error)}. Submit the job again.") from error
     if pair.schema_version != PLAN_SCHEMA_VERSION:
@@ -32,3 +33,9 @@ def read_plan(path: Path) -> Pair:
             f"Submit the job again."
         )
     return pair
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Pair:
+    """Thousands of jobs share a few plans. Raises ValidationError."""
+    return Pair.model_validate_json(text)

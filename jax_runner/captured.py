@@ -17,6 +17,7 @@ from flax.traverse_util import flatten_dict
 from jax import numpy as jnp
 
 from harness.errors import Refused
+from harness.work.applies import unknown_layer
 from harness.work.graphs import GraphBatch, Places
 from harness.work.task_kinds import Inputs
 from jax_runner.graphs import places_of, side_by_side
@@ -97,8 +98,7 @@ def capture_layers(problem: Problem, formulation: str) -> Capture:
     }
     for path, module in layers.items():
         if not isinstance(module, KNOWN):
-            names = ", ".join(sorted({layer.__name__ for layer in KNOWN}))
-            raise Refused(f"the formulation {formulation} knows {names}, not {type(module).__name__} ({path})")
+            raise unknown_layer(formulation, KNOWN, type(module), ".".join(map(str, path)))
 
     def forward(params: Params, inputs: jax.Array, seen: "Seen") -> jax.Array:
         model = nnx.merge(problem.graphdef, params)

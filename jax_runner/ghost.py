@@ -19,6 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import numpy as jnp
 
 from harness.errors import Refused
+from harness.work.applies import unknown_layer
 from harness.work.ghost import Form, Shape, choose, described
 from harness.work.use_cases.per_sample_gradients import Settings
 from jax_runner.captured import (
@@ -119,8 +120,7 @@ def require_known_layers(model: nnx.Module) -> None:
 def require_known(name: str, module: nnx.Module) -> None:
     """Raises Refused."""
     if type(module) not in KNOWN:
-        known = ", ".join(sorted({layer.__name__ for layer in KNOWN}))
-        raise Refused(f"the formulation ghost knows {known}, not {type(module).__name__} ({name})")
+        raise unknown_layer("ghost", KNOWN, type(module), name)
     if not isinstance(module, nnx.Conv):
         return
     is_plain = module.feature_group_count == 1 and module.mask is None

@@ -40,14 +40,10 @@ NEUTRAL_NAMES = {
     "kernel": "weight",
     "embedding": "weight",
     "scale": "weight",
-    "bias": "bias",
     "mean": "running_mean",
     "var": "running_var",
-    "in_proj_weight": "in_proj_weight",
-    "in_proj_bias": "in_proj_bias",
-    "class_token": "class_token",
-    "pos_embedding": "pos_embedding",
 }
+"""Of those that differ."""
 TRANSPOSED = ("kernel", "in_proj_weight")
 
 
@@ -105,7 +101,7 @@ def to_neutral(params: Params, flattened: Flattened, leading_axes: int = 0, *, i
 def neutral_name(path: Path) -> str:
     """('layer1', 0, 'conv1', 'kernel') -> 'layer1.0.conv1.weight'."""
     *modules, leaf = path
-    return ".".join([*map(str, modules), NEUTRAL_NAMES[str(leaf)]])
+    return ".".join([*map(str, modules), NEUTRAL_NAMES.get(str(leaf), str(leaf))])
 
 
 def to_neutral_layout(path: Path, value: NDArray[Any], flattened: Flattened, leading_axes: int = 0) -> NDArray[Any]:

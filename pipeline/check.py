@@ -16,9 +16,11 @@ from harness.suggest import valid_names
 from harness.work import datasets
 from harness.work.declared import benchmark, use_case
 
+WORDS = {"passed": "the same", "failed": "NOT the same"}
+
 
 def check(config: Config, selection: Selection) -> int:
-    """Prints a line for each variant: what agrees, or the first cause. Exit status: 0, or 1 where something differs or
+    """Prints a line for each model: what agrees, or the first cause. Exit status: 0, or 1 where something differs or
     cannot be computed.
 
     Raises:
@@ -47,11 +49,12 @@ def check(config: Config, selection: Selection) -> int:
                     weights=verified_weights(pair),
                     is_by_hand=True,
                 )
-                judgements = job.check()
-            for variant, judgement in judgements.items():
+                verdicts = job.check()
+            for verdict in verdicts.values():
+                judgement, variant = verdict.judgement, verdict.measurements["jax"].variant.comparison_key
                 checked += 1
                 differing += judgement.state != "passed"
-                words = "the same" if judgement.state == "passed" else "NOT the same"
+                words = WORDS.get(judgement.state, "could not be compared")
                 print(f"{pair.cell.words}, {variant}: {words}: {printable(judgement.sentence)}")
     if not checked:
         print("Nothing was checked: no variant that both frameworks have.", file=sys.stderr)

@@ -42,6 +42,8 @@ class JobFlags:
     """With `dry_run`: list what is left out, too."""
     verbose: bool = False
     """With `dry_run`: also the line that would submit each job."""
+    spread: int | None = None
+    """Over how many GPUs all jobs together are spread; None: one job for each cell."""
 
 
 def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
@@ -170,6 +172,7 @@ def hand_over(
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.pairing import as_paired
     from pipeline.submission.render import write_scripts
+    from pipeline.submission.spread import spread
 
     results = flags.results
     if config.profile:
@@ -180,6 +183,11 @@ def hand_over(
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
         pairs, refused = as_paired(pairs, pairing, is_on_cpu=is_on_cpu)
+        if flags.spread is not None:
+            pairs = spread(pairs, flags.spread, config.cluster.max_parallel_jobs)
+            if not any(pair.part for pair in pairs):
+                in_use = sum(pair.cell.devices for pair in pairs)
+                print(f"--spread {flags.spread}: nothing is cut further: {len(pairs)} jobs, on {in_use} GPUs at once")
         for line in foreseen(pairs, results):
             print(line)
         for reason, cells in refused.items():
@@ -200,6 +208,8 @@ def hand_over(
     from pipeline.watching.follow import INTERRUPTED, follow
 
     executor = choose_executor(flags.executor)
+    if flags.spread is not None and executor == "local":
+        raise ConfigError("--spread shares work out over a cluster; on this machine one job runs after the other")
     folders = submit(pairs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page

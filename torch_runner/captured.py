@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn import functional as F
 
-from harness.errors import Refused
+from harness.work.applies import unknown_layer
 from harness.work.graphs import GraphBatch, Places
 from harness.work.task_kinds import Inputs
 from torch_runner.graphs import places_of, side_by_side
@@ -140,8 +140,7 @@ def by_sample(
 def require_known(formulation: str, name: str, module: nn.Module) -> None:
     """Raises Refused."""
     if not isinstance(module, KNOWN):
-        names = ", ".join(sorted(known.__name__ for known in KNOWN))
-        raise Refused(f"the formulation {formulation} knows {names}, not {type(module).__name__} ({name or 'model'})")
+        raise unknown_layer(formulation, KNOWN, type(module), name or "model")
 
 
 def weight_of(name: str, module: nn.Module) -> str:

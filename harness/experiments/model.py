@@ -173,7 +173,7 @@ class ClusterConfig(AskedOfSlurm):
     stage_environment: bool = False
     """As under each of `frameworks`."""
     frameworks: dict[Framework, FrameworkConfig] = Field(default={}, validate_default=True)
-    """Both stand here after validation."""
+    """Has an entry for each framework after validation."""
 
     @field_validator("frameworks")
     @classmethod

@@ -168,7 +168,8 @@ def read_source(path: Path) -> Source:
     except OSError as error:
         raise ConfigError(f"{name}: cannot be read: {error.strerror or error}") from error
     if len(text) > LARGEST_FILE_BYTES:
-        raise ConfigError(f"{name}: a configuration of more than {LARGEST_FILE_BYTES / 1e6:.0f} MB is none")
+        limit = f"{LARGEST_FILE_BYTES / 1e6:.0f} MB"
+        raise ConfigError(f"{name}: the file is larger than {limit}, so it is not a configuration of this project")
     try:
         if too_deep := _too_deep(text):
             raise ConfigError(f"{name}:{too_deep.line}:{too_deep.column}: nested in more than {DEEPEST} others")

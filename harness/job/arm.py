@@ -1,7 +1,7 @@
 """One framework's part of a job: its measurements, each in fresh processes, one record each. Imports no framework."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,13 +26,15 @@ from harness.results.environment import code_digests, load_average
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
 from harness.results.looks import Part
-from harness.results.parity import ParityNumbers, key_of
+from harness.results.model_trace import ModelTrace, read_trace
+from harness.results.parity import ParityNumbers, gate_measurement, key_of, work_of
 from harness.results.parity_file import ParityFiles, read_parity
 from harness.results.parity_gate import ParityGate
 from harness.results.partner import ratio_so_far
 from harness.results.quantities import summary_numbers
 from harness.results.record import (
     DataIdentity,
+    Outcome,
     Record,
     WeightsIdentity,
     active_s,
@@ -96,6 +98,8 @@ class Arm:
         """Since this process began."""
         self.tracker: Tracker = NullTracker()
         self._gate = ParityGate(inputs.results)
+        self.refusals: dict[str, str] = {}
+        """Why nothing is timed of a model, by `work_of` its measurements (model_gate.py)."""
         self._parity = ParityRun(
             plan=plan,
             job=inputs.folder.name,
@@ -164,7 +168,12 @@ class Arm:
 
     def may_take_turns(self, measurement: Measurement) -> bool:
         """One that was cut off again and again is shorter by itself."""
-        return self._inputs.cut_offs.of(measurement) < LAST_AFTER and not self.settled_record(measurement)
+        is_whole = self._inputs.cut_offs.of(measurement) < LAST_AFTER and not self.refusal(measurement)
+        return is_whole and not self.settled_record(measurement)
+
+    def refusal(self, measurement: Measurement) -> str | None:
+        """Why the model of this measurement is not timed; None where it is."""
+        return self.refusals.get(work_of(measurement)) if self.refusals else None
 
     def compute_parity(self, measurements: Iterable[Measurement]) -> None:
         """For what will be measured, and for records whose numbers cannot be read any more. A program that fails here
@@ -176,21 +185,37 @@ class Arm:
 
         def lacks(measurement: Measurement) -> bool:
             record = self.find(measurement)
-            return record is None or files.can_be_repaired(record, code)
+            return not self.refusal(measurement) and (record is None or files.can_be_repaired(record, code))
 
         self._parity.compute(each for each in measurements if lacks(each))
         for variant, reason in self._parity.failures.items():
             self._teller.say(f"{self.plan.framework}: no parity numbers, so no ratio: {variant}: {reason}", once=True)
 
-    def parity_of(self, measurements: Sequence[Measurement]) -> dict[str, ParityNumbers]:
-        """What the parity gate compares of each, by the variant without its mode; nothing is measured.
+    def first_replicates(self) -> list[Measurement]:
+        return [each for each in self.plan.replicates() if each.replicate == 0]
 
-        Raises RecordError where a file of numbers cannot be read.
-        """
-        self._progress.current = f"{self.plan.framework}: parity gate"
-        self._parity.compute(measurements)
-        files = self._parity.files
-        return {one.variant.comparison_key: read_parity(files[key_of(one).digest]) for one in measurements}
+    def parity_numbers(self, measurement: Measurement) -> ParityNumbers | None:
+        """Those that this job has computed, or else those of the record; None where there are none to read."""
+        record = self.find(measurement)
+        try:
+            if (path := self._parity.files.get(key_of(measurement).digest)) is not None:
+                return read_parity(path)
+            return ParityFiles(self._results).of(record) if record and record.parity else None
+        except RecordError:
+            return None
+
+    def traced_model(self, measurement: Measurement) -> ModelTrace | None:
+        """What the model of the gate is made of; None where its process leaves nothing."""
+        path = self._results.new_parity(self.plan.cell, self.plan.framework, "trace")
+        gated = gate_measurement(measurement)
+        task = ChildTask(measurement=gated, data_dir=self.plan.data_dir, trace=str(path.with_suffix(".trace")))
+        try:
+            self._work(task, self._results.new_parity_log(self.plan.cell, self.plan.framework))
+            return read_trace(Path(task.trace))
+        except RecordError:
+            return None
+        finally:
+            Path(task.trace).unlink(missing_ok=True)
 
     # One measurement
 
@@ -201,7 +226,9 @@ class Arm:
             self._count_settled(_read(path), measurement)
             return
         start = time.monotonic()
-        if self._inputs.cut_offs.of(measurement) < TIMEOUT_AFTER:
+        if refusal := self.refusal(measurement):
+            record = self._leave_untimed(measurement, "failed", f"not timed: {refusal}")
+        elif self._inputs.cut_offs.of(measurement) < TIMEOUT_AFTER:
             attempt = self.begin(measurement)
             record = self._conclude(attempt, self._work(attempt.task, attempt.log))
         else:
@@ -247,12 +274,19 @@ class Arm:
         return next((record for record in own if record.outcome == "timeout"), None)
 
     def _give_up(self, measurement: Measurement) -> Record:
+        return self._leave_untimed(
+            measurement,
+            "timeout",
+            f"cut off {self._inputs.cut_offs.of(measurement)} times by the end of the job's time, or by a preemption. "
+            f"Raise time_limit_minutes in experiments.yaml, or make it shorter",
+        )
+
+    def _leave_untimed(self, measurement: Measurement, outcome: Outcome, reason: str) -> Record:
         now = _now()
         record = Record(
             **self._of_record(measurement),
-            outcome="timeout",
-            reason=f"cut off {self._inputs.cut_offs.of(measurement)} times by the end of the job's time, or by a "
-            f"preemption. Raise time_limit_minutes in experiments.yaml, or make it shorter",
+            outcome=outcome,
+            reason=reason,
             started_at=now,
             ended_at=now,
             environment=self._environment,

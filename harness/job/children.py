@@ -123,8 +123,8 @@ class Children:
     def work(self, task: ChildTask, log: Path, hear: Callable[[Event], None]) -> RanksReport:
         """Do `task` on every rank. On return no process of it is left, or RanksStuckError comes next time.
 
-        What takes longer than the protocol's timeout is ended. Whoever runs out of a GPU's memory is tried once more,
-        with an allocator that leaves no gaps: `out_of_memory` is an answer for good.
+        What takes longer than the protocol's timeout is ended. A measurement that runs out of a GPU's memory is
+        retried once with an allocator that leaves no gaps, as `out_of_memory` is final.
 
         Args:
             log: of rank 0 where there is one rank; see log_of_rank.

@@ -17,16 +17,16 @@ from harness.job.caches import remove_leftovers
 from harness.job.children import JOB_SIGNALS, RanksStuckError
 from harness.job.cut_offs import LAST_AFTER, CutOffs
 from harness.job.interleaved import work_in_turns
+from harness.job.model_gate import Verdict, judge_models
 from harness.job.progress import Heartbeat, Teller
 from harness.job.staging import staged
 from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_partners, screenings
 from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
-from harness.plan import FRAMEWORKS, Pair
+from harness.plan import Pair
 from harness.results.environment import describe_environment
 from harness.results.looks import rounds
-from harness.results.parity import Judgement, judge
 from harness.results.parity_gate import ParityGate
 from harness.results.record import DataIdentity, WeightsIdentity
 from harness.results.sequential import looks_of
@@ -143,24 +143,20 @@ class Job:
         self._teller.say(f"done: {measured} measured, {had_a_record} had a record, {failed} failed")
         return EXIT_FAILED if progress.measurements_failed else 0
 
-    def check(self) -> dict[str, Judgement]:
-        """Whether both frameworks compute the same, by the parity gate alone: of each variant that both have, without
-        its mode. Measures nothing and leaves no record. Raises as `run` does."""
+    def check(self) -> dict[str, Verdict]:
+        """The gate of the models alone: nothing is timed or recorded. Raises as `run` does."""
         try:
             with stop_on_signal(), turn(tell=self._tell_of_wait, warn=self._teller.say):
-                of_jax, of_torch = (
-                    self._arms[name].parity_of([one for one in self._arms[name].replicates if one.replicate == 0])
-                    for name in FRAMEWORKS
-                )
+                return judge_models(self._arms)
         finally:
             for arm in self._arms.values():
                 arm.close()
-        return {key: judge(numbers, of_torch[key]) for key, numbers in of_jax.items() if key in of_torch}
 
     def _steps(self) -> Iterator[Step]:
         """All of them; what was cut off more than once comes last, so that it blocks nothing."""
         first = first_ratio(self._pair)
         self.progress.is_before_screening = bool(first)
+        self._refuse_models()
         self._compute_parity(first)
         yield from self._in_order(first)
         self.progress.is_before_screening = False
@@ -177,6 +173,17 @@ class Job:
             steps = list(in_turn([[one for one in left if one.framework == name] for name in self._arms], partners))
             self._compute_parity(steps)
             yield from self._in_order(steps)
+
+    def _refuse_models(self) -> None:
+        """What both frameworks measure and do not agree on leaves failed records, at once."""
+        if self._pair.cell.is_calibration:
+            return
+        for work, verdict in judge_models(self._arms).items():
+            if verdict.refusal is not None:
+                measurement = next(iter(verdict.measurements.values()))
+                self._teller.say(f"{measurement.variant.model}: not timed: {verdict.refusal}")
+                for arm in self._arms.values():
+                    arm.refusals[work] = verdict.refusal
 
     def _in_order(self, steps: Iterable[Step]) -> list[Step]:
         return sorted(steps, key=lambda step: any(self._cut_offs.of(each) >= LAST_AFTER for each in step))

@@ -204,7 +204,7 @@ def _parse_arguments(framework: Framework | None, arguments: list[str] | None) -
     parser.add_argument("--cluster", metavar="NAME", help="lay clusters/NAME.yaml over that file")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
     parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
-    parser.add_argument("--plan", type=Path, metavar="FILE", help="run this plan; scripts of `main.py calibrate` do")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="run this plan, as calibrations do")
     parser.set_defaults(interleaved=False)
     if framework is None:
         parser.add_argument("--interleaved", action="store_true", help="their processes take turns, block by block")

@@ -31,8 +31,8 @@ from harness.results.statistics import sum_of_all
 EXIT_GRACE_S = 20.0
 """How long a measurement's process may take to end once its result is here; then it is killed and the result stands."""
 SETTLE_S = 2.0
-"""When a rank dies, the others fail too, at the next step that they would do with it. Who tells first is chance; this
-is how long the true cause may come after its effects."""
+"""When a rank dies, the others fail too, at the next step that they would do with it. The order of
+their reports is random; the original error is waited for this long."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ def time_load(program: Trains, wait: Wait, first_step: int) -> tuple[int, float]
     return count, perf_counter() - start
 
 
-BESIDE_ANOTHER = "the other one of two processes that take turns was on the device too"
+SHARED_DEVICE = "the other one of two processes that take turns was on the device too"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def measure_steady(
             is_alone = turns.is_alone
             if is_alone and idle is None:  # it was not alone before; the other one's work was over a moment ago
                 idle = _lowest(*(idle_watts(gpu, protocol.idle_s) for _ in range(2)))
-            energy = measure_energy(agree(median(block_times_s))) if is_alone else Energy(absent=BESIDE_ANOTHER)
+            energy = measure_energy(agree(median(block_times_s))) if is_alone else Energy(absent=SHARED_DEVICE)
         call_times_s = _measure_latency(step, wait, protocol, channel, agree) if with_latency else []
     return Steady(
         blocks=Blocks(
@@ -327,7 +327,7 @@ def _measure_blocks(
         if now - seen >= STATE_EVERY_S:
             seen = now
             if (state := gpu.state()) is not None:
-                gpu_states.append(turns.without_partner(state))
+                gpu_states.append(turns.ignoring_partner(state))
         if now - collected >= COLLECT_EVERY_S:
             collected = now
             _collect_garbage()

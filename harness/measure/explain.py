@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.errors import ProjectError, RecordError
 from harness.measure import clock
-from harness.measure.company import Company
+from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.measure.program import Program, Session
 from harness.results.kernel_names import class_of
 from harness.results.record import Blocks, Explanation, KernelClass, KernelTime, TracedWindow, Work
@@ -49,7 +49,7 @@ def explain(
     step, wait, protocol = program.step, session.device.wait, session.measurement.protocol
     trace: Any = importlib.import_module(f"{session.measurement.framework}_runner.trace")
     work, work_absent = _work(program, session)
-    company = Company()
+    other_load = OtherCpuLoad()
     if blocks is None:
         blocks = clock.measure_short(
             step,
@@ -70,7 +70,7 @@ def explain(
     ]
     if not any(window.kernels for window in windows):
         raise ProjectError(f"{trace.tracer()} saw nothing run: on a GPU another client of CUPTI, as nsys, shuts it out")
-    others = company.cpus()
+    others = other_load.cpus()
     on_device = session.device.describe().get("platform") in ("gpu", "cuda")
     left, left_absent = _leave(timeline, *traced[-1], tracer=trace.tracer(), on_device=on_device, window=windows[-1])
     return Explanation(

@@ -34,11 +34,12 @@ from harness.results.environment import (
     relevant_variables,
 )
 from harness.results.fake_gpu import HEADLINE, KEY
+from harness.results.model_trace import write_trace
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
 from harness.results.record import Outcome, Result
 from harness.work import datasets
-from harness.work.declared import as_gated, benchmark, use_case
+from harness.work.declared import NotingMode, as_gated, benchmark, use_case
 from harness.work.pretrained import pretrained_weights
 
 
@@ -54,7 +55,7 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         if world.device_count > 1:
             device.join(world)
         device.set_up(measurement.variant.precision)
-        if task.parity:
+        if task.parity or task.trace:
             device.try_no_algorithms()
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables}
         environment |= describe_python() | describe_fakes() | ({"rank": of_rank} if world.size > 1 else {})
@@ -72,7 +73,13 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
                 raise ProjectError(HEADLINE)
             build = without_numbers(build, framework, device)
         build = _then(build, tell_environment)
-        if task.parity:
+        if task.trace:
+            traced = importlib.import_module(f"{framework}_runner.forward").traced_model
+            trace = traced(gate_session(session, measurement, Path(task.data_dir)))
+            if world.rank == 0:
+                write_trace(trace, Path(task.trace))
+            channel.result(Result())
+        elif task.parity:
             leave_parity_numbers(session, build, task.parity, channel, code, Path(task.data_dir))
             channel.result(Result())
         else:
@@ -129,7 +136,10 @@ def builder(measurement: Measurement) -> Build:
 
     def build(session: Session[Any], *, joined: bool = True) -> Program:
         session.require_possible()
+        session = replace(session, noting=NotingMode.of(session.mode))
         program: Program = module.build(session, joined=joined)
+        if joined:  # the control leaves out what is between devices
+            session.require_acted_on()
         return program
 
     return build
@@ -193,7 +203,7 @@ def leave_parity_numbers(
 
 
 def _leave(device: Device) -> None:
-    """The result is told and stands; a farewell that fails is for the log."""
+    """The result has been sent; an error during shutdown is only logged."""
     try:
         device.leave()
     except Exception:

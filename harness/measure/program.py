@@ -4,7 +4,8 @@ Each `<framework>_runner/use_cases/<name>.py` has one `build(session, joined=Tru
 (the measurement, the parity gate, the control without communication, the warm start, a bench) builds one and calls it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -13,14 +14,14 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import DataError, Refused
+from harness.errors import ConfigError, DataError, Refused
 from harness.measure.world import ALONE, World
 from harness.plan import Measurement
 from harness.results.parity import Numbers
 from harness.results.record import Check, Memory
 from harness.work.applies import why_not_besides_layers
 from harness.work.datasets import Dataset
-from harness.work.declared import Benchmark, Mode, Model, UseCase
+from harness.work.declared import Benchmark, Mode, Model, NotingMode, UseCase
 from harness.work.weights import Draw, WeightOf
 
 Phase = tuple[str, Callable[[], Any]]
@@ -237,6 +238,8 @@ class Session(Generic[D]):
     world: World = ALONE
     pretrained: WeightOf | None = None
     """The weights that torchvision publishes, where the settings ask for them."""
+    noting: NotingMode | None = None
+    """The mode, while a program is built of which is asked afterwards what it acted on."""
 
     def weights_of(self, weights: str, draw: Draw) -> WeightOf:
         """`drawn` from the seed, by `draw`, or `pretrained`. Raises DataError."""
@@ -265,7 +268,7 @@ class Session(Generic[D]):
     @property
     def mode(self) -> Mode:
         """Raises ConfigError where the use case has no mode of that name."""
-        return self.use_case.mode(self.measurement.framework, self.measurement.variant.execution_mode)
+        return self.noting or self.use_case.mode(self.measurement.framework, self.measurement.variant.execution_mode)
 
     def require_possible(self) -> None:
         """Raises Refused where the mode cannot do what the options ask for, or would be another one on as many devices.
@@ -277,10 +280,44 @@ class Session(Generic[D]):
         if why is not None:
             raise Refused(f"execution mode {self.mode.name}: {why}")
 
+    def require_acted_on(self) -> None:
+        """Raises Refused where the program that was built ignores a part of its mode: it would be another mode."""
+        assert self.noting is not None
+        framework, use_case = self.measurement.framework, self.use_case
+        if ignored := self.noting.ignored(plain=use_case.formulations[framework][0].name):
+            words = ", ".join(f"{name}={value!r}" for name, value in ignored.items())
+            raise Refused(
+                f"execution mode {self.noting.name}: {framework}_runner/use_cases/{use_case.name}.py does nothing with "
+                f"{words}, so it would be another mode under a new name. Let its build act on it, or take it out of "
+                f"harness/work/use_cases/{use_case.name}.py"
+            )
+
     @property
     def model(self) -> Model:
         """What is declared of the variant's model."""
         return self.benchmark.model(self.measurement.variant.model)
+
+    @contextmanager
+    def named_model(self, file: str) -> Iterator[None]:
+        """Around the making of the model: raises ConfigError where the runner's file has none of its name."""
+        name = self.measurement.variant.model
+        try:
+            yield
+        except KeyError as error:
+            if error.args != (name,):
+                raise
+            raise ConfigError(
+                f"{file} does not know {name}, which harness/work/benchmarks/{self.benchmark.name}.py declares: add it "
+                f"to its make_model"
+            ) from error
+
+    def require_declared(self, has_batch_norm: bool) -> None:
+        """Raises ConfigError where the model has BatchNorm and its declaration does not say so."""
+        if has_batch_norm and self.model.batch_norm is None:
+            raise ConfigError(
+                f"{self.benchmark.name}/{self.model.name} has BatchNorm but does not declare it: add Layer.BATCH_NORM "
+                f"to its layers and batch_norm=BatchNorm() in harness/work/benchmarks/{self.benchmark.name}.py"
+            )
 
     @property
     def is_alone(self) -> bool:

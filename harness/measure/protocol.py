@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.measure.channel import Channel
-from harness.measure.company import Company
 from harness.measure.explain import explain
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
+from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.measure.program import Build, Infers, Phase, Program, Session, Trains
 from harness.measure.slowdown import PlantedSlowdown
 from harness.measure.turns import NoTurns
@@ -106,10 +106,10 @@ class Measuring:
         checks = program.check()
         program.witness()
         program.settle()
-        company = Company()
-        self._turns.watch(company, on_gpu=not self._gpu.absent)
+        other_load = OtherCpuLoad()
+        self._turns.watch(other_load, on_gpu=not self._gpu.absent)
         steady = self._steady(program, idle_watts)
-        other_cpus = self._other_cpus(company)
+        other_cpus = self._other_cpus(other_load)
         self._require_finite(program)
         witness = program.witness()
         measurement = self._session.measurement
@@ -171,9 +171,9 @@ class Measuring:
         self._channel.metrics(summary_numbers(so_far))
         return steady
 
-    def _other_cpus(self, company: Company) -> float | None:
-        """Of several ranks on one machine the others are no strangers, so there it is not told."""
-        return company.cpus() if self._gpu.absent and self._session.world.size == 1 else None
+    def _other_cpus(self, other_load: OtherCpuLoad) -> float | None:
+        """Not reported with several ranks on one machine: sibling ranks would count as other load."""
+        return other_load.cpus() if self._gpu.absent and self._session.world.size == 1 else None
 
     def _require_finite(self, program: Program) -> None:
         """Raises CheckFailed where the timed calls have led to numbers that are none: zeros and infinities cost other

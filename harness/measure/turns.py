@@ -10,7 +10,7 @@ import time
 from typing import IO, Literal
 
 from harness.measure.channel import Channel, Place
-from harness.measure.company import Company
+from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.results.record import GpuState, InTurns
 
 Word = Literal["block", "block_after_other", "end", "last", "alone"]
@@ -42,10 +42,10 @@ class NoTurns:
         """Whether to measure one more block. `wants`: by the stopping rule."""
         return wants
 
-    def watch(self, company: Company, *, on_gpu: bool) -> None:
+    def watch(self, other_load: OtherCpuLoad, *, on_gpu: bool) -> None:
         """It looks away while this process waits."""
 
-    def without_partner(self, state: GpuState) -> GpuState:
+    def ignoring_partner(self, state: GpuState) -> GpuState:
         """A reading of the GPU in which the other one of the two is no stranger."""
         return state
 
@@ -62,7 +62,7 @@ class Turns(NoTurns):
         self._channel = channel
         self._words = words
         self._place = place
-        self._company: Company | None = None
+        self._other_load: OtherCpuLoad | None = None
         self._rest_max_s = REST_MAX_S
         self._blocks = 0
         self._after_other: list[int] = []
@@ -77,15 +77,15 @@ class Turns(NoTurns):
             self.comes_from_rest = self.after_other = False
             return wants and self.is_alone
         began = time.monotonic()
-        if self._company is not None:
-            self._company.look_away()
+        if self._other_load is not None:
+            self._other_load.pause()
         come_to_rest(self._rest_max_s)
         busy_s = time.process_time()
         self._channel.turn(wants=wants)
         word = self._words.readline().strip().decode()
         self._busy_s += time.process_time() - busy_s
-        if self._company is not None:
-            self._company.look_again()
+        if self._other_load is not None:
+            self._other_load.resume()
         self.waited_s += time.monotonic() - began
         if not word:
             raise EOFError("the job is gone, which hands out the turns")
@@ -99,11 +99,11 @@ class Turns(NoTurns):
         self._blocks += 1
         return goes_on
 
-    def watch(self, company: Company, *, on_gpu: bool) -> None:
-        self._company = company
+    def watch(self, other_load: OtherCpuLoad, *, on_gpu: bool) -> None:
+        self._other_load = other_load
         self._rest_max_s = REST_MAX_ON_GPU_S if on_gpu else REST_MAX_S
 
-    def without_partner(self, state: GpuState) -> GpuState:
+    def ignoring_partner(self, state: GpuState) -> GpuState:
         others = state.get("other_processes")
         if self.is_alone or not isinstance(others, int | float):
             return state

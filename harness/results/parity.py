@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.plan import DataKind, Framework, Frozen, Measurement, Scalar
+from harness.results.model_trace import other_parameters, short
 from harness.results.record import Check, Outcome
-from harness.suggest import nearest
 
 Numbers = Mapping[str, NDArray[np.float64]]
 
@@ -188,6 +188,11 @@ def key_of(measurement: Measurement) -> ParityKey:
     )
 
 
+def work_of(measurement: Measurement) -> str:
+    """Equal for measurements of both frameworks whose numbers are compared: model, options, settings."""
+    return json.dumps(key_of(measurement).work, sort_keys=True)
+
+
 def gate_measurement(measurement: Measurement) -> Measurement:
     """The same program on the gate's batch, in strict fp32, with the seed of replicate 0 for all replicates."""
     devices = measurement.cell.devices
@@ -313,7 +318,7 @@ def judge(jax: ParityNumbers, torch: ParityNumbers) -> Judgement:
         differing = "; ".join(f"{name}: {ours[name]} and {theirs[name]}" for name in ours if ours[name] != theirs[name])
         sentence = f"the parity numbers of jax and torch are of different work: {differing}"
         return Judgement(state="unchecked", sentence=sentence)
-    if cause := _structure(jax, torch):
+    if cause := structure(jax, torch):
         return Judgement(state="failed", sentence=cause)
     checks = compare(jax, torch)
     tensor_count = len(jax.kept.keys() | torch.kept.keys())
@@ -332,52 +337,23 @@ def judge(jax: ParityNumbers, torch: ParityNumbers) -> Judgement:
 
 PER_PARAMETER = ("gradients", "per_sample_gradients", "clipped_sum", "updates")
 """Quantities with a tensor for each parameter."""
-MOST_NAMED = 3
 
 
-def _structure(jax: ParityNumbers, torch: ParityNumbers) -> str | None:
+def structure(jax: ParityNumbers, torch: ParityNumbers) -> str | None:
     """What tells the two models apart before any number: names, then shapes of their parameters; None where they are
     alike, or where nothing is computed for each parameter."""
     for quantity in PER_PARAMETER:
         ours, theirs = (
             {
-                name.partition("/")[2]: shape
+                name.partition("/")[2]: tuple(shape)
                 for name, shape in side.metadata.shapes.items()
                 if quantity_of(name) == quantity and "/" in name
             }
             for side in (jax, torch)
         )
         if ours and theirs:
-            break
-    else:
-        return None
-    if ours.keys() != theirs.keys():
-        only = {"JAX": sorted(ours.keys() - theirs.keys()), "PyTorch": sorted(theirs.keys() - ours.keys())}
-        sentence = "; ".join(f"only {side} has {_some(names)}" for side, names in only.items() if names)
-        close = [nearest(name, only["PyTorch"]) for name in only["JAX"][:1]] if only["PyTorch"] else []
-        hint = f": did you mean {close[0]}?" if close and close[0] else ""
-        return f"the models have other parameters: {sentence}{hint}{_counts(quantity, ours, theirs)}"
-    if differing := [name for name in theirs if ours[name] != theirs[name]]:
-        shapes = [f"{name} is {_text(ours[name])} in JAX and {_text(theirs[name])} in PyTorch" for name in differing]
-        return f"the parameters have other shapes: {_some(shapes, '; ')}{_counts(quantity, ours, theirs)}"
+            return other_parameters(ours, theirs, with_counts=quantity != "per_sample_gradients")
     return None
-
-
-def _some(words: Sequence[str], separator: str = ", ") -> str:
-    more = len(words) - MOST_NAMED
-    return separator.join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _text(shape: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def _counts(quantity: str, ours: Mapping[str, Sequence[int]], theirs: Mapping[str, Sequence[int]]) -> str:
-    """How many parameters each side has, where that is known and not the same."""
-    counts = [sum(math.prod(shape) for shape in side.values()) for side in (ours, theirs)]
-    if quantity == "per_sample_gradients" or counts[0] == counts[1]:
-        return ""
-    return f" (JAX has {counts[0]:,} parameters, PyTorch {counts[1]:,})"
 
 
 def in_words(name: str) -> str:
@@ -392,15 +368,20 @@ def _difference(failed: Sequence[Check], tensor_count: int, jax: ParityNumbers, 
     """Names a tensor, unless only too many of them are too far off."""
     of_tensors = [check for check in failed if check.name.partition("/")[2] not in (WHOLE, MEDIAN)]
     first = (of_tensors or failed)[0]
-    how = f"relative error {first.error:.1e}, tolerance {first.tolerance:.0e}"
+    how = f"relative error {short(first.error)}, allowed {short(first.tolerance)}"
     if not of_tensors:
-        return f"{in_words(first.name)}: {how} (no single one of {tensor_count} tensors differs by more than it may)"
+        return f"{in_words(first.name)}: {how}; no single one of {tensor_count} tensors differs by more than it may"
     ours, theirs = (numbers.metadata.shapes.get(first.name) for numbers in (jax, torch))
     if ours is None or theirs is None:
         how = f"only {'torch' if ours is None else 'jax'} has it"
     elif ours != theirs:
         how = f"shape {list(ours)} in jax, {list(theirs)} in torch"
-    return f"{in_words(first.name)}: {how} (the first of {len(of_tensors)} tensors that differ, of {tensor_count})"
+    count = tensor_count - 1
+    if len(of_tensors) > 1:
+        rest = f"{len(of_tensors) - 1} of the {count} other tensors differ too"
+    else:
+        rest = f"all {count} other tensors agree" if count > 1 else "the other tensor agrees"
+    return f"{in_words(first.name)}: {how}; {rest}"
 
 
 def _in_order(of_torch: Mapping[str, Any], of_jax: Mapping[str, Any]) -> list[str]:

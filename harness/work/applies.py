@@ -89,6 +89,18 @@ def require_layers(formulation: str, count: int) -> None:
         raise Refused(f"the formulation {formulation} is about layers that this model does not have")
 
 
+def unknown_layer(formulation: str, known: Iterable[type], kind: type, where: str) -> Refused:
+    """For a runner, of a layer that a formulation does not know. Of two classes of one name it says the modules."""
+    known = list(known)
+
+    def named(one: type) -> str:
+        is_ambiguous = one.__name__ == kind.__name__ and kind.__name__ in {other.__name__ for other in known}
+        return f"{one.__module__}.{one.__name__}" if is_ambiguous else one.__name__
+
+    listed = ", ".join(sorted({named(one) for one in known}))
+    return Refused(f"the formulation {formulation} knows {listed}, not {named(kind)} ({where})")
+
+
 def _why_not_layers(mode: Mode, model: Model) -> str | None:
     written = mode.written
     for name, declared in ((written.name, written), (mode.run.name, mode.run)):

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.suggest import valid_names
+
 WeightOf = Callable[[str, tuple[int, ...]], NDArray[np.floating[Any]]]
 """(neutral name, neutral shape) -> the values of a parameter or of a running statistic."""
 Draw = Callable[[int, str, tuple[int, ...]], NDArray[np.floating[Any]]]
@@ -50,7 +52,7 @@ def initial_weight(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
         return (EMBEDDING_STD * generator.standard_normal(shape)).astype(np.float32)
     if kind not in KERNELS:
         known = ("bias", "in_proj_bias", *KERNELS, *EMBEDDINGS, *RUNNING_STATISTICS)
-        raise ValueError(f"parameter {name!r}: no rule to draw it; known: {', '.join(known)}")
+        raise ValueError(f"parameter {name!r}: no rule to draw it; {valid_names(kind, known)}")
     bound = math.sqrt(6 / math.prod(shape[1:]))
     return generator.uniform(-bound, bound, shape).astype(np.float32)
 

@@ -17,7 +17,11 @@ def make_model(session: Session[Any], dtypes: dict[str, Any]) -> nnx.Module:
     measurement, benchmark = session.measurement, session.benchmark
     module = importlib.import_module(f"jax_runner.models.{benchmark.name}")
     sizes = benchmark.sizes.model_validate(measurement.sizes)
-    return without_values(lambda: module.make_model(measurement.variant.model, sizes, dtypes), dtypes["param_dtype"])
+    with session.named_model(f"jax_runner/models/{benchmark.name}.py"):
+        build = lambda: module.make_model(measurement.variant.model, sizes, dtypes)  # noqa: E731
+        model = without_values(build, dtypes["param_dtype"])
+    session.require_declared(any(isinstance(one, nnx.BatchNorm) for _, one in nnx.iter_modules(model)))
+    return model
 
 
 def without_values(build: Callable[[], nnx.Module], dtype: Any) -> nnx.Module:

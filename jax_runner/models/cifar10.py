@@ -87,5 +87,6 @@ class ResNet18(nnx.Module):
 
 
 def make_model(name: str, _sizes: Any, dtypes: dict[str, Any]) -> nnx.Module:
-    batch_norm = BENCHMARK.model(name).batch_norm
-    return ResNet18(dtypes, batch_norm) if batch_norm else Cnn(dtypes)
+    batch_norm = BENCHMARK.model(name).batch_norm or BatchNorm()
+    makers = {"cnn": lambda: Cnn(dtypes), "resnet18": lambda: ResNet18(dtypes, batch_norm)}
+    return makers[name]()

@@ -13,6 +13,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import numpy as jnp
 
+from harness.errors import Refused
 from harness.measure.program import Session
 from harness.measure.use_cases.per_sample_gradients import PerSampleGradientsBase, ProblemBase
 from harness.work.applies import require_layers
@@ -194,7 +195,12 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
     if formulation == "ghost":
         return ghost(problem, output, settings)
     of_chunk = mode.written.chunks_of or formulation
-    per_sample = by_layers(problem, of_chunk) if of_chunk in ("outer_product", "grouped") else vmapped(problem)
+    if of_chunk in ("outer_product", "grouped"):
+        per_sample = by_layers(problem, of_chunk)
+    elif of_chunk == "vmap":
+        per_sample = vmapped(problem)
+    else:
+        raise Refused(f"jax_runner/use_cases/per_sample_gradients.py knows no formulation {of_chunk}")
 
     def compute(params: Params, inputs: jax.Array, targets: jax.Array) -> Arrays:
         return reduce_gradients(per_sample(params, inputs, targets), output, settings.clip_norm)

@@ -26,7 +26,9 @@ from pipeline.report.wording import (
     between,
     chance_mark,
     declared_text,
+    end_of_axis,
     newest_text,
+    on_devices,
     pairs,
     pays_after,
     scaling_texts,
@@ -49,11 +51,8 @@ has what they see."""
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One row of the first table."""
-
     setup: Setup
     work: str
-    """`Train a small CNN`"""
     detail: str
     """`mnist, batch 256, fp32`"""
     outcome: Outcome
@@ -67,18 +66,17 @@ class Answer:
     ratio: float | None
     """JAX's throughput over PyTorch's."""
     interval: Interval | None
-    sides: tuple[str, str]
-    """Throughput and mode of JAX and of PyTorch."""
     speeds: str
-    """`JAX 14,700, PyTorch 13,600 images/s`"""
-    ready: str
-    """`0.9 / 19 s` of JAX and PyTorch: compilation with empty caches."""
+    """`JAX 14,700 images/s, PyTorch 13,600 images/s`"""
     rests_on: str
     """`4 of at most 12 pairs in turns`"""
+    sides: Sequence[str] = ("", "")
+    """Throughput and mode of JAX and of PyTorch."""
+    ready: str = ""
+    """`0.9 / 19 s` of JAX and PyTorch: compilation with empty caches."""
     more: tuple[str, ...] = ()
     """What else is worth a sentence: after how many samples a lead has paid for its compilation; a newer verdict."""
     why: str = ""
-    """The cause of the difference, where it was looked for."""
     doubt: str = ""
     """The one thing that speaks against it, or that would decide it."""
 
@@ -100,6 +98,12 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
     best = [row.best(framework) for framework in FRAMEWORKS]
     outcome, who, by = _in_words(estimate, row.why_no_ratio or "")
     samples = task_of(setup.cell.benchmark).samples
+    speeds = [number(mode.throughput_samples_per_s) if mode else "" for mode in best]
+    said = zip(FRAMEWORKS, speeds, strict=True)
+    cold = [mode.numbers.get(COLD) if mode else None for mode in best]
+    ready = " / ".join("unknown" if one is None else f"{one:.2g}" for one in cold)
+    in_turns = " in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else ""
+    more = declared_text(row), _scaling(setup, row, best, alone), pays_after(row), newest_text(row)
     return Answer(
         setup=setup,
         work=_work(setup, row.variant.model),
@@ -110,13 +114,11 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
         by=by,
         ratio=estimate.value if estimate else None,
         interval=estimate.interval if estimate else None,
-        sides=(_side_text(best[0]), _side_text(best[1])),
-        speeds=", ".join(
-            f"{NAMES[mode.framework]} {number(mode.throughput_samples_per_s)} {samples}/s" for mode in best if mode
-        ),
-        ready=_ready(best),
-        rests_on=_rests_on(estimate, best),
-        more=tuple(filter(None, [_declared(row), _scaling(setup, row, best, alone), pays_after(row), _newest(row)])),
+        speeds=", ".join(f"{NAMES[one]} {speed} {samples}/s" for one, speed in said if speed),
+        rests_on=f"{pairs(estimate)}{in_turns}" if estimate else "",
+        sides=[f"{speed} ({mode.name})" if mode else "none" for mode, speed in zip(best, speeds, strict=True)],
+        ready=f"{ready} s" if cold != [None, None] else "",
+        more=tuple(filter(None, more)),
         why=why_of_row(row),
         doubt=_doubt(row),
     )
@@ -127,34 +129,23 @@ def summary_of(section: Section) -> Answer:
     setup, found = section.setup, tally(section.rows)
     counts = [f"{name} in {count}" for name, count in found.verdicts.items() if count]
     counts += [f"no ratio in {found.without_ratio}"] if found.without_ratio else []
-    named: Outcome = "none" if found.mean is None else "open"
-    who, by = ("no ratio", "") if found.mean is None else _mean_in_words(found.mean, found.interval)
-    if found.verdict in ("JAX faster", "PyTorch faster"):
-        named = "faster"
-    elif found.verdict == "same":
-        named = "same"
+    mean = found.mean
+    outcome, who, by = _in_words(mean, "")
+    if mean and outcome == "open" and mean.interval:
+        who, by = "not decided", between(mean.interval)
     return Answer(
         setup=setup,
-        work=use_case_title(setup.cell, setup.device).partition(" on ")[0],
-        detail=f"{setup.cell.benchmark}, {len(section.rows)} variants{_on_devices(setup)}",
-        outcome=named,
-        faster=_side(found.mean),
+        work=use_case_title(setup.cell),
+        detail=f"{setup.cell.benchmark}, {len(section.rows)} variants{on_devices(setup.cell)}",
+        outcome=outcome,
+        faster=_side(mean.value if mean else None),
         who=who,
         by=by,
-        ratio=found.mean,
-        interval=found.interval,
-        sides=("", ""),
+        ratio=mean.value if mean else None,
+        interval=mean.interval if mean else None,
         speeds=", ".join(counts),
-        ready="",
-        rests_on=f"geometric mean of {found.ratios} ratios" if found.ratios else "",
+        rests_on=f"geometric mean of {mean.replicates} ratios" if mean else "",
     )
-
-
-def _mean_in_words(mean: float, interval: Interval | None) -> tuple[str, str]:
-    estimate = RatioEstimate(mean, interval, 0, "undecided")
-    if interval is None or interval.low <= 1 <= interval.high:
-        return "no clear side", between(interval) if interval else _factor(estimate)
-    return NAMES[_side(mean) or "jax"], _factor(estimate)
 
 
 def _in_words(estimate: RatioEstimate | None, why_none: str) -> tuple[Outcome, str, str]:
@@ -195,11 +186,7 @@ def _work(setup: Setup, model: str) -> str:
     declared = model_of(setup.cell.benchmark, model)
     words = (declared.words if declared else "") or model
     phrase = phrase or f"{name.replace('_', ' ').capitalize()} of {{model}}"
-    return phrase.replace("{model}", words) + _on_devices(setup)
-
-
-def _on_devices(setup: Setup) -> str:
-    return f" on {setup.cell.devices} devices" if setup.cell.devices > 1 else ""
+    return phrase.replace("{model}", words) + on_devices(setup.cell)
 
 
 def _detail(setup: Setup, row: Row) -> str:
@@ -212,28 +199,6 @@ def _detail(setup: Setup, row: Row) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _side_text(mode: Mode | None) -> str:
-    return "none" if mode is None else f"{number(mode.throughput_samples_per_s)} ({mode.name})"
-
-
-def _ready(best: Iterable[Mode | None]) -> str:
-    found = [mode.numbers.get(COLD) if mode else None for mode in best]
-    if all(one is None for one in found):
-        return ""
-    return " / ".join("unknown" if one is None else f"{one:.2g}" for one in found) + " s"
-
-
-def _rests_on(estimate: RatioEstimate | None, best: Sequence[Mode | None]) -> str:
-    if estimate is None:
-        return ""
-    return pairs(estimate) + (" in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else "")
-
-
-def _declared(row: Row) -> str:
-    """The ratio of the pair that most people run, where that is another one."""
-    return "" if row.best_is_declared or row.comparison is None else f"Declared pair: {declared_text(row)}"
-
-
 def _scaling(setup: Setup, row: Row, best: Iterable[Mode | None], alone: OneDevice) -> str:
     """`Of 2 times one device: JAX 87% (strong), PyTorch 91% (strong)`"""
     parts = []
@@ -242,10 +207,6 @@ def _scaling(setup: Setup, row: Row, best: Iterable[Mode | None], alone: OneDevi
         shares = [f"{text} ({kind})" for kind, text in zip(("strong", "weak"), found, strict=False) if text]
         parts += [f"{NAMES[mode.framework]} {', '.join(shares)}"] if mode and shares else []
     return f"Of {setup.cell.devices} times one device: {'; '.join(parts)}" if parts else ""
-
-
-def _newest(row: Row) -> str:
-    return newest_text(row.comparison) if row.comparison else ""
 
 
 def _took_turns(record: Record) -> bool:
@@ -262,7 +223,7 @@ def _doubt(row: Row) -> str:
     told = AGAINST if row.ratio is None or row.ratio.verdict != "undecided" else (*AGAINST, *HELPS)
     if flag := next((one for one in told if one in flags), None):
         return flags[flag]
-    return chance_mark(row.q, marked=row.may_be_chance)
+    return chance_mark(row.ratio, row.q)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,13 +274,8 @@ class Group:
 
     @property
     def scale(self) -> float:
-        """The factor at the ends of the picture's axis: the smallest of SCALES that holds all ratios, and most of
-        their intervals."""
-        ratios = [abs(log(one.ratio)) for one in self.answers if one.ratio]
-        return next((end for end in SCALES if all(one <= log(end) for one in ratios)), SCALES[-1])
-
-
-SCALES = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+        """The factor at the ends of the picture's axis."""
+        return end_of_axis(one.ratio for one in self.answers)
 
 
 def groups_of(compared: Sequence[Section], alone: OneDevice = NO_OTHERS) -> list[Group]:

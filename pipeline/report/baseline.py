@@ -201,7 +201,7 @@ def baseline_csv(changes: Sequence[Change]) -> str:
         line |= {f"{name}_{time}": pair[place] for name, pair in pairs.items() for place, time in enumerate(TIMES)}
         line |= {"ratio_now_over_then": one.ratio, "ratio_low": low, "ratio_high": high}
         lines.append(line | {"verdict": one.verdict, "not_the_same": one.not_the_same})
-    return csv_of(list(lines[0]), lines)
+    return csv_of(lines)
 
 
 TIMES = ("then", "now")

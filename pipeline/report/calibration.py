@@ -13,17 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from harness.packs import record_paths
-from harness.plan import (
-    BASES,
-    CONDITIONS_IN_TURNS,
-    PAIRS_IN_TURNS,
-    SLOWDOWNS,
-    Framework,
-    Measurement,
-)
+from harness.plan import BASES, CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s
 from harness.results.rules import FLAGS_UP_TO_2, NEWEST, Older, older_estimate
@@ -54,7 +47,6 @@ class Sample(NamedTuple):
     log_ratio: float
     """Of the base's throughput over the other one's."""
     base_first: bool
-    """The base was started first."""
     spread: float
     """Interquartile range of block times over their median, the larger of the two."""
 
@@ -67,8 +59,7 @@ Round = Mapping[str, tuple[Sample, Sample]]
 """By A_A and the keys of SLOWDOWNS: with the one unslowed process as the base, and with the other."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """How often the verdict was right, over the trials of one condition by the rules of one version."""
 
     rules: int
@@ -91,7 +82,6 @@ class Trust:
     found. Shares of the trials."""
 
     at_most: int
-    """Pairs."""
     false_in_aa: float
     found: Mapping[str, float]
     """By the key of SLOWDOWNS, of those that were planted."""
@@ -113,12 +103,8 @@ class Calibration:
         return self.measurement.framework
 
     @property
-    def environment(self) -> dict[str, Any]:
-        return self.records[0].environment
-
-    @property
     def device(self) -> str:
-        return device_of(self.environment)
+        return device_of(self.records[0].environment)
 
     @property
     def what(self) -> str:
@@ -146,7 +132,6 @@ class Calibration:
 
     @property
     def is_interleaved(self) -> bool:
-        """Processes took turns."""
         return self.measurement.variant.planted in CONDITIONS_IN_TURNS
 
     @cached_property
@@ -197,15 +182,12 @@ def _sample(base: Record, other: Record) -> Sample:
 
 
 def _round_in_turns(found: Mapping[str, Record]) -> Round:
-    samples = {
-        name: _sample(found[base], found[other])
-        for name, (base, other) in PAIRS_IN_TURNS.items()
-        if {base, other} <= found.keys() and took_turns(found[base], found[other])
-    }
-    return {
-        name if name in SLOWDOWNS else A_A: (one, one if name in SLOWDOWNS else one.swapped)
-        for name, one in samples.items()
-    }
+    samples: dict[str, tuple[Sample, Sample]] = {}
+    for name, (base, other) in PAIRS_IN_TURNS.items():
+        if {base, other} <= found.keys() and took_turns(found[base], found[other]):
+            one = _sample(found[base], found[other])
+            samples |= {name: (one, one)} if name in SLOWDOWNS else {A_A: (one, one.swapped)}
+    return samples
 
 
 def _round_one_by_one(found: Mapping[str, Record]) -> Round:

@@ -22,13 +22,13 @@ from pipeline.report.calibration import (
 )
 from pipeline.report.compare import NAMES
 from pipeline.report.conditions import uses_gpu
+from pipeline.report.table import Line, Table, group, numbers, texts
 
 COMMAND = "python main.py calibrate"
 PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
 DOCS = REPOSITORY / "docs" / "studies" / "calibration.md"
 PART_OF_DOCS = GeneratedPart(
-    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->",
-    end="<!-- end of calibration -->",
+    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->", end="<!-- end of calibration -->"
 )
 NOT_PUBLISHED = "No calibration has been published yet."
 
@@ -48,7 +48,18 @@ def _describe(one: Calibration) -> str:
     headline = f"**{one.framework}**, {one.what}{', interleaved' if one.is_interleaved else ''}"
     if not one.rounds:
         return f"{headline}: no complete round yet."
-    facts = [f"{headline}, on {_where(one)}.", _how_much(one)]
+    environment = one.records[0].environment
+    cpu = environment.get("cpu") or {}
+    of_cpus = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})"
+    device = one.device if uses_gpu(environment) else of_cpus
+    version = (environment.get("framework") or {}).get("version")
+    loads = [load for record in one.records for load in (record.environment.get("load_average") or [])[:1]]
+    load = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "load average not recorded"
+    facts = [
+        f"{headline}, on {device}, with {one.framework} {version} and Python {environment.get('python')}.",
+        f"{one.rounds} rounds from {one.day}; {load}.",
+        f"Two unslowed processes of a round differ by {(one.spread or 0) * 100:.2f} % (root mean square).",
+    ]
     if one.flags:
         facts.append(f"Flags: {one.flags}.")
     if one.quick:
@@ -74,24 +85,6 @@ def _cells(row: Row, pair_minutes: float) -> list[str]:
     shares = [percent(row.shares[answer]) for answer in ANSWERS]
     ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
     return [str(row.rules), planted, *shares, *ratio, f"{row.pairs:.1f}", f"{row.pairs * pair_minutes:.1f}"]
-
-
-def _where(one: Calibration) -> str:
-    environment = one.environment
-    cpu = environment.get("cpu") or {}
-    of_cpus = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})"
-    device = one.device if uses_gpu(environment) else of_cpus
-    version = (environment.get("framework") or {}).get("version")
-    return f"{device}, with {one.framework} {version} and Python {environment.get('python')}"
-
-
-def _how_much(one: Calibration) -> str:
-    loads = [load for record in one.records for load in (record.environment.get("load_average") or [])[:1]]
-    load = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "load average not recorded"
-    return (
-        f"{one.rounds} rounds from {one.day}; {load}. "
-        f"Two unslowed processes of a round differ by {(one.spread or 0) * 100:.2f} % (root mean square)."
-    )
 
 
 def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED_CALIBRATIONS) -> None:
@@ -127,8 +120,34 @@ def calibrated_devices(calibrations: Sequence[Calibration], devices: Iterable[st
     return {device: [one for one in newest_first if one.device == device] for device in sorted(set(devices))}
 
 
-def calibration_line(one: Calibration) -> list[str]:
-    """A line of the report's table."""
+SHOWN = ("slower_2_percent", "slower_5_percent")
+"""Slowdowns of which the report says how many were found."""
+
+
+def calibrations_table(calibrated: CalibratedDevices) -> Table:
+    lines = []
+    for device, found in calibrated.items():
+        lines.append(group(device))
+        lines += [Line(_line(one), one.framework) for one in found]
+        missing = [one for one in FRAMEWORKS if one not in {of.framework for of in found}]
+        nothing = [f"not calibrated on this device: {COMMAND}", *[""] * (4 + len(SHOWN))]
+        lines += [Line([NAMES[one], *nothing], one) for one in missing]
+    return Table(
+        name="calibration",
+        title="Calibration: is a verdict right?",
+        caption=(
+            "Each framework against itself, as it is (A/A) and slowed down on purpose. Wrong in A/A: a side is named "
+            "though both are alike. Found: the slower side is named."
+        ),
+        columns=[
+            *texts("framework", "what"),
+            *numbers("rounds", "pairs differ by", "pairs at most", "wrong in A/A", "2 % found", "5 % found"),
+        ],
+        lines=lines,
+    )
+
+
+def _line(one: Calibration) -> list[str]:
     trust = one.trust
     how = f"{', in turns' if one.is_interleaved else ''}{', a quick run' if one.quick else ''}"
     flags = f"; flags: {one.flags}" if one.flags else ""
@@ -138,14 +157,6 @@ def calibration_line(one: Calibration) -> list[str]:
         return [*cells, "", "too few rounds", *[""] * len(SHOWN)]
     found = [percent(trust.found[name]) if name in trust.found else "" for name in SHOWN]
     return [*cells, str(trust.at_most), percent(trust.false_in_aa), *found]
-
-
-def not_calibrated_line(framework: Framework) -> list[str]:
-    return [NAMES[framework], f"not calibrated on this device: {COMMAND}", *[""] * (4 + len(SHOWN))]
-
-
-SHOWN = ("slower_2_percent", "slower_5_percent")
-"""Slowdowns of which the report says how many were found."""
 
 
 def trust_sentences(found: Sequence[Calibration]) -> list[str]:

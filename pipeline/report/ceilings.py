@@ -2,63 +2,34 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.errors import RecordError
 from harness.plan import FRAMEWORKS, Precision
 from harness.printable import printable
-from harness.results.ceilings import (
-    Attainable,
-    CeilingsRecord,
-    Datasheet,
-    Reached,
-    attainable,
-    datasheet,
-    read_ceilings,
-)
+from harness.results.ceilings import Attainable, CeilingsRecord, Reached, attainable, datasheet, read_ceilings
 from harness.results.quantities import number
 from pipeline.report.compare import NAMES, device_of
+from pipeline.report.table import Line, Table, numbers, texts
 
-COMMAND = "python main.py ceilings"
-ABOUT = (
-    "Attainable: the fastest of a few large matrix products of normal random numbers, and of a triad (a = b + s c) "
-    "over arrays far larger than any cache, by the same clock, the better of both frameworks. Datasheet: what the "
-    "maker says, dense."
-)
+PRECISIONS: tuple[Precision, ...] = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
 DeviceCeilings = Mapping[str, Attainable]
 """By the device's name in the report."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CeilingLine:
+class CeilingLine(NamedTuple):
     """Of one device: a precision's products, or the memory."""
 
     device: str
     what: str
-    unit: str
-    reached: Reached
-    of_datasheet: float | None
-    """In operations or bytes per second."""
-    sheet: Datasheet | None
-
-    @property
-    def attainable(self) -> str:
-        return _scaled(self.reached.best, self.unit)
-
-    @property
-    def by_framework(self) -> list[str]:
-        """In the order of FRAMEWORKS; empty where there is none."""
-        found = self.reached.by_framework
-        return [_scaled(found[one], self.unit) if one in found else "" for one in FRAMEWORKS]
-
-    @property
-    def datasheet(self) -> str:
-        """`989 TFLOP/s (79%)`: the share of it that is attainable."""
-        if self.of_datasheet is None:
-            return ""
-        return f"{_scaled(self.of_datasheet, self.unit)} ({self.reached.best / self.of_datasheet:.0%})"
+    differ: bool
+    attainable: str
+    by_framework: tuple[str, ...]
+    """In the order of FRAMEWORKS; empty where there is none."""
+    datasheet: str
+    """`989 TFLOP/s (79%)`: the share of it that is attainable."""
 
 
 def _scaled(per_second: float, unit: str) -> str:
@@ -75,7 +46,6 @@ def attainable_of_devices(records: Iterable[CeilingsRecord]) -> DeviceCeilings:
 
 
 def read_all_ceilings(*folders: Path) -> tuple[DeviceCeilings, list[str]]:
-    """With a sentence for each file that is no record of ceilings."""
     records, refused = [], []
     for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
         try:
@@ -85,33 +55,28 @@ def read_all_ceilings(*folders: Path) -> tuple[DeviceCeilings, list[str]]:
     return attainable_of_devices(records), refused
 
 
-def ceiling_table(ceilings: DeviceCeilings) -> list[CeilingLine]:
+def _lines(ceilings: DeviceCeilings) -> list[CeilingLine]:
     lines = []
     for device, found in ceilings.items():
         sheet = datasheet(device)
-        order: tuple[Precision, ...] = ("fp64", "fp32", "tf32", "bf16", "fp16")
-        for precision in order:
-            if precision in found.operations_per_s:
-                lines.append(
-                    CeilingLine(
-                        device=device,
-                        what=f"matrix products, {precision}",
-                        unit="FLOP/s",
-                        reached=found.operations_per_s[precision],
-                        of_datasheet=sheet.per_s(precision) if sheet else None,
-                        sheet=sheet,
-                    )
-                )
+        rates: list[tuple[str, str, Reached, float | None]] = [
+            (f"matrix products, {one}", "FLOP/s", found.operations_per_s[one], sheet.per_s(one) if sheet else None)
+            for one in PRECISIONS
+            if one in found.operations_per_s
+        ]
         if found.bytes_per_s is not None:
             terabytes = sheet.terabytes_per_s if sheet else None
+            rates.append(("memory", "B/s", found.bytes_per_s, None if terabytes is None else terabytes * 1e12))
+        for what, unit, reached, of_sheet in rates:
+            sides = reached.by_framework
             lines.append(
                 CeilingLine(
                     device=device,
-                    what="memory",
-                    unit="B/s",
-                    reached=found.bytes_per_s,
-                    of_datasheet=None if terabytes is None else terabytes * 1e12,
-                    sheet=sheet,
+                    what=what,
+                    differ=reached.differ,
+                    attainable=_scaled(reached.best, unit),
+                    by_framework=tuple(_scaled(sides[one], unit) if one in sides else "" for one in FRAMEWORKS),
+                    datasheet=f"{_scaled(of_sheet, unit)} ({reached.best / of_sheet:.0%})" if of_sheet else "",
                 )
             )
     return lines
@@ -120,30 +85,41 @@ def ceiling_table(ceilings: DeviceCeilings) -> list[CeilingLine]:
 def ceiling_lines(ceilings: DeviceCeilings) -> list[str]:
     """`NVIDIA H200: matrix products, bf16: 780 TFLOP/s attainable; datasheet 989 TFLOP/s (79%)`"""
     found = []
-    for line in ceiling_table(ceilings):
+    for line in _lines(ceilings):
+        sides = (f"{NAMES[one]} {reached}" for one, reached in zip(FRAMEWORKS, line.by_framework, strict=True))
         text = f"{line.device}: {line.what}: {line.attainable} attainable"
-        if line.reached.differ:
-            sides = zip(FRAMEWORKS, line.by_framework, strict=True)
-            text += f" ({', '.join(f'{NAMES[one]} {reached}' for one, reached in sides)})"
+        text += f" ({', '.join(sides)})" if line.differ else ""
         found.append(text + (f"; datasheet {line.datasheet}" if line.datasheet else ""))
     return found
 
 
-def ceiling_cells(ceilings: DeviceCeilings) -> list[list[str]]:
-    """A line of the report's table for each: device, what, attainable, by each framework, datasheet."""
-    return [
-        [
-            line.device,
-            line.what + ("; the frameworks differ" if line.reached.differ else ""),
-            line.attainable,
-            *line.by_framework,
-            line.datasheet,
-        ]
-        for line in ceiling_table(ceilings)
-    ]
-
-
-def sources(ceilings: DeviceCeilings) -> list[str]:
-    """A sentence for each datasheet that is shown."""
-    sheets = dict.fromkeys(line.sheet for line in ceiling_table(ceilings) if line.sheet)
-    return [f"{sheet.name}: {sheet.source}." for sheet in sheets]
+def ceilings_table(ceilings: DeviceCeilings) -> Table:
+    sheets = dict.fromkeys(sheet for device in ceilings if (sheet := datasheet(device)))
+    return Table(
+        name="ceilings",
+        title="Ceilings: what the devices can do",
+        caption=" ".join(
+            [
+                "Attainable: the fastest of a few large matrix products of normal random numbers, and of a triad "
+                "(a = b + s c) over arrays far larger than any cache, by the same clock, the better of both "
+                "frameworks. Datasheet: what the maker says, dense.",
+                *(f"{sheet.name}: {sheet.source}." for sheet in sheets),
+            ]
+        ),
+        columns=[
+            *texts("device", "what"),
+            *numbers("attainable", *(NAMES[one] for one in FRAMEWORKS), "datasheet (reached)"),
+        ],
+        lines=[
+            Line(
+                [
+                    line.device,
+                    line.what + ("; the frameworks differ" if line.differ else ""),
+                    line.attainable,
+                    *line.by_framework,
+                    line.datasheet,
+                ]
+            )
+            for line in _lines(ceilings)
+        ],
+    )

@@ -1,23 +1,19 @@
-"""The charts: what each is called, what it says, and how it is drawn. Data come from figures.py.
+"""The charts: what each is called, what it says, and how it is drawn. Their points come from figures.py.
 
-A chart is a Vega-Lite specification as its documentation has it (https://vega.github.io/vega-lite/docs/), and the
-names of its rows of data. JAX and PyTorch have one colour, one shape and one dash each, everywhere. The colours are of
-Okabe and Ito, "Color Universal Design" (2008).
+A chart is a Vega-Lite specification as its documentation has it (https://vega.github.io/vega-lite/docs/). JAX and
+PyTorch have one colour, one shape and one dash each, everywhere. The colours are of Okabe and Ito, "Color Universal
+Design" (2008).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import cache, partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from harness.work.declared import Graph, Run, RunAs
 from harness.work.tasks import Metric
 from pipeline.report.compare import NAMES, SAME, VERDICTS
-from pipeline.report.declared import NOT_DECLARED
-from pipeline.report.option_axis import OptionAxis
 from pipeline.report.why import TERMS, Term
 from pipeline.report.why_words import term_words
-from pipeline.report.wording import axis_name, loops_text
+from pipeline.report.wording import end_of_axis
 
 Spec = dict[str, Any]
 Points = list[dict[str, Any]]
@@ -44,23 +40,17 @@ PAGE = Palette(
 """Names that the page's style sheet gives a colour for each theme."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chart:
     name: str
-    """Ends the file name, such as `throughput`."""
+    """Ends the file name, such as `throughput`; that of its data, too."""
     title: str
     caption: str
     """What is shown and how it was made, in one or two sentences."""
-    _: KW_ONLY
-    data: str
-    """The key in the data that belongs to it."""
-    x: str
-    """The field of the horizontal axis; a point without it is not drawn."""
+    points: Points
     layers: Spec
     """Vega-Lite without its data and size. Its colours are those of the palette's scale and of the style `neutral`."""
     row_height: int = 24
-    fewest_x: int = 1
-    """With fewer values of `x` there is no chart."""
 
     @property
     def wide(self) -> bool:
@@ -69,60 +59,46 @@ class Chart:
 
 
 RATIO, NUMBER, PERCENT = ",.6~r", ",.4~r", ".1%"
-FORMATS = {
-    **dict.fromkeys(("ratio", "low", "high"), RATIO),
-    **dict.fromkeys(
-        ("throughput", "step_ms", "mib", "time_s", "speed_up", "ms", "count", "intensity", "teraflops"), NUMBER
-    ),
-    **dict.fromkeys(("efficiency", "share"), PERCENT),
+FIELDS = {
+    "mode": ("execution mode", ""),
+    "place": ("where", ""),
+    "batch_size": ("batch size", ""),
+    "chosen": ("best mode here", ""),
+    "term": ("what", ""),
+    "ratio": ("JAX / PyTorch", RATIO),
+    "low": ("low", RATIO),
+    "high": ("high", RATIO),
+    "throughput": ("samples / s", NUMBER),
+    "time_s": ("time (s)", NUMBER),
+    "step_ms": ("ms / step", NUMBER),
+    "speed_up": ("speed-up", NUMBER),
+    "mib": ("MiB", NUMBER),
+    "ms": ("ms", NUMBER),
+    "count": ("in a step", NUMBER),
+    "intensity": ("operations / byte", NUMBER),
+    "teraflops": ("TFLOP / s", NUMBER),
+    "share": ("of attainable", PERCENT),
 }
-"""Of the fields that are numbers."""
-TITLES = {
-    "mode": "execution mode",
-    "place": "where",
-    "ratio": "JAX / PyTorch",
-    "in words": "verdict",
-    "two sides": "the two sides",
-    "throughput": "samples / s",
-    "kind": "what",
-    "mib": "MiB",
-    "time_s": "time (s)",
-    "worst": "worst replicate",
-    "best": "best replicate",
-    "batch_size": "batch size",
-    "chosen": "best mode here",
-    "step_ms": "ms / step",
-    "speed_up": "speed-up",
-    "term": "what",
-    "ms": "ms",
-    "count": "in a step",
-    "intensity": "operations / byte",
-    "teraflops": "TFLOP / s",
-    "share": "of attainable",
-}
-"""Of fields; the others are their own titles."""
-WHAT = ("variant", "framework", "mode")
-INTERVAL = ("low", "high")
+"""Title and format of each field that is a number, or has another title than its name."""
 
 
-def _tooltip(
-    *fields: str, titles: Mapping[str, str] | None = None, formats: Mapping[str, str] | None = None
-) -> list[Spec]:
+def _tooltip(*names: str, **others: tuple[str, str]) -> list[Spec]:
     """
     Args:
-        titles, formats: of fields that have others here.
+        others: title and format of fields that have others here than in FIELDS.
     """
-    titles, formats = TITLES | dict(titles or {}), FORMATS | dict(formats or {})
-    types = {field: {"type": "quantitative", "format": formats[field]} for field in fields if field in formats}
-    nominal = {"type": "nominal"}
-    return [{"field": field, "title": titles.get(field, field), **types.get(field, nominal)} for field in fields]
+    found = []
+    for name in names:
+        title, format_ = others.get(name) or FIELDS.get(name, (name, ""))
+        kind = {"type": "quantitative", "format": format_} if format_ else {"type": "nominal"}
+        found.append({"field": name, "title": title, **kind})
+    return found
 
 
 LOG: Spec = {"type": "log", "nice": False, "padding": 8}
 LOG_2: Spec = {**LOG, "base": 2}
 POINT: Spec = {"type": "point", "filled": True, "size": 55, "opacity": 1}
 SHAPES = {"JAX": "circle", "PyTorch": "diamond"}
-DASHES = {"JAX": [1, 0], "PyTorch": [5, 3]}
 
 
 def _numbers(title: str | Sequence[str], scale: Spec | None = None, **axis: Any) -> Spec:
@@ -141,15 +117,15 @@ def _scaled(field: str, domain: Sequence[str], values: Sequence[Any] | None = No
 
 
 FRAMEWORKS = list(NAMES.values())
-COLOR = {"color": _scaled("framework", FRAMEWORKS)}
+COLOR: Spec = {"color": _scaled("framework", FRAMEWORKS)}
 SHAPE = {"shape": _scaled("framework", FRAMEWORKS, [SHAPES[name] for name in FRAMEWORKS])}
-DASH = {"strokeDash": _scaled("framework", FRAMEWORKS, [DASHES[name] for name in FRAMEWORKS])}
-OFFSET: Spec = {"field": "framework", "type": "nominal", "sort": FRAMEWORKS, "scale": {"domain": FRAMEWORKS}}
+DASH = {"strokeDash": _scaled("framework", FRAMEWORKS, [[1, 0], [5, 3]])}
+LABELS: Spec = {"labelExpr": "split(datum.label, ' | ')"}
+"""` | ` in a label breaks the line."""
 
 
-def _rows(field: str = "variant") -> Spec:
-    """In the order of the rows; ` | ` in a label breaks the line."""
-    axis = {"labelLimit": 0, "labelOverlap": False, "labelExpr": "split(datum.label, ' | ')"}
+def _rows(field: str) -> Spec:
+    axis = {"labelLimit": 0, "labelOverlap": False, **LABELS}
     return {"field": field, "type": "nominal", "sort": {"field": "order", "op": "min"}, "title": None, "axis": axis}
 
 
@@ -158,240 +134,135 @@ def _once(mark: str, encoding: Spec, **look: Any) -> Spec:
     return {"data": {"values": [{}]}, "mark": {"type": mark, **look, "style": "neutral"}, "encoding": encoding}
 
 
-def _small_multiples(*layers: Spec, height: int, own: Sequence[str] = ("x",), **facet: Any) -> Spec:
-    """One for each group, with scales of its own on these axes."""
-    return {
-        "facet": {"field": "group", "type": "nominal", "sort": None, "title": None, **facet},
-        "columns": 3,
-        "resolve": {"scale": dict.fromkeys(own, "independent")},
-        "spec": {"width": 200, "height": height, "layer": list(layers)},
-    }
-
-
-def _ratios(
-    name: str,
-    title: str,
-    caption: str,
-    *,
-    data: str,
-    rows: str,
-    tooltip: list[Spec],
-    row_height: int = 24,
-    x_title: str | Sequence[str] = TITLES["ratio"],
-    words: str = "",
-) -> Chart:
+def ratios(name: str, title: str, points: Points, *, row_height: int = 24, with_words: bool = False) -> Chart:
     """Ratios with their intervals on a logarithmic axis; a line at 1 and a band where the two are the same. Colors and
     shapes are those of the verdicts.
 
     Args:
-        words: the field of a text to the right of each.
+        with_words: to the right, who is faster; the page has no room for them.
     """
-    x = _numbers(x_title, LOG)
+    x = _numbers("JAX / PyTorch", LOG)
+    if with_words:  # by what factor, to both sides
+        end = end_of_axis(point["ratio"] for point in points)
+        factors = [1.0, *(factor for factor in (end**0.5, end) for factor in (factor, 1 / factor))]
+        label = "format(max(datum.value, 1 / datum.value), '.2~r') + ' ×'"
+        x = _numbers(["← PyTorch faster   |   JAX faster →"], {**LOG, "domain": [1 / end, end], "clamp": True})
+        x["axis"] = {"values": factors, "labelExpr": label}
     colors = {"color": _scaled("verdict", VERDICTS)}
     shapes = {"shape": _scaled("verdict", VERDICTS, ["circle", "diamond", "square", "cross"])}
     band: Spec = {"x": {"datum": SAME.low, **x}, "x2": {"datum": SAME.high}, "y": None}
     interval: Spec = {"x": {"field": "low", **x}, "x2": {"field": "high"}, **colors}
+    tooltip = _tooltip("place", "ratio", "low", "high")
     point: Spec = {"x": {"field": "ratio", **x}, **colors, **shapes, "tooltip": tooltip}
+    beside: Spec = {"x": {"value": "width"}, "text": {"field": "words"}, **colors}
     layers: list[Spec] = [
         _once("rect", band, opacity=0.2),
         _once("rule", {"x": {"datum": 1, **x}, "y": None}),
         {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
         {"mark": {**POINT, "size": 70}, "encoding": point},
     ]
-    if words:
-        beside: Spec = {"x": {"value": "width"}, "text": {"field": words}, **colors}
+    if with_words:
         layers.append({"mark": {"type": "text", "align": "left", "dx": 10, "fontWeight": "bold"}, "encoding": beside})
     return Chart(
-        name,
-        title,
-        f"Right of the line at 1, JAX is faster; left of it, PyTorch. {caption}",
-        data=data,
-        x="ratio",
-        layers={"encoding": {"y": _rows(rows)}, "layer": layers},
+        name=name,
+        title=title,
+        caption="Right of the line at 1, JAX is faster; left of it, PyTorch. Bars are 95 % intervals.",
+        points=points,
+        layers={"encoding": {"y": _rows("place")}, "layer": layers},
         row_height=row_height,
     )
 
 
-def _kinds(*text: str, data: str, x: str, kinds: Sequence[str], tooltip: list[Spec], percent: bool = False) -> Chart:
-    """Several numbers of one variant and framework: the colour is the framework, the shape the kind of number. In
-    percent, with a line at 100."""
-    of_x = _numbers(TITLES.get(x, x), {"zero": False} if percent else LOG, format="%" if percent else ",~r")
-    point: Spec = {
-        "x": {"field": x, **of_x},
-        **COLOR,
-        "shape": _scaled("kind", kinds, ["circle", "square", "triangle-up", "cross"][: len(kinds)]),
-        "tooltip": tooltip,
-    }
-    at_1 = [_once("rule", {"x": {"datum": 1}, "y": None, "yOffset": None})] if percent else []
-    encoding = {"y": _rows(), "yOffset": OFFSET}
-    layers = {"encoding": encoding, "layer": [*at_1, {"mark": POINT, "encoding": point}]}
-    return Chart(*text, data=data, x=x, layers=layers)
-
-
-def _lines(
-    *text: str, data: str, x: Spec, y: Spec, tooltip: list[Spec], detail: Sequence[str] = (), fewest_x: int = 1
+def _small_multiples(
+    name: str, title: str, caption: str, points: Points, *layers: Spec, own: Sequence[str] = ("x", "y")
 ) -> Chart:
-    """Small multiples, one for each group."""
-    common: Spec = {"x": x, "y": y, "detail": [{"field": field} for field in detail], **COLOR}
-    lines = {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {**common, **DASH}}
-    points = {"mark": POINT, "encoding": {**common, **SHAPE, "tooltip": tooltip}}
-    layers = _small_multiples(lines, points, height=140)
-    return Chart(*text, data=data, x=x["field"], layers=layers, fewest_x=fewest_x)
+    """One for each group, with scales of its own on these axes."""
+    facet = {"field": "group", "type": "nominal", "sort": None, "title": None, "header": LABELS}
+    spec = {
+        "facet": facet,
+        "columns": 3,
+        "resolve": {"scale": dict.fromkeys(own, "independent")},
+        "spec": {"width": 200, "height": 150, "layer": list(layers)},
+    }
+    return Chart(name=name, title=title, caption=caption, points=points, layers=spec)
 
 
-FORMULATION_SHAPES = (
-    *("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "triangle-left", "triangle-right"),
-    "M0,-1L0.235,-0.324L0.951,-0.309L0.38,0.124L0.588,0.809L0,0.4L-0.588,0.809L-0.38,0.124L-0.951,-0.309L-0.235,-0.324Z",
-    "M-0.8,-0.8L0.8,-0.8L-0.8,0.8L0.8,0.8Z",
-)
-"""In the order of the formulations' names. The last two are paths: a star and an hourglass."""
-DASH_OF: dict[RunAs, list[int]] = {"eager": [6, 3], "compiled": [1, 0], "max_autotune": [10, 4]}
-DOTS_OF: dict[Graph, list[int]] = {"none": [], "parts": [2, 2, 2, 3], "step": [2, 3]}
-DASHES = {
-    Run(name="", run_as=run_as, graph=graph).words: [*dash, *dots]
-    for run_as, dash in DASH_OF.items()
-    for graph, dots in DOTS_OF.items()
-} | {NOT_DECLARED: [1, 4]}
-"""By how a mode is run: the dash says how it is compiled, the dots behind it what is a CUDA graph."""
+def _lines(x: Spec, y: Spec, tooltip: list[Spec]) -> list[Spec]:
+    """Each framework's chosen mode, and pale all its modes."""
+    color = {**COLOR["color"], "legend": {"symbolOpacity": 1}}
+    chosen = {"transform": [{"filter": "datum.chosen"}]}
+    best: Spec = {"x": x, "y": y, "color": color}
+    every: Spec = {**best, "detail": {"field": "mode"}}
+    return [
+        {"mark": {"type": "line", "strokeWidth": 1, "opacity": 0.4}, "encoding": every},
+        {"mark": {**POINT, "size": 12, "opacity": 0.45}, "encoding": {**every, "tooltip": tooltip}},
+        {**chosen, "mark": {"type": "line", "strokeWidth": 2}, "encoding": {**best, **DASH}},
+        {**chosen, "mark": POINT, "encoding": {**best, **SHAPE, "tooltip": tooltip}},
+    ]
 
 
-def axis_charts(axis: OptionAxis) -> tuple[Chart, ...]:
-    """Of an option that is a number: what it does to each execution mode."""
-    there = {line.run_as for panel in axis.panels for line in panel.lines}
-    return _axis_charts(axis.option, tuple(how for how in DASHES if how in there), loops_text(axis))
-
-
-@cache
-def _axis_charts(option: str, run_as: tuple[str, ...], loops: str) -> tuple[Chart, ...]:
-    over_option = partial(_over_option, option, run_as)
-    modes = "Shape: formulation; dash: how it is run; filled: JAX, hollow: PyTorch."
-    return (
-        over_option(
-            "step_time",
-            "Time per step",
-            f"Median over replicates, of back-to-back steps; every execution mode. {modes} Both axes are logarithmic.",
-            data="axis_step",
-            y="step_ms",
+def learning_curves(points: Points, metric: Metric) -> Chart:
+    is_percent = metric.format == "percent"
+    shown = PERCENT if is_percent else NUMBER
+    of_metric = {name: (metric.words if name == "metric" else name, shown) for name in ("metric", "low", "high")}
+    return _small_multiples(
+        # A page may hold benchmarks of several tasks, each with its own metric.
+        f"learning_{metric.name}",
+        "Learning curves",
+        f"{metric.words.capitalize()} over training time, evaluation excluded; medians over replicates, fastest modes.",
+        points,
+        *_lines(
+            {"field": "time_s", **_numbers("training time (s)")},
+            {"field": "metric", **_numbers(metric.words, {"zero": False}, format="%" if is_percent else NUMBER)},
+            _tooltip("framework", "mode", "epoch", "time_s", "metric", "low", "high", **of_metric),
         ),
-        over_option(
-            "speed_up",
-            "Speed-up over the loop",
-            "Throughput of each mode over that of the same framework's own loop, geometric mean over paired "
-            f"replicates: {loops}. So speed-ups do not compare the frameworks with each other. {modes}",
-            data="axis_speed_up",
-            y="speed_up",
-            more_told=INTERVAL,
-            at_1=True,
-        ),
-        over_option(
-            "memory",
-            "Memory",
-            f"Per device, median over replicates; every execution mode. {modes} "
-            "Steady step: what tensors hold, which each framework counts in its own way. Pool: what is reserved.",
-            data="axis_memory",
-            y="mib",
-        ),
+        own=["x"],
     )
 
 
-def _over_option(
-    option: str,
-    run_as: Sequence[str],
-    name: str,
-    title: str,
-    caption: str,
-    *,
-    data: str,
-    y: str,
-    more_told: Sequence[str] = (),
-    at_1: bool = False,
-) -> Chart:
-    """Small multiples, one for each panel, with a line for each framework and execution mode."""
-    x_title = axis_name(option)
-    common: Spec = {
-        "x": {"field": "value", **_numbers(x_title, LOG_2, format="~g", tickCount=5)},
-        "y": {"field": y, **_numbers(TITLES[y], LOG, format=",.3~r", tickCount=4)},
-        "detail": {"field": "mode"},
-        **COLOR,
-    }
-    dash = _scaled("run_as", run_as, [DASHES[how] for how in run_as])
-    shape: Spec = {"field": "formulation", "type": "nominal", "title": None, "scale": {"range": FORMULATION_SHAPES}}
-    tooltip = _tooltip("framework", "mode", "value", y, *more_told, titles={"value": x_title})
-    points: list[Spec] = [
-        {
-            "transform": [{"filter": {"field": "framework", "equal": side}}],
-            "mark": {**POINT, "filled": side == NAMES["jax"], "size": 45, "strokeWidth": 1.5},
-            "encoding": {**common, "shape": shape, "tooltip": tooltip},
-        }
-        for side in FRAMEWORKS
-    ]
-    lines = {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": {**common, "strokeDash": dash}}
-    at_1_line = [_once("rule", {"y": {"datum": 1, "type": "quantitative", "scale": LOG}})] if at_1 else []
-    header = {"labelExpr": "split(datum.label, ' | ')"}
-    return Chart(
-        f"{name}_over_{option}",
-        f"{title} by {x_title}",
-        caption,
-        data=data,
-        x="value",
-        layers=_small_multiples(*at_1_line, lines, *points, height=170, own=("x", "y"), header=header),
-    )
-
-
-def throughput_over_batch_size() -> Chart:
-    """Small multiples, one for each panel: each framework's best mode at each batch size, and pale all its modes. Two
-    batch sizes make a line."""
-    x: Spec = {"field": "batch_size", **_numbers("batch size", LOG_2, format="d", tickCount=5)}
-    of_y = _numbers(TITLES["throughput"], LOG, format="~s", tickCount=4)
-    common: Spec = {
-        "x": x,
-        "y": {"field": "throughput", **of_y},
-        "color": {**COLOR["color"], "legend": {"symbolOpacity": 1}},
-    }
-    tooltip = _tooltip("flags", "framework", "mode", "chosen", "batch_size", "throughput", *INTERVAL)
-    every_mode: list[Spec] = [
-        {
-            "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.4},
-            "encoding": {**common, "detail": {"field": "mode"}},
-        },
-        {"mark": {**POINT, "size": 12, "opacity": 0.45}, "encoding": {**common, "tooltip": tooltip}},
-    ]
-    best: list[Spec] = [
-        {
-            "transform": [{"filter": f"datum.chosen && datum.framework === '{side}'"}],
-            "layer": [
-                {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {**common, **DASH}},
-                {"mark": POINT, "encoding": {**common, **SHAPE, "tooltip": tooltip}},
-            ],
-        }
-        for side in FRAMEWORKS
-    ]
-    header = {"labelExpr": "split(datum.label, ' | ')"}
-    return Chart(
+def throughput_over_batch_size(points: Points) -> Chart:
+    return _small_multiples(
         "throughput_over_batch_size",
         "Throughput by batch size",
         "Samples per second, median over processes. Bold: each framework's best mode at that batch size; pale: all its "
         "modes. Both axes are logarithmic.",
-        data="batch_throughput",
-        x="batch_size",
-        layers=_small_multiples(*every_mode, *best, height=150, own=("x", "y"), header=header),
-        fewest_x=2,
+        points,
+        *_lines(
+            {"field": "batch_size", **_numbers("batch size", LOG_2, format="d", tickCount=5)},
+            {"field": "throughput", **_numbers("samples / s", LOG, format="~s", tickCount=4)},
+            _tooltip("flags", "framework", "mode", "chosen", "batch_size", "throughput", "low", "high"),
+        ),
     )
 
 
-PUBLISHED = _ratios(
-    "published",
-    "Which framework is faster, by what factor; bars: 95 % intervals",
-    "Bars are 95 % intervals.",
-    data="published",
-    rows="place",
-    row_height=40,
-    tooltip=_tooltip("place", "ratio", *INTERVAL),
-    words="words",
-    x_title=["throughput, JAX / PyTorch", "← PyTorch faster   |   JAX faster →"],
-)
-PUBLISHED_WIDTH = 230
-"""Pixels: with its labels still legible on a phone."""
+def over_option(name: str, title: str, caption: str, points: Points, *, y: str, axis: str) -> Chart:
+    """What an option that is a number does to each execution mode: a line for each, by its formulation and run.
+
+    Args:
+        y: the field; a speed-up has a line at 1.
+        axis: the option in words.
+    """
+    common: Spec = {
+        "x": {"field": "value", **_numbers(axis, LOG_2, format="~g", tickCount=5)},
+        "y": {"field": y, **_numbers(FIELDS[y][0], LOG, format=",.3~r", tickCount=4)},
+        "detail": {"field": "mode"},
+        **COLOR,
+    }
+    dash: Spec = {"strokeDash": {"field": "run_as", "type": "nominal", "title": None}}
+    shape: Spec = {"shape": {"field": "formulation", "type": "nominal", "title": None}}
+    told = _tooltip(
+        "framework", "mode", "value", y, *(("low", "high") if y == "speed_up" else ()), value=(axis, NUMBER)
+    )
+    at_1 = [_once("rule", {"y": {"datum": 1, "type": "quantitative", "scale": LOG}})] if y == "speed_up" else []
+    return _small_multiples(
+        name,
+        title,
+        f"{caption} Shape: formulation; dash: how it is run. Both axes are logarithmic.",
+        points,
+        *at_1,
+        {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": common | dash},
+        {"mark": {**POINT, "size": 45}, "encoding": {**common, **shape, "tooltip": told}},
+    )
 
 
 TERM_COLORS: dict[Term, str] = {
@@ -405,7 +276,7 @@ TERM_COLORS: dict[Term, str] = {
 """Others than those of the frameworks; what nothing runs in is pale."""
 
 
-def time_by_class(*, on_device: bool) -> Chart:
+def time_by_class(points: Points, *, on_device: bool) -> Chart:
     """Of a section's explained modes, whose rows name the framework."""
     words = [term_words(term, on_device=on_device) for term in TERMS]
     bar: Spec = {
@@ -416,17 +287,17 @@ def time_by_class(*, on_device: bool) -> Chart:
     }
     what = "kernels of the GPU" if on_device else "operators and not kernels, as this is a CPU"
     return Chart(
-        "time_by_class",
-        "Where a step's time goes",
-        f"One traced process of each framework's fastest mode: {what}. The bars add up to the step without a tracer.",
-        data="time_by_class",
-        x="ms",
+        name="time_by_class",
+        title="Where a step's time goes",
+        caption=f"One traced process of each framework's fastest mode: {what}. The bars add up to the step without a "
+        "tracer.",
+        points=points,
         layers={"encoding": {"y": _rows("side")}, "layer": [{"mark": {"type": "bar"}, "encoding": bar}]},
         row_height=34,
     )
 
 
-def roofline() -> Chart:
+def roofline(points: Points) -> Chart:
     """Points of explained steps, and lines of what the device can do, in one set of data: `kind` tells them apart."""
     x = _numbers("operations / byte of least traffic", LOG, format=",.3~r")
     y = _numbers("TFLOP / s", LOG, format=",.3~r")
@@ -443,83 +314,39 @@ def roofline() -> Chart:
         "encoding": {**places, **COLOR, **SHAPE, "tooltip": tooltip},
     }
     return Chart(
-        "roofline",
-        "Roofline",
-        "The work of a step over its time, in each framework's fastest mode, and the lines that bound it: what the "
-        "device reached in large matrix products of this precision, and in traffic to its memory. Least traffic: each "
-        "product reads and writes its operands once; no measured traffic.",
-        data="roofline",
-        x="intensity",
+        name="roofline",
+        title="Roofline",
+        caption="The work of a step over its time, in each framework's fastest mode, and the lines that bound it: what "
+        "the device reached in large matrix products of this precision, and in traffic to its memory. Least traffic: "
+        "each product reads and writes its operands once; no measured traffic.",
+        points=points,
         layers={"height": 240, "layer": [roofs, steps]},
     )
 
 
-@cache
-def charts_of(metric: Metric) -> tuple[Chart, ...]:
-    """Those of a section, in the order in which they are shown."""
-    percent = metric.format == "percent"
-    return (
-        _ratios(
-            "ratio",
-            "JAX over PyTorch",
-            "Bars are 95 % intervals over replicates.",
-            data="ratios",
-            rows="variant",
-            tooltip=_tooltip("flags", "variant", "in words", "ratio", *INTERVAL, "two sides"),
-        ),
-        _lines(
-            # A page may hold benchmarks of several tasks, each with its own metric.
-            f"learning_{metric.name}",
-            "Learning curves",
-            f"{metric.words.capitalize()} over training time, evaluation excluded; medians over replicates, fastest "
-            "modes.",
-            data="learning",
-            x={"field": "time_s", **_numbers("training time (s)")},
-            y={"field": "metric", **_numbers(metric.words, {"zero": False}, format="%" if percent else ",~r")},
-            tooltip=_tooltip(
-                *("framework", "mode", "epoch", "time_s", "metric", "worst", "best"),
-                titles={"metric": metric.words},
-                formats=dict.fromkeys(("metric", "worst", "best"), PERCENT if percent else NUMBER),
-            ),
-        ),
-        _kinds(
-            "scaling",
-            "Scaling efficiency",
-            "Throughput over that of one device times the number of devices. Strong: the same batch in all. Weak: the "
-            "same batch for each device. At the line, nothing is lost.",
-            data="scaling",
-            x="efficiency",
-            kinds=("strong", "weak"),
-            percent=True,
-            tooltip=_tooltip(*WHAT, "kind", "efficiency", titles={"kind": "which"}),
-        ),
-    )
-
-
-def specification(
-    chart: Chart, data: Mapping[str, Points] | None, palette: Palette, *, title: str = "", width: int = 460
-) -> Spec:
-    """Vega-Lite, the whole of it. Without `data` the page fills that in.
+def specification(chart: Chart, palette: Palette, *, title: str = "", width: int = 460) -> Spec:
+    """Vega-Lite, the whole of it. The page fills in the points, and the width of what has no fixed one.
 
     Args:
         title: above a static figure; the page has it as text.
         width: of a static figure's axis, in pixels.
     """
+    is_static = palette is not PAGE
     spec: Spec = {
         "$schema": SCHEMA,
         "description": f"{chart.title}. {chart.caption}",
-        "data": {"name": chart.data},
+        "data": {"name": chart.name},
         **chart.layers,
         "config": _config(palette),
     }
     if title:
         spec["title"] = {"text": title, "subtitle": chart.title}
-    if data is not None:
-        spec["datasets"] = {chart.data: data[chart.data]}
+    if is_static:
+        spec["datasets"] = {chart.name: chart.points}
     if not chart.wide:
         spec.setdefault("height", {"step": chart.row_height, "for": "position"})
-        spec["width"] = width if data is not None else "container"
-        if data is None:
+        spec["width"] = width if is_static else "container"
+        if not is_static:
             spec["autosize"] = {"type": "fit-x", "contains": "padding"}
             spec["padding"] = {"left": 5, "right": 16, "top": 5, "bottom": 8}
     return spec

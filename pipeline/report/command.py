@@ -44,14 +44,7 @@ from pipeline.report.files import (
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
 from pipeline.report.reading import Reading, folder_names, read_folders, read_records, without_odd_ones
-from pipeline.report.readme import (
-    PART_OF_README,
-    PICTURES,
-    full_sections,
-    picture_svg,
-    pictures,
-    published_part,
-)
+from pipeline.report.readme import PART_OF_README, PICTURES, full_sections, picture_svg, pictures, published_part
 from pipeline.report.software import lab_of
 from pipeline.report.terminal import (
     new_console,
@@ -146,10 +139,7 @@ def make_page(results: Results) -> Path | None:
 
 
 def report_command(
-    results: Results,
-    options: ReportOptions,
-    console: "Console | None" = None,
-    judge: Judge | None = None,
+    results: Results, options: ReportOptions, console: "Console | None" = None, judge: Judge | None = None
 ) -> int:
     """`main.py report`: shows and writes what all records of the results folders say. 1 if there is none, else 0."""
     folders = folder_names([results, *options.beside])
@@ -225,7 +215,7 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     csv_text(compared, alone)
     phases_csv_text(compared)
     latex_tables(compared, alone, {}, {})
-    figures(report_files(results.report), compared, alone, png=False)
+    figures(report_files(results.report), compared, png=False)
     published_part(compared, records)
 
 
@@ -256,7 +246,7 @@ def _show_and_write(
     if options.trace:
         with _progress("writing traces", len(with_events), console) as advance:
             _print_refused(write_traces(with_events, files.traces, advance), console)
-    to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
+    to_draw = figures(files, compared, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         calibrations, refused = read_calibrations(
             [PUBLISHED_CALIBRATIONS, *(folder.calibration for folder in folders.values())]
@@ -316,11 +306,7 @@ NO_TRACES = "none: no measurement here has kept the events of its explanation"
 
 
 def _update_readme(
-    path: Path,
-    results: Results,
-    compared: Sequence[Section],
-    records: Sequence[Record],
-    console: "Console",
+    path: Path, results: Results, compared: Sequence[Section], records: Sequence[Record], console: "Console"
 ) -> None:
     shelved = on_shelves(results)
     _print_refused(shelved.refused, console)

@@ -7,7 +7,7 @@ only where the parity gate has passed the pair.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -37,13 +37,7 @@ from harness.results.statistics import (
 )
 from harness.work.declared import operations_of
 from harness.work.registration import headline_of, is_as_registered
-from pipeline.report.conditions import (
-    Condition,
-    conditions,
-    conditions_of_one_framework,
-    side,
-    uses_gpu,
-)
+from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side, uses_gpu
 from pipeline.report.software import Arms, Lab, Software, arms_of, lab_of, run_of, software_of, words_apart
 
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
@@ -140,8 +134,7 @@ class Mode:
         return paired_ratio(values, [1.0] * len(values)).interval
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScreenedMode:
+class ScreenedMode(NamedTuple):
     """One framework in one execution mode, by its one short measurement. It is in no ratio."""
 
     framework: Framework
@@ -164,7 +157,6 @@ class Comparison:
     """By the rules that its records were registered under. None where the gate has not passed the pair, or no replicate
     is common to both."""
     rules_version: int
-    """Of these rules."""
     newest: RatioEstimate | None
     """By the newest rules, where these are others."""
     flags: Mapping[str, str]
@@ -203,7 +195,6 @@ class Row:
     comparison: Comparison | None
     """None where one side has no number that may be compared."""
     screened: tuple[ScreenedMode, ...] = ()
-    """In the same order."""
     declared: Comparison | None = None
     """The same of the two modes that the use case declares as its headline; None where one of them has no number that
     may be compared."""
@@ -217,19 +208,18 @@ class Row:
 
     @property
     def only_screened(self) -> tuple[ScreenedMode, ...]:
-        """What was not measured further."""
         measured = {(mode.framework, mode.execution_mode) for mode in self.modes}
         return tuple(one for one in self.screened if (one.framework, one.execution_mode) not in measured)
 
     def is_chosen_by_screening(self, framework: Framework) -> bool:
         """Else the choice is by the same numbers as the ratio, and leans."""
-        candidates = {mode.execution_mode for mode in _comparable(self.modes, framework)}
-        return candidates <= {one.execution_mode for one in self.screened if one.framework == framework}
+        return _first(self.screened, self.modes, framework) is not None
 
     @property
     def flags(self) -> dict[str, str]:
         """Of its ratio, and of the two modes in it."""
-        of_modes = {name: text for framework in FRAMEWORKS for name, text in _flags(self.best(framework)).items()}
+        modes = [mode for framework in FRAMEWORKS if (mode := self.best(framework))]
+        of_modes = {name: text for mode in modes for name, text in mode.flags.items()}
         return of_modes | dict(self.comparison.flags if self.comparison else {})
 
     @property
@@ -252,11 +242,7 @@ class Row:
     @property
     def may_be_chance(self) -> bool:
         """A side is named, and would not be if the share of false names were held to 5 %."""
-        return _may_be_chance(self.ratio, self.q)
-
-    @property
-    def declared_may_be_chance(self) -> bool:
-        return _may_be_chance(self.declared_ratio, self.declared_q)
+        return may_be_chance(self.ratio, self.q)
 
     @property
     def why_no_ratio(self) -> str | None:
@@ -273,8 +259,6 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """All rows of one setup, and what has no number there."""
-
     setup: Setup
     rows: tuple[Row, ...]
     without_number: tuple[Record, ...]
@@ -287,26 +271,11 @@ class Section:
     now."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tally:
-    """What many rows say together."""
-
+class Tally(NamedTuple):
     verdicts: dict[Verdict, int]
     without_ratio: int
-    ratios: int
-    """How many the mean is of: those without a doubt."""
-    mean: float | None
-    """Geometric mean of these ratios; None without one."""
-    interval: Interval | None
-    declared_ratios: int = 0
-    """The same of the declared pairs."""
-    declared_mean: float | None = None
-    declared_interval: Interval | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """Of the mean."""
-        return verdict_of(self.interval)
+    mean: RatioEstimate | None
+    """Geometric mean of the ratios without a doubt, which are its `replicates`; None without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,13 +302,8 @@ def headline(setup: Setup) -> str:
     """What this was measured on, and whether it may be quoted."""
     cell = setup.cell
     line = f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {setup.devices}."
-    return " ".join(filter(None, [line, doubts_sentence(setup)]))
-
-
-def doubts_sentence(setup: Setup) -> str:
-    """Empty where it may be quoted."""
     doubts = " on ".join(setup.doubts).capitalize()
-    return f"{doubts}: not a result to quote." if doubts else ""
+    return f"{line} {doubts}: not a result to quote." if doubts else line
 
 
 def device_name(record: Record) -> str:
@@ -391,10 +355,16 @@ def placed(records: Iterable[Record]) -> dict[Setup, list[Record]]:
     for place, of_place in of_places.items():
         if place.device == UNKNOWN_DEVICE:
             left = {one.measurement_id: one for one in of_place if one.measurement_id not in settled}
-            beside = [one for one in found if replace(place, device=one.device, arms=one.arms) == one]
+            beside = [one for one in found if _is_beside(place, one)]
             if left:
                 found.setdefault(beside[-1] if beside else place, []).extend(left.values())
     return found
+
+
+def _is_beside(place: Setup, other: Setup) -> bool:
+    """Of the same cell; what failed before its device was known may not say its cluster either."""
+    lab = place.lab._replace(cluster=place.lab.cluster or other.lab.cluster)
+    return replace(place, device=other.device, arms=other.arms, lab=lab) == other
 
 
 def _is_of(record: Record, arms: Arms, *, is_newest: bool) -> bool:
@@ -421,71 +391,47 @@ def sections(
         of_device = [setup for setup in by_setup if setup.device == device]
         words = words_apart((setup.lab, setup.arms) for setup in of_device)
         apart |= {setup: words[setup.lab, setup.arms] for setup in of_device}
-    return _with_q(
-        [
-            _section(replace(setup, apart=apart[setup]), by_setup[setup], judge, ceilings.get(setup.device))
-            for setup in sorted(by_setup, key=lambda setup: (*_setup_order(setup), apart[setup]))
-        ]
-    )
+    named = {replace(setup, apart=words): by_setup[setup] for setup, words in apart.items()}
+    order = sorted(named, key=lambda one: (one.device, one.cell.name, one.quick, one.data, one.apart))
+    return _with_q([_section(setup, named[setup], judge, ceilings.get(setup.device)) for setup in order])
 
 
 def _with_q(found: Sequence[Section]) -> list[Section]:
     """A family is what one device has measured in one way with one software: other records change no mark of it."""
-    of_best: dict[int, float] = {}
-    of_declared: dict[int, float] = {}
+    marked: dict[int, Row] = {}
     for family in {(section.setup.where, section.setup.doubts) for section in found}:
         rows = [row for one in found if (one.setup.where, one.setup.doubts) == family for row in one.rows]
-        of_best |= _q_values({id(row): row.ratio for row in rows})
-        of_declared |= _q_values({id(row): row.declared_ratio for row in rows})
-    return [
-        replace(
-            section,
-            rows=tuple(
-                replace(row, q=of_best.get(id(row)), declared_q=of_declared.get(id(row))) for row in section.rows
-            ),
-        )
-        for section in found
-    ]
+        both = _q_values([row.ratio for row in rows]), _q_values([row.declared_ratio for row in rows])
+        for row, q, declared_q in zip(rows, *both, strict=True):
+            marked[id(row)] = replace(row, q=q, declared_q=declared_q)
+    return [replace(section, rows=tuple(marked[id(row)] for row in section.rows)) for section in found]
 
 
-def _q_values(ratios: Mapping[int, RatioEstimate | None]) -> dict[int, float]:
-    judged = {key: one.p for key, one in ratios.items() if one is not None and one.is_judged and one.p is not None}
-    return dict(zip(judged, benjamini_hochberg(list(judged.values())), strict=True))
+def _q_values(ratios: Sequence[RatioEstimate | None]) -> list[float | None]:
+    """None of what is not judged."""
+    p_values = [one.p if one is not None and one.is_judged else None for one in ratios]
+    found = iter(benjamini_hochberg([p for p in p_values if p is not None]))
+    return [None if p is None else next(found) for p in p_values]
 
 
-def _may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
+def may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
     return ratio is not None and ratio.names_a_side and q is not None and q > 1 - CONFIDENCE
 
 
-def tally(rows: Iterable[Row]) -> Tally:
-    rows = list(rows)
+def tally(rows: Sequence[Row]) -> Tally:
     estimates = [row.ratio for row in rows if row.ratio is not None]
-    verdicts = Counter(estimate.verdict for estimate in estimates)
-    sound = [estimate for estimate in estimates if estimate.doubt is None]
-    declared = [row.declared_ratio for row in rows if row.declared_ratio is not None]
-    sound_declared = [estimate for estimate in declared if estimate.doubt is None]
-    mean, interval = geometric_mean_of_ratios(sound) if sound else (None, None)
-    declared_mean, declared_interval = geometric_mean_of_ratios(sound_declared) if sound_declared else (None, None)
-    return Tally(
-        verdicts={verdict: verdicts[verdict] for verdict in VERDICTS},
-        without_ratio=len(rows) - len(estimates),
-        ratios=len(sound),
-        mean=mean,
-        interval=interval,
-        declared_ratios=len(sound_declared),
-        declared_mean=declared_mean,
-        declared_interval=declared_interval,
-    )
+    found = Counter(estimate.verdict for estimate in estimates)
+    mean = None
+    if sound := [estimate for estimate in estimates if estimate.doubt is None]:
+        value, interval = geometric_mean_of_ratios(sound)
+        mean = RatioEstimate(value, interval, len(sound), verdict_of(interval))
+    return Tally({verdict: found[verdict] for verdict in VERDICTS}, len(rows) - len(estimates), mean)
 
 
 def _setup(record: Record) -> Setup:
     """Without its software."""
     of = record.measurement
     return Setup(device=device_name(record), cell=of.cell, data=of.data, quick=of.quick, lab=lab_of(record))
-
-
-def _setup_order(setup: Setup) -> tuple[Any, ...]:
-    return setup.device, setup.cell.name, setup.quick, setup.data
 
 
 class RowKey(NamedTuple):
@@ -538,7 +484,6 @@ def _differing_settings(measurements: Mapping[RowKey, Measurement]) -> dict[RowK
 
 
 def _protocol(measurement: Measurement) -> dict[str, Any]:
-    """What of it makes another measurement."""
     return measurement.protocol.model_dump(mode="json", exclude={"replicates", "timeout_s"})
 
 
@@ -597,13 +542,10 @@ def _runs_many_steps(record: Record) -> bool:
 
 
 def _row_order(record: Record, key: RowKey) -> tuple[object, ...]:
-    return *variant_order(record.measurement.variant), key
-
-
-def variant_order(variant: Variant) -> tuple[object, ...]:
     """A batch of 64 before one of 256."""
+    variant = record.measurement.variant
     options = sorted((name, _value_order(value)) for name, value in variant.options.items())
-    return variant.model, options, variant.precision, variant.batch_size
+    return variant.model, options, variant.precision, variant.batch_size, key
 
 
 def _value_order(value: Scalar) -> tuple[bool, float, str]:
@@ -640,22 +582,20 @@ def _row(
 ) -> Row:
     by_mode: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
     for record in records:
-        measurement = record.measurement
-        by_mode[measurement.framework, measurement.variant.execution_mode].append(record)
+        by_mode[_mode_of(record)].append(record)
     doubles = _doubles({**{_mode_of(one): one for one in screened}, **{key: of[0] for key, of in by_mode.items()}})
-    modes = [
-        _mode(
-            *of,
-            of_mode,
-            attainable,
-            tuple(other for (framework, other), one in doubles.items() if (framework, one) == of),
-        )
-        for of, of_mode in by_mode.items()
-        if of not in doubles
-    ]
+    modes = []
+    for of, of_mode in by_mode.items():
+        if of not in doubles:
+            of_it = tuple(other for (framework, other), one in doubles.items() if (framework, one) == of)
+            modes.append(_mode(*of, of_mode, attainable, of_it))
     modes.sort(key=_order_of_modes)
-    screened = [one for one in screened if _mode_of(one) not in doubles]
-    screened_modes = tuple(sorted(map(_screened_mode, screened), key=_order_of_modes))
+    screened_modes = tuple(
+        ScreenedMode(*_mode_of(one), throughput_samples_per_s(one.result.blocks))
+        for one in screened
+        if _mode_of(one) not in doubles and one.result and one.result.blocks
+    )
+    screened_modes = tuple(sorted(screened_modes, key=_order_of_modes))
     chosen = [_chosen(modes, screened_modes, framework) for framework in FRAMEWORKS]
     overruled = [
         f"{mode.execution_mode} of {NAMES[mode.framework]}"
@@ -663,7 +603,7 @@ def _row(
         if mode and _first(screened_modes, modes, mode.framework) not in (None, mode.execution_mode)
     ]
     declared = [_declared(modes, framework) for framework in FRAMEWORKS]
-    comparison = _comparison_of(chosen, judge)
+    comparison = _comparison(chosen, judge)
     if comparison and overruled:
         words = f"the replicates chose {' and '.join(overruled)}, against the screening, so the choice leans to it"
         comparison = replace(comparison, flags={**comparison.flags, "overruled": words})
@@ -676,7 +616,7 @@ def _row(
         modes=tuple(modes),
         comparison=comparison,
         screened=screened_modes,
-        declared=comparison if declared == chosen else _comparison_of(declared, judge),
+        declared=comparison if declared == chosen else _comparison(declared, judge),
     )
 
 
@@ -687,31 +627,23 @@ def _mode_of(record: Record) -> tuple[Framework, str]:
 def _doubles(records: Mapping[tuple[Framework, str], Record]) -> dict[tuple[Framework, str], str]:
     """Modes that are the program of another one under a second name, and that other one: the headline, else what has
     replicates, else the first in the order of their names. The faster of equal modes would be so by luck."""
+
+    def standing(item: tuple[tuple[Framework, str], Record]) -> tuple[bool, bool, str]:
+        (framework, mode), record = item
+        headline_mode = headline_of(record.measurement.cell.use_case_name).get(framework)
+        return mode != headline_mode, record.measurement.is_screening, mode
+
     found: dict[tuple[Framework, str], str] = {}
     first: dict[tuple[Framework, str], str] = {}
-    for (framework, mode), record in sorted(records.items(), key=lambda item: _standing(*item)):
+    for (framework, mode), record in sorted(records.items(), key=standing):
         program = program_of(record)
         if program is not None and first.setdefault((framework, program), mode) != mode:
             found[framework, mode] = first[framework, program]
     return found
 
 
-def _standing(mode: tuple[Framework, str], record: Record) -> tuple[bool, bool, str]:
-    headline = headline_of(record.measurement.cell.use_case_name).get(mode[0])
-    return mode[1] != headline, record.measurement.is_screening, mode[1]
-
-
 def _order_of_modes(mode: Mode | ScreenedMode) -> tuple[int, float]:
     return FRAMEWORKS.index(mode.framework), -mode.throughput_samples_per_s
-
-
-def _screened_mode(record: Record) -> ScreenedMode:
-    assert record.result is not None and record.result.blocks is not None, "only records with a number come here"
-    return ScreenedMode(
-        framework=record.measurement.framework,
-        execution_mode=record.measurement.variant.execution_mode,
-        throughput_samples_per_s=throughput_samples_per_s(record.result.blocks),
-    )
 
 
 def _comparable(modes: Iterable[Mode], framework: Framework) -> list[Mode]:
@@ -741,11 +673,6 @@ def _declared(modes: Iterable[Mode], framework: Framework) -> Mode | None:
     return next((mode for mode in of_framework if mode.execution_mode in names), None)
 
 
-def _comparison_of(pair: Sequence[Mode | None], judge: Judge) -> Comparison | None:
-    jax, torch = pair
-    return _comparison(jax, torch, judge) if jax and torch else None
-
-
 def _mode(
     framework: Framework,
     execution_mode: str,
@@ -769,9 +696,7 @@ def _mode(
         protocol = record.measurement.protocol
         recorded = {name: text for name, text in record.flags.items() if name not in FLAGS_UP_TO_2}
         flags = recorded | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
-    flags |= _flags_of_all(records)
-    if records[0].measurement.quick:
-        flags = {name: sentence for name, sentence in flags.items() if name not in FLAGS_OF_EVERY_QUICK_RUN}
+    flags = _without_those_of_quick_runs(flags | _flags_of_all(records), records)
     return Mode(
         framework=framework,
         execution_mode=execution_mode,
@@ -786,41 +711,43 @@ def _mode(
     )
 
 
+def _without_those_of_quick_runs(flags: Mapping[str, str], records: Sequence[Record]) -> dict[str, str]:
+    left_out = FLAGS_OF_EVERY_QUICK_RUN if records[0].measurement.quick else frozenset()
+    return {name: sentence for name, sentence in flags.items() if name not in left_out}
+
+
 def _flags_of_all(records: Sequence[Record]) -> dict[str, str]:
     """What only all replicates together show, or all ranks of one."""
     first, *others = [side(record) for record in records]
     flags = {}
-    mixed = _differing_in_words(conditions_of_one_framework([(first, other) for other in others]))
+    found = conditions_of_one_framework([(first, other) for other in others])
+    mixed = "; ".join(f"{one.name}: {one.detail}" for one in found if one.state == "differs")
     if mixed:
         flags["mixed_environment"] = f"replicates of different environments: {mixed}"
     for record in records:
-        names = _gpu_names(record)
+        gpu = record.environment.get("gpu") or {}
+        names = {name for rank in record.ranks for name in rank.gpu_names} | set(gpu.get("names") or ())
         if len(names) > 1:
             flags["mixed_gpus"] = f"its devices are of different kinds: {', '.join(sorted(names))}"
     return flags
 
 
-def _differing_in_words(found: Iterable[Condition]) -> str:
-    """`driver: 570.1 / 580.2; ...` of what differs."""
-    return "; ".join(f"{one.name}: {one.detail}" for one in found if one.state == "differs")
-
-
-def _gpu_names(record: Record) -> set[str]:
-    gpu = record.environment.get("gpu") or {}
-    return {name for rank in record.ranks for name in rank.gpu_names} | set(gpu.get("names") or ())
-
-
-def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
+def _comparison(pair: Sequence[Mode | None], judge: Judge) -> Comparison | None:
+    """None where one side has nothing that may be compared."""
+    jax, torch = pair
+    if jax is None or torch is None:
+        return None
     common = sorted(jax.throughputs.keys() & torch.throughputs.keys())
-    of_jax, of_torch = _by_replicate(jax), _by_replicate(torch)
+    of_jax, of_torch = ({one.measurement.replicate: one for one in mode.records} for mode in (jax, torch))
     judgements = {replicate: judge(of_jax[replicate], of_torch[replicate]) for replicate in common}
     passed = [replicate for replicate in common if judgements[replicate].state == "passed"]
     judgement = _judgement(list(judgements.values()))
     estimate = left_out = None
     if judgement.state == "passed":
-        unchecked = _left_out([one for one in judgements.values() if one.state != "passed"], len(common))
+        unchecked = [one.sentence for one in judgements.values() if one.state != "passed"]
+        about = f"{len(unchecked)} of {len(common)} replicates, parity unchecked: {unchecked[0]}" if unchecked else ""
         estimate = estimate_of([(of_jax[replicate], of_torch[replicate]) for replicate in passed])
-        left_out = "; ".join(filter(None, [unchecked, estimate.left_out])) or None
+        left_out = "; ".join(filter(None, [about, estimate.left_out])) or None
     pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
     predicted = [one for one in common if not of_jax[one].measurement.is_short]  # of these alone it is asked
     return Comparison(
@@ -832,7 +759,7 @@ def _comparison(jax: Mode, torch: Mode, judge: Judge) -> Comparison:
         estimate=estimate.registered if estimate else None,
         rules_version=estimate.rules_version if estimate else NEWEST,
         newest=estimate.newest if estimate else None,
-        flags={} if estimate is None else _without_those_of_quick_runs(jax, estimate.flags),
+        flags=_without_those_of_quick_runs(estimate.flags, jax.records) if estimate else {},
         of_quantities=ratios_of(jax, torch, passed),
         conditions=conditions(pairs),
         predictions=agreement_in_words(*(_evaluations(side, predicted) for side in (of_jax, of_torch))),
@@ -848,45 +775,22 @@ def _evaluations(records: Mapping[int, Record], replicates: Sequence[int]) -> li
 
 def ratios_of(jax: Mode, torch: Mode, replicates: Iterable[int]) -> dict[str, PairedRatio]:
     """Of each of COMPARED, over those of the replicates in which both sides have it."""
+    numbers = [(jax.of_replicates[one], torch.of_replicates[one]) for one in replicates]
     found = {}
-    for quantity in COMPARED:
-        pairs = [
-            (jax.of_replicates[one].get(quantity.name), torch.of_replicates[one].get(quantity.name))
-            for one in replicates
+    for name in (quantity.name for quantity in COMPARED):
+        both = [
+            (ours[name], theirs[name]) for ours, theirs in numbers if ours.get(name, 0) > 0 and theirs.get(name, 0) > 0
         ]
-        both = [(ours, theirs) for ours, theirs in pairs if ours and theirs and min(ours, theirs) > 0]
         if both:
-            found[quantity.name] = paired_ratio(*map(list, zip(*both, strict=True)))
+            found[name] = paired_ratio(*map(list, zip(*both, strict=True)))
     return found
-
-
-def _without_those_of_quick_runs(mode: Mode, flags: Mapping[str, str]) -> dict[str, str]:
-    left_out = FLAGS_OF_EVERY_QUICK_RUN if mode.records[0].measurement.quick else frozenset()
-    return {name: sentence for name, sentence in flags.items() if name not in left_out}
-
-
-def _flags(mode: Mode | None) -> Mapping[str, str]:
-    return mode.flags if mode else {}
 
 
 def _judgement(judgements: Sequence[Judgement]) -> Judgement:
     """Of all replicates: one failure fails the row. What is unchecked is left out where anything has passed."""
-    for state in ("failed", "passed"):
-        for judgement in judgements:
-            if judgement.state == state:
-                return judgement
-    return judgements[0] if judgements else Judgement(state="unchecked", sentence=NO_COMMON_REPLICATE)
-
-
-def _left_out(unchecked: Sequence[Judgement], count: int) -> str | None:
-    """`1 of 3 replicates, parity unchecked: ...`"""
-    if not unchecked:
-        return None
-    return f"{len(unchecked)} of {count} replicates, parity unchecked: {unchecked[0].sentence}"
-
-
-def _by_replicate(mode: Mode) -> Mapping[int, Record]:
-    return {record.measurement.replicate: record for record in mode.records}
+    order = ("failed", "passed", "unchecked")
+    none = Judgement(state="unchecked", sentence=NO_COMMON_REPLICATE)
+    return min(judgements, key=lambda one: order.index(one.state), default=none)
 
 
 def one_device(compared: Sequence[Section]) -> OneDevice:
@@ -920,8 +824,11 @@ def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
         or alone.get(_scaling_key(setup, row, mode, size, None))
         for size in (batch_size, batch_size // devices)
     )
-    pairs = [
-        (side(one), side(several)) for other in (strong, weak) if other for one, several in _side_by_side(other, mode)
+    pairs = [  # every record of both at least once, as all of them are in the two medians
+        (side(one or other.records[0]), side(several or mode.records[0]))
+        for other in (strong, weak)
+        if other
+        for one, several in zip_longest(other.records, mode.records)
     ]
     alone_s = mode.numbers.get("step_time_alone_s")
     return Scaling(
@@ -930,12 +837,6 @@ def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
         communication=None if alone_s is None else 1 - alone_s / mode.numbers["step_time_s"],
         conditions=conditions_of_one_framework(pairs),
     )
-
-
-def _side_by_side(alone: Mode, several: Mode) -> Iterator[tuple[Record, Record]]:
-    """Every record of both at least once, as all of them are in the two medians."""
-    for one, other in zip_longest(alone.records, several.records):
-        yield one or alone.records[0], other or several.records[0]
 
 
 def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int, software: Software | None) -> tuple[object, ...]:

@@ -14,13 +14,10 @@ from harness.results.environment import common_code
 from harness.results.record import Record
 
 Environment = Mapping[str, Any]
-NODES = "nodes"
-GPU_UUIDS = "gpu_uuids"
+NODES, GPU_UUIDS = "nodes", "gpu_uuids"
 """Beside a record's own environment: of all ranks together, None where one is not known."""
-DATA = "data"
-"""Beside it too: what the record says of its data."""
-PARAMETERS = "parameters"
-"""And how many its side has counted in its model; absent where it has counted none."""
+DATA, PARAMETERS = "data", "parameters"
+"""Beside it too: what the record says of its data, and how many its side has counted in its model, if it has."""
 GPU_PLATFORMS = frozenset({"gpu", "cuda"})
 """What JAX and PyTorch call one."""
 ABSENT = "absent"
@@ -99,106 +96,93 @@ def uses_gpu(environment: Environment) -> bool:
 
 Compare = Callable[[Environment, Environment], str | None]
 """EQUAL, the two values, NOT_RELEVANT, or None where one side is not known."""
-
-
-def _conditions(
-    compare: Mapping[str, Compare], pairs: Sequence[tuple[Environment, Environment]]
-) -> tuple[Condition, ...]:
-    found = []
-    for name, differences in compare.items():
-        states = [differences(jax, torch) for jax, torch in pairs]
-        relevant = [state for state in states if state is not NOT_RELEVANT]
-        if relevant:
-            found.append(_condition(name, relevant))
-    return tuple(found)
-
-
-def _condition(name: str, found: Sequence[str | None]) -> Condition:
-    differing = [difference for difference in found if difference]
-    if differing:
-        return Condition(name=name, state="differs", detail=differing[0])
-    return Condition(name=name, state="not recorded" if None in found else "equal", detail="")
-
-
 NOT_RELEVANT = "not relevant"
 """There is no such thing on either side, such as a driver without a GPU."""
 EQUAL = ""
 
 
-def _compare(jax: Any, torch: Any) -> str | None:
+def _conditions(
+    compare: Mapping[str, Compare], pairs: Sequence[tuple[Environment, Environment]]
+) -> tuple[Condition, ...]:
+    conditions = []
+    for name, differences in compare.items():
+        found = [state for one, other in pairs if (state := differences(one, other)) is not NOT_RELEVANT]
+        differing = [difference for difference in found if difference]
+        if differing:
+            conditions.append(Condition(name=name, state="differs", detail=differing[0]))
+        elif found:
+            conditions.append(Condition(name=name, state="not recorded" if None in found else "equal", detail=""))
+    return tuple(conditions)
+
+
+def _values(one: Any, other: Any) -> str | None:
     """EQUAL, the two values, or None where one side is not known."""
-    if jax is None or torch is None:
+    if one is None or other is None:
         return None
-    return EQUAL if jax == torch else f"{_text(jax)} / {_text(torch)}"
+    if one == other:
+        return EQUAL
+    return " / ".join(value if isinstance(value, str) else json.dumps(value) for value in (one, other))
 
 
-def _gpu(key: str) -> Compare:
-    def compare(jax: Environment, torch: Environment) -> str | None:
-        if not any(uses_gpu(environment) for environment in (jax, torch)):
+def _by(of: Callable[[Environment], Any], *, on_gpu: bool = False) -> Compare:
+    """
+    Args:
+        of: the value that is compared; None where it is not known.
+        on_gpu: relevant there only.
+    """
+
+    def compare(one: Environment, other: Environment) -> str | None:
+        if on_gpu and not (uses_gpu(one) or uses_gpu(other)):
             return NOT_RELEVANT
-        ours, theirs = ((environment.get("gpu") or {}).get(key) for environment in (jax, torch))
-        return _compare(ours, theirs)
+        return _values(of(one), of(other))
 
     return compare
 
 
-def _gpu_uuids(jax: Environment, torch: Environment) -> str | None:
+def _gpu_uuids(environment: Environment) -> str | None:
     """Of all devices, where there are several."""
-    if not any(uses_gpu(environment) for environment in (jax, torch)):
-        return NOT_RELEVANT
-
-    def of(environment: Environment) -> str | None:
-        if GPU_UUIDS not in environment:
-            uuid: str | None = (environment.get("gpu") or {}).get("uuid")
-            return uuid
-        uuids = environment[GPU_UUIDS]
-        return None if uuids is None else " ".join(uuids)
-
-    return _compare(of(jax), of(torch))
+    if GPU_UUIDS not in environment:
+        uuid: str | None = (environment.get("gpu") or {}).get("uuid")
+        return uuid
+    uuids = environment[GPU_UUIDS]
+    return None if uuids is None else " ".join(uuids)
 
 
-def _node(jax: Environment, torch: Environment) -> str | None:
-    def of(environment: Environment) -> str | None:
-        nodes = environment.get(NODES, environment.get("node"))
-        return " ".join(nodes) if isinstance(nodes, list) else nodes
-
-    return _compare(of(jax), of(torch))
+def _node(environment: Environment) -> str | None:
+    nodes = environment.get(NODES, environment.get("node"))
+    return " ".join(nodes) if isinstance(nodes, list) else nodes
 
 
-def _cluster(one: Environment, other: Environment) -> str | None:
+def _cluster(environment: Environment) -> str | None:
     """By Slurm's name for it; what was started by hand is `local`."""
-    return _compare(
-        *((each.get("slurm") or {}).get("cluster") or each.get("scheduler") for each in (one, other)),
-    )
+    return (environment.get("slurm") or {}).get("cluster") or environment.get("scheduler")
 
 
-def _cpus(jax: Environment, torch: Environment) -> str | None:
-    def of(environment: Environment) -> str | None:
-        cpu = environment.get("cpu") or {}
-        affinity = cpu.get("affinity")
-        return None if affinity is None else cpu_list(affinity)
-
-    return _compare(of(jax), of(torch))
+def _cpus(environment: Environment) -> str | None:
+    affinity = (environment.get("cpu") or {}).get("affinity")
+    return None if affinity is None else cpu_list(affinity)
 
 
-def _cpu_model(one: Environment, other: Environment) -> str | None:
-    return _compare(*((environment.get("cpu") or {}).get("model") for environment in (one, other)))
+def _data(environment: Environment) -> str | None:
+    """By their content, and by their source where they are drawn on the device. The kind is one of the section's."""
+    data = environment.get(DATA)
+    return None if data is None else f"{data.source} (SHA-256 {data.sha256})" if data.sha256 else data.source
 
 
 def _libraries(jax: Environment, torch: Environment) -> str | None:
     """Those that both sides have, Python among them; and on a GPU the CUDA libraries that both should have."""
-    shared = SHARED_LIBRARIES if uses_gpu(jax) or uses_gpu(torch) else frozenset()
-    return _differing_versions(jax, torch, lambda name: name in shared)
+    return _differing_versions(jax, torch, SHARED_LIBRARIES if uses_gpu(jax) or uses_gpu(torch) else frozenset())
 
 
-def _all_libraries(one: Environment, other: Environment) -> str | None:
-    return _differing_versions(one, other, lambda name: True)
-
-
-def _differing_versions(one: Environment, other: Environment, must_be_on_both: Callable[[str], bool]) -> str | None:
+def _differing_versions(one: Environment, other: Environment, shared: frozenset[str] | None = None) -> str | None:
+    """
+    Args:
+        shared: what should be on both; None of all.
+    """
     if one.get("packages") is not None and all(one.get(name) == other.get(name) for name in ("packages", "python")):
         return EQUAL  # the common case among thousands of records
-    return _differing(_versions(one), _versions(other), ABSENT, must_be_on_both)
+    versions = _versions(one), _versions(other)
+    return _differing(*versions, ABSENT, lambda name: shared is None or name in shared)
 
 
 def _versions(environment: Environment) -> dict[str, str] | None:
@@ -225,24 +209,21 @@ def _lock(one: Environment, other: Environment) -> str | None:
         return f"{lock['name']} {lock['file']} (SHA-256 {lock['sha256']}{f', but {others} packages' if others else ''})"
 
     words = of(one), of(other)
-    return NOT_RELEVANT if set(words) <= {None, "none"} and len(set(words)) == 1 else _compare(*words)
+    return NOT_RELEVANT if words in ((None, None), ("none", "none")) else _values(*words)
 
 
 def _variables(jax: Environment, torch: Environment) -> str | None:
     """Environment variables that both sides have, and on one side those that both libraries and loaders read."""
-    return _differing(
-        jax.get("variables"), torch.get("variables"), UNSET, lambda name: bool(SHARED_VARIABLES.fullmatch(name))
-    )
+    ours, theirs = jax.get("variables"), torch.get("variables")
+    return _differing(ours, theirs, UNSET, lambda name: bool(SHARED_VARIABLES.fullmatch(name)))
 
 
 def _all_variables(one: Environment, other: Environment) -> str | None:
-    def of(environment: Environment) -> dict[str, str] | None:
-        values = environment.get("variables")
-        if values is None:
-            return None
-        return {name: value for name, value in values.items() if not OF_ONE_RUN.fullmatch(name)}
-
-    return _differing(of(one), of(other), UNSET, lambda name: True)
+    ours, theirs = (
+        values and {name: value for name, value in values.items() if not OF_ONE_RUN.fullmatch(name)}
+        for values in (one.get("variables"), other.get("variables"))
+    )
+    return _differing(ours, theirs, UNSET, lambda name: True)
 
 
 def _differing(
@@ -275,7 +256,7 @@ def _slurm_job(jax: Environment, torch: Environment) -> str | None:
     ours, theirs = jax.get("slurm"), torch.get("slurm")
     if ours is None and theirs is None:
         return NOT_RELEVANT
-    return _compare((ours or {}).get("job_id"), (theirs or {}).get("job_id"))
+    return _values((ours or {}).get("job_id"), (theirs or {}).get("job_id"))
 
 
 def _code(one: Environment, other: Environment) -> str | None:
@@ -289,7 +270,7 @@ def _code(one: Environment, other: Environment) -> str | None:
 
     common = common_code(one.get("code") or {}, other.get("code") or {})
     if not common:
-        return _compare(commit_of(one), commit_of(other))
+        return _values(commit_of(one), commit_of(other))
     changed = [f"{name} {ours} / {theirs}" for name, (ours, theirs) in common.items() if ours != theirs]
     more = [f"and {len(changed) - MOST_MODULES} more"] if len(changed) > MOST_MODULES else []
     return ", ".join([*changed[:MOST_MODULES], *more])
@@ -326,31 +307,22 @@ def _pairing(jax: Environment, torch: Environment) -> str | None:
     return EQUAL if are_neighbours else f"position {places[0]} / position {places[1]}"
 
 
-def _data(one: Environment, other: Environment) -> str | None:
-    """By their content, and by their source where they are drawn on the device. The kind is one of the section's."""
-
-    def of(environment: Environment) -> str | None:
-        data = environment.get(DATA)
-        return None if data is None else f"{data.source} (SHA-256 {data.sha256})" if data.sha256 else data.source
-
-    return _compare(of(one), of(other))
-
-
 def _parameters(one: Environment, other: Environment) -> str | None:
     """As each side has counted them. Older records have no count."""
     counts = one.get(PARAMETERS), other.get(PARAMETERS)
     if counts == (None, None):
         return NOT_RELEVANT
-    return _compare(*(None if count is None else f"{count:,}" for count in counts))
+    return _values(*(None if count is None else f"{count:,}" for count in counts))
 
 
+DRIVER = _by(lambda environment: (environment.get("gpu") or {}).get("driver_version"), on_gpu=True)
 CONDITIONS: dict[str, Compare] = {
-    "data": _data,
+    "data": _by(_data),
     "parameters": _parameters,
-    "GPU": _gpu_uuids,
-    "driver": _gpu("driver_version"),
-    "node": _node,
-    "CPUs": _cpus,
+    "GPU": _by(_gpu_uuids, on_gpu=True),
+    "driver": DRIVER,
+    "node": _by(_node),
+    "CPUs": _by(_cpus),
     "libraries": _libraries,
     "lock": _lock,
     "variables": _variables,
@@ -358,12 +330,12 @@ CONDITIONS: dict[str, Compare] = {
     "code": _code_of_harness,
     "pairing": _pairing,
 }
-PLACE: dict[str, Compare] = {"cluster": _cluster, "node": _node}
+PLACE: dict[str, Compare] = {"cluster": _by(_cluster), "node": _by(_node)}
 CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
-    "data": _data,
-    "CPU": _cpu_model,
-    "driver": _gpu("driver_version"),
-    "libraries": _all_libraries,
+    "data": _by(_data),
+    "CPU": _by(lambda environment: (environment.get("cpu") or {}).get("model")),
+    "driver": DRIVER,
+    "libraries": _differing_versions,
     "lock": _lock,
     "variables": _all_variables,
     "code": _code,
@@ -381,7 +353,3 @@ def cpu_list(affinity: Sequence[int] | str) -> str:
         else:
             ranges.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -33,7 +33,6 @@ def model_of(benchmark_name: str, model_name: str) -> Model | None:
 
 @cache
 def mode_of(framework: Framework, use_case_name: str, mode_name: str) -> Mode | None:
-    """None where it is not declared."""
     if use_case_name not in use_case_names():
         return None
     return next((mode for mode in use_case(use_case_name).modes[framework] if mode.name == mode_name), None)

@@ -20,8 +20,9 @@ def declared_models() -> Iterator[ModelFacts]:
 
 def models_table() -> str:
     head = ("benchmark", "model", "kind", "parameters", "GMAC")
-    lines = ((one.benchmark, one.name, one.kind, one.parameters, one.multiply_adds) for one in declared_models())
-    return markdown_table(head, (["" if cell == NOT_DECLARED else cell for cell in line] for line in lines))
+    return markdown_table(
+        head, (["" if cell == NOT_DECLARED else cell for cell in one.cells] for one in declared_models())
+    )
 
 
 if __name__ == "__main__":

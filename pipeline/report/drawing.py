@@ -27,23 +27,18 @@ class Figure:
 
 def draw(figure: Figure) -> str | None:
     """Why it could not be drawn or written; None where it was."""
-    try:
-        _draw(figure)
-    except (ValueError, OSError) as error:
-        return f"{figure.path}: not drawn: {error}"
-    return None
-
-
-def _draw(figure: Figure) -> None:
-    """Raises ValueError for a specification that Vega-Lite does not take."""
     import vl_convert
 
     path = figure.path
-    svg = svg_of(figure.specification)
-    path.with_name(path.name + ".svg").write_text(svg, encoding="utf-8")
-    path.with_name(path.name + ".pdf").write_bytes(vl_convert.svg_to_pdf(svg))
-    if figure.png:
-        path.with_name(path.name + ".png").write_bytes(vl_convert.svg_to_png(svg, scale=PNG_SCALE))
+    try:
+        svg = svg_of(figure.specification)
+        path.with_name(path.name + ".svg").write_text(svg, encoding="utf-8")
+        path.with_name(path.name + ".pdf").write_bytes(vl_convert.svg_to_pdf(svg))
+        if figure.png:
+            path.with_name(path.name + ".png").write_bytes(vl_convert.svg_to_png(svg, scale=PNG_SCALE))
+    except (ValueError, OSError) as error:
+        return f"{path}: not drawn: {error}"
+    return None
 
 
 def svg_of(specification: dict[str, Any]) -> str:

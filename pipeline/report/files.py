@@ -15,26 +15,21 @@ from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
-from pipeline.report.csv_files import CSV_KEY, csv_text, phases_csv_text, why_csv_text
+from pipeline.report.csv_files import csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
-from pipeline.report.figures import section_drawing
+from pipeline.report.figures import section_charts
 from pipeline.report.models import models_of
 from pipeline.report.page import PAGE_BEGINS, page_html
-from pipeline.report.paper_tables import paper_tables
 from pipeline.report.table import latex
-from pipeline.report.tables import report_tables, section_tables
+from pipeline.report.tables import modes_table, report_tables, section_tables
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFiles:
-    """What is written where."""
-
     html: Path
     csv: Path
     phases: Path
-    """CSV of the phases of each step."""
     why: Path
-    """CSV of where a step's time goes."""
     tables: Path
     figures: Path
     traces: Path
@@ -53,7 +48,7 @@ def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = N
     )
 
 
-REPORT_BEGINS = {"--html": PAGE_BEGINS, "--csv": ",".join(CSV_KEY[:4])}
+REPORT_BEGINS = {"--html": PAGE_BEGINS, "--csv": "device,gpu,benchmark,use_case"}
 
 
 def require_targets(files: ReportFiles, html: Path | None, csv: Path | None) -> None:
@@ -116,30 +111,31 @@ def write_tables(
 def latex_tables(
     compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices, ceilings: DeviceCeilings
 ) -> dict[str, str]:
-    """File name (without its ending) to text: `overview` of all answers, the report's tables, and for each section its
-    tables and those of papers (`-full`, `-summary`)."""
+    """File name (without its ending) to text: `overview` of all answers, the report's tables, and of each section its
+    tables, with one of the fastest modes alone (`-full`) as papers have it."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
     tables |= {one.name: latex(one) for one in report_tables(compared, models_of(compared), ceilings, calibrated)}
     names = section_names(compared)
     for section in compared:
         name, comment = names[section.setup], headline(section.setup)
-        found = [*section_tables(section, alone), *paper_tables(section)]
+        found = [*section_tables(section, alone), modes_table(section, "paper")]
         tables |= {f"{name}-{one.name}": latex(one, [comment]) for one in found if one.lines}
     return tables
 
 
-def figures(files: ReportFiles, compared: Sequence[Section], alone: OneDevice, *, png: bool) -> list[Figure]:
+def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> list[Figure]:
     """All that are to be drawn. Pure."""
     names = section_names(compared)
-    found = []
-    for section in compared:
-        drawing = section_drawing(section, alone)
-        for chart in drawing.charts:
-            spec = specification(chart, drawing.data, PRINT, title=headline(section.setup))
-            path = files.figures / f"{names[section.setup]}-{chart.name}"
-            found.append(Figure(path=path, specification=spec, png=png))
-    return found
+    return [
+        Figure(
+            path=files.figures / f"{names[section.setup]}-{chart.name}",
+            specification=specification(chart, PRINT, title=headline(section.setup)),
+            png=png,
+        )
+        for section in compared
+        for chart in section_charts(section)
+    ]
 
 
 def write_figures(files: ReportFiles, figures: Sequence[Figure]) -> AbstractContextManager[Iterable[str | None]]:
@@ -166,14 +162,9 @@ def section_names(compared: Sequence[Section]) -> Mapping[Setup, str]:
         parts += [setup.data] if setup.data != "real" else []
         parts += ["quick"] if setup.quick else []
         name = re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")[:LONGEST_NAME].strip("-")
-        taken = set(names.values())
-        number = next(number for number in range(1, len(taken) + 2) if _numbered(name, number) not in taken)
-        names[setup] = _numbered(name, number)
+        numbered = [name, *(f"{name}-{number}" for number in range(2, len(names) + 2))]
+        names[setup] = next(one for one in numbered if one not in names.values())
     return names
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}-{number}"
 
 
 def _clear(folder: Path, pattern: str) -> None:

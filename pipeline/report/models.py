@@ -1,25 +1,16 @@
 """The models of a report: how large they are, by declaration and by their records. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.work.declared import Layer, Model
 from pipeline.report.compare import Section
 from pipeline.report.declared import NOT_DECLARED, model_of
-
-OPERATIONS = (
-    "Achieved FLOP/s: throughput times the floating-point operations of a sample, two for each multiply-add of "
-    "convolutions, dense layers and attention; three times a forward pass in training, the usual count. What a "
-    "formulation computes beyond that is not counted, and there is none where the sizes are not the benchmark's "
-    "default ones."
-)
-
-SIZES_OF_MODELS = "GMAC: billions of multiply-adds of one sample's forward pass, with the benchmark's default sizes."
-PUBLISHED_HEADS = ("published parameters", "published GMAC", "published top-1")
-
+from pipeline.report.table import Line, Table, numbers, texts
 
 KINDS = {Layer.ATTENTION: "attention", Layer.DEPTHWISE: "depthwise", Layer.BATCH_NORM: "BatchNorm"}
+PUBLISHED_HEADS = ("published parameters", "published GMAC", "published top-1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,39 +23,28 @@ class ModelFacts:
     """None where it is not declared any more."""
 
     @property
-    def kind(self) -> str:
-        """By the layers that the declaration names."""
+    def cells(self) -> list[str]:
+        """Benchmark, name, kind (by the layers that the declaration names), parameters (from the least to the most),
+        multiply-adds."""
         layers = self.declared.layers if self.declared else frozenset()
-        return ", ".join(words for layer, words in KINDS.items() if layer in layers) or NOT_DECLARED
-
-    @property
-    def parameters(self) -> str:
-        """`25,557,032`, or from the least to the most."""
+        kind = ", ".join(words for layer, words in KINDS.items() if layer in layers) or NOT_DECLARED
         ends = dict.fromkeys(self.parameter_counts[:1] + self.parameter_counts[-1:])
-        return " to ".join(f"{count:,}" for count in ends) or "not recorded"
+        parameters = " to ".join(f"{count:,}" for count in ends) or "not recorded"
+        multiply_adds = giga(self.declared.multiply_adds if self.declared else None)
+        return [self.benchmark, self.name, kind, parameters, multiply_adds]
 
     @property
-    def multiply_adds(self) -> str:
-        return giga(self.declared.multiply_adds if self.declared else None)
-
-    @property
-    def published(self) -> tuple[str, ...]:
+    def published(self) -> list[str]:
         """In the order of PUBLISHED_HEADS."""
         found = self.declared.reference if self.declared else None
         if found is None:
-            return (NOT_DECLARED,) * len(PUBLISHED_HEADS)
-        return f"{found.parameter_count:,}", giga(found.multiply_adds), f"{found.accuracy:.1%}"
+            return [NOT_DECLARED] * len(PUBLISHED_HEADS)
+        return [f"{found.parameter_count:,}", giga(found.multiply_adds), f"{found.accuracy:.1%}"]
 
 
 def giga(count: int | None) -> str:
     """Three significant digits of 10^9."""
     return NOT_DECLARED if count is None else f"{count / 1e9:.3g}"
-
-
-def published_sources(models: Iterable[ModelFacts]) -> list[str]:
-    """A sentence for each source."""
-    found = [one.declared.reference for one in models if one.declared and one.declared.reference]
-    return list(dict.fromkeys(f"Published: {one.source}, with {one.outputs:,} outputs." for one in found))
 
 
 def models_of(compared: Iterable[Section]) -> list[ModelFacts]:
@@ -83,3 +63,24 @@ def models_of(compared: Iterable[Section]) -> list[ModelFacts]:
         known = (declared.parameter_count,) if declared and declared.parameter_count else tuple(sorted(recorded))
         facts.append(ModelFacts(benchmark=benchmark, name=name, parameter_counts=known, declared=declared))
     return facts
+
+
+def models_table(models: Sequence[ModelFacts]) -> Table:
+    references = [one.declared.reference for one in models if one.declared and one.declared.reference]
+    published = dict.fromkeys(f"Published: {one.source}, with {one.outputs:,} outputs." for one in references)
+    return Table(
+        name="models",
+        title="Models",
+        caption=" ".join(
+            [
+                "GMAC: billions of multiply-adds of one sample's forward pass, with the benchmark's default sizes.",
+                *published,
+                "Achieved FLOP/s: throughput times the floating-point operations of a sample, two for each "
+                "multiply-add of convolutions, dense layers and attention; three times a forward pass in training, the "
+                "usual count. What a formulation computes beyond that is not counted, and there is none where the "
+                "sizes are not the benchmark's default ones.",
+            ]
+        ),
+        columns=[*texts("benchmark", "model", "kind"), *numbers("parameters", "GMAC", *PUBLISHED_HEADS)],
+        lines=[Line([*one.cells, *one.published]) for one in models],
+    )

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.plan import FRAMEWORKS, Framework, Variant
-from harness.results.record import Record
 from harness.results.sequential import FIRST_LOOK
 from harness.results.statistics import PairedRatio, paired_ratio
-from pipeline.report.compare import SAME, Mode, RowKey, Section, data_id, row_labels, settings_digest
+from pipeline.report.compare import NAMES, SAME, Mode, RowKey, Section, data_id, row_labels, settings_digest
 from pipeline.report.declared import how_it_runs, mode_of
 
 
@@ -55,26 +54,17 @@ class OptionAxis:
     panels: tuple[Panel, ...]
 
     @property
-    def has_loops(self) -> bool:
-        """Whether anything can be compared with a loop."""
-        return bool(self.loops)
+    def name(self) -> str:
+        """`models` is `number of models`; an option that is no plural has its own name."""
+        name = self.option.replace("_", " ")
+        return f"number of {name}" if name.endswith("s") else name
 
     @property
-    def loops(self) -> Mapping[Framework, Line]:
-        """One of each framework that has one: PyTorch's before JAX's."""
+    def loops(self) -> str:
+        """`loop` of PyTorch (eager), `unrolled` of JAX (compiled): what the other modes of each are compared with."""
         found = {line.framework: line for panel in self.panels for line in panel.lines if line.is_loop}
-        return {framework: found[framework] for framework in reversed(FRAMEWORKS) if framework in found}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Win:
-    """Where a line is faster than the loop of its framework."""
-
-    compared_at: tuple[float, ...]
-    """Values at which both have as many replicates as a first look takes."""
-    faster_at: tuple[float, ...]
-    last: PairedRatio | None
-    """The speed-up at the largest value of `compared_at`."""
+        loops = [found[framework] for framework in reversed(FRAMEWORKS) if framework in found]
+        return ", ".join(f"`{one.execution_mode}` of {NAMES[one.framework]} ({one.run_as})" for one in loops)
 
 
 def axis_option(variants: Iterable[Variant]) -> str | None:
@@ -99,58 +89,49 @@ def option_axis(section: Section) -> OptionAxis | None:
     option = axis_option([*variants, *(record.measurement.variant for record in short)])
     if option is None:
         return None
-    use_case = section.setup.cell.use_case_name
-    found: dict[RowKey, _Found] = defaultdict(_Found)
+    # Of each panel, by framework and execution mode: what has a number at which value, and at which memory ran out.
+    modes: dict[RowKey, dict[tuple[Framework, str], dict[float, Mode | None]]] = {}
     for row in section.rows:
-        if option not in row.variant.options:
-            continue
-        for mode in row.modes:
-            of_panel = found[RowKey(_label(row.variant, option), row.settings_digest, row.data_id)]
-            of_panel.modes[mode.framework, mode.execution_mode][_value(row.variant, option)] = mode
+        if option in row.variant.options:
+            key = RowKey(_label(row.variant, option), row.settings_digest, row.data_id)
+            for mode in row.modes:
+                of_mode = modes.setdefault(key, {}).setdefault((mode.framework, mode.execution_mode), {})
+                of_mode[_value(row.variant, option)] = mode
     for record in short:
-        measurement = record.measurement
-        if option not in measurement.variant.options:
-            continue
-        key = RowKey(_label(measurement.variant, option), settings_digest(measurement), data_id(record))
-        if record.data is None:  # memory may run out before the data are known
-            key = next((other for other in found if other.without_data == key.without_data), key)
-        of_panel = found[key]
-        of_panel.short[measurement.framework, measurement.variant.execution_mode].append(record)
-    labels = row_labels(found)
+        measurement, variant = record.measurement, record.measurement.variant
+        if option in variant.options:
+            key = RowKey(_label(variant, option), settings_digest(measurement), data_id(record))
+            if record.data is None:  # memory may run out before the data are known
+                key = next((other for other in modes if other.without_data == key.without_data), key)
+            of_mode = modes.setdefault(key, {}).setdefault((measurement.framework, variant.execution_mode), {})
+            of_mode.setdefault(_value(variant, option), None)
+    labels = row_labels(modes)
+    use_case = section.setup.cell.use_case_name
     return OptionAxis(
         option=option,
         panels=tuple(
-            Panel(label=labels[key], lines=of_panel.lines(option, use_case)) for key, of_panel in found.items()
+            Panel(label=labels[key], lines=tuple(sorted((_line(use_case, *one) for one in of.items()), key=_order)))
+            for key, of in modes.items()
         ),
     )
 
 
-class _Found:
-    """A panel while its records are gathered."""
+def _line(use_case_name: str, name: tuple[Framework, str], of_mode: Mapping[float, Mode | None]) -> Line:
+    declared = mode_of(name[0], use_case_name, name[1])
+    values = sorted(of_mode)
+    return Line(
+        framework=name[0],
+        execution_mode=name[1],
+        formulation=declared.formulation if declared else name[1],
+        run_as=how_it_runs(declared),
+        is_loop=declared is not None and declared.is_loop,
+        modes={value: mode for value in values if (mode := of_mode[value])},
+        out_of_memory=tuple(value for value in values if of_mode[value] is None),
+    )
 
-    def __init__(self) -> None:
-        self.modes: dict[tuple[Framework, str], dict[float, Mode]] = defaultdict(dict)
-        self.short: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
 
-    def lines(self, option: str, use_case_name: str) -> tuple[Line, ...]:
-        lines = []
-        for framework, mode in {**self.modes, **self.short}:
-            declared = mode_of(framework, use_case_name, mode)
-            modes = self.modes.get((framework, mode), {})
-            short = {_value(one.measurement.variant, option) for one in self.short.get((framework, mode), [])}
-            lines.append(
-                Line(
-                    framework=framework,
-                    execution_mode=mode,
-                    formulation=declared.formulation if declared else mode,
-                    run_as=how_it_runs(declared),
-                    is_loop=declared is not None and declared.is_loop,
-                    modes=dict(sorted(modes.items())),
-                    out_of_memory=tuple(sorted(short - modes.keys())),
-                )
-            )
-        lines.sort(key=lambda line: (FRAMEWORKS.index(line.framework), not line.is_loop, line.execution_mode))
-        return tuple(lines)
+def _order(line: Line) -> tuple[int, bool, str]:
+    return FRAMEWORKS.index(line.framework), not line.is_loop, line.execution_mode
 
 
 def _label(variant: Variant, option: str) -> str:
@@ -164,32 +145,42 @@ def _value(variant: Variant, option: str) -> float:
     return value
 
 
-def speed_up(mode: Mode, loop: Mode) -> PairedRatio | None:
-    """Throughput over that of the loop, paired by replicate; None without a common one, or where one is worthless."""
-    if mode.why_worthless or loop.why_worthless:
-        return None
-    common = sorted(mode.throughputs.keys() & loop.throughputs.keys())
-    if not common:
-        return None
-    return paired_ratio([mode.throughputs[one] for one in common], [loop.throughputs[one] for one in common])
-
-
 def speed_ups(line: Line, loop: Line) -> dict[float, PairedRatio]:
-    """By the option's value, ascending, where both have a number."""
-    found = {value: speed_up(mode, loop.modes[value]) for value, mode in line.modes.items() if value in loop.modes}
-    return {value: estimate for value, estimate in found.items() if estimate is not None}
+    """By the option's value, ascending: throughput over that of the loop, paired by replicate, where both have a
+    number that may be compared."""
+    found = {}
+    for value, mode in line.modes.items():
+        other = loop.modes.get(value)
+        if other is not None and not mode.why_worthless and not other.why_worthless:
+            common = sorted(mode.throughputs.keys() & other.throughputs.keys())
+            both = ([one.throughputs[number] for number in common] for one in (mode, other))
+            if common:
+                found[value] = paired_ratio(*both)
+    return found
 
 
-def where_it_wins(line: Line, loop: Line) -> Win:
-    found = speed_ups(line, loop)
-    decided = {value: one for value, one in found.items() if one.replicates >= FIRST_LOOK}
-    return Win(
-        compared_at=tuple(decided),
-        faster_at=tuple(value for value, estimate in decided.items() if _is_faster(estimate)),
-        last=list(decided.values())[-1] if decided else None,
-    )
+def compared_speed_ups(line: Line, loop: Line) -> dict[float, PairedRatio]:
+    """Those of as many replicates as a first look takes."""
+    return {value: one for value, one in speed_ups(line, loop).items() if one.replicates >= FIRST_LOOK}
 
 
-def _is_faster(estimate: PairedRatio) -> bool:
-    """The interval excludes 1 and is not `same`."""
-    return estimate.interval is not None and estimate.interval.low > 1 and estimate.interval.high > SAME.high
+def where_it_wins(found: Mapping[float, PairedRatio]) -> str:
+    """Where a line is faster than its loop: `always`, `never`, `from 8`, or the very values of what comes and goes.
+    Faster: the interval excludes 1 and is not `same`."""
+    values = list(found)
+    ends = {value: one.interval for value, one in found.items() if one.interval}
+    faster = [value for value, one in ends.items() if one.low > 1 and one.high > SAME.high]
+    if not values:
+        return f"not compared with {FIRST_LOOK} replicates"
+    if len(values) == 1:
+        return f"{'at' if faster else 'not at'} {values[0]:g}, no other compared"
+    if not faster:
+        return "never"
+    if faster == values:
+        return "always"
+    return f"from {faster[0]:g}" if faster == values[-len(faster) :] else f"only at {values_text(faster)}"
+
+
+def values_text(values: Iterable[float]) -> str:
+    """`1, 8, 64`"""
+    return ", ".join(f"{value:g}" for value in values)

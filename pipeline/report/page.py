@@ -1,7 +1,7 @@
 """The report as one HTML page that needs nothing else: no network, no other file, no browser newer than 2023."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.paths import REPOSITORY
-from harness.plan import FRAMEWORKS
 from harness.printable import printable
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.record import Record
@@ -17,11 +16,10 @@ from pipeline.report import wording
 from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
 from pipeline.report.calibrations import CalibratedDevices, trust_sentences
 from pipeline.report.ceilings import DeviceCeilings
-from pipeline.report.chance import chance_sentence
-from pipeline.report.charts import PAGE, Chart, Points, Spec, specification
+from pipeline.report.charts import PAGE, Chart, specification
 from pipeline.report.compare import NAMES, OneDevice, Section, Setup
-from pipeline.report.environments import environment_groups
-from pipeline.report.figures import Drawing, section_drawing
+from pipeline.report.environments import environment_groups, versions_and_days
+from pipeline.report.figures import section_charts
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.models import models_of
 from pipeline.report.table import Table
@@ -41,11 +39,9 @@ EMBED = "window.vegaEmbed = vegaEmbed;"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A section with all that the page shows of it."""
-
     id: str
     section: Section
-    drawing: Drawing
+    charts: Sequence[Chart]
     tables: Sequence[Table]
     traces: Mapping[str, str]
     """Links to what ran when, by the mode."""
@@ -60,7 +56,7 @@ class Place:
         setup = self.setup
         asked = f" (asked for as {setup.cell.gpu})" if setup.cell.gpu != "any" else ""
         kind = "".join(f", {doubt}" for doubt in setup.doubts)
-        what = wording.use_case_title(setup.cell, setup.device).partition(" on ")[0]
+        what = wording.use_case_title(setup.cell)
         return f"{setup.cell.benchmark}: {what} on {setup.devices}{asked}{kind}"
 
     @property
@@ -93,7 +89,7 @@ def page_html(
 
     groups = groups_of(compared, alone)
     places = [_place(index, section, alone, traces or {}) for index, section in enumerate(compared)]
-    return _template().render(
+    return template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
         vega=Markup(_vega()),
@@ -105,9 +101,7 @@ def page_html(
         places=places,
         place_ids={place.setup: place.id for place in places},
         tables=report_tables(compared, models_of(compared), ceilings or {}, calibrated or {}),
-        devices=_distinct(place.setup.device for place in places),
-        benchmarks=_distinct(place.setup.cell.benchmark for place in places),
-        use_cases=_use_cases(places),
+        filters=_filters(places),
         environments=environment_groups(records),
         left_out=left_out_lines(records),
         about_fakes=HEADLINE if any(is_of_a_fake(record.environment) for record in records) else "",
@@ -118,7 +112,8 @@ def page_html(
 
 
 @cache
-def _template() -> "Template":
+def template(name: str) -> "Template":
+    """Of the folder `templates`, with what pages need in it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -129,7 +124,7 @@ def _template() -> "Template":
         lstrip_blocks=True,
     )
     environment.globals |= {"axis_of": axis_of, "id": id, "names": NAMES, "whose_side": wording.WHOSE_SIDE}
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 @cache
@@ -151,24 +146,14 @@ def axis_of(answer: Answer, scale: float) -> tuple[float, float, float] | None:
 
 def measured_sentence(records: Sequence[Record]) -> str:
     """`JAX 0.10.2 and PyTorch 2.14.1, 96 measurements, 2026-11-25.`"""
-    good = [record for record in records if record.outcome == "ok"]
-    versions = []
-    for framework in FRAMEWORKS:
-        found = {
-            str((record.environment.get("framework") or {}).get("version") or "of unknown version")
-            for record in good
-            if record.measurement.framework == framework
-        }
-        versions += [f"{NAMES[framework]} {', '.join(sorted(found))}"] if found else []
-    days = sorted({record.ended_at[:10] for record in records})
-    when = "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    versions, days = versions_and_days(records)
     count = f"{len(records)} measurement{'' if len(records) == 1 else 's'}"
-    return ", ".join(filter(None, [" and ".join(versions), count, when])) + "."
+    return ", ".join(filter(None, [versions, count, days])) + "."
 
 
 def _how_sure(group: Group, calibrated: CalibratedDevices) -> list[str]:
     registered = dict.fromkeys(wording.registered_text(section) for section in group.sections)
-    found = [*trust_sentences(calibrated.get(group.device, ())), chance_sentence(group.sections)]
+    found = [*trust_sentences(calibrated.get(group.device, ())), wording.chance_sentence(group.sections)]
     return [*filter(None, [*found, wording.rules_sentence(group.sections)]), *registered]
 
 
@@ -181,32 +166,31 @@ def _place(index: int, section: Section, alone: OneDevice, traces: Mapping[str, 
     return Place(
         id=f"s{index}",
         section=section,
-        drawing=section_drawing(section, alone),
+        charts=section_charts(section),
         tables=section_tables(section, alone),
         traces=links,
         predictions=prediction_lines(section.rows),
     )
 
 
-def _use_cases(places: Sequence[Place]) -> list[tuple[int, str]]:
-    """Number and title of each, for the filter."""
-    found = {
-        place.setup.cell.use_case: wording.use_case_title(place.setup.cell, place.setup.device).partition(" on ")[0]
-        for place in places
+def _filters(places: Sequence[Place]) -> dict[str, list[tuple[str, str]]]:
+    """Of each filter the values, and the words for each."""
+    setups = [place.setup for place in places]
+    use_cases = {setup.cell.use_case: wording.use_case_title(setup.cell) for setup in setups}
+    return {
+        "device": [(one, one) for one in sorted({setup.device for setup in setups})],
+        "benchmark": [(one, one) for one in sorted({setup.cell.benchmark for setup in setups})],
+        "use case": [(str(number), f"{number}: {title}") for number, title in sorted(use_cases.items())],
     }
-    return sorted(found.items())
-
-
-def _distinct(values: Iterable[str]) -> list[str]:
-    return sorted(set(values))
 
 
 def _chart_data(places: Sequence[Place]) -> dict[str, Any]:
     """Specifications once for each kind of chart, data once for each section."""
-    charts: dict[str, Chart] = {chart.name: chart for place in places for chart in place.drawing.charts}
-    specifications: dict[str, Spec] = {name: specification(chart, None, PAGE) for name, chart in charts.items()}
-    data: dict[str, dict[str, Points]] = {place.id: dict(place.drawing.data) for place in places}
-    return {"specifications": specifications, "data": data}
+    charts = {chart.name: chart for place in places for chart in place.charts}
+    return {
+        "specifications": {name: specification(chart, PAGE) for name, chart in charts.items()},
+        "data": {place.id: {chart.name: chart.points for chart in place.charts} for place in places},
+    }
 
 
 def _safe_json(content: Any) -> str:

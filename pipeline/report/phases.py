@@ -1,7 +1,7 @@
 """The phases of a step, for use cases that time them apart (`details.phases` of a record), and the whole step. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,34 +47,32 @@ class PhaseTimes:
         return {**self.phases, **({WHOLE_STEP: self.whole_step} if self.whole_step else {})}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseTable:
-    phases: tuple[str, ...]
-    """In the order in which they run; what only one framework has stands where that one has it."""
-    times: tuple[PhaseTimes, ...]
-    absent: tuple[str, ...]
-    """Why a mode has no phases."""
-
-    @property
-    def by_row(self) -> list[tuple[Row, list[PhaseTimes]]]:
-        groups: dict[str, tuple[Row, list[PhaseTimes]]] = {}
-        for times in self.times:
-            groups.setdefault(times.row.label, (times.row, []))[1].append(times)
-        return list(groups.values())
-
-
 def all_times(section: Section) -> list[PhaseTimes]:
-    """Of each mode with a number, with or without phases."""
     return [PhaseTimes(row=row, mode=mode) for row in section.rows for mode in row.modes]
 
 
-def phase_table(section: Section) -> PhaseTable | None:
-    """None where nothing was timed in phases."""
-    times = tuple(one for one in all_times(section) if one.phases)
-    absent = dict.fromkeys(line for row in section.rows for mode in row.modes for line in _absent(row, mode))
-    if not times and not absent:
-        return None
-    return PhaseTable(phases=_in_order([list(one.phases) for one in times]), times=times, absent=tuple(absent))
+def phases_of(times: Sequence[PhaseTimes]) -> list[str]:
+    """All names once, in the order in which they run: those of the longest list, then each other one behind the name
+    that it follows."""
+    merged: list[str] = []
+    for names in sorted((list(one.phases) for one in times), key=len, reverse=True):
+        place = 0
+        for name in names:
+            if name not in merged:
+                merged.insert(place, name)
+            place = merged.index(name) + 1
+    return merged
+
+
+def phases_absent(times: Sequence[PhaseTimes]) -> list[str]:
+    """Why a mode has no phases."""
+    found = [
+        f"{NAMES[one.mode.framework]} {one.row.label} {one.mode.execution_mode}: {reason}"
+        for one in times
+        for record in one.mode.records
+        if record.result and (reason := record.result.details.get("phases_absent"))
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _of_step(latency: Latency) -> Summary:
@@ -90,22 +88,3 @@ def _medians(summaries: Sequence[Summary]) -> Summary:
 def _samples(record: Record) -> dict[str, list[float]]:
     phases = record.result.details.get("phases") if record.result else None
     return phases if isinstance(phases, dict) else {}
-
-
-def _absent(row: Row, mode: Mode) -> Iterator[str]:
-    for record in mode.records:
-        reason = record.result.details.get("phases_absent") if record.result else None
-        if reason:
-            yield f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}: {reason}"
-
-
-def _in_order(lists: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """All names once: those of the longest list, then each other one behind the name that it follows."""
-    merged: list[str] = []
-    for names in sorted(lists, key=len, reverse=True):
-        place = 0
-        for name in names:
-            if name not in merged:
-                merged.insert(place, name)
-            place = merged.index(name) + 1
-    return tuple(merged)

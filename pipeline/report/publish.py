@@ -3,7 +3,7 @@
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,7 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     devices = {device_name(record) for record in records.values()}
     ceilings = {path.name: read_ceilings(path) for path in sorted(results.ceilings.glob("*.json"))}
     ceilings = {name: found for name, found in ceilings.items() if device_of(found.environment) in devices}
-    named = sorted({*_nodes(records.values()), *_nodes_of(found.environment for found in ceilings.values())})
-    nodes = {node: f"node-{number}" for number, node in enumerate(named, start=1)}
+    nodes = _renamed(records.values(), (found.environment for found in ceilings.values()))
     for path, record in records.items():
         write_record(_for_everybody(record, nodes), target.records() / path)
     parity = {path.parent / Path(record.parity).name for path, record in records.items() if record.parity}
@@ -80,7 +79,7 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
     if not records:
         raise ProjectError(f"--publish: {results.calibration} has no record of a full calibration")
     target = Results(root=published).calibration
-    nodes = {node: f"node-{number}" for number, node in enumerate(sorted({*_nodes(records.values())}), start=1)}
+    nodes = _renamed(records.values())
     there = set(record_paths(target))
     new = {path: record for path, record in records.items() if target / path not in there}
     for path, record in new.items():
@@ -109,16 +108,13 @@ def shelves(published: Path = PUBLISHED) -> list[Results]:
     return [Results(root=path.parent) for path in sorted(published.glob("*/records"))]
 
 
-def _nodes(records: Iterable[Record]) -> Iterator[str]:
-    for record in records:
-        yield from (one.node for one in record.ranks)
-        yield from _nodes_of([record.environment])
-
-
-def _nodes_of(environments: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    for environment in environments:
-        if isinstance(node := environment.get("node"), str):
-            yield node
+def _renamed(records: Iterable[Record], environments: Iterable[Mapping[str, Any]] = ()) -> dict[str, str]:
+    """Another name for each node."""
+    records = list(records)
+    found = {one.node for record in records for one in record.ranks}
+    nodes = [one.get("node") for one in (*(record.environment for record in records), *environments)]
+    found |= {node for node in nodes if isinstance(node, str)}
+    return {node: f"node-{number}" for number, node in enumerate(sorted(found), start=1)}
 
 
 def _for_everybody(record: Record, nodes: Mapping[str, str]) -> Record:

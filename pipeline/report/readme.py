@@ -4,14 +4,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 
-from harness.plan import FRAMEWORKS
 from harness.results.record import Record
 from pipeline.markdown import GeneratedPart
 from pipeline.report.answer import answers_table, groups_of
-from pipeline.report.charts import DARK, PRINT, PUBLISHED, PUBLISHED_WIDTH, Spec, specification
-from pipeline.report.compare import NAMES, Section
+from pipeline.report.charts import DARK, PRINT, Spec, specification
+from pipeline.report.compare import Section
 from pipeline.report.drawing import svg_of
-from pipeline.report.figures import published_points
+from pipeline.report.environments import versions_and_days
+from pipeline.report.figures import PUBLISHED_WIDTH, published_chart
 from pipeline.report.table import markdown
 from pipeline.report.wording import rules_sentence
 
@@ -41,7 +41,7 @@ def published_part(compared: Sequence[Section], records: Sequence[Record], folde
     for group in groups_of(shown):
         own = [record for record in records if record.measurement.cell in {one.setup.cell for one in group.sections}]
         table = answers_table("results", group.headline, group.answers)
-        about = " ".join(filter(None, [group.about, _made_of(group.sections, own)]))
+        about = " ".join(filter(None, [group.about, _made_of(own)]))
         parts += [f"**{group.headline}.** {about}", markdown(table)]
     parts.append(rules_sentence(shown))
     return "\n\n".join(part for part in parts if part)
@@ -52,18 +52,15 @@ PICTURES = {"overview.svg": PRINT, "overview-dark.svg": DARK}
 
 def pictures(compared: Sequence[Section]) -> dict[str, Spec]:
     """The specification of each of PICTURES; none where there is no ratio."""
-    shown = full_sections(compared)
-    points = published_points(shown)
-    if not points:
-        return {}
+    chart = published_chart(full_sections(compared))
     return {
-        name: specification(PUBLISHED, {"published": points}, palette, width=PUBLISHED_WIDTH)
-        | {"padding": FOR_WIDER_FONTS}
+        name: specification(chart, palette, width=PUBLISHED_WIDTH) | {"padding": FOR_WIDER_FONTS}
         for name, palette in PICTURES.items()
+        if chart.points
     }
 
 
-FOR_WIDER_FONTS = {"left": 28, "right": 16, "top": 6, "bottom": 6}
+FOR_WIDER_FONTS = {"left": 64, "right": 16, "top": 6, "bottom": 6}
 """Pixels: a reader's browser has another font than the one that labels were measured with."""
 
 
@@ -82,21 +79,9 @@ def full_sections(compared: Iterable[Section]) -> list[Section]:
     return [section for section in compared if section.rows and not section.setup.quick]
 
 
-def _made_of(shown: Sequence[Section], records: Iterable[Record]) -> str:
+def _made_of(records: Sequence[Record]) -> str:
     """How many records, from when, by which versions, and how."""
-    setups = {section.setup.cell for section in shown}
-    kept = [record for record in records if record.measurement.cell in setups]
-    versions = []
-    for framework in FRAMEWORKS:
-        found = {
-            str((record.environment.get("framework") or {}).get("version") or "of unknown version")
-            for record in kept
-            if record.measurement.framework == framework and record.outcome == "ok"
-        }
-        if found:
-            versions.append(f"{NAMES[framework]} {', '.join(sorted(found))}")
-    days = sorted({record.ended_at[:10] for record in kept})
-    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
-    runs = sorted({url.partition("/runs/")[0] for one in kept if (url := one.environment.get("wandb_url"))})
+    versions, days = versions_and_days(records)
+    runs = sorted({url.partition("/runs/")[0] for one in records if (url := one.environment.get("wandb_url"))})
     where = f" Their runs in W&B: {', '.join(f'<{url}>' for url in runs)}." if runs else ""
-    return f"{len(kept)} records, {when}, {' and '.join(versions)}; made by `{COMMAND}`.{where}"
+    return f"{len(records)} records, {days}, {versions}; made by `{COMMAND}`.{where}"

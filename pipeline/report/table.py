@@ -57,7 +57,6 @@ class Table:
     columns: Sequence[Column]
     lines: Sequence[Line]
     notes: Sequence[str] = ()
-    """Sentences about what is missing."""
 
 
 WIDTH, LEAST_WIDTH = 80, 16

@@ -1,44 +1,41 @@
 """The report's tables, each made once: the terminal, the page, LaTeX and Markdown write the same values."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from harness.plan import FRAMEWORKS
 from harness.results.kernel_names import class_of
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.sequential import FIRST_LOOK
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
-from pipeline.report import devices_axis
 from pipeline.report.answer import answer_of, answers_table
-from pipeline.report.calibrations import CalibratedDevices, calibration_line, not_calibrated_line
-from pipeline.report.ceilings import ABOUT as ABOUT_CEILINGS
-from pipeline.report.ceilings import DeviceCeilings, ceiling_cells, sources
+from pipeline.report.calibrations import CalibratedDevices, calibrations_table
+from pipeline.report.ceilings import DeviceCeilings, ceilings_table
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling
 from pipeline.report.declared import task_of
-from pipeline.report.devices_axis import device_panels
-from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, ModelFacts, published_sources
-from pipeline.report.option_axis import option_axis
-from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
+from pipeline.report.devices_axis import devices_table
+from pipeline.report.models import ModelFacts, models_table
+from pipeline.report.option_axis import compared_speed_ups, option_axis, values_text, where_it_wins
+from pipeline.report.phases import STATISTICS, all_times, phases_absent, phases_of
 from pipeline.report.table import Column, Line, Table, group, numbers, texts
 from pipeline.report.why import TERMS, explained
 from pipeline.report.why_words import ON_CPU, not_explained_lines, tensor_cores_text, term_words
 from pipeline.report.wording import (
     absent_lines,
-    axis_name,
     best_of,
+    bracket,
     choice_note,
     differences,
     equal_names,
+    fastest_modes,
     flag_places,
-    loops_text,
     milliseconds,
     quantity_lines,
     scaling_texts,
-    win_lines,
+    times,
 )
 
-Where = Literal["page", "terminal"]
+Where = Literal["page", "terminal", "paper"]
 
 
 def section_tables(section: Section, alone: OneDevice) -> list[Table]:
@@ -69,7 +66,6 @@ def rows_table(section: Section) -> Table:
 
 
 def flags_table(section: Section) -> Table:
-    """Each flag once, with where it was seen."""
     return Table(
         name="flags",
         title="What was noticed while measuring",
@@ -80,29 +76,31 @@ def flags_table(section: Section) -> Table:
 
 
 def modes_table(section: Section, where: Where = "page") -> Table:
-    """Every execution mode below its variant; a column only where there is any number."""
+    """Every execution mode below its variant, or for a paper the fastest alone; a column only where there is any
+    number."""
     metric = _metric(section)
     there = {name for row in section.rows for mode in row.modes for name in mode.numbers}
-    columns = [one for one in shown_in(where) if one.name in there and one is not THROUGHPUT]
-    on_page = where == "page"
-    head = [one.title(metric) if on_page else one.short_title(metric) for one in columns]
+    on_terminal, of_paper = where == "terminal", where == "paper"
+    shown = shown_in("terminal" if on_terminal else "page")
+    columns = [one for one in shown if one.name in there and one is not THROUGHPUT]
+    head = [one.short_title(metric) if on_terminal else one.title(metric) for one in columns]
     lines = []
     for row in section.rows:
         lines.append(group(row.label))
-        for mode in row.modes:
+        for mode in fastest_modes(row) if of_paper else row.modes:
             cells = [f"{NAMES[mode.framework]} {mode.name}", number(mode.throughput_samples_per_s)]
-            if on_page:
+            if not on_terminal:
                 interval = mode.throughput_interval
                 cells[1] += f" [{number(interval.low)}, {number(interval.high)}]" if interval else ""
                 cells += [str(len(mode.throughputs)), _role(row, mode)]
             lines.append(Line([*cells, *(_number(mode, one, metric) for one in columns)], mode.framework))
-        for one in row.only_screened:
+        for one in () if of_paper else row.only_screened:
             cells = [f"{NAMES[one.framework]} {one.execution_mode}", f"({number(one.throughput_samples_per_s)})"]
-            cells += ["0", "screened only"] if on_page else []
+            cells += [] if on_terminal else ["0", "screened only"]
             lines.append(Line([*cells, *[""] * len(columns)], one.framework, is_pale=True))
     return Table(
-        name="modes",
-        title="Every execution mode in numbers",
+        name="full" if of_paper else "modes",
+        title="All numbers of each framework's best mode" if of_paper else "Every execution mode in numbers",
         caption=(
             f"Medians over processes. {choice_note(section.rows)} Compile: what the first calls took more than later "
             "ones, with empty caches (cold) and with those of an earlier process (warm). No p95 where one call holds "
@@ -111,12 +109,12 @@ def modes_table(section: Section, where: Where = "page") -> Table:
         ),
         columns=[
             *texts("mode"),
-            *numbers("samples/s", *(["processes"] if on_page else [])),
-            *(texts("in the ratio") if on_page else []),
+            *numbers("samples/s", *([] if on_terminal else ["processes"])),
+            *([] if on_terminal else texts("in the ratio")),
             *numbers(*head),
         ],
         lines=lines,
-        notes=[f"No number for {line}" for line in absent_lines(section.rows, on_terminal=not on_page)],
+        notes=[f"No number for {line}" for line in absent_lines(section.rows, on_terminal=on_terminal)],
     )
 
 
@@ -182,17 +180,23 @@ def scaling_table(section: Section, alone: OneDevice) -> Table:
 def wins_table(section: Section) -> Table:
     """From which value of a numeric option on each mode is faster than its framework's own loop."""
     axis = option_axis(section)
-    panels = axis.panels if axis and axis.has_loops else ()
     lines = []
-    for panel in panels:
+    for panel in axis.panels if axis and axis.loops else ():
         lines.append(group(panel.label))
-        for win in win_lines(panel):
-            mode = f"{NAMES[win.line.framework]} {win.line.execution_mode}"
-            lines.append(Line([mode, win.wins, win.last, win.compared_at, win.out_of_memory], win.line.framework))
-    about = f"Against the loop of the same framework: {loops_text(axis)}. " if axis else ""
+        for line in panel.lines:
+            loop = panel.loop(line.framework)
+            found = {} if loop is None or line.is_loop else compared_speed_ups(line, loop)
+            wins = where_it_wins(found) if loop and not line.is_loop else "no loop here" if not loop else "is the loop"
+            value, last = next(reversed(found.items()), (None, None))
+            cells = [f"{NAMES[line.framework]} {line.execution_mode}", wins]
+            cells.append(f"{times(last.value)}{bracket(last.interval)} at {value:g}" if last else "")
+            compared_at = line.modes if loop is None or line.is_loop else found
+            cells += [values_text(compared_at), values_text(line.out_of_memory)]
+            lines.append(Line(cells, line.framework))
+    about = f"Against the loop of the same framework: {axis.loops}. " if axis else ""
     return Table(
         name="wins",
-        title=f"From which {axis_name(axis.option)} on each execution mode wins" if axis else "",
+        title=f"From which {axis.name} on each execution mode wins" if axis else "",
         caption=(
             f"{about}Faster: the 95 % interval of the speed-up excludes 1 and does not lie within 1 % of it; compared "
             f"where both have {FIRST_LOOK} processes."
@@ -206,15 +210,15 @@ def wins_table(section: Section) -> Table:
 
 
 def phases_table(section: Section) -> Table:
-    found = phase_table(section) or PhaseTable(phases=(), times=(), absent=())
-    lines = []
-    for row, of_modes in found.by_row:
-        lines.append(group(row.label))
-        for times in of_modes:
-            phases = [milliseconds(times.phases.get(name, {}).get("p50")) for name in found.phases]
-            whole = milliseconds(times.mode.numbers.get("step_time_p50_s"))
-            name = f"{NAMES[times.mode.framework]} {times.mode.execution_mode}"
-            lines.append(Line([name, *phases, whole], times.mode.framework))
+    found = all_times(section)
+    phases = phases_of(found)
+    lines: dict[str, list[Line]] = {}
+    for times_ in (one for one in found if one.phases):
+        mode = times_.mode
+        cells = [f"{NAMES[mode.framework]} {mode.execution_mode}"]
+        cells += [milliseconds(times_.phases.get(name, {}).get("p50")) for name in phases]
+        cells.append(milliseconds(mode.numbers.get("step_time_p50_s")))
+        lines.setdefault(times_.row.label, [group(times_.row.label)]).append(Line(cells, mode.framework))
     return Table(
         name="phases",
         title="Phases of a step",
@@ -224,24 +228,20 @@ def phases_table(section: Section) -> Table:
             "a program of its own, and their sum is not the step. Data generation and build, which makes models and "
             "their optimizer, are no part of the step."
         ),
-        columns=[
-            *texts("mode"),
-            *numbers(*(name.replace("_", " ") for name in found.phases), "whole step, p50"),
-        ],
-        lines=lines,
-        notes=[f"No phases: {line}" for line in found.absent],
+        columns=[*texts("mode"), *numbers(*(name.replace("_", " ") for name in phases), "whole step, p50")],
+        lines=[line for of_row in lines.values() for line in of_row],
+        notes=[f"No phases: {line}" for line in phases_absent(found)],
     )
 
 
 def phase_statistics_table(section: Section) -> Table:
-    found = phase_table(section)
     lines = []
-    for times in found.times if found else ():
-        mode = times.mode
-        lines.append(group(f"{NAMES[mode.framework]} {times.row.label} {mode.execution_mode}", mode.framework))
+    for times_ in (one for one in all_times(section) if one.phases):
+        mode = times_.mode
+        lines.append(group(f"{NAMES[mode.framework]} {times_.row.label} {mode.execution_mode}", mode.framework))
         lines += [
             Line([phase.replace("_", " "), *(milliseconds(summary.get(name)) for name in STATISTICS)])
-            for phase, summary in times.with_whole_step.items()
+            for phase, summary in times_.with_whole_step.items()
         ]
     return Table(
         name="phase-statistics",
@@ -256,7 +256,6 @@ def phase_statistics_table(section: Section) -> Table:
 
 
 def terms_table(section: Section) -> Table:
-    """Where a step's time goes, of each explained mode."""
     found = explained(section)
     on_device = bool(found) and found[0].on_device
     return Table(
@@ -347,83 +346,8 @@ def sides_table(section: Section) -> Table:
     )
 
 
-# Of the whole report.
-
-
-def devices_table(compared: Sequence[Section]) -> Table:
-    """Device against device: a line for each variant and device."""
-    lines = []
-    for panel in device_panels(compared):
-        lines.append(group(f"{panel.place}: {panel.label}"))
-        lines += [Line(devices_axis.cells(device, one.row)) for device, one in panel.devices.items()]
-    return Table(
-        name="devices",
-        title="Device against device",
-        caption=devices_axis.ABOUT,
-        columns=[*texts(devices_axis.HEADS[0]), *numbers(*devices_axis.HEADS[1:])],
-        lines=lines,
-    )
-
-
-def models_table(models: Sequence[ModelFacts]) -> Table:
-    return Table(
-        name="models",
-        title="Models",
-        caption=" ".join([SIZES_OF_MODELS, *published_sources(models), OPERATIONS]),
-        columns=[*texts("benchmark", "model", "kind"), *numbers("parameters", "GMAC", *PUBLISHED_HEADS)],
-        lines=[
-            Line([one.benchmark, one.name, one.kind, one.parameters, one.multiply_adds, *one.published])
-            for one in models
-        ],
-    )
-
-
-def ceilings_table(ceilings: DeviceCeilings) -> Table:
-    return Table(
-        name="ceilings",
-        title="Ceilings: what the devices can do",
-        caption=" ".join([ABOUT_CEILINGS, *sources(ceilings)]),
-        columns=[
-            *texts("device", "what"),
-            *numbers("attainable", *(NAMES[one] for one in FRAMEWORKS), "datasheet (reached)"),
-        ],
-        lines=[Line(cells) for cells in ceiling_cells(ceilings)],
-    )
-
-
-def calibrations_table(calibrated: CalibratedDevices) -> Table:
-    lines = []
-    for device, found in calibrated.items():
-        lines.append(group(device))
-        lines += [Line(calibration_line(one), one.framework) for one in found]
-        lines += [
-            Line(not_calibrated_line(one), one) for one in FRAMEWORKS if one not in {of.framework for of in found}
-        ]
-    return Table(
-        name="calibration",
-        title="Calibration: is a verdict right?",
-        caption=(
-            "Each framework against itself, as it is (A/A) and slowed down on purpose. Wrong in A/A: a side is named "
-            "though both are alike. Found: the slower side is named."
-        ),
-        columns=[
-            *texts("framework", "what"),
-            *numbers("rounds", "pairs differ by", "pairs at most", "wrong in A/A", "2 % found", "5 % found"),
-        ],
-        lines=lines,
-    )
-
-
 def report_tables(
-    compared: Sequence[Section],
-    models: Sequence[ModelFacts],
-    ceilings: DeviceCeilings,
-    calibrated: CalibratedDevices,
+    compared: Sequence[Section], models: Sequence[ModelFacts], ceilings: DeviceCeilings, calibrated: CalibratedDevices
 ) -> list[Table]:
-    found: Iterable[Table] = (
-        devices_table(compared),
-        calibrations_table(calibrated),
-        ceilings_table(ceilings),
-        models_table(models),
-    )
+    found = (devices_table(compared), calibrations_table(calibrated), ceilings_table(ceilings), models_table(models))
     return [table for table in found if table.lines]

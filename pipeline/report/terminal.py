@@ -7,12 +7,12 @@ from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.answer import Answer, groups_of
 from pipeline.report.calibrations import CalibratedDevices, trust_sentences
-from pipeline.report.chance import chance_sentence
 from pipeline.report.compare import OneDevice, Section, headline
+from pipeline.report.devices_axis import devices_table
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.table import Table, terminal_table
-from pipeline.report.tables import devices_table, modes_table, scaling_table, sides_table, wins_table
-from pipeline.report.wording import failure_lines, rules_sentence
+from pipeline.report.tables import modes_table, scaling_table, sides_table, wins_table
+from pipeline.report.wording import chance_sentence, failure_lines, rules_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console

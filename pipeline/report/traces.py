@@ -20,9 +20,7 @@ ENDING = ".trace.json"
 
 class Trace(NamedTuple):
     timeline: Path
-    """Beside the record."""
     file: Path
-    """Named after the record."""
     title: str
 
 

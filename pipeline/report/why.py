@@ -6,11 +6,11 @@ the time in which nothing ran, and whatever speaks against the trace is said bef
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.flags import OTHER_CPUS
@@ -35,8 +35,6 @@ from pipeline.report.declared import mode_of
 Term = Literal["product", "traffic", "layout", "communication", "other", "idle"]
 TERMS: tuple[Term, ...] = ("product", "traffic", "layout", "communication", "other", "idle")
 
-TEN = 10
-
 Bound = Literal[
     "launch-bound", "waits for something else", "communication-bound", "matrix products", "memory traffic", "layout"
 ]
@@ -44,8 +42,6 @@ Bound = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Where a step of one mode goes, in seconds."""
-
     mode: Mode
     explanation: Explanation
 
@@ -128,7 +124,8 @@ class Terms:
 
     @property
     def longest(self) -> Sequence[KernelTime]:
-        return self.window.kernels[:TEN]
+        """Ten."""
+        return self.window.kernels[:10]
 
     @cached_property
     def tensor_cores(self) -> bool | None:
@@ -144,15 +141,6 @@ class Terms:
         """Why this explains nothing."""
         if not self.window.kernels or not self.busy_s:
             return ["the tracer saw nothing run"]
-        found = list(self.disturbances)
-        unknown = self.of_kernels_s.get("other", 0.0) / self.busy_s
-        if unknown > UNKNOWN_KERNELS:
-            found.append(f"{unknown:.0%} of the busy time is in kernels whose names are not known")
-        return found
-
-    @property
-    def disturbances(self) -> list[str]:
-        """Of the clock or of the tracer, by what else the machine did."""
         found = []
         if self.busy_s > self.thresholds.busy * self.step_s:
             found.append(f"the profiler slowed the step by {self.busy_s / self.step_s - 1:.0%} at the least")
@@ -161,6 +149,9 @@ class Terms:
                 f"a step took {self.step_s / self.traced_step_s:.0%} of one under the tracer, which makes none faster: "
                 f"something else was computed"
             )
+        unknown = self.of_kernels_s.get("other", 0.0) / self.busy_s
+        if unknown > UNKNOWN_KERNELS:
+            found.append(f"{unknown:.0%} of the busy time is in kernels whose names are not known")
         return found
 
     @cached_property
@@ -186,11 +177,10 @@ class Terms:
         return found
 
     def _same_kernels(self) -> bool:
-        counts: list[dict[str, float]] = [
+        first, second = (
             {kernel.name: kernel.count / window.steps for kernel in window.kernels}
             for window in self.explanation.windows
-        ]
-        first, second = counts
+        )
         return first.keys() == second.keys() and all(abs(first[name] - second[name]) <= PER_STEP for name in first)
 
     @cached_property
@@ -213,17 +203,12 @@ class Terms:
         return "layout" if terms["layout"] >= max(DECIDES * busy, terms["traffic"]) else "memory traffic"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cause:
+class Cause(NamedTuple):
     """One term of the difference."""
 
     term: Term
-    slow_s: float
-    fast_s: float
-
-    @property
-    def difference_s(self) -> float:
-        return self.slow_s - self.fast_s
+    difference_s: float
+    """Of the slower side less the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,8 +253,7 @@ class Why:
     def causes(self) -> list[Cause]:
         """All terms of the difference, what speaks for it most first."""
         slow, fast = self.terms[self.slow].terms_s, self.terms[self.fast].terms_s
-        found = [Cause(term=term, slow_s=slow[term], fast_s=fast[term]) for term in TERMS]
-        return sorted(found, key=lambda cause: -cause.difference_s)
+        return sorted((Cause(term, slow[term] - fast[term]) for term in TERMS), key=lambda cause: -cause.difference_s)
 
     @property
     def named(self) -> list[Cause]:
@@ -296,128 +280,91 @@ class Why:
         return [(one, text) for one in FRAMEWORKS for text in self.terms[one].doubts]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """What an explanation says of a mode that was measured too: without the time in which the GPU waits, a step takes
-    what its kernels take, and one CUDA graph of it waits for no launch."""
+class Prediction(NamedTuple):
+    """What an explanation says of something that was measured too."""
 
     terms: Terms
-    graph: Mode
-    """The same formulation, run in the same way, as one CUDA graph."""
-
-    @property
-    def predicted_s(self) -> float:
-        return self.terms.step_s - self.terms.terms_s["idle"]
+    label: str
+    """Of the row that is explained."""
+    other: Mode
+    """What was measured."""
+    predicted_s: float
+    agrees: bool
+    factor: float | None = None
+    """By which the other's batch is larger; None where the other is a CUDA graph of the same step."""
 
     @property
     def measured_s(self) -> float:
-        return self.graph.numbers["step_time_s"]
-
-    @property
-    def agrees(self) -> bool:
-        return abs(self.measured_s - self.predicted_s) <= AGREES * self.predicted_s
+        return self.other.numbers["step_time_s"]
 
 
-def predictions(row: Row) -> list[Prediction]:
-    """Of each launch-bound mode whose graph was measured."""
-    found = []
-    for mode in row.modes:
-        terms = terms_of(mode)
-        if terms is not None and terms.bound == "launch-bound":
-            found += [
-                Prediction(terms=terms, graph=other)
-                for other in row.modes
-                if "step_time_s" in other.numbers and _is_graph_of(other, mode)
-            ]
-    return found
+def predictions(rows: Iterable[Row]) -> list[Prediction]:
+    rows = list(rows)
+    return [*_of_graphs(rows), *_of_batches(rows)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchPrediction:
-    """What an explanation says of a larger batch: what a host hands out takes as long for more samples, and what
-    kernels do takes longer in proportion."""
-
-    terms: Terms
-    batch_size: int
-    larger: Mode
-    """The same at `larger_batch_size`."""
-    larger_batch_size: int
-
-    @property
-    def factor(self) -> float:
-        return self.larger_batch_size / self.batch_size
-
-    @property
-    def is_flat(self) -> bool:
-        return self.terms.bound == "launch-bound"
-
-    @property
-    def predicted_s(self) -> float:
-        """A launch-bound step rises once its kernels take longer than their launches."""
-        return self._flat_s if self.is_flat else self._proportional_s
-
-    @property
-    def measured_s(self) -> float:
-        return self.larger.numbers["step_time_s"]
-
-    @property
-    def agrees(self) -> bool:
-        """It is nearer, as a ratio, to what is predicted than to what the other kind of step would take: kernels that
-        filled a GPU in part, or an optimizer, keep a step from rising as its batch does."""
-        other_s = self._proportional_s if self.is_flat else self.terms.step_s
-        return abs(log(self.measured_s / self.predicted_s)) <= abs(log(self.measured_s / other_s))
-
-    @property
-    def _proportional_s(self) -> float:
-        return self.factor * self.terms.step_s
-
-    @property
-    def _flat_s(self) -> float:
-        return max(self.terms.step_s, self.factor * self.terms.busy_s)
+def _of_graphs(rows: Iterable[Row]) -> Iterator[Prediction]:
+    """Of each launch-bound mode whose graph was measured: without the time in which the GPU waits, a step takes what
+    its kernels take, and one CUDA graph of it waits for no launch."""
+    for row in rows:
+        for mode in row.modes:
+            terms = terms_of(mode)
+            for other in row.modes if terms is not None and terms.bound == "launch-bound" else ():
+                if terms is not None and "step_time_s" in other.numbers and _is_graph_of(other, mode):
+                    predicted_s = terms.step_s - terms.terms_s["idle"]
+                    agrees = abs(other.numbers["step_time_s"] - predicted_s) <= AGREES * predicted_s
+                    yield Prediction(terms, row.label, other, predicted_s, agrees)
 
 
-PROPORTIONAL: tuple[Bound, ...] = ("matrix products", "memory traffic", "layout")
-
-
-def batch_predictions(rows: Iterable[Row]) -> list[BatchPrediction]:
-    """Of each mode on a GPU that was measured at a larger batch too, in the same way; the nearest such batch counts."""
+def _of_batches(rows: Iterable[Row]) -> Iterator[Prediction]:
+    """Of each mode on a GPU that was measured at a larger batch too, in the same way; the nearest such batch counts.
+    What a host hands out takes as long for more samples, until kernels take longer than their launches; what kernels do
+    takes longer in proportion."""
     at_batch: dict[Any, dict[int, Row]] = defaultdict(dict)
     for row in rows:
         alike = row.variant.model_copy(update={"batch_size": 0, "execution_mode": ""})
         key = (alike.model_dump_json(), row.settings_digest, row.data_id, row.many_steps_in_a_call)
         at_batch[key][row.variant.batch_size] = row
-    return [
-        found
-        for of_batch in at_batch.values()
-        for batch_size, row in sorted(of_batch.items())
-        for mode in row.modes
-        if (found := _batch_prediction(mode, batch_size, of_batch)) is not None
-    ]
+    for of_batch in at_batch.values():
+        for batch_size, row in sorted(of_batch.items()):
+            for mode in row.modes:
+                terms = terms_of(mode)
+                found = _at_larger(mode, batch_size, of_batch)
+                if terms is None or found is None or terms.bound not in ("launch-bound", *PROPORTIONAL):
+                    continue
+                other, factor = found
+                proportional_s = factor * terms.step_s
+                flat_s = max(terms.step_s, factor * terms.busy_s)
+                is_flat = terms.bound == "launch-bound"
+                predicted_s, other_s = (flat_s, proportional_s) if is_flat else (proportional_s, terms.step_s)
+                # It is nearer, as a ratio, to what is predicted than to what the other kind of step would take: kernels
+                # that filled a GPU in part, or an optimizer, keep a step from rising as its batch does.
+                measured_s = other.numbers["step_time_s"]
+                agrees = abs(log(measured_s / predicted_s)) <= abs(log(measured_s / other_s))
+                yield Prediction(terms, row.label, other, predicted_s, agrees, factor)
 
 
-def _batch_prediction(mode: Mode, batch_size: int, at_batch: Mapping[int, Row]) -> BatchPrediction | None:
-    terms = terms_of(mode)
-    if terms is None or (terms.bound != "launch-bound" and terms.bound not in PROPORTIONAL):
-        return None
+PROPORTIONAL: tuple[Bound, ...] = ("matrix products", "memory traffic", "layout")
+
+
+def _at_larger(mode: Mode, batch_size: int, at_batch: Mapping[int, Row]) -> tuple[Mode, float] | None:
+    """The same mode at the next larger batch, and by which factor that is larger."""
     for larger in sorted(size for size in at_batch if size > batch_size):
         for other in at_batch[larger].modes:
             is_alike = (other.framework, other.execution_mode) == (mode.framework, mode.execution_mode)
             if is_alike and not other.why_worthless and "step_time_s" in other.numbers:
-                return BatchPrediction(terms=terms, batch_size=batch_size, larger=other, larger_batch_size=larger)
+                return other, larger / batch_size
     return None
 
 
 def _is_graph_of(other: Mode, mode: Mode) -> bool:
+    """The same formulation, run in the same way, as one CUDA graph."""
     use_case = mode.records[0].measurement.cell.use_case_name
     graph, plain = (mode_of(one.framework, use_case, one.execution_mode) for one in (other, mode))
-    return (
-        other.framework == mode.framework
-        and graph is not None
-        and plain is not None
-        and graph.graph == "step"
-        and plain.graph != "step"
-        and (graph.formulation, graph.run_as) == (plain.formulation, plain.run_as)
-    )
+    if other.framework != mode.framework or graph is None or plain is None:
+        return False
+    is_of_graph = graph.graph == "step" and plain.graph != "step"
+    return is_of_graph and (graph.formulation, graph.run_as) == (plain.formulation, plain.run_as)
 
 
 def terms_of(mode: Mode) -> Terms | None:

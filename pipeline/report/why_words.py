@@ -6,18 +6,7 @@ from harness.plan import Framework
 from harness.results.quantities import number
 from harness.results.thresholds import DECIDES, MENTIONED
 from pipeline.report.compare import NAMES, Row
-from pipeline.report.why import (
-    BatchPrediction,
-    Cause,
-    Prediction,
-    Term,
-    Terms,
-    Why,
-    batch_predictions,
-    predictions,
-    terms_of,
-    why_of,
-)
+from pipeline.report.why import Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
 
 TERM_WORDS: dict[Term, str] = {
     "product": "convolutions and matrix products",
@@ -76,29 +65,21 @@ def not_explained_lines(rows: Iterable[Row]) -> list[str]:
 
 def prediction_lines(rows: Iterable[Row]) -> list[str]:
     """What explanations predict, beside what was measured."""
-    found = list(rows)
-    of_graphs = [_prediction(row, one) for row in found for one in predictions(row)]
-    return [*of_graphs, *map(_batch_prediction, batch_predictions(found))]
+    return [_prediction(one) + ("" if one.agrees else DISAGREES) for one in predictions(rows)]
 
 
-def _prediction(row: Row, found: Prediction) -> str:
-    mode = found.terms.mode
-    text = (
-        f"{NAMES[mode.framework]} {row.label} {mode.execution_mode} without its waiting: {_ms(found.predicted_s)} ms "
-        f"predicted; {_ms(found.measured_s)} ms measured as one CUDA graph ({found.graph.execution_mode})"
+def _prediction(found: Prediction) -> str:
+    terms, mode = found.terms, found.terms.mode
+    name, variant = NAMES[mode.framework], mode.records[0].measurement.variant
+    predicted, measured = f"{_ms(found.predicted_s)} ms predicted", f"{_ms(found.measured_s)} ms measured"
+    if found.factor is None:
+        graph = f"as one CUDA graph ({found.other.execution_mode})"
+        return f"{name} {found.label} {mode.execution_mode} without its waiting: {predicted}; {measured} {graph}"
+    expected = "which hardly rises" if terms.bound == "launch-bound" else "in proportion"
+    return (
+        f"{name} {variant.key}, {terms.bound}, with {number(found.factor)} times the batch: {predicted}, {expected}, "
+        f"from {_ms(terms.step_s)} ms; {measured}"
     )
-    return text if found.agrees else text + DISAGREES
-
-
-def _batch_prediction(found: BatchPrediction) -> str:
-    mode, variant = found.terms.mode, found.terms.mode.records[0].measurement.variant
-    expected = "which hardly rises" if found.is_flat else "in proportion"
-    text = (
-        f"{NAMES[mode.framework]} {variant.key}, {found.terms.bound}, with {number(found.factor)} times the batch: "
-        f"{_ms(found.predicted_s)} ms predicted, {expected}, from {_ms(found.terms.step_s)} ms; "
-        f"{_ms(found.measured_s)} ms measured"
-    )
-    return text if found.agrees else text + DISAGREES
 
 
 def tensor_cores_text(terms: Terms) -> str:
@@ -138,17 +119,11 @@ def _bound(why: Why) -> str:
         if terms.bound is None:
             continue
         share = terms.terms_s["idle"] / terms.step_s
-        mentioned = f", and waits for {share:.0%} of its time" if MENTIONED <= share < DECIDES else ""
-        texts.append(f"{NAMES[framework]}: {terms.bound}{_of_attainable(terms)}{mentioned}")
+        text, reached = f"{NAMES[framework]}: {terms.bound}", terms.products_share_of_attainable
+        if terms.bound == "matrix products" and reached is not None:
+            text += f", which reach {reached:.0%} of what was attainable on this GPU"
+        texts.append(text + (f", and waits for {share:.0%} of its time" if MENTIONED <= share < DECIDES else ""))
     return f" {'; '.join(texts)}." if texts else ""
-
-
-def _of_attainable(terms: Terms) -> str:
-    """Of a step that is mostly products, where the device's ceiling is known."""
-    share = terms.products_share_of_attainable
-    if terms.bound != "matrix products" or share is None:
-        return ""
-    return f", which reach {share:.0%} of what was attainable on this GPU"
 
 
 def _of_sides(found: Iterable[tuple[Framework, str]]) -> str:

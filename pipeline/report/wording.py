@@ -1,18 +1,17 @@
 """How numbers, ratios and doubts are put into words, the same on the terminal, in the page and in tables."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from harness.plan import FRAMEWORKS, Cell, Framework
 from harness.results.quantities import BY_NAME, absences, number
 from harness.results.record import Record
 from harness.results.rules import NEWEST, RULES
 from harness.results.sequential import FIRST_LOOK, RatioEstimate
-from harness.results.statistics import SAME_WITHIN, Interval, PairedRatio, holm
+from harness.results.statistics import CONFIDENCE, SAME_WITHIN, Interval, PairedRatio, holm
 from harness.work.tasks import Metric
-from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section
-from pipeline.report.option_axis import Line, OptionAxis, Panel, Win, where_it_wins
+from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, may_be_chance
 
 WHOSE_SIDE = "Above 1, JAX is faster; below 1, PyTorch."
 """Of every ratio of the two, beside every table that has one."""
@@ -35,6 +34,16 @@ def _sides(ratio: float) -> list[int]:
     return [(ratio > edge) - (ratio < edge) for edge in EDGES]
 
 
+SCALES = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+
+
+def end_of_axis(ratios: Iterable[float | None]) -> float:
+    """The factor at both ends of an axis around 1: the smallest of SCALES that holds all ratios, and most of their
+    intervals."""
+    sizes = [abs(math.log(ratio)) for ratio in ratios if ratio]
+    return next((end for end in SCALES if all(size <= math.log(end) for size in sizes)), SCALES[-1])
+
+
 def milliseconds(seconds: float | None) -> str:
     """Empty where there is none."""
     return "" if seconds is None else number(seconds * 1e3)
@@ -43,10 +52,11 @@ def milliseconds(seconds: float | None) -> str:
 def scaling_texts(found: Scaling) -> list[str]:
     """Strong, weak and communication: `87% [81%, 93%]`; nothing where there is none."""
     moved = "" if found.communication is None else f"{found.communication:.0%}"
-    return [_share(found.strong), _share(found.weak), moved]
+    return [share_text(found.strong), share_text(found.weak), moved]
 
 
-def _share(ratio: PairedRatio | None) -> str:
+def share_text(ratio: PairedRatio | None) -> str:
+    """`87% [81%, 93%]`; empty where there is none."""
     if ratio is None:
         return ""
     interval = f" [{ratio.interval.low:.0%}, {ratio.interval.high:.0%}]" if ratio.interval else ""
@@ -92,24 +102,33 @@ def _by(factor: float) -> str:
     return f"{percent:.2g} %" if percent < 100 else f"{percent:,.0f} %"
 
 
-def newest_text(comparison: Comparison) -> str:
+def newest_text(row: Row) -> str:
     """The verdict by newer rules than those of the records, and the ratio where it is another one; empty where there
     are none."""
-    found, registered = comparison.newest, comparison.estimate
+    found, registered = row.comparison.newest if row.comparison else None, row.ratio
     if found is None or registered is None:
         return ""
     ratio, before = (f"{times(one.value)}{bracket(one.interval)}" for one in (found, registered))
     return f"By rules {NEWEST}, newer than its records: {f'{ratio} ' * (ratio != before)}{verdict(found)}"
 
 
-def chance_mark(q: float | None, *, marked: bool) -> str:
+def chance_mark(estimate: RatioEstimate | None, q: float | None) -> str:
     """`may be luck (q 0.08)`, behind a verdict; empty where it is not marked."""
-    return f"may be luck (q {q:.2f})" if marked and q is not None else ""
+    return f"may be luck (q {q:.2f})" if q is not None and may_be_chance(estimate, q) else ""
 
 
-def pair_names(comparison: Comparison) -> str:
-    """`jit / compiled`"""
-    return f"{comparison.jax.execution_mode} / {comparison.torch.execution_mode}"
+def chance_sentence(compared: Sequence[Section]) -> str:
+    """Of all ratios that had a look, and no doubt against a verdict; empty where there are none. Marked are the named
+    whose q is above 5 %. If all were equal in truth, a design would name a side in 5 % of cases."""
+    rows = [row for section in compared for row in section.rows]
+    judged = [(row, ratio) for row in rows if (ratio := row.ratio) and ratio.is_judged]
+    if not judged:
+        return ""
+    named, chance = sum(ratio.names_a_side for _, ratio in judged), sum(row.may_be_chance for row, _ in judged)
+    comparisons = "1 comparison has" if len(judged) == 1 else f"{len(judged)} comparisons have"
+    winners = f"{named} winner{'' if named == 1 else 's'}"
+    marked = f", of which {chance} may be luck after a correction for so many" if chance else ""
+    return f"{comparisons} {winners}{marked}. Chance alone would give {(1 - CONFIDENCE) * len(judged):.2g}."
 
 
 COLD = "compile_time_s"
@@ -151,26 +170,26 @@ def quantity_lines(rows: Iterable[Row], metric: Metric) -> list[list[str]]:
     return lines
 
 
-NOT_BOTH = "one of its modes was not measured"
-
-
 def declared_text(row: Row) -> str:
-    """Of the pair that the use case declares: `1.10 [1.05, 1.15] JAX faster (jit / compiled)`, or why there is no
-    ratio."""
+    """`Declared pair: 1.10 [1.05, 1.15] JAX faster (jit / compiled)`, which most people run, or why there is no ratio;
+    empty where that is the pair of the ratio."""
+    if row.best_is_declared or row.comparison is None:
+        return ""
     if row.declared is None:
-        return NOT_BOTH
-    estimate, names = row.declared.estimate, pair_names(row.declared)
+        return "Declared pair: one of its modes was not measured"
+    estimate = row.declared.estimate
+    names = f"({row.declared.jax.execution_mode} / {row.declared.torch.execution_mode})"
     if estimate is None:
-        return f"no ratio ({names}): {row.declared.why_no_ratio}"
-    mark = chance_mark(row.declared_q, marked=row.declared_may_be_chance)
-    return f"{times(estimate.value)}{bracket(estimate.interval)} {verdict(estimate)}{mark and f', {mark}'} ({names})"
+        return f"Declared pair: no ratio {names}: {row.declared.why_no_ratio}"
+    mark = chance_mark(estimate, row.declared_q)
+    words = f"{times(estimate.value)}{bracket(estimate.interval)} {verdict(estimate)}"
+    return f"Declared pair: {words}{mark and f', {mark}'} {names}"
 
 
 def registered_text(section: Section) -> str:
     """Whether the rules of this comparison are older than its numbers."""
-    if section.why_exploratory is None:
-        return "The rules were fixed before the first measurement."
-    return f"Not pre-registered: {section.why_exploratory}."
+    why = section.why_exploratory
+    return f"Not pre-registered: {why}." if why else "The rules were fixed before the first measurement."
 
 
 def rules_sentence(compared: Iterable[Section]) -> str:
@@ -234,11 +253,6 @@ def failure_lines(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def flag_names(*rows: Row) -> list[str]:
-    """Of their ratios, and of the two modes in each."""
-    return sorted({flag for row in rows for flag in row.flags})
-
-
 def fastest_modes(row: Row) -> list[Mode]:
     """Those that the row's ratio is made of."""
     return [mode for framework in FRAMEWORKS if (mode := row.best(framework))]
@@ -295,81 +309,18 @@ def absent_lines(rows: Iterable[Row], *, on_terminal: bool = False) -> list[str]
     return [f"{', '.join(missing)}: {reason}; {where}" for (reason, where), missing in names.items()]
 
 
-def axis_name(option: str) -> str:
-    """`models` is `number of models`; an option that is no plural has its own name."""
-    name = option.replace("_", " ")
-    return f"number of {name}" if name.endswith("s") else name
-
-
-def loops_text(axis: OptionAxis) -> str:
-    """`loop` of PyTorch (eager), `unrolled` of JAX (compiled): what the other modes of each are compared with."""
-    loops = axis.loops.items()
-    return ", ".join(f"`{line.execution_mode}` of {NAMES[framework]} ({line.run_as})" for framework, line in loops)
-
-
-def values_text(values: Iterable[float]) -> str:
-    """`1, 8, 64`"""
-    return ", ".join(f"{value:g}" for value in values)
-
-
-def win_text(win: Win) -> str:
-    """Where it is faster than the loop: `always`, `never`, `from 8`, or the very values of what comes and goes."""
-    if not win.compared_at:
-        return f"not compared with {FIRST_LOOK} replicates"
-    if len(win.compared_at) == 1:
-        return f"{'at' if win.faster_at else 'not at'} {win.compared_at[0]:g}, no other compared"
-    if not win.faster_at:
-        return "never"
-    if win.faster_at == win.compared_at:
-        return "always"
-    if win.faster_at == win.compared_at[-len(win.faster_at) :]:
-        return f"from {win.faster_at[0]:g}"
-    return f"only at {values_text(win.faster_at)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WinLine:
-    """A line of the table of where each mode begins to win, in words."""
-
-    line: Line
-    wins: str
-    last: str
-    """The speed-up at the largest value at which it can be told."""
-    compared_at: str
-    out_of_memory: str
-
-
-def win_lines(panel: Panel) -> list[WinLine]:
-    return [_win_line(line, panel.loop(line.framework)) for line in panel.lines]
-
-
-def _win_line(line: Line, loop: Line | None) -> WinLine:
-    win = None if loop is None or line.is_loop else where_it_wins(line, loop)
-    last = win.last if win else None
-    return WinLine(
-        line=line,
-        wins=win_text(win) if win else "is the loop" if line.is_loop else "no loop here",
-        last=f"{times(last.value)}{bracket(last.interval)} at {win.compared_at[-1]:g}" if win and last else "",
-        compared_at=values_text(win.compared_at if win else line.modes),
-        out_of_memory=values_text(line.out_of_memory),
-    )
-
-
 def _some(labels: Sequence[str]) -> str:
     return labels[0] + (f" (and {len(labels) - 1} more)" if len(labels) > 1 else "")
 
 
-TITLES = {"train": "Train", "per_sample_gradients": "Per-sample gradients"}
+TITLES = {"per_sample_gradients": "Per-sample gradients"}
 """Of use cases whose file name does not read well by itself."""
 
 
-def use_case_title(cell: Cell, *devices: str) -> str:
-    """`Train on one GPU`, for any use case, known here or not.
+def use_case_title(cell: Cell) -> str:
+    """`Train`, for any use case, known here or not."""
+    return TITLES.get(cell.use_case_name, cell.use_case_name.replace("_", " ").capitalize())
 
-    Args:
-        devices: what it ran on, as sections have them. Of a CPU it is `Train on one CPU`, of both `on one CPU or GPU`.
-    """
-    name = TITLES.get(cell.use_case_name, cell.use_case_name.replace("_", " ").capitalize())
-    many = cell.devices > 1
-    kinds = sorted({("CPU" if device.startswith("CPU: ") else "GPU") + "s" * many for device in devices})
-    return f"{name} on {cell.devices if many else 'one'} {' or '.join(kinds)}"
+
+def on_devices(cell: Cell) -> str:
+    return f" on {cell.devices} devices" if cell.devices > 1 else ""

@@ -6,6 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from harness.experiments.model import Config
@@ -16,6 +17,7 @@ from harness.printable import WIDTH, wrapped
 from harness.work.declared import Mode, use_case
 from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of, in_time
 from pipeline.submission.render import time_limits
+from pipeline.submission.spread import spread_in_words
 from pipeline.submission.submit import job_arguments
 
 HOUR_S = 3600.0
@@ -85,12 +87,14 @@ def print_dry_run(
         lines += map(wrapped, _refused_here(pairs))
     if any(one.measurements for one in estimates):
         limits = time_limits((pair.cell for pair in pairs), config) if scheduler == "slurm" else []
-        lines += ["", wrapped(estimate_in_words(estimates, limits, requeue=config.cluster.requeue))]
-        lines += map(wrapped, _first_hour(pairs, estimates, axes))
+        is_spread = any(pair.part for pair in pairs)
+        words = estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=is_spread)
+        about = [spread_in_words(pairs, estimates)] if is_spread else _first_hour(pairs, estimates, axes)
+        lines += ["", *map(wrapped, [words, *about])]
     if scheduler == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
-        lines += [wrapped(words)] if (words := variables_in_words()) else []
+        lines += [wrapped(found)] if (found := variables_in_words()) else []
     if verbose:
         lines += ["", *(shlex.join(submission_command(pair, scripts, results, executor)) for pair in pairs)]
     lines += beside
@@ -135,16 +139,23 @@ def _axes_of_all(pairs: Iterable[Pair]) -> dict[Work, Axes]:
 
 
 def _table(pairs: Sequence[Pair], axes: Mapping[Work, Axes], estimates: Sequence[Estimate]) -> Iterator[str]:
+    """A line for each job, but one for all parts of a cell, whose time is that of the longest."""
     screened = {_work_of(pair): sum(len(plan.screened_variants()) for plan in pair.jobs) for pair in _each_work(pairs)}
     rows = [HEADINGS]
-    for pair, estimate in zip(pairs, estimates, strict=True):
-        cell, work = pair.cell, _work_of(pair)
+    for _, parts in groupby(zip(pairs, estimates, strict=True), key=lambda one: (one[0].cell, one[0].frameworks)):
+        of_cell = list(parts)
+        pair, jobs = of_cell[0][0], len(of_cell)
+        cell = pair.cell
         # The GPUs have a column of their own.
-        name = pair.model_copy(update={"cell": cell.model_copy(update={"gpu": "any", "devices": 1})}).words
+        whole = {"cell": cell.model_copy(update={"gpu": "any", "devices": 1}), "part": None}
+        name = pair.model_copy(update=whole).words + (f", {jobs} jobs" if jobs > 1 else "")
         gpus = f"{cell.devices} x {cell.gpu}" if cell.devices > 1 else cell.gpu
-        short = f"{screened[work]:,} + " if screened[work] else ""
-        count = sum(map(measurement_count, pair.jobs))
-        rows.append((name, gpus, axes[work].counts, f"{short}{count:,}", _span(estimate)))
+        short = sum(screened[_work_of(one)] for one, _ in of_cell)
+        count = sum(measurement_count(plan) for one, _ in of_cell for plan in one.jobs)
+        variants = sum(len(plan.variants) for one, _ in of_cell for plan in one.jobs)
+        counts = f"{variants:,}" if jobs > 1 else axes[_work_of(pair)].counts
+        longest = max((estimate for _, estimate in of_cell), key=lambda one: one.most_seconds)
+        rows.append((name, gpus, counts, f"{f'{short:,} + ' if short else ''}{count:,}", _span(longest)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
     for row in rows:

@@ -295,13 +295,16 @@ def duration_s(content: Mapping[str, Any]) -> float:
     return float(pairing.get("active_s") or lasted.total_seconds())
 
 
-def estimate_in_words(estimates: Sequence[Estimate], limits: Sequence[int | None] = (), *, requeue: bool = True) -> str:
+def estimate_in_words(
+    estimates: Sequence[Estimate], limits: Sequence[int | None] = (), *, requeue: bool = True, at_once: bool = False
+) -> str:
     """Some sentences: how long, what is not known, how many, and how that fits the limits.
 
     Args:
         limits: of each, in minutes; None where the partition's is not known here. Empty where no scheduler ends what
             takes longer.
         requeue: whether what is cut off comes back by itself.
+        at_once: the jobs share out one selection, so they run at the same time where there is room.
     """
     by_devices: dict[int, list[Estimate]] = defaultdict(list)
     for one in estimates:
@@ -311,7 +314,7 @@ def estimate_in_words(estimates: Sequence[Estimate], limits: Sequence[int | None
         from_to(of_devices) + ("" if is_plain else f" on {devices} device{'s' if devices > 1 else ''}")
         for devices, of_devices in sorted(by_devices.items())
     ]
-    in_a_row = ", one job after the other" if len(estimates) > 1 else ""
+    in_a_row = f", {'all jobs added up' if at_once else 'one job after the other'}" if len(estimates) > 1 else ""
     sentences = [f"Estimate: {' and '.join(times)}{in_a_row}, {_known_from(estimates)}; {_how_many(estimates)}."]
     if any(one.most_seconds > one.seconds for one in estimates):
         sentences.append("The shorter time is up to the first look at each ratio, where most are decided.")

@@ -99,7 +99,7 @@ def run_arguments(
 ) -> list[str]:
     """By hand; a flag that would only say the default is left out. `cluster`: whose profile it is."""
     plan = pair.jobs[0]
-    if plan.cell.is_calibration:
+    if pair.needs_plan_file:
         arguments = ["--plan", str(plan_path(pair, repository))]
     else:
         arguments = ["--benchmark", plan.cell.benchmark, "--use_case", str(plan.cell.use_case)]
@@ -138,7 +138,7 @@ def folder_of_scripts(repository: Path) -> Path:
 
 
 def plan_path(pair: Pair, repository: Path) -> Path:
-    """Beside the script of a calibration: its plan, as flags cannot say it."""
+    """Beside the script of a calibration or of a part: its plan, as flags cannot say it."""
     return script_path(pair.name, folder_of_scripts(repository)).with_suffix(".json")
 
 
@@ -174,7 +174,7 @@ def write_scripts(
     for pair in pairs:
         alone = [pair.model_copy(update={"jobs": (plan,), "is_interleaved": False}) for plan in pair.jobs]
         for one in alone if len(pair.jobs) == 1 else [*alone, pair]:
-            if one.cell.is_calibration:
+            if one.needs_plan_file:
                 plans[str(plan_path(one, repository))] = one.model_dump_json(indent=1)
             texts[one.name] = render_script(
                 one, config, config_path=config_path, results=results, repository=repository, templates=templates

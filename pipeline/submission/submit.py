@@ -36,6 +36,7 @@ from harness.results.record import find_settled
 from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.render import time_limits
+from pipeline.submission.spread import spread_in_words
 from pipeline.watching import slurm_states
 from pipeline.watching.jobs import LOCAL_QUEUE, JobState, Submission, is_local_queue, job_states, slurm_arguments
 from pipeline.watching.slurm_states import SlurmSilentError
@@ -133,7 +134,10 @@ def _submit(
     if needed:
         limits = time_limits((part.cell for part in needed), config) if executor == "slurm" else []
         estimates = estimates_of(needed, results, executor)
-        print(wrapped(estimate_in_words(estimates, limits, requeue=config.cluster.requeue)))
+        is_spread = any(pair.part for pair in needed)
+        print(wrapped(estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=is_spread)))
+        if is_spread:
+            print(wrapped(spread_in_words(needed, estimates)))
     if executor == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
@@ -169,12 +173,12 @@ def is_measured(plans: Sequence[JobPlan], results: Results, executor: Executor) 
 
 
 def job_that_measures(plan: JobPlan, active: Collection[JobState]) -> JobState | None:
-    """The active job that makes the same measurements, or None."""
+    """The active job that makes all of these measurements, or None."""
     ids = {each.id for each in plan.measurements()}
     for state in active:
         for other in state.plans:
             is_same_work = (other.framework, other.cell) == (plan.framework, plan.cell)
-            if is_same_work and {each.id for each in other.measurements()} == ids:
+            if is_same_work and ids <= {each.id for each in other.measurements()}:
                 return state
     return None
 

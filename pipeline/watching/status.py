@@ -163,6 +163,8 @@ def _step(beat: Heartbeat, pair: Pair | None) -> str:
 def _outcome(state: JobState) -> str:
     """`done: 24 measurements`, `failed: 1 of 24 measurements`, `stopped after 3 of 24 measurements`, `queued`."""
     beat = state.heartbeat
+    if beat is None and state.state != "done":
+        return state.state
     total = beat.measurements_total if beat else state.pair.measurement_count if state.pair else 0
     measurements = f"{total} measurement{'' if total == 1 else 's'}"
     if state.state == "done":

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from harness.work.declared import Mode
 from torch_runner import compiler
 from torch_runner.use_cases import inference, many_models, per_sample_gradients, train
 
@@ -53,5 +54,10 @@ def allow_captures(monkeypatch: pytest.MonkeyPatch) -> None:
 def only_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.compile without Inductor."""
     options = {"fullgraph": True, "dynamic": False, "backend": "aot_eager"}
-    monkeypatch.setattr(compiler, "compile_options", lambda _mode: options)
+
+    def compile_options(mode: Mode) -> dict[str, Any]:
+        assert mode.run_as in ("compiled", "max_autotune") and mode.graph in ("none", "parts", "step")
+        return options
+
+    monkeypatch.setattr(compiler, "compile_options", compile_options)
     torch.compiler.reset()

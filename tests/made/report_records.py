@@ -1,6 +1,8 @@
 """Hand-made records whose every number can be worked out."""
 
+import csv
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,20 @@ from harness.plan import (
     WandbSettings,
 )
 from harness.results.parity import Judgement
-from harness.results.record import Blocks, DataIdentity, EpochPoint, Latency, Record, Result, write_record
+from harness.results.record import (
+    Blocks,
+    DataIdentity,
+    Energy,
+    EpochPoint,
+    Latency,
+    Memory,
+    RankResult,
+    Record,
+    Result,
+    write_record,
+)
+from pipeline.report.compare import Row, Section, sections
+from pipeline.report.csv_files import csv_text
 
 H200 = {"gpu": {"name": "NVIDIA H200"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
 A100 = {"gpu": {"name": "NVIDIA A100"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
@@ -120,4 +135,42 @@ def plan(framework: Framework, *modes: str) -> JobPlan:
         settings={"epochs": 2},
         protocol=MeasurementSettings(),
         wandb=WandbSettings(mode="disabled"),
+    )
+
+
+def pair(jax: float = 3000, torch: float = 2000, replicates: int = 4, **changes: Any) -> list[Record]:
+    """Of `step.jit` and `step.compiled`, with these samples per second."""
+    both: tuple[tuple[Framework, str, float], ...] = (("jax", "step.jit", jax), ("torch", "step.compiled", torch))
+    return [record(*one, replicate=number, **changes) for one in both for number in range(replicates)]
+
+
+def with_result(one: Record, **changes: Any) -> Record:
+    """With other numbers."""
+    assert one.result is not None
+    return one.model_copy(update={"result": one.result.model_copy(update=changes)})
+
+
+def with_blocks(one: Record, **changes: Any) -> Record:
+    assert one.result is not None and one.result.blocks is not None
+    return with_result(one, blocks=one.result.blocks.model_copy(update=changes))
+
+
+def section_of(records: Iterable[Record]) -> Section:
+    """The only one of them; the parity gate passes all."""
+    (section,) = sections(records, passed)
+    return section
+
+
+def row_of(records: Iterable[Record]) -> Row:
+    (row,) = section_of(records).rows
+    return row
+
+
+def csv_lines(compared: Sequence[Section]) -> list[dict[str, str]]:
+    return list(csv.DictReader(csv_text(compared).splitlines()))
+
+
+def rank_result(rank: int, **of_gpus: list[str]) -> RankResult:
+    return RankResult(
+        rank=rank, node="n1", block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy(), **of_gpus
     )

@@ -1,4 +1,4 @@
-"""`main.py check`, with both frameworks: a model that agrees, and one that lacks a bias on one side."""
+"""`main.py check`, with both frameworks: a model that agrees, and the mistakes of somebody who adds one."""
 
 import re
 import subprocess
@@ -10,6 +10,37 @@ import pytest
 from harness.paths import REPOSITORY
 from tests.made.patience import patience
 from tests.made.project import copy_repository
+
+MISTAKES: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
+    "other mathematics": (
+        [("F.relu(self.fc1(", "F.gelu(self.fc1(")],
+        ("the first layer that differs is fc2: relative error ", "its inputs differ already", "outputs of fc1 agree"),
+    ),
+    "missing bias": (
+        [("nn.Linear(32, 10)", "nn.Linear(32, 10, bias=False)")],
+        ("only JAX has fc2.bias (JAX has 26,010 parameters, PyTorch 26,000)",),
+    ),
+    "wrong shape": (
+        [("nn.Linear(512, 32)", "nn.Linear(512, 64)"), ("nn.Linear(32, 10)", "nn.Linear(64, 10)")],
+        ("fc1.weight is [32, 512] in JAX and [64, 512] in PyTorch", "fc2.weight is [10, 32] in JAX and [10, 64]"),
+    ),
+    "wrong name": (
+        [("self.fc2 =", "self.fc_2 ="), ("self.fc2(", "self.fc_2(")],
+        ("only JAX has fc2.bias, fc2.weight; only PyTorch has fc_2.bias, fc_2.weight: did you mean fc_2.bias?",),
+    ),
+    "forgotten BatchNorm": (
+        [
+            ("self.fc1 =", "self.bn1 = nn.BatchNorm2d(16)\n        self.fc1 ="),
+            ("F.relu(self.conv1(images))", "F.relu(self.bn1(self.conv1(images)))"),
+        ],
+        ("mnist/cnn has BatchNorm but does not declare it", "harness/work/benchmarks/mnist.py"),
+    ),
+    "on one side only": (
+        [('{"cnn": Cnn}', '{"other": Cnn}')],
+        ("torch_runner/models/mnist.py does not know cnn", "add it to its make_model"),
+    ),
+}
+"""What is replaced in PyTorch's model, and what the answer has. fc2 has 10 biases of the 26,010 parameters."""
 
 
 def check(root: Path, *arguments: str) -> tuple[int, str]:
@@ -43,14 +74,17 @@ def test_a_wrong_word_is_answered(arguments: tuple[str, ...], answer: str) -> No
     assert status == 2 and answer in said
 
 
-def test_a_missing_bias_is_named(tmp_path: Path) -> None:
-    """26,010 parameters, of which fc2 has 10 biases."""
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(tmp_path: Path, mistake: str) -> None:
+    replacements, expected = MISTAKES[mistake]
     copy_repository(tmp_path)
     model = tmp_path / "torch_runner" / "models" / "mnist.py"
     text = model.read_text()
-    assert text.count("nn.Linear(32, 10)") == 1
-    model.write_text(text.replace("nn.Linear(32, 10)", "nn.Linear(32, 10, bias=False)"))
-    status, said = check(tmp_path, "--benchmark", "mnist")
+    for old, new in replacements:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    model.write_text(text)
+    status, said = check(tmp_path, "--benchmark", "mnist", "--model", "cnn")
     assert status == 1, said
-    assert "NOT the same: the models have other parameters: only JAX has fc2.bias" in said
-    assert "(JAX has 26,010 parameters, PyTorch 26,000)" in said
+    assert [words for words in expected if words not in said] == [], said
+    assert not (tmp_path / "results").exists()

@@ -97,8 +97,7 @@ def test_answers_at_once(words: list[str], packages: set[str]) -> None:
         (
             ["sttus"],
             "main.py: sttus: there is no such command; valid: status, report, data, doctor, check, ceilings, cancel, "
-            "pack, "
-            "compile, gpu-check, wandb, calibrate; did you mean status?",
+            "pack, site, compile, gpu-check, wandb, calibrate; did you mean status?",
         ),
         (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
         (

@@ -30,7 +30,9 @@ def make_model(session: Session[Any], dtype: torch.dtype) -> nn.Module:
     measurement, benchmark = session.measurement, session.benchmark
     module = importlib.import_module(f"torch_runner.models.{benchmark.name}")
     sizes = benchmark.sizes.model_validate(measurement.sizes)
-    model: nn.Module = module.make_model(measurement.variant.model, sizes)
+    with session.named_model(f"torch_runner/models/{benchmark.name}.py"):
+        model: nn.Module = module.make_model(measurement.variant.model, sizes)
+    session.require_declared(any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in model.modules()))
     return model.to(dtype)
 
 

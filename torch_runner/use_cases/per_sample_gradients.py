@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+from harness.errors import Refused
 from harness.measure.program import Session
 from harness.measure.use_cases.per_sample_gradients import PerSampleGradientsBase, ProblemBase
 from harness.work.declared import Mode
@@ -152,10 +153,12 @@ def make_function(problem: Problem, mode: Mode, output: str, settings: Settings)
         per_sample = outer_product(problem, traced=mode.run_as != "eager")
     elif of_chunk == "loop":
         per_sample = loop_over_samples(problem)
-    else:
+    elif of_chunk == "vmap":
         for_vmap(problem.model)
         vmapped = vmap(grad(problem.sample_loss), in_dims=(None, 0, 0))
         per_sample = lambda inputs, targets: vmapped(problem.params, inputs, targets)  # noqa: E731
+    else:
+        raise Refused(f"torch_runner/use_cases/per_sample_gradients.py knows no formulation {of_chunk}")
 
     def compute(inputs: Tensor, targets: Tensor) -> Tensors:
         return reduce_gradients(per_sample(inputs, targets), output, settings.clip_norm)

@@ -86,6 +86,7 @@ class Training(TrainingBase):
             self.model, session.mode.formulation, compute_dtype(session.measurement.variant.precision), self.device
         )
         self.replays = session.mode.graph != "none"
+        self.is_flat = session.mode.formulation == "flat"
         self.steps_done = 0
         self.next_batch = torch.zeros(1, dtype=torch.int64, device=self.device)
         """The same for the device, modulo all steps. Not a scalar: indexing would read it on the host."""
@@ -236,7 +237,7 @@ class Problem(nn.Module):
         self.task = make_task(session, model_dtype(precision), given)
         self.device_type = session.device.device.type
         self.bf16 = precision == "bf16"
-        self.formulation = session.mode.formulation
+        self.formulation = str(session.mode.formulation)  # plain, as Dynamo reads it
         self.image_size = session.image_size
         self.input_dtype = model_dtype(precision)
         self.label_smoothing = Settings.model_validate(session.measurement.settings).label_smoothing
@@ -298,7 +299,7 @@ def make_step(training: Training) -> Callable[[], Tensor]:
         return make_counting_step(training)
     objective: nn.Module = in_mode(training.problem, mode, training.device)
     order, crops, rates = training.placed_order, training.placed_crops, training.rates
-    if training.communicates and mode.formulation != "flat":
+    if training.communicates and not training.is_flat:
         objective = with_averaged_gradients(objective, split=mode.formulation != "unsplit")
 
     def step() -> Tensor:
@@ -345,7 +346,7 @@ def optimizer_step(training: Training, mean_loss: Callable[..., Tensor], *inputs
     training.optimizer.zero_grad(set_to_none=True)
     loss = mean_loss(*inputs)
     loss.backward()
-    if training.communicates and training.session.mode.formulation == "flat":
+    if training.communicates and training.is_flat:
         average_gradients(training.model)
     if training.settings.max_gradient_norm:
         clip_gradients(training.model, training.settings.max_gradient_norm)

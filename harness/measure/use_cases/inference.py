@@ -32,14 +32,7 @@ class InferenceBase(Infers):
         self.settings = work.Settings.model_validate(measurement.settings)
         draw = partial(inference_weight, draw=session.model.initial_weight)
         self.weight_of = session.weights_of(self.settings.weights, draw)
-        self.requests = work.Requests(
-            benchmark=session.benchmark,
-            dataset=session.dataset,
-            model=measurement.variant.model,
-            sizes=measurement.sizes,
-            seed=measurement.seed,
-            batch_size=measurement.variant.batch_size,
-        )
+        self.requests = work.Requests.of(measurement, session.benchmark, session.dataset)
         self.on_host = self.options.inputs == "on_host"
         work.require_whole_inputs(session.benchmark.task, self.options)
         self.samples_per_step = measurement.variant.batch_size

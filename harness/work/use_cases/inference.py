@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import Refused
-from harness.plan import Frozen, Precision, Scalar
+from harness.plan import Frozen, Measurement, Precision, Scalar
 from harness.results.record import Check
 from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_centred, relative_error_of
 from harness.work.datasets import Dataset
@@ -142,6 +142,18 @@ class Requests:
     sizes: Mapping[str, Scalar]
     seed: int
     batch_size: int
+
+    @classmethod
+    def of(cls, measurement: Measurement, benchmark: Benchmark, dataset: Dataset) -> "Requests":
+        variant = measurement.variant
+        return cls(
+            benchmark=benchmark,
+            dataset=dataset,
+            model=variant.model,
+            sizes=measurement.sizes,
+            seed=measurement.seed,
+            batch_size=variant.batch_size,
+        )
 
     def given(self) -> list[Given]:
         """All batches that the task will be given, of one size, where samples differ in size; first those that are

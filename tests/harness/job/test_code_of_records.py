@@ -22,7 +22,7 @@ def with_models(repository: BehavingProject) -> BehavingProject:
         (repository.root / name / "models").mkdir()
         (repository.root / name / "models" / "mnist.py").write_text("LAYERS = 2\n")
         (repository.root / name / "models" / "cifar10.py").write_text("LAYERS = 3\n")
-        begin = "    name = session.mode.formulation\n    made"
+        begin = "    name = session.mode.formulation\n    assert"
         imports = "    __import__(f'{session.measurement.framework}_runner.models.{session.benchmark.name}')\n"
         repository.change(f"{name}/use_cases/behave.py", (begin, imports + begin))
     return repository

@@ -19,7 +19,7 @@ from harness.job.job import Job
 from harness.job.ranks import RanksReport
 from harness.job.tracker import NullTracker
 from harness.measure.channel import ChildTask
-from harness.measure.clock import BESIDE_ANOTHER
+from harness.measure.clock import SHARED_DEVICE
 from harness.paths import JobFolder, Results
 from harness.plan import PAIRS_IN_TURNS, Cell, Framework, Measurement, MeasurementSettings, Pair, Variant
 from harness.results.ratios import replicate_of, took_turns
@@ -233,7 +233,7 @@ def test_two_processes_take_turns_and_their_records_say_so(faulty: Faulty) -> No
     assert replicate_of(jax, torch).log_ratio.value == pytest.approx(math.log(2), abs=0.2)
     assert [one.result.in_turns.is_first for one in (jax, torch)] == [True, False]
     assert [one.result.in_turns.after_other for one in (jax, torch)] == [[0, 1, 3], [0, 2]]
-    assert torch.result.energy.absent not in (None, BESIDE_ANOTHER)  # it was alone by then, and there is no GPU
+    assert torch.result.energy.absent not in (None, SHARED_DEVICE)  # it was alone by then, and there is no GPU
     assert "busy_while_waiting" not in {**jax.flags, **torch.flags}
     # The waits of each are the other's time, which counts once.
     assert active_s(jax) + active_s(torch) < 1.1 * (ended_s(torch) - started_s(jax))
@@ -257,7 +257,7 @@ def test_death_of_one_costs_the_other_nothing(faulty: Faulty) -> None:
         "together",
         "jax cnn-b8-fp32-dies_later.eager-r0 was over before",
     )
-    assert left.result.energy.absent != BESIDE_ANOTHER  # it was alone by then
+    assert left.result.energy.absent != SHARED_DEVICE  # it was alone by then
 
 
 def test_a_process_that_hangs_in_its_turn_times_out_and_the_other_goes_on(faulty: Faulty) -> None:

@@ -161,3 +161,22 @@ def test_numbers_of_other_code_are_not_computed_for_an_old_record(tmp_path: Path
     assert files_of.can_be_repaired(made, {"harness": "a", "runner": "b", "a new file": "d"})
     assert not files_of.can_be_repaired(made, {"harness": "a", "runner": "c"})
     assert not files_of.can_be_repaired(made.model_copy(update={"parity": None}), {"harness": "a", "runner": "b"})
+
+
+def test_a_model_that_differs_is_not_timed_and_costs_no_other(repository: BehavingProject) -> None:
+    """Of outputs 0, 1, 2, 3 and 0, 1, 2, 4: the difference is 1, the larger norm the root of 21."""
+    pair = repository.pair(("parity_differs",), ("parity_differs",), replicates=2)
+    equal = {"settings": pair.jobs[0].settings}  # so that both do the same work
+    pair = pair.model_copy(update={"jobs": tuple(plan.model_copy(update=equal) for plan in pair.jobs)})
+    status, output, folder = repository.run(pair)
+    assert status == 1, output
+    records = repository.records()
+    found = {(record.measurement.framework, record.outcome) for record in records}
+    assert found == {("jax", "failed"), ("torch", "failed")}
+    cause = "outputs: relative error 2.2e-1, allowed 5.0e-5; the other tensor agrees"
+    assert {record.reason for record in records} == {f"not timed: {cause}"}
+    assert f"cnn: not timed: {cause}" in output
+    assert str(repository.heartbeat(folder).last_error).endswith(f"not timed: {cause}")
+    assert all(record.result is None for record in records)
+    status, output, _ = repository.run(repository.plan("parity_differs"))  # compared with nothing
+    assert status == 0 and {record.outcome for record in repository.records()[len(records) :]} == {"ok"}, output

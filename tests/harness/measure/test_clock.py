@@ -11,8 +11,8 @@ import pytest
 
 from harness.measure import clock as timing
 from harness.measure.clock import (
-    BESIDE_ANOTHER,
     COLD_CALLS,
+    SHARED_DEVICE,
     compile_time_s,
     measure_blocks,
     measure_cold,
@@ -636,7 +636,7 @@ def test_blocks_come_by_turns_and_the_waits_are_in_none(clock: Clock, monkeypatc
     result = steady(Work(clock), protocol(), turns=turns, gpu=FakeGpu(clock))
     assert result.blocks.block_times_s == [32 * TICK_S] * 10
     assert diary == ["wants: block"] * 8 + ["has enough: block"] * 2 + ["has enough: end"]
-    assert result.energy.absent == BESIDE_ANOTHER  # which was there from the beginning
+    assert result.energy.absent == SHARED_DEVICE  # which was there from the beginning
     assert result.energy.gross_joules is None
 
 

@@ -17,15 +17,15 @@ from tests.made.heard import Heard
 
 
 class Watched:
-    """A Company that keeps when it looked."""
+    """A OtherCpuLoad that keeps when it looked."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def look_away(self) -> None:
+    def pause(self) -> None:
         self.seen.append("away")
 
-    def look_again(self) -> None:
+    def resume(self) -> None:
         self.seen.append("again")
 
 
@@ -40,14 +40,14 @@ def turns(heard: Heard, words: str, place: str = "first") -> Turns:
 
 def test_a_block_for_every_turn_until_the_end(heard: Heard) -> None:
     taken = turns(heard, "block_after_other\nblock\nblock_after_other\nend\n")
-    company = Watched()
-    taken.watch(company, on_gpu=False)  # type: ignore[arg-type]
+    other_load = Watched()
+    taken.watch(other_load, on_gpu=False)  # type: ignore[arg-type]
     assert taken.are_to_come and taken.is_alone
     answers = [(taken.next_block(wants), taken.after_other) for wants in (True, False, False, False)]
     # Also where it wants no more: the other one does.
     assert answers == [(True, True), (True, False), (True, True), (False, False)]
     assert heard.of_kind("turn") == [{"wants": True}] + [{"wants": False}] * 3
-    assert company.seen == ["away", "again"] * 4
+    assert other_load.seen == ["away", "again"] * 4
     assert not taken.are_to_come and not taken.is_alone
     assert taken.next_block(True) is False
     told = taken.told()
@@ -77,12 +77,12 @@ def test_without_a_job_there_are_no_turns(heard: Heard) -> None:
 def test_the_other_one_is_no_stranger_on_the_gpu(heard: Heard) -> None:
     taken = turns(heard, "block\nalone\n", "second")
     state = {"sm_clock_mhz": 1980, "other_processes": 2}
-    assert taken.without_partner(state) == {"sm_clock_mhz": 1980, "other_processes": 1}
-    assert taken.without_partner({"sm_clock_mhz": 1980}) == {"sm_clock_mhz": 1980}
+    assert taken.ignoring_partner(state) == {"sm_clock_mhz": 1980, "other_processes": 1}
+    assert taken.ignoring_partner({"sm_clock_mhz": 1980}) == {"sm_clock_mhz": 1980}
     taken.next_block(True)
     taken.next_block(True)
-    assert taken.without_partner(state) == state  # the other one is gone
-    assert NoTurns().without_partner(state) == state
+    assert taken.ignoring_partner(state) == state  # the other one is gone
+    assert NoTurns().ignoring_partner(state) == state
 
 
 def test_it_waits_until_its_threads_are_at_rest(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:

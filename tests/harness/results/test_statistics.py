@@ -15,6 +15,7 @@ from harness.results.statistics import (
     calls_needed,
     energy_per_sample,
     geometric_mean,
+    holm,
     latency_mean_s,
     latency_p50_s,
     latency_p95_s,
@@ -275,3 +276,9 @@ def test_q_values_of_benjamini_and_hochberg() -> None:
     assert benjamini_hochberg([]) == []
     assert benjamini_hochberg([0.03]) == [0.03]
     assert benjamini_hochberg([0.9, 0.9]) == [0.9, 0.9]
+
+
+def test_holm_by_hand() -> None:
+    """0.01 <= 0.05 / 4, 0.016 <= 0.05 / 3; 0.03 > 0.05 / 2, so it and all that are larger go."""
+    assert holm([("a", 0.03), ("b", 0.01), ("c", 0.016), ("d", 0.001 + 0.03)]) == {"b", "c"}
+    assert holm([]) == set()

@@ -63,7 +63,7 @@ def test_same_seed_name_and_shape_give_the_same_weight() -> None:
 
 
 def test_unknown_parameter_is_refused() -> None:
-    with pytest.raises(ValueError, match="'attention.query'.*known: bias, in_proj_bias, weight, .*running_var"):
+    with pytest.raises(ValueError, match="'attention.query'.*valid: bias, in_proj_bias, weight, .*running_var"):
         initial_weight(0, "attention.query", (4, 4))
 
 

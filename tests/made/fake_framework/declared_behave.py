@@ -36,9 +36,9 @@ NAMES = (
     *("sends_nonsense", "sends_no_number", "is_slower_on_rank_1", "removes_the_temporary_folder"),
     *("shows_its_world", "stands_for_its_node", "kills_rank_1", "hangs_when_rank_1_is_killed", "raises_on_rank_1"),
     *("fills_rank_1", "is_controlled", "control_fills_rank_1", "control_is_killed_on_rank_1", "control_hangs"),
-    *("parity_is_killed", "parity_raises", "parity_is_refused", "parity_sleeps"),
+    *("parity_is_killed", "parity_raises", "parity_is_refused", "parity_sleeps", "parity_differs"),
 )
-RUN = Run(name="eager", run_as="eager")
+RUN = Run(name="eager")
 FORMULATIONS = tuple(
     Formulation(name=name, runs=(replace(RUN, process_per_node=name == "stands_for_its_node"),)) for name in NAMES
 )

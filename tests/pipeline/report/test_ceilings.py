@@ -15,13 +15,12 @@ from pipeline.report.ceilings import (
     DeviceCeilings,
     attainable_of_devices,
     ceiling_lines,
+    ceilings_table,
     read_all_ceilings,
-    sources,
 )
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Section, sections
-from pipeline.report.csv_files import why_csv_text
-from pipeline.report.figures import section_drawing
+from pipeline.report.figures import section_charts
 from pipeline.report.page import page_html
 from pipeline.report.why import terms_of, why_of
 from pipeline.report.why_words import why_sentence
@@ -78,7 +77,7 @@ def test_without_a_ceiling_nothing_is_said_of_one() -> None:
     assert terms is not None and terms.share_of_attainable is None and terms.products_share_of_attainable is None
     why = why_of(row)
     assert why is not None and "attainable" not in why_sentence(why)
-    assert "roofline" not in section_drawing(section, {}).data
+    assert "roofline" not in {chart.name for chart in section_charts(section)}
     assert "of attainable" in page_html([section], {}, [], (), Path("results"))
 
 
@@ -100,8 +99,8 @@ def test_nothing_counted_has_no_share() -> None:
 
 def test_roofline_by_hand() -> None:
     """6e9 operations over 2**20 bytes are 5722 per byte; the ridge is at 50 / 4.3 = 11.628."""
-    drawing = section_drawing(compared(launch_bound_pair()), {})
-    points = drawing.data["roofline"]
+    (chart,) = [one for one in section_charts(compared(launch_bound_pair())) if one.name == "roofline"]
+    points = chart.points
     steps = {point["framework"]: point for point in points if point["kind"] == "step"}
     assert steps["JAX"]["intensity"] == pytest.approx(5722, rel=1e-4)
     assert (steps["JAX"]["teraflops"], steps["PyTorch"]["teraflops"]) == (3.0, 1.5)
@@ -109,7 +108,6 @@ def test_roofline_by_hand() -> None:
     roof = [(point["intensity"], point["teraflops"]) for point in points if point["kind"] == "roof"]
     assert [x for x, _ in roof] == pytest.approx([11.628 / 2, 11.628, 2 * 5722], rel=1e-4)
     assert [y for _, y in roof] == pytest.approx([25, 50, 50], rel=1e-4)
-    assert "roofline" in [chart.name for chart in drawing.charts]
 
 
 def test_lines_of_the_ceilings_and_their_sources() -> None:
@@ -118,8 +116,7 @@ def test_lines_of_the_ceilings_and_their_sources() -> None:
         "datasheet 67 TFLOP/s (75%)",
         "NVIDIA H200: memory: 4.3 TB/s attainable; datasheet 4.8 TB/s (90%)",
     ]
-    (source,) = sources(CEILINGS)
-    assert source.startswith("H200 SXM: NVIDIA's datasheet")
+    assert " H200 SXM: NVIDIA's datasheet" in ceilings_table(CEILINGS).caption
 
 
 def test_ceilings_in_csv_page_and_terminal(tmp_path: Path) -> None:
@@ -137,11 +134,6 @@ def test_ceilings_in_csv_page_and_terminal(tmp_path: Path) -> None:
     lines = list(csv.DictReader(io.StringIO((results.report / "why.csv").read_text())))
     assert [float(line["share_of_attainable"]) for line in lines] == pytest.approx([0.06, 0.03])
     assert float(lines[0]["attainable_operations_per_s"]) == pytest.approx(50e12)
-
-
-def test_csv_without_ceilings_has_empty_cells() -> None:
-    (line, _) = csv.DictReader(io.StringIO(why_csv_text([compared(launch_bound_pair(), {})])))
-    assert line["share_of_attainable"] == line["attainable_operations_per_s"] == ""
 
 
 def test_a_folder_that_is_not_there_has_no_ceilings(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """The comparison, from hand-made records whose every number can be worked out."""
 
-import csv
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +11,35 @@ from harness.paths import Results
 from harness.plan import CONDITIONS, FRAMEWORKS, Framework
 from harness.results.parity import Judgement
 from harness.results.predictions import evaluation_of
-from harness.results.record import DataIdentity, Energy, EpochPoint, Memory, RankResult, Record
+from harness.results.record import DataIdentity, EpochPoint, Record
 from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.compare import Comparison, Section, device_name, headline, newest, one_device, scaling, tally
 from pipeline.report.compare import sections as judged_sections
-from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side
+from pipeline.report.conditions import Condition
 from pipeline.report.csv_files import csv_text
-from pipeline.report.figures import section_drawing
 from pipeline.report.reading import read_records
 from pipeline.report.wording import differences, scaling_texts, use_case_title, verdict
-from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, plan, record, save, text
+from tests.made.report_records import (
+    A100,
+    CELL,
+    CPU,
+    H200,
+    csv_lines,
+    pair,
+    passed,
+    plain,
+    plan,
+    rank_result,
+    record,
+    row_of,
+    save,
+    section_of,
+    text,
+    with_blocks,
+    with_result,
+)
 
-PAIR: tuple[tuple[Framework, str], ...] = (("jax", "step.jit"), ("torch", "step.eager"))
-
-
-def csv_only(path: Path) -> ReportOptions:
-    return ReportOptions(csv=path, figures=False)
-
-
-def rank_result(rank: int, **of_gpus: list[str]) -> RankResult:
-    return RankResult(
-        rank=rank, node="n1", block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy(), **of_gpus
-    )
+TWO = CELL.model_copy(update={"use_case": 2, "devices": 2})
 
 
 def sections(records: list[Record]) -> list[Section]:
@@ -51,14 +56,8 @@ def test_the_fastest_modes_are_compared_with_an_interval() -> None:
             record("torch", "step.eager", 2000, replicate=replicate),
             record("torch", "cuda_graphs", 4000, replicate=replicate),
         ]
-    (section,) = sections(records)
-    (row,) = section.rows
-    assert [(mode.framework, mode.execution_mode) for mode in row.modes] == [
-        ("jax", "step.jit"),
-        ("jax", "scan.jit"),
-        ("torch", "cuda_graphs"),
-        ("torch", "step.eager"),
-    ]
+    row = row_of(records)
+    assert [mode.execution_mode for mode in row.modes] == ["step.jit", "scan.jit", "cuda_graphs", "step.eager"]
     medians = [5000 * math.exp(0.005), 3000, 4000, 2000]
     assert [mode.throughput_samples_per_s for mode in row.modes] == pytest.approx(medians, rel=1e-4)
     ratio = row.ratio
@@ -80,66 +79,63 @@ def test_a_pair_tells_how_many_predictions_are_the_same() -> None:
     """Of the fastest modes; where one side has none, nothing is told."""
 
     def predicting(framework: Framework, mode: str, throughput: float, labels: list[int]) -> Record:
-        made = record(framework, mode, throughput)
         evaluation = evaluation_of(np.array(labels), None, "the weights are drawn")
-        assert made.result
-        return made.model_copy(update={"result": made.result.model_copy(update={"evaluation": evaluation})})
+        return with_result(record(framework, mode, throughput), evaluation=evaluation)
 
     ours = predicting("jax", "step.jit", 5000, [1, 2, 3, 4])
-    theirs = [
-        predicting("torch", "step.compiled", 4000, [1, 2, 3, 3]),
-        predicting("torch", "step.eager", 3000, [1, 2, 3, 4]),
-    ]
-    (comparison,) = [row.comparison for section in sections([ours, *theirs]) for row in section.rows]
+    theirs = predicting("torch", "step.compiled", 4000, [1, 2, 3, 3])
+    slower = predicting("torch", "step.eager", 3000, [1, 2, 3, 4])
+    comparison = row_of([ours, theirs, slower]).comparison
     sentence = "Of 4 predictions on the test set, of 4 classes, 75.00% are the same; 1 differ."
     assert comparison and comparison.predictions == sentence
-    (without,) = [row.comparison for section in sections([ours, record("torch", "step.eager")]) for row in section.rows]
+    without = row_of([ours, record("torch", "step.eager")]).comparison
     assert without and without.predictions is None
 
 
 def test_short_replicates_are_in_the_ratio_and_not_in_the_numbers_that_they_lack() -> None:
     """The fourth has no latency: its p50 is no zero, and the ratio of p50 is that of the other three."""
-    records = []
-    for framework, mode in PAIR:
-        made = [record(framework, mode, 1000, replicate=replicate) for replicate in range(4)]
-        assert made[3].result
-        short = made[3].result.model_copy(update={"latency": None})
-        records += [*made[:3], made[3].model_copy(update={"result": short})]
-    (row,) = sections(records)[0].rows
+    made = pair(1000, 1000)
+    for number in (3, 7):
+        made[number] = with_result(made[number], latency=None)
+    row = row_of(made)
     assert row.comparison and row.comparison.estimate
     assert (row.comparison.estimate.replicates, row.comparison.of_quantities["step_time_p50_s"].replicates) == (4, 3)
     assert [mode.replicates_with["step_time_p50_s"] for mode in row.modes] == [3, 3]
     assert [mode.flags.keys() & {"too_few_latency_calls"} for mode in row.modes] == [set(), set()]
 
 
-def test_an_interval_that_holds_1_decides_nothing() -> None:
-    records = [
-        record(framework, "step.jit" if framework == "jax" else "step.eager", throughput, replicate=replicate)
-        for framework, throughputs in (("jax", (1000, 1100, 1200, 1000)), ("torch", (1100, 1000, 1150, 1100)))
-        for replicate, throughput in enumerate(throughputs)
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected", "words"),
+    [
+        # An interval that holds 1.
+        ((1000, 1100, 1200, 1000), (1100, 1000, 1150, 1100), None, "not decided after 4 of at most 12 pairs"),
+        ((2000,), (4000,), 0.5, "so far: 1 of at most 12 pairs, no verdict before 4"),
+        # Replicates 1 and 2 are common to both: 2000/1000 and 3000/1500.
+        ((1000, 2000, 3000), (None, 1000, 1500, 2000), 2.0, "so far: 2 of at most 12 pairs, no verdict before 4"),
+    ],
+)
+def test_too_little_decides_nothing(jax: Any, torch: Any, expected: float | None, words: str) -> None:
+    found = [
+        record(framework, "step.jit" if framework == "jax" else "step.eager", speed, replicate=number)
+        for framework, speeds in (("jax", jax), ("torch", torch))
+        for number, speed in enumerate(speeds)
+        if speed
     ]
-    ratio = sections(records)[0].rows[0].ratio
-    assert ratio is not None
-    assert (ratio.verdict, ratio.replicates, ratio.doubt) == ("undecided", 4, None)
+    row = row_of(found)
+    assert row.ratio is not None and (row.ratio.verdict, row.ratio.doubt) == ("undecided", None)
+    assert expected is None or row.ratio.value == pytest.approx(expected)
+    assert verdict(row.ratio).startswith(words)
+    assert (row.ratio.interval is None) == (row.ratio.replicates == 1)
 
 
-def test_one_replicate_has_a_ratio_and_no_interval() -> None:
-    (section,) = sections([record("jax", "step.jit", 2000), record("torch", "loop.eager", 4000)])
-    ratio = section.rows[0].ratio
-    assert ratio is not None
-    assert (ratio.value, ratio.interval, ratio.verdict) == (pytest.approx(0.5), None, "undecided")
-    assert verdict(ratio) == "so far: 1 of at most 12 pairs, no verdict before 4"
-    assert section.rows[0].flags == {}
+def test_without_a_common_replicate_there_is_no_ratio() -> None:
+    found = [record("jax", "step.jit", replicate=0), record("torch", "step.eager", replicate=1)]
+    assert (row_of(found).ratio, row_of(found).why_no_ratio) == (None, "no replicate is common to both")
+    alone = row_of(found[:1])
+    assert (alone.comparison, alone.why_no_ratio) == (None, "PyTorch has no number here")
 
 
-def test_only_common_replicates_are_paired() -> None:
-    records = [record("jax", "step.jit", 1000 * (r + 1), replicate=r) for r in range(3)]
-    records += [record("torch", "step.eager", 500 * (r + 1), replicate=r) for r in (1, 2, 3)]
-    ratio = sections(records)[0].rows[0].ratio
-    assert ratio is not None
-    # Replicates 1 and 2: 2000/1000 and 3000/1500.
-    assert (ratio.value, ratio.replicates, ratio.interval) == (pytest.approx(2), 2, pytest.approx((2, 2)))
-    assert ratio.verdict == "undecided"
+# What never meets in one number.
 
 
 def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
@@ -161,10 +157,19 @@ def test_devices_quick_runs_and_samples_never_meet_in_one_number() -> None:
     assert all(row.ratio is None for section in compared for row in section.rows)
 
 
-def test_a_jax_for_the_cpu_beside_a_gpu_is_not_compared_with_the_gpu() -> None:
-    on_cpu = H200 | {"framework": {"platform": "cpu"}, "cpu": {"model": "Xeon"}}
-    compared = sections([record("jax", "step.jit", environment=on_cpu), record("torch", "step.eager")])
-    assert [section.setup.device for section in compared] == ["CPU: Xeon", "NVIDIA H200"]
+def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
+    """A JAX for the CPU beside a GPU is on the CPU."""
+    without_nvml = {"gpu": {"absent": "no NVML"}, "framework": {"platform": "cuda", "device": "NVIDIA H200"}}
+    board: dict[str, Any] = {"name": "NVIDIA H200", "mig": True, "memory_total_bytes": 18 * 2**30}
+    named = {"gpu": board, "framework": {"platform": "gpu", "device": "NVIDIA H200 MIG 1g.18gb"}}
+    unnamed = {"gpu": board, "framework": {"platform": "gpu"}}
+    beside = H200 | {"framework": {"platform": "cpu"}, "cpu": {"model": "Xeon"}}
+    slurm = {"scheduler": "slurm"}
+    every = (H200, without_nvml, named, unnamed, beside)
+    found = [record("jax", "step.jit", environment=one | slurm) for one in every]
+    names = ["NVIDIA H200", "NVIDIA H200", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 18.0 GiB", "CPU: Xeon"]
+    assert [device_name(one) for one in found] == names
+    assert newest(found) == [found[1], *found[2:]]  # the same measurement, on four devices
 
 
 def test_other_settings_and_precisions_have_rows_of_their_own() -> None:
@@ -173,11 +178,10 @@ def test_other_settings_and_precisions_have_rows_of_their_own() -> None:
         record("torch", "step.eager", 2000, settings={"epochs": 3}),
         record("torch", "step.eager", 3000, precision="bf16"),
     ]
-    (section,) = sections(records)
-    labels = [row.label for row in section.rows]
-    assert labels[0] == "cnn-b100-bf16"
-    assert sorted(labels[1:]) == ["cnn-b100-fp32 (epochs 2)", "cnn-b100-fp32 (epochs 3)"]
-    assert all(row.ratio is None for row in section.rows)
+    rows = section_of(records).rows
+    assert rows[0].label == "cnn-b100-bf16"
+    assert sorted(row.label for row in rows[1:]) == ["cnn-b100-fp32 (epochs 2)", "cnn-b100-fp32 (epochs 3)"]
+    assert all(row.ratio is None for row in rows)
 
 
 def on_data(one: Record, sha256: str | None, source: str = "MNIST") -> Record:
@@ -193,7 +197,7 @@ def test_records_of_different_data_are_never_compared() -> None:
         on_data(record("jax", "step.jit", 4000, batch_size=200), old),
         on_data(record("torch", "step.eager", 2000, batch_size=200), old),
     ]
-    (section,) = sections(records)
+    section = section_of(records)
     rows = {row.label: row for row in section.rows}
     assert list(rows) == ["cnn-b100-fp32 (data 0a0a0a0a)", "cnn-b100-fp32 (data 0b0b0b0b)", "cnn-b200-fp32"]
     assert [len(row.modes) for row in section.rows] == [2, 1, 2]
@@ -202,183 +206,321 @@ def test_records_of_different_data_are_never_compared() -> None:
     assert rows["cnn-b100-fp32 (data 0b0b0b0b)"].why_no_ratio == sentence
     compared = rows["cnn-b200-fp32"].comparison
     assert compared is not None and compared.conditions[0] == Condition(name="data", state="equal", detail="")
-    lines = csv.DictReader(csv_text([section]).splitlines())
-    assert {(line["batch_size"], line["data_id"]) for line in lines} == {
-        ("100", "0a0a0a0a"),
-        ("100", "0b0b0b0b"),
-        ("200", "0a0a0a0a"),
-    }
+    found = {(line["batch_size"], line["data_id"]) for line in csv_lines([section])}
+    assert found == {("100", "0a0a0a0a"), ("100", "0b0b0b0b"), ("200", "0a0a0a0a")}
 
 
 def test_generated_data_are_known_by_how_they_are_drawn() -> None:
-    drawn = [on_data(record(framework, mode), None, "normal numbers") for framework, mode in PAIR]
-    (section,) = sections(drawn)
-    assert section.rows[0].ratio is not None
-    (section,) = sections([drawn[0], on_data(drawn[1], None, "other numbers")])
-    assert [row.ratio for row in section.rows] == [None, None]
+    jax, torch = pair(replicates=1)
+    drawn = on_data(jax, None, "normal numbers")
+    assert row_of([drawn, on_data(torch, None, "normal numbers")]).ratio is not None
+    assert [row.ratio for row in section_of([drawn, on_data(torch, None, "other numbers")]).rows] == [None, None]
 
 
 def test_planted_slowdowns_are_no_results(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    for framework, mode in PAIR:
-        save(record(framework, mode), results)
-    one = record("jax", "step.jit", replicate=1)
+    one, *others = pair(replicates=2)
     variant = one.measurement.variant.model_copy(update={"planted": next(iter(CONDITIONS))})
     measurement = one.measurement.model_copy(update={"variant": variant})
-    save(one.model_copy(update={"measurement": measurement}), results)
+    for each in (one.model_copy(update={"measurement": measurement}), *others):
+        save(each, results)
     paths = sorted(results.records().rglob("*.json"))
-    assert len(paths) == 3
-    assert [r.measurement.variant.planted for r in read_records(paths).records] == [None, None]
+    assert [r.measurement.variant.planted for r in read_records(paths).records] == [None] * 3
     assert [r.measurement.variant.planted for r in read_records(paths, planted=True).records] == [variant.planted]
 
 
-def test_the_newest_settled_record_counts() -> None:
+def test_calls_of_many_steps_are_compared_with_their_like_only() -> None:
     records = [
-        record("jax", "step.jit", 1000, ended_at="2026-11-21T10:00:00+00:00"),
-        record("jax", "step.jit", 2000, ended_at="2026-11-21T11:00:00+00:00"),
-        record(
-            "jax",
-            "step.jit",
-            ended_at="2026-11-21T12:00:00+00:00",
-            outcome="failed",
-            reason="node died",
-            result=None,
-        ),
+        *(record("jax", "step.jit", 1000), record("torch", "step.eager", 2000)),
+        with_blocks(record("jax", "scan.jit", 500), steps_per_call=8),
+        with_blocks(record("torch", "epoch.compiled_graph", 800), steps_per_call=5),
     ]
-    (section,) = sections(records)
+    assert {row.label: [mode.execution_mode for mode in row.modes] for row in section_of(records).rows} == {
+        "cnn-b100-fp32": ["step.jit", "step.eager"],
+        "cnn-b100-fp32, many steps in a call": ["scan.jit", "epoch.compiled_graph"],
+    }
+    alone = {row.label: row for row in section_of(records[:3]).rows}
+    assert alone["cnn-b100-fp32, many steps in a call"].why_no_ratio == "PyTorch has no number here"
+
+
+def test_numbers_among_options_are_sorted_as_numbers() -> None:
+    found = [record("jax", "step.jit", options={"models": models, "of": "x"}) for models in (64, 8, 1, 32)]
+    assert [row.variant.options["models"] for row in section_of(found).rows] == [1, 8, 32, 64]
+
+
+# Which record of a measurement counts.
+
+
+def test_the_newest_settled_record_counts() -> None:
+    at = [f"2026-11-21T{hour}:00:00+00:00" for hour in (10, 11, 12)]
+    failed = record("jax", "step.jit", ended_at=at[2], outcome="failed", reason="node died", result=None)
+    records = [record("jax", "step.jit", 1000 * (1 + number), ended_at=at[number]) for number in range(2)]
+    section = section_of([*records, failed])
     assert section.rows[0].modes[0].throughputs == {0: pytest.approx(2000)}
     assert section.without_number == ()
 
 
+def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measured() -> None:
+    measured = record("jax", "step.jit")
+    failed = record("jax", "step.jit", environment={}, outcome="failed", reason="no such file", result=None)
+    assert newest([failed, measured]) == newest([measured, failed]) == [measured]
+    assert newest([failed]) == [failed]
+    refused = failed.model_copy(update={"outcome": "refused"})  # such as a precision that its device does not have
+    assert newest([refused]) == [refused]
+    assert newest([measured, refused]) == [measured]
+    other = record("torch", "step.eager", environment={}, outcome="failed", reason="no", result=None)
+    section = section_of([measured, other])  # it stands beside its cell
+    assert (section.setup.device, section.without_number) == ("NVIDIA H200", (other,))
+
+
+# Flags, and modes that are compared with nothing.
+
+
 def test_flags_are_recorded_ones_and_those_of_todays_rules() -> None:
-    (section,) = sections([record("jax", "step.jit", 100_000, flags={"other_processes": "up to 2", "noisy": "30%"})])
-    # `noisy` was one up to the rules of version 2.
-    # 1000 samples at 100,000 samples/s: blocks of 10 ms.
-    assert set(section.rows[0].modes[0].flags) == {"other_processes", "short_blocks"}
+    """`noisy` was one up to the rules of version 2. 1000 samples at 100,000 samples/s: blocks of 10 ms."""
+    row = row_of([record("jax", "step.jit", 100_000, flags={"other_processes": "up to 2", "noisy": "30%"})])
+    assert set(row.modes[0].flags) == {"other_processes", "short_blocks"}
 
 
-def test_a_failure_before_the_device_was_known_stands_beside_its_cell() -> None:
-    failed = record(
-        "torch", "step.compiled", environment={"scheduler": "slurm"}, outcome="failed", reason="no", result=None
+def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
+    scans = [record("jax", "scan.jit", 9000, replicate=replicate) for replicate in range(4)]
+    scans[1] = with_result(scans[1], recompiles=2)
+    row = row_of([*pair(), *scans])
+    assert [mode.execution_mode for mode in row.modes] == ["scan.jit", "step.jit", "step.compiled"]  # listed
+    best = row.best("jax")
+    assert best is not None and best.execution_mode == "step.jit"
+    assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
+    alone = row_of([*scans, *pair()[4:]])
+    words = "JAX scan.jit: recompiled: 2 compilation(s) inside the timed windows: the times are worthless"
+    assert (alone.ratio, alone.why_no_ratio, tally([alone]).without_ratio) == (None, words, 1)
+
+
+@pytest.mark.parametrize(
+    ("platform", "release", "is_compared"), [("gpu", "0.11.0", False), ("gpu", "0.11.1", True), ("cpu", "0.11.0", True)]
+)
+def test_a_jaxlib_that_is_known_to_be_slow_is_no_speed_of_jax(platform: str, release: str, is_compared: bool) -> None:
+    """On GPUs of one kind in all replicates; what such a release computed on a CPU is a number like any other."""
+    framework = {"name": "jax", "platform": platform}
+    jax = pair(replicates=3, environment=H200 | {"framework": framework, "packages": {"jaxlib": release}})[:3]
+    torch = pair(replicates=3, environment=H200 | {"framework": {"platform": platform}})[3:]
+    row = row_of([*jax, *torch])
+    assert [mode.execution_mode for mode in row.modes] == ["step.jit", "step.compiled"]
+    assert (row.ratio is not None) == is_compared
+    words = "JAX step.jit: known_slow_jaxlib: jaxlib 0.11.0 has a scatter-add that is "
+    assert is_compared or str(row.why_no_ratio).startswith(words)
+
+
+def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
+    def on(*names: str) -> list[Record]:
+        return pair(cell=TWO, ranks=[rank_result(rank, gpu_names=[name]) for rank, name in enumerate(names)])
+
+    assert row_of(on("NVIDIA H200", "NVIDIA H200")).ratio is not None
+    row = row_of(on("NVIDIA H200", "NVIDIA A100"))
+    words = "JAX step.jit: mixed_gpus: its devices are of different kinds: NVIDIA A100, NVIDIA H200"
+    assert (row.ratio, row.why_no_ratio) == (None, words)
+    several = H200 | {"gpu": {"name": "NVIDIA H200", "names": ["NVIDIA H200", "NVIDIA A100"]}}
+    assert "mixed_gpus" in row_of([record("jax", "step.jit", cell=TWO, environment=several)]).modes[0].flags
+
+
+def test_replicates_of_different_environments_are_flagged() -> None:
+    def mixed(*environments: dict[str, Any]) -> str:
+        found = [record("jax", "step.jit", replicate=r, environment=one) for r, one in enumerate(environments)]
+        return row_of(found).modes[0].flags.get("mixed_environment", "")
+
+    first = H200 | {
+        "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-1"},
+        "packages": {"jax": "0.10.1"},
+        "variables": {"CUDA_VISIBLE_DEVICES": "0", "JAX_COMPILATION_CACHE_DIR": "/tmp/a"},
+        "git": {"commit": "a" * 40, "clean": True},
+    }
+    elsewhere = first | {  # another card of the same node is no other environment
+        "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-2"},
+        "variables": {"CUDA_VISIBLE_DEVICES": "1", "JAX_COMPILATION_CACHE_DIR": "/tmp/b"},
+    }
+    assert mixed(first, elsewhere, first) == ""
+    upgraded = first | {"packages": {"jax": "0.10.1", "nvidia-nccl-cu13": "2.30"}}
+    assert mixed(first, first, upgraded) == (
+        "replicates of different environments: libraries: nvidia-nccl absent / 2.30"
     )
-    (section,) = sections([record("jax", "step.jit"), failed])
-    assert section.setup.device == "NVIDIA H200"
-    assert section.without_number == (failed,)
-
-
-def test_the_headline_says_what_may_not_be_quoted() -> None:
-    def of(**changes: Any) -> str:
-        return headline(sections([record("jax", "step.jit", **changes)])[0].setup)
-
-    assert of() == "mnist, use case 1 (train), on NVIDIA H200."
-    assert of(quick=True, data="sample", environment=CPU) == (
-        "mnist, use case 1 (train), on CPU: Xeon. Quick run on sample data: not a result to quote."
+    later = first | {
+        "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"},
+        "variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},
+        "git": {"commit": "a" * 40, "clean": False},
+    }
+    assert mixed(first, later) == (
+        "replicates of different environments: driver: 570.1 / 580.1; variables: XLA_FLAGS unset / "
+        "--xla_gpu_autotune_level=0; code: aaaaaaaaaa / aaaaaaaaaa with changes"
     )
-    assert of(data="sample").endswith("Sample data: not a result to quote.")
 
 
-def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
-    results = Results(root=tmp_path)
-    epochs = [EpochPoint(epoch=1, train_time_s=1, train_loss=0.4, test_loss=0.3, test_metric=0.9876)]
+def test_what_sets_nothing_is_shown_and_decides_nothing() -> None:
+    row = row_of(pair(2000, 1000, precision="default"))
+    assert row.ratio is not None and row.ratio.value == pytest.approx(2) and tally([row]).mean is None
+    words = "no verdict: precision `default`: nothing was set, so each side has arithmetic of its own"
+    assert verdict(row.ratio) == words
+
+
+def test_the_same_times_under_two_numbers_decide_nothing() -> None:
+    """Of 20 blocks of 0.5 s, which the second of PyTorch's processes took once more, to the last digit."""
+    found = pair()
+    found[5], found[6] = (with_blocks(one, block_times_s=[0.5] * 19 + [0.6]) for one in found[5:7])
+    row = row_of(found)
+    assert row.ratio is not None and row.ratio.value == pytest.approx(1.5) and tally([row]).mean is None
+    assert verdict(row.ratio) == "no verdict: identical replicates of PyTorch: copied records?"
+
+
+@pytest.mark.parametrize(
+    ("number", "times_s", "expected", "ratio"),
+    [
+        # Tenths of the blocks have one median, so nothing is imprecise: what blocks vary by is a number. The middle
+        # half spreads by 0.2 over a median of 0.3 s.
+        ("block_spread", [0.2, 0.4] * 10, 0.2 / 0.3, 1.875),
+        # The first third is 0.3, the last 0.32 s, which is 6.5 % as a logarithm, and the tenths' error is 0.76 %:
+        # 4 of 10 have log(0.3), 6 log(0.32), so it is 0.0645 * sqrt(4 * 6 / 10 / 9 / 10) = 1.05 %; three errors of the
+        # difference of thirds are 3 * sqrt(6) * 1.05 = 7.7 %, more than the change.
+        ("block_drift", [0.3] * 8 + [0.32] * 12, 0.32 / 0.3 - 1, 1.5625),
+    ],
+)
+def test_noise_and_drift_of_blocks_leave_the_verdict_and_the_mean(
+    number: str, times_s: list[float], expected: float, ratio: float
+) -> None:
+    """PyTorch at 2,000 samples/s; JAX at the median of 1,000 over each block's time: 3,750 and 3,125."""
+    found = pair()
     for replicate in range(4):
-        save(record("jax", "step.jit", 12345, replicate=replicate, epochs=epochs), results)
-        save(record("torch", "step.eager", 10000, replicate=replicate, epochs=epochs), results)
-        save(
-            record(
-                "torch",
-                "cuda_graphs",
-                replicate=replicate,
-                outcome="refused",
-                reason="[CPU] has no CUDA graphs",
-                result=None,
-            ),
-            results,
-        )
-    save(record("jax", "step.jit", 1, quick=True), results)  # of no plan, so left out
-    console = plain()
-    print_summary(
-        results, [plan("jax", "step.jit", "scan.jit"), plan("torch", "step.eager", "cuda_graphs")], console, passed
-    )
-    output = text(console)
-    assert max(len(line) for line in output.splitlines()) <= 80
-    joined = " ".join(output.split())
-    assert "On NVIDIA H200: Train a small CNN: JAX 1.23 × faster (1.23 to 1.23)" in joined  # 12,345 / 10,000
-    assert "JAX 12,345 images/s, PyTorch 10,000 images/s; ready after 2.5 / 2.5 s; 4 of at most 12 pairs" in joined
-    assert (
-        "No number: mnist: PyTorch cnn-b100-fp32-cuda_graphs: refused (4 replicates): [CPU] has no CUDA graphs"
-        in joined
-    )
-    # Up to the first look; the other eight replicates of each of the four modes are asked for when it has been taken.
-    assert "Not measured yet: 4 of 16 (JAX cnn-b100-fp32-scan.jit-r0," in joined
-    assert "Not needed so far, by the screening and by the looks at each ratio: 32 of 48." in joined
-    assert "quick" not in output
+        times = [time_s + replicate / 1e9 for time_s in times_s]
+        found[replicate] = with_blocks(found[replicate], block_times_s=times)
+    row = row_of(found)
+    assert row.flags == row.modes[0].flags == {}
+    assert row.modes[0].numbers[number] == pytest.approx(expected, rel=1e-4)
+    assert row.ratio is not None and (row.ratio.verdict, row.ratio.doubt) == ("JAX faster", None)
+    found_tally = tally([row])
+    assert found_tally.mean is not None and (found_tally.mean.replicates, found_tally.verdicts["JAX faster"]) == (1, 1)
+    assert found_tally.mean.value == row.ratio.value == pytest.approx(ratio, rel=1e-4)
 
 
-def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None:
-    results = Results(root=tmp_path / "results")
-    for replicate in range(4):
-        save(record("jax", "step.jit", 3000, replicate=replicate), results)
-        save(record("torch", "step.eager", 1500, replicate=replicate), results)
-        save(record("torch", "step.compiled", 2000, replicate=replicate), results)
-    corrupt = save(record("jax", "scan.jit"), results)
-    corrupt.write_text(corrupt.read_text()[:100])
-    target = tmp_path / "tables" / "all.csv"
-    console = plain()
-    assert report_command(results, csv_only(target), console, passed) == 0
-    assert f"Warning: {corrupt}: not a record" in text(console)
-    assert corrupt.exists()
-    lines = list(csv.DictReader(target.read_text().splitlines()))
-    assert [(line["framework"], line["execution_mode"], line["fastest"]) for line in lines] == [
-        ("jax", "step.jit", "True"),
-        ("torch", "step.compiled", "True"),
-        ("torch", "step.eager", "False"),
-    ]
-    assert [float(line["throughput_samples_per_s"]) for line in lines] == pytest.approx([3000, 2000, 1500])
-    assert float(lines[0]["ratio_jax_over_torch"]) == pytest.approx(1.5)
-    assert float(lines[1]["ratio_low"]) == pytest.approx(1.5)
-    assert lines[2]["ratio_jax_over_torch"] == ""
-    assert (lines[0]["device"], lines[0]["batch_size"], lines[0]["replicates"]) == ("NVIDIA H200", "100", "4")
-    assert lines[0]["quick"] == "False"
-    report_command(results, csv_only(target), plain(), passed)  # a second report replaces the file
-    assert csv_text(sections([])).count("\n") == 1
+def test_a_tally_counts_verdicts_and_takes_the_geometric_mean() -> None:
+    records = [*pair(), *pair(1000, 1500, precision="bf16"), record("jax", "step.jit", 1, precision="tf32")]
+    found = tally(section_of(records).rows)
+    assert found.verdicts == {"JAX faster": 1, "PyTorch faster": 1, "same": 0, "undecided": 0}
+    assert found.without_ratio == 1
+    assert found.mean is not None and found.mean.value == pytest.approx(1.0)  # of 3/2 and 2/3
 
 
-TWO = CELL.model_copy(update={"use_case": 2, "devices": 2})
+# Parity: a ratio only where the gate has passed the pair.
+
+
+@pytest.mark.parametrize("state", ["failed", "unchecked"])
+def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any, tmp_path: Path) -> None:
+    def judge(jax: Record, torch: Record) -> Judgement:
+        assert (jax.measurement.framework, torch.measurement.framework) == ("jax", "torch")
+        assert jax.measurement.replicate == torch.measurement.replicate
+        return Judgement(state=state, sentence="conv2.kernel differs by 3e-2")
+
+    (section,) = judged_sections(pair(), judge)
+    (row,) = section.rows
+    assert row.ratio is None and tally([row]).without_ratio == 1
+    assert row.why_no_ratio == f"parity {state}: conv2.kernel differs by 3e-2"
+    line = csv_lines([section])[0]
+    assert (line["parity"], line["ratio_jax_over_torch"], line["verdict"]) == (state, "", "")
+    results, console = Results(root=tmp_path), plain()
+    for one in pair():
+        save(one, results)
+    report_command(results, ReportOptions(figures=False), console, judge)
+    output = " ".join(text(console).split())
+    assert f"no ratio: parity {state}: conv2.kernel differs by 3e-2" in output and "1.50" not in output
+
+
+def test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out() -> None:
+    def compared(*states: Any) -> Comparison:
+        def judge(jax: Record, torch: Record) -> Judgement:
+            number = jax.measurement.replicate
+            return Judgement(state=states[number], sentence=f"replicate {number}")
+
+        speeds = {"jax": (3000, 9000, 4500), "torch": (2000, 1000, 2000)}
+        found = [
+            record(framework, "step.jit", speed, replicate=replicate, environment=H200 | {"node": f"n{replicate}"})
+            for framework in FRAMEWORKS
+            for replicate, speed in enumerate(speeds[framework])
+        ]
+        (section,) = judged_sections(found, judge)
+        comparison = section.rows[0].comparison
+        assert comparison is not None and csv_lines([section])[0]["left_out"] == (comparison.left_out or "")
+        return comparison
+
+    comparison = compared("passed", "unchecked", "passed")
+    assert comparison.estimate is not None
+    assert comparison.estimate.value == pytest.approx(math.sqrt(1.5 * 2.25))  # without the 9 of replicate 1
+    assert (comparison.estimate.replicates, comparison.replicates) == (2, 3)
+    assert comparison.left_out == "1 of 3 replicates, parity unchecked: replicate 1"
+    assert differences(comparison).endswith("left out: 1 of 3 replicates, parity unchecked: replicate 1")
+    comparison = compared("passed", "passed", "failed")
+    assert (comparison.estimate, comparison.left_out) == (None, None)
+    assert comparison.judgement.sentence == "replicate 2"
+
+
+# Several devices.
 
 
 def efficiencies(records: list[Record]) -> dict[tuple[str, str], tuple[str, str]]:
     """Strong and weak, by execution mode and batch size, of the lines for two devices."""
-    lines = csv.DictReader(csv_text(sections(records)).splitlines())
     return {
         (line["execution_mode"], line["batch_size"]): (
             line["strong_scaling_efficiency"],
             line["weak_scaling_efficiency"],
         )
-        for line in lines
+        for line in csv_lines(sections(records))
         if line["devices"] == "2"
     }
 
 
 def test_scaling_efficiency_is_against_the_same_batch_and_against_half_of_it() -> None:
-    one = [record("jax", "step.jit", 1000, batch_size=100), record("jax", "step.jit", 1250, batch_size=200)]
-    two = [
-        record("jax", "step.jit", 1500, batch_size=100, cell=TWO),
-        record("jax", "step.jit", 1600, batch_size=200, cell=TWO),
-    ]
-    found = efficiencies(one + two)
+    found = efficiencies(
+        [
+            record("jax", "step.jit", 1000, batch_size=100),
+            record("jax", "step.jit", 1250, batch_size=200),
+            record("jax", "step.jit", 1500, batch_size=100, cell=TWO),
+            record("jax", "step.jit", 1600, batch_size=200, cell=TWO),
+        ]
+    )
     assert found["step.jit", "100"][1] == ""  # nobody measured 50 on one device
-    strong_100, strong_200, weak_200 = found["step.jit", "100"][0], *found["step.jit", "200"]
-    assert float(strong_100) == pytest.approx(1500 / 2000)
-    assert float(strong_200) == pytest.approx(1600 / 2500)
-    assert float(weak_200) == pytest.approx(1600 / 2000)
+    both = map(float, (found["step.jit", "100"][0], *found["step.jit", "200"]))
+    assert list(both) == pytest.approx([1500 / 2000, 1600 / 2500, 1600 / 2000])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        record("jax", "scan.jit"),
+        record("torch", "step.jit"),
+        record("jax", "step.jit", precision="tf32"),
+        record("jax", "step.jit", settings={"epochs": 3}),
+        record("jax", "step.jit", environment=CPU),
+        record("jax", "step.jit", quick=True),
+        record("jax", "step.jit", data="sample"),
+        record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "cifar10"})),
+        record("jax", "step.jit", cell=CELL.model_copy(update={"use_case_name": "per_sample_gradients"})),
+        with_result(record("jax", "step.jit"), recompiles=1),
+    ],
+    ids=[
+        "mode",
+        "framework",
+        "precision",
+        "settings",
+        "device",
+        "quick",
+        "data",
+        "benchmark",
+        "use case",
+        "recompiled",
+    ],
+)
+def test_scaling_efficiency_is_against_the_same_work_only(other: Record) -> None:
+    assert efficiencies([other, record("jax", "step.jit", cell=TWO)]) == {("step.jit", "100"): ("", "")}
 
 
 def test_one_process_per_node_is_compared_with_the_mode_that_does_the_same_on_one_device() -> None:
-    one = record("jax", "step.jit", 1000)
-    two = record("jax", "step.process_per_node", 1500, cell=TWO)
-    assert two.result is not None
-    per_node = two.result.model_copy(update={"details": {"one_device_mode": "step.jit"}})
-    found = efficiencies([one, two.model_copy(update={"result": per_node})])
+    one, two = record("jax", "step.jit", 1000), record("jax", "step.process_per_node", 1500, cell=TWO)
+    found = efficiencies([one, with_result(two, details={"one_device_mode": "step.jit"})])
     assert float(found["step.process_per_node", "100"][0]) == pytest.approx(1500 / 2000)
     assert efficiencies([one, two])["step.process_per_node", "100"] == ("", "")
 
@@ -388,13 +530,10 @@ def test_communication_is_what_a_step_takes_more_than_alone() -> None:
     two = record("jax", "step.jit", 2000, cell=TWO)
     assert two.result is not None and two.result.blocks is not None
     alone = two.result.blocks.model_copy(update={"block_times_s": [0.4, 0.4, 0.4]})
-    with_control = two.model_copy(update={"result": two.result.model_copy(update={"blocks_alone": alone})})
-    (section,) = sections([with_control])
-    ((mode,),) = [row.modes for row in section.rows]
-    assert mode.numbers["step_time_alone_s"] == pytest.approx(0.04)
-    assert scaling(section.setup, section.rows[0], mode, {}).communication == pytest.approx(0.2)
-    (line,) = csv.DictReader(csv_text([section]).splitlines())
-    assert float(line["step_time_alone_s"]) == pytest.approx(0.04)
+    section = section_of([with_result(two, blocks_alone=alone)])
+    (row,) = section.rows
+    assert scaling(section.setup, row, row.modes[0], {}).communication == pytest.approx(0.2)
+    assert float(csv_lines([section])[0]["step_time_alone_s"]) == pytest.approx(0.04)
 
 
 def test_an_efficiency_has_the_interval_of_its_replicates() -> None:
@@ -411,38 +550,6 @@ def test_an_efficiency_has_the_interval_of_its_replicates() -> None:
     assert found.strong.value == pytest.approx(middle)
     assert found.strong.interval == pytest.approx((middle * math.exp(-reach), middle * math.exp(reach)))
     assert scaling_texts(found) == ["77% [51%, 117%]", "", ""]
-    (point,) = section_drawing(section, one_device(compared)).data["scaling"]
-    assert (point["kind"], point["efficiency"]) == ("strong", pytest.approx(middle, rel=1e-4))
-
-
-def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measured() -> None:
-    measured = record("jax", "step.jit")
-    failed = record("jax", "step.jit", environment={}, outcome="failed", reason="no such file", result=None)
-    assert newest([failed, measured]) == [measured]
-    assert newest([measured, failed]) == [measured]
-    assert newest([failed]) == [failed]
-    refused = failed.model_copy(update={"outcome": "refused"})  # such as a precision that its device does not have
-    assert newest([refused]) == [refused]
-    assert newest([measured, refused]) == [measured]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        record("jax", "scan.jit"),
-        record("torch", "step.jit"),
-        record("jax", "step.jit", precision="tf32"),
-        record("jax", "step.jit", settings={"epochs": 3}),
-        record("jax", "step.jit", environment=CPU),
-        record("jax", "step.jit", quick=True),
-        record("jax", "step.jit", data="sample"),
-        record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "cifar10"})),
-        record("jax", "step.jit", cell=CELL.model_copy(update={"use_case_name": "per_sample_gradients"})),
-    ],
-    ids=["mode", "framework", "precision", "settings", "device", "quick", "data", "benchmark", "use case"],
-)
-def test_scaling_efficiency_is_against_the_same_work_only(other: Record) -> None:
-    assert efficiencies([other, record("jax", "step.jit", cell=TWO)]) == {("step.jit", "100"): ("", "")}
 
 
 def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> None:
@@ -461,564 +568,99 @@ def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> 
     assert max(len(line) for line in output.splitlines()) <= 80
 
 
+# The command.
+
+
+def test_the_headline_says_what_may_not_be_quoted() -> None:
+    """Also of a use case that the report has never heard of."""
+
+    def of(**changes: Any) -> str:
+        return headline(section_of([record("jax", "step.jit", **changes)]).setup)
+
+    assert of() == "mnist, use case 1 (train), on NVIDIA H200."
+    assert of(quick=True, data="sample", environment=CPU) == (
+        "mnist, use case 1 (train), on CPU: Xeon. Quick run on sample data: not a result to quote."
+    )
+    assert of(data="sample").endswith("Sample data: not a result to quote.")
+    unknown = CELL.model_copy(update={"use_case": 6, "use_case_name": "many_models"})
+    assert of(cell=unknown).startswith("mnist, use case 6 (many_models)")
+    assert use_case_title(unknown) == "Many models" and row_of(pair(cell=unknown)).ratio is not None
+
+
+def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    epochs = [EpochPoint(epoch=1, train_time_s=1, train_loss=0.4, test_loss=0.3, test_metric=0.9876)]
+    for one in pair(12345, 10000, epochs=epochs):
+        save(one, results)
+    reason: dict[str, Any] = {"outcome": "refused", "reason": "[CPU] has no CUDA graphs", "result": None}
+    for replicate in range(4):
+        save(record("torch", "cuda_graphs", replicate=replicate, **reason), results)
+    save(record("jax", "step.jit", 1, quick=True), results)  # of no plan, so left out
+    console = plain()
+    plans = [plan("jax", "step.jit", "scan.jit"), plan("torch", "step.compiled", "cuda_graphs")]
+    print_summary(results, plans, console, passed)
+    output = text(console)
+    assert max(len(line) for line in output.splitlines()) <= 80
+    joined = " ".join(output.split())
+    assert "On NVIDIA H200: Train a small CNN: JAX 1.23 × faster (1.23 to 1.23)" in joined  # 12,345 / 10,000
+    assert "JAX 12,345 images/s, PyTorch 10,000 images/s; ready after 2.5 / 2.5 s; 4 of at most 12 pairs" in joined
+    words = "refused (4 replicates): [CPU] has no CUDA graphs"
+    assert f"No number: mnist: PyTorch cnn-b100-fp32-cuda_graphs: {words}" in joined
+    # Up to the first look; the other eight replicates of each of the four modes are asked for when it has been taken.
+    assert "Not measured yet: 4 of 16 (JAX cnn-b100-fp32-scan.jit-r0," in joined
+    assert "Not needed so far, by the screening and by the looks at each ratio: 32 of 48." in joined
+    assert "quick" not in output
+
+
+def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None:
+    results = Results(root=tmp_path / "results")
+    for one in (*pair(), *(record("torch", "step.eager", 1500, replicate=replicate) for replicate in range(4))):
+        save(one, results)
+    corrupt = save(record("jax", "scan.jit"), results)
+    corrupt.write_text(corrupt.read_text()[:100])
+    target, console = tmp_path / "tables" / "all.csv", plain()
+    assert report_command(results, ReportOptions(csv=target, figures=False), console, passed) == 0
+    assert f"Warning: {corrupt}: not a record" in text(console) and corrupt.exists()
+    assert target.read_text() == csv_text(sections(list(read_records(results.records().rglob("*.json")).records)))
+    report_command(results, ReportOptions(csv=target, figures=False), plain(), passed)  # a second one replaces the file
+    lines = csv_lines(sections(list(read_records(results.records().rglob("*.json")).records)))
+    assert [(line["framework"], line["execution_mode"], line["fastest"]) for line in lines] == [
+        ("jax", "step.jit", "True"),
+        ("torch", "step.compiled", "True"),
+        ("torch", "step.eager", "False"),
+    ]
+    assert [float(line["throughput_samples_per_s"]) for line in lines] == pytest.approx([3000, 2000, 1500])
+    assert [float(lines[0][name]) for name in ("ratio_jax_over_torch", "ratio_low")] == pytest.approx([1.5, 1.5])
+    assert lines[2]["ratio_jax_over_torch"] == ""
+    expected = {"device": "NVIDIA H200", "batch_size": "100", "replicates": "4", "quick": "False"}
+    assert {name: lines[0][name] for name in expected} == expected
+    assert csv_text([]).count("\n") == 1
+
+
 def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
     console = plain()
     assert report_command(Results(root=tmp_path), ReportOptions(), console, passed) == 1
     assert f"No records under {tmp_path / 'records'}. Measure first: python main.py" in text(console)
 
 
-# Parity: a ratio only where the gate has passed the pair.
-
-
-def pair_of(replicates: int = 4, **changes: Any) -> list[Record]:
-    """JAX at 3000 and PyTorch at 2000 samples/s."""
-    both = (("jax", "step.jit", 3000), ("torch", "step.eager", 2000))
-    return [record(f, mode, speed, replicate=r, **changes) for f, mode, speed in both for r in range(replicates)]  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("state", ["failed", "unchecked"])
-def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any, tmp_path: Path) -> None:
-    def judge(jax: Record, torch: Record) -> Judgement:
-        assert (jax.measurement.framework, torch.measurement.framework) == ("jax", "torch")
-        assert jax.measurement.replicate == torch.measurement.replicate
-        return Judgement(state=state, sentence="conv2.kernel differs by 3e-2")
-
-    results = Results(root=tmp_path)
-    records = pair_of()
-    for one in records:
-        save(one, results)
-    (section,) = judged_sections(records, judge)
-    (row,) = section.rows
-    assert row.ratio is None
-    assert row.why_no_ratio == f"parity {state}: conv2.kernel differs by 3e-2"
-    assert tally(section.rows).without_ratio == 1
-    line = list(csv.DictReader(csv_text([section]).splitlines()))[0]
-    assert (line["parity"], line["ratio_jax_over_torch"], line["verdict"]) == (state, "", "")
-    console = plain()
-    report_command(results, ReportOptions(figures=False), console, judge)
-    output = " ".join(text(console).split())
-    assert f"no ratio: parity {state}: conv2.kernel differs by 3e-2" in output
-    assert "1.50" not in output
-
-
-def test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out() -> None:
-    def judge(jax: Record, torch: Record) -> Judgement:
-        state = states[jax.measurement.replicate]
-        return Judgement(state=state, sentence=f"replicate {jax.measurement.replicate}")
-
-    def compared() -> Comparison:
-        speeds = {"jax": (3000, 9000, 4500), "torch": (2000, 1000, 2000)}
-        found = [
-            record(framework, "step.jit", speed, replicate=replicate, environment=H200 | {"node": f"n{replicate}"})
-            for framework in FRAMEWORKS
-            for replicate, speed in enumerate(speeds[framework])
-        ]
-        (section,) = judged_sections(found, judge)
-        comparison = section.rows[0].comparison
-        assert comparison is not None
-        (line, _) = csv.DictReader(csv_text([section]).splitlines())
-        assert line["left_out"] == (comparison.left_out or "")
-        return comparison
-
-    states: list[Any] = ["passed", "unchecked", "passed"]
-    comparison = compared()
-    assert comparison.estimate is not None
-    assert comparison.estimate.value == pytest.approx(math.sqrt(1.5 * 2.25))  # without the 9 of replicate 1
-    assert (comparison.estimate.replicates, comparison.replicates) == (2, 3)
-    assert comparison.left_out == "1 of 3 replicates, parity unchecked: replicate 1"
-    assert differences(comparison).endswith("left out: 1 of 3 replicates, parity unchecked: replicate 1")
-    states = ["passed", "passed", "failed"]
-    comparison = compared()
-    assert (comparison.estimate, comparison.left_out) == (None, None)
-    assert comparison.judgement.sentence == "replicate 2"
-
-
-def with_result(one: Record, **changes: Any) -> Record:
-    assert one.result is not None
-    return one.model_copy(update={"result": one.result.model_copy(update=changes)})
-
-
-def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
-    scans = [record("jax", "scan.jit", 9000, replicate=replicate) for replicate in range(4)]
-    scans[1] = with_result(scans[1], recompiles=2)
-    (section,) = sections([*pair_of(), *scans])
-    (row,) = section.rows
-    assert [mode.execution_mode for mode in row.modes] == ["scan.jit", "step.jit", "step.eager"]  # listed all the same
-    best = row.best("jax")
-    assert best is not None and best.execution_mode == "step.jit"
-    assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
-    alone = [one for one in scans + pair_of() if one.measurement.variant.execution_mode != "step.jit"]
-    (row,) = sections(alone)[0].rows
-    assert row.ratio is None
-    assert row.why_no_ratio == (
-        "JAX scan.jit: recompiled: 2 compilation(s) inside the timed windows: the times are worthless"
-    )
-    assert tally([row]).without_ratio == 1
-
-
-def test_a_jaxlib_that_is_known_to_be_slow_is_no_speed_of_jax() -> None:
-    """On GPUs of one kind in all replicates; what such a release computed on a CPU is a number like any other."""
-    for platform, packages, is_compared in (
-        ("gpu", {"jaxlib": "0.11.0"}, False),
-        ("gpu", {"jaxlib": "0.11.1"}, True),
-        ("cpu", {"jaxlib": "0.11.0"}, True),
-    ):
-        framework = {"name": "jax", "platform": platform}
-        environment = {**H200, "framework": framework, "packages": packages}
-        jax = [record("jax", "step.jit", 1000, replicate=replicate, environment=environment) for replicate in range(3)]
-        torch = [
-            record(
-                "torch",
-                "step.eager",
-                900,
-                replicate=replicate,
-                environment={**H200, "framework": {"platform": platform}},
-            )
-            for replicate in range(3)
-        ]
-        (row,) = sections([*jax, *torch])[0].rows
-        assert [mode.execution_mode for mode in row.modes] == ["step.jit", "step.eager"]
-        assert (row.ratio is not None) == is_compared
-        if not is_compared:
-            assert row.why_no_ratio is not None
-            assert row.why_no_ratio.startswith(
-                "JAX step.jit: known_slow_jaxlib: jaxlib 0.11.0 has a scatter-add that is "
-            )
-
-
-def test_a_recompiled_record_has_no_scaling_efficiency() -> None:
-    one, two = record("jax", "step.jit", 1000), record("jax", "step.jit", 1500, cell=TWO)
-    assert float(efficiencies([one, two])["step.jit", "100"][0]) == pytest.approx(0.75)
-    assert efficiencies([with_result(one, recompiles=1), two])["step.jit", "100"] == ("", "")
-    assert efficiencies([one, with_result(two, recompiles=1)])["step.jit", "100"] == ("", "")
-
-
-def in_calls_of(steps: int, record: Record) -> Record:
-    assert record.result is not None and record.result.blocks is not None
-    blocks = record.result.blocks.model_copy(update={"steps_per_call": steps})
-    return record.model_copy(update={"result": record.result.model_copy(update={"blocks": blocks})})
-
-
-def test_calls_of_many_steps_are_compared_with_their_like_only() -> None:
-    records = [record("jax", "step.jit", 1000), record("torch", "step.eager", 2000)]
-    records += [
-        in_calls_of(8, record("jax", "scan.jit", 500)),
-        in_calls_of(5, record("torch", "epoch.compiled_graph", 800)),
-    ]
-    (section,) = sections(records)
-    found = {row.label: [mode.execution_mode for mode in row.modes] for row in section.rows}
-    assert found == {
-        "cnn-b100-fp32": ["step.jit", "step.eager"],
-        "cnn-b100-fp32, many steps in a call": ["scan.jit", "epoch.compiled_graph"],
-    }
-    alone = {row.label: row for row in sections(records[:3])[0].rows}
-    assert alone["cnn-b100-fp32, many steps in a call"].why_no_ratio == "PyTorch has no number here"
-
-
-def test_what_sets_nothing_is_shown_and_decides_nothing() -> None:
-    records = [
-        record(framework, mode, 2000 if framework == "jax" else 1000, replicate=replicate, precision="default")
-        for framework, mode in PAIR
-        for replicate in range(4)
-    ]
-    (row,) = sections(records)[0].rows
-    assert row.ratio is not None and row.ratio.value == pytest.approx(2)
-    assert verdict(row.ratio) == (
-        "no verdict: precision `default`: nothing was set, so each side has arithmetic of its own"
-    )
-    assert tally([row]).ratios == 0
-
-
-def with_blocks(one: Record, times_s: list[float]) -> Record:
-    assert one.result is not None and one.result.blocks is not None
-    return with_result(one, blocks=one.result.blocks.model_copy(update={"block_times_s": times_s}))
-
-
-@pytest.mark.parametrize(
-    ("flags", "number", "times_s", "ratio"),
-    [
-        # Tenths of the blocks have one median, so nothing is imprecise: what blocks vary by is a number.
-        (set(), "block_spread", [0.2, 0.4] * 10, 1.875),  # the middle half spreads by 0.2 over a median of 0.3 s
-        # The first third is 0.3, the last 0.32 s, which is 6.5 % as a logarithm, and the tenths' error is 0.76 %:
-        # 4 of 10 have log(0.3), 6 log(0.32), so it is 0.0645 * sqrt(4 * 6 / 10 / 9 / 10) = 1.05 %; three errors of the
-        # difference of thirds are 3 * sqrt(6) * 1.05 = 7.7 %, more than the change.
-        (set(), "block_drift", [0.3] * 8 + [0.32] * 12, 1.5625),
-    ],
-)
-def test_noise_and_drift_of_blocks_leave_the_verdict_and_the_mean(
-    flags: set[str], number: str, times_s: list[float], ratio: float
-) -> None:
-    """PyTorch at 2,000 samples/s; JAX at the median of 1,000 over each block's time: 3,750 and 3,125."""
-    found = pair_of()
-    for replicate in range(4):
-        found[replicate] = with_blocks(found[replicate], [time_s + replicate / 1e9 for time_s in times_s])
-    (section,) = sections(found)
-    (row,) = section.rows
-    assert row.flags.keys() == flags and row.modes[0].flags == {}
-    expected = {"block_spread": 0.2 / 0.3, "block_drift": 0.32 / 0.3 - 1}[number]
-    assert row.modes[0].numbers[number] == pytest.approx(expected, rel=1e-4)
-    assert row.ratio is not None and (row.ratio.verdict, row.ratio.doubt) == ("JAX faster", None)
-    found_tally = tally(section.rows)
-    assert (found_tally.ratios, found_tally.verdicts["JAX faster"]) == (1, 1)
-    assert found_tally.mean == row.ratio.value == pytest.approx(ratio, rel=1e-4)
-
-
-def test_the_same_times_under_two_numbers_decide_nothing() -> None:
-    """Of 20 blocks of 0.5 s, which the second of PyTorch's processes took once more, to the last digit."""
-    found = pair_of()
-    found[5], found[6] = (with_blocks(one, [0.5] * 19 + [0.6]) for one in found[5:7])
-    (row,) = sections(found)[0].rows
-    assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
-    assert verdict(row.ratio) == "no verdict: identical replicates of PyTorch: copied records?"
-    assert tally([row]).ratios == 0
-
-
-def test_replicates_of_different_environments_are_flagged() -> None:
-    def flags(*environments: dict[str, Any]) -> dict[str, str]:
-        found = [record("jax", "step.jit", replicate=r, environment=one) for r, one in enumerate(environments)]
-        (section,) = sections(found)
-        return section.rows[0].modes[0].flags
-
-    first = H200 | {
-        "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-1"},
-        "packages": {"jax": "0.10.1"},
-        "variables": {"CUDA_VISIBLE_DEVICES": "0", "JAX_COMPILATION_CACHE_DIR": "/tmp/a"},
-        "git": {"commit": "a" * 40, "clean": True},
-    }
-    elsewhere = first | {  # another card of the same node is no other environment
-        "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-2"},
-        "variables": {"CUDA_VISIBLE_DEVICES": "1", "JAX_COMPILATION_CACHE_DIR": "/tmp/b"},
-    }
-    assert "mixed_environment" not in flags(first, elsewhere, first)
-    upgraded = first | {"packages": {"jax": "0.10.1", "nvidia-nccl-cu13": "2.30"}}
-    assert flags(first, first, upgraded)["mixed_environment"] == (
-        "replicates of different environments: libraries: nvidia-nccl absent / 2.30"
-    )
-    later = first | {
-        "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"},
-        "variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},
-        "git": {"commit": "a" * 40, "clean": False},
-    }
-    assert flags(first, later)["mixed_environment"] == (
-        "replicates of different environments: driver: 570.1 / 580.1; variables: XLA_FLAGS unset / "
-        "--xla_gpu_autotune_level=0; code: aaaaaaaaaa / aaaaaaaaaa with changes"
-    )
-
-
-def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
-    without_nvml = {"gpu": {"absent": "no NVML"}, "framework": {"platform": "cuda", "device": "NVIDIA H200"}}
-    board: dict[str, Any] = {"name": "NVIDIA H200", "mig": True, "memory_total_bytes": 18 * 2**30}
-    named = {"gpu": board, "framework": {"platform": "gpu", "device": "NVIDIA H200 MIG 1g.18gb"}}
-    unnamed = {"gpu": board, "framework": {"platform": "gpu"}}
-    found = [
-        record("jax", "step.jit", environment=one | {"scheduler": "slurm"})
-        for one in (H200, without_nvml, named, unnamed)
-    ]
-    assert [device_name(one) for one in found] == [
-        "NVIDIA H200",
-        "NVIDIA H200",
-        "NVIDIA H200 MIG 1g.18gb",
-        "NVIDIA H200 MIG 18.0 GiB",
-    ]
-    assert newest(found) == [found[1], *found[2:]]  # the same measurement, on three devices
-    assert device_name(record("jax", "step.jit", environment=CPU | {"cpu": {"model": "Xeon"}})) == "CPU: Xeon"
-
-
-def test_ranks_on_different_cards_are_compared_with_nothing() -> None:
-    def on(*names: str) -> list[Record]:
-        return pair_of(cell=TWO, ranks=[rank_result(rank, gpu_names=[name]) for rank, name in enumerate(names)])
-
-    assert sections(on("NVIDIA H200", "NVIDIA H200"))[0].rows[0].ratio is not None
-    (row,) = sections(on("NVIDIA H200", "NVIDIA A100"))[0].rows
-    assert row.ratio is None
-    assert row.why_no_ratio == "JAX step.jit: mixed_gpus: its devices are of different kinds: NVIDIA A100, NVIDIA H200"
-    several = H200 | {"gpu": {"name": "NVIDIA H200", "names": ["NVIDIA H200", "NVIDIA A100"]}}
-    assert (
-        "mixed_gpus" in sections([record("jax", "step.jit", cell=TWO, environment=several)])[0].rows[0].modes[0].flags
-    )
-
-
-def test_numbers_among_options_are_sorted_as_numbers() -> None:
-    found = [record("jax", "step.jit", options={"models": models, "of": "x"}) for models in (64, 8, 1, 32)]
-    (section,) = sections(found)
-    assert [row.variant.options["models"] for row in section.rows] == [1, 8, 32, 64]
-
-
-def test_without_a_common_replicate_there_is_no_ratio() -> None:
-    found = [record("jax", "step.jit", replicate=0), record("torch", "step.eager", replicate=1)]
-    (row,) = sections(found)[0].rows
-    assert (row.ratio, row.why_no_ratio) == (None, "no replicate is common to both")
-    (row,) = sections(found[:1])[0].rows
-    assert (row.comparison, row.why_no_ratio) == (None, "PyTorch has no number here")
-
-
-def test_a_tally_counts_verdicts_and_takes_the_geometric_mean() -> None:
-    records = pair_of() + [
-        record(framework, mode, speed, replicate=r, precision="bf16")
-        for framework, mode, speed in (("jax", "step.jit", 1000), ("torch", "step.eager", 1500))
-        for r in range(4)
-    ]
-    records += [record("jax", "step.jit", 1, replicate=0, precision="tf32")]
-    found = tally(sections(records)[0].rows)
-    assert found.verdicts == {"JAX faster": 1, "PyTorch faster": 1, "same": 0, "undecided": 0}
-    assert found.without_ratio == 1
-    assert found.mean == pytest.approx(1.0)  # of 3/2 and 2/3
-
-
-# What was equal on both sides.
-
-
-def test_what_was_equal_and_what_was_not_stands_beside_the_ratio() -> None:
-    def environment(**changes: Any) -> dict[str, Any]:
-        same = {
-            "gpu": {"name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580.1"},
-            "framework": {"platform": "gpu"},
-            "node": "n1",
-            "cpu": {"model": "Xeon", "affinity": [0, 1, 2, 3, 8]},
-            "python": "3.12.1",
-            "packages": {"numpy": "2.3", "jax": "0.10.2"},
-            "variables": {"OMP_NUM_THREADS": "4"},
-            "slurm": {"job_id": "12"},
-            "git": {"commit": "a" * 40, "clean": True},
-            "pairing": {"kind": "together", "position": 0, "pair": "12.0"},
-            "data": DataIdentity(source="MNIST", kind="real", sha256="5e" * 32),
-        }
-        return same | changes
-
-    names = ["data", "GPU", "driver", "node", "CPUs", "libraries", "variables", "Slurm job", "code", "pairing"]
-    neighbour = environment(pairing={"kind": "together", "position": 1, "pair": "12.0"})
-    found = conditions([(environment(), neighbour)])
-    assert [(one.name, one.state) for one in found] == [(name, "equal") for name in names]
-
-    other = environment(
-        gpu={"name": "NVIDIA H200", "uuid": "GPU-2", "driver_version": "580.1"},
-        cpu={"model": "Xeon", "affinity": "4-7"},
-        packages={"numpy": "2.2", "torch": "2.15.0"},
-        git={"commit": "a" * 40, "clean": False},
-        slurm={"job_id": "13"},
-    )
-    del other["node"]
-    # The third replicate is the one that differs.
-    pairs = [(environment(), neighbour)] * 2 + [(environment(), other | {"pairing": neighbour["pairing"]})]
-    found = conditions(pairs)
-    assert {one.name: one.detail for one in found if one.state == "differs"} == {
-        "GPU": "GPU-1 / GPU-2",
-        "CPUs": "0-3,8 / 4-7",
-        "libraries": "numpy 2.3 / 2.2",
-        "Slurm job": "12 / 13",
-        "code": "aaaaaaaaaa / aaaaaaaaaa with changes",
-    }
-    assert [one.name for one in found if one.state == "not recorded"] == ["node"]
-
-
-def test_records_of_different_locks_say_so() -> None:
-    def lock_of(**changes: Any) -> dict[str, Any]:
-        same = {"name": "2026-11", "file": "cpu-py312-x86_64", "sha256": "2be1", "packages": 101, "matching": 101}
-        return {"lock": same | {"others": []} | changes}
-
-    def found(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, str]]:
-        return [(each.state, each.detail) for each in conditions([(one, other)]) if each.name == "lock"]
-
-    ours = "2026-11 cpu-py312-x86_64 (SHA-256 2be1)"
-    # Two environments, one for each framework, have other packages of the same lock.
-    assert found(lock_of(), lock_of(packages=60, matching=60)) == [("equal", "")]
-    december = lock_of(name="2026-12", sha256="77aa")
-    assert found(lock_of(), december) == [("differs", f"{ours} / 2026-12 cpu-py312-x86_64 (SHA-256 77aa)")]
-    changed = f"{ours} / 2026-11 cpu-py312-x86_64 (SHA-256 2be1, but 2 packages)"
-    assert found(lock_of(), lock_of(matching=99)) == [("differs", changed)]
-    assert found(lock_of(), {"lock": None}) == [("differs", f"{ours} / none")]
-    assert found({"lock": None}, {"lock": None}) == found({}, {}) == []
-    assert found(lock_of(), {}) == [("not recorded", "")]
-
-
-def test_code_is_compared_by_its_contents_where_both_say_them() -> None:
-    def of(commit: str, **code: str) -> dict[str, Any]:
-        modules = {name.replace("_of_", "."): digest for name, digest in code.items()}
-        return {"code": modules, "git": {"commit": commit * 40, "clean": True}}
-
-    def code(found: Sequence[Condition]) -> str:
-        return next(one.detail or one.state for one in found if one.name == "code")
-
-    # The runners are two, one has imported more, and the commits differ in a document.
-    jax = of("a", harness_of_clock="h1", harness_of_ghost="g1", jax_runner_of_train="j1")
-    torch = of("b", harness_of_clock="h1", torch_runner_of_train="t1")
-    assert code(conditions([(jax, torch)])) == "equal"
-    assert code(conditions([(jax, of("a", harness_of_clock="h2"))])) == "harness.clock h1 / h2"
-    again = of("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x")
-    assert code(conditions_of_one_framework([(jax, again)])) == "equal"
-    other = of("a", harness_of_clock="h2", harness_of_ghost="g1", jax_runner_of_train="j2")
-    assert code(conditions_of_one_framework([(jax, other)])) == "harness.clock h1 / h2, jax_runner.train j1 / j2"
-
-    many = [of("a", **{f"harness_of_m{number}": digest for number in range(5)}) for digest in ("x", "y")]
-    assert code(conditions([(many[0], many[1])])) == "harness.m0 x / y, harness.m1 x / y, harness.m2 x / y, and 2 more"
-
-    # Older records have digests of whole folders; those from before that, their commit.
-    folders = of("a", harness="h1", runner="j1")
-    assert code(conditions([(folders, of("b", harness="h1", runner="t1"))])) == "equal"
-    assert code(conditions_of_one_framework([(folders, of("a", harness="h2", runner="j1"))])) == "harness h1 / h2"
-    assert code(conditions([(folders, torch)])) == "aaaaaaaaaa / bbbbbbbbbb"
-    before = {"git": {"commit": "a" * 40, "clean": False}}
-    assert code(conditions([(jax, before)])) == "aaaaaaaaaa / aaaaaaaaaa with changes"
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "expected"),
-    [
-        (26_010, 26_010, "equal"),
-        (26_010, 1_026_010, "26,010 / 1,026,010"),
-        (26_010, None, "not recorded"),
-        (None, None, None),
-    ],
-)
-def test_parameters_are_counted_by_each_side_and_compared(
-    ours: int | None, theirs: int | None, expected: str | None
-) -> None:
-    def counted(framework: Framework, count: int | None) -> Record:
-        one = record(framework, "step.jit")
-        assert one.result is not None
-        return one.model_copy(update={"result": one.result.model_copy(update={"parameter_count": count})})
-
-    pair = side(counted("jax", ours)), side(counted("torch", theirs))
-    found = {one.name: one.detail or one.state for one in conditions([pair])}
-    assert found.get("parameters") == expected
-
-
-def test_every_rank_has_its_gpu() -> None:
-    def on(*uuids: str) -> Record:
-        ranks = [rank_result(rank, gpu_uuids=[uuid]) for rank, uuid in enumerate(uuids)]
-        return record("jax", "step.jit", cell=TWO, environment=same, ranks=ranks)
-
-    same: dict[str, Any] = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"platform": "gpu"}}
-    same["node"] = "n1"
-
-    def states(jax: Record, torch: Record) -> dict[str, str]:
-        return {one.name: one.detail or one.state for one in conditions([(side(jax), side(torch))])}
-
-    equal = states(on("GPU-1", "GPU-2"), on("GPU-2", "GPU-1"))
-    assert (equal["GPU"], equal["node"]) == ("equal", "equal")
-    assert states(on("GPU-1", "GPU-2"), on("GPU-1", "GPU-3"))["GPU"] == "GPU-1 GPU-2 / GPU-1 GPU-3"
-
-    # One process for both GPUs has no ranks.
-    def of_one_process(*uuids: str) -> Record:
-        environment = same | {"gpu": {"name": "NVIDIA H200", "uuid": uuids[0], "uuids": list(uuids)}}
-        return record("jax", "step.process_per_node", cell=TWO, environment=environment)
-
-    assert states(of_one_process("GPU-2", "GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "equal"
-    assert states(of_one_process("GPU-1", "GPU-3"), on("GPU-1", "GPU-2"))["GPU"] == "GPU-1 GPU-3 / GPU-1 GPU-2"
-    # An old record of one process for each of two nodes has the first UUID of each only.
-    assert states(on("GPU-1"), on("GPU-1", "GPU-2"))["GPU"] == "not recorded"
-
-
-def test_beside_the_ratio_stands_what_was_not_equal(tmp_path: Path) -> None:
+def test_what_was_not_equal_stands_beside_the_ratio_and_the_efficiency(tmp_path: Path) -> None:
     sides = {"jax": H200 | {"node": "n1"}, "torch": H200 | {"node": "n2"}}
-    speeds: list[tuple[Framework, str, float]] = [("jax", "step.jit", 3000), ("torch", "step.eager", 2000)]
-    found = [record(f, mode, speed, replicate=r, environment=sides[f]) for f, mode, speed in speeds for r in range(4)]
-    for one in found:
-        save(one, Results(root=tmp_path))
-    console = plain(200)
-    report_command(Results(root=tmp_path), ReportOptions(figures=False), console, passed)
-    sentence = (
-        "not equal: node: n1 / n2; not recorded: GPU, driver, CPUs, libraries, variables, Slurm job, code, pairing"
-    )
-    assert "But: not equal on both sides: node: n1 / n2" in text(console)
-    assert sentence.replace(", Slurm job", "") in (tmp_path / "report" / "report.html").read_text()
-
-
-def test_old_records_do_not_know_and_a_cpu_has_no_driver() -> None:
-    found = {one.name: one.state for one in conditions([(CPU, CPU)])}
-    assert "GPU" not in found and "driver" not in found and "Slurm job" not in found
-    assert found["CPUs"] == found["pairing"] == found["code"] == "not recorded"
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        (("together", None, "12.0"), ("together", None, "12.0"), "equal"),
-        (("together", None, "12.0"), ("together", None, "12.1"), "run 12.0 / run 12.1"),
-        (("together", 3, "12.0"), ("together", 2, "12.0"), "equal"),
-        (("together", 0, "12.0"), ("together", 5, "12.0"), "position 0 / position 5"),
-        (("together", 0, None), ("together", 1, None), "not recorded"),  # a record from before
-        (("separate", None, None), ("separate", None, None), "separate"),
-        (("together", 0, "12.0"), ("by hand", None, None), "together / by hand"),
-        (("interleaved", 2, "12.0", "t1"), ("interleaved", 2, "12.0", "t1"), "equal"),
-        (("interleaved", 2, "12.0", "t1"), ("interleaved", 2, "12.0", "t2"), "interleaved, but not with each other"),
-        (("interleaved", 2, "12.0", "t1"), ("together", 2, "12.0"), "interleaved / together"),
-    ],
-)
-def test_equal_pairing_is_neighbours_in_one_run(jax: Any, torch: Any, expected: str) -> None:
-    names = ("kind", "position", "pair", "turns")
-    pair = [{"pairing": dict(zip(names, one, strict=False))} for one in (jax, torch)]
-    (pairing,) = [one for one in conditions([(pair[0], pair[1])]) if one.name == "pairing"]
-    assert (pairing.detail or pairing.state) == expected
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        ({"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn-cu13": "9.26"}, "nvidia-cudnn 9.10 / 9.26"),
-        ({"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn": "9.10"}, "equal"),
-        ({"nvidia-cublas": "13.4", "jax": "0.10.2"}, {"torch": "2.15.0"}, "nvidia-cublas 13.4 / absent"),
-        ({"jax-cuda13-plugin": "0.10.2"}, {"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}, "equal"),
-    ],
-)
-def test_libraries_are_compared_by_what_they_are(jax: Any, torch: Any, expected: str) -> None:
-    assert of_both("libraries", *(H200 | {"python": "3.12", "packages": packages} for packages in (jax, torch))) == (
-        expected
-    )
-
-
-def test_cuda_libraries_mean_nothing_on_a_cpu() -> None:
-    sides = [CPU | {"python": "3.12", "packages": packages} for packages in ({}, {"nvidia-cublas": "13.4"})]
-    assert of_both("libraries", *sides) == "equal"
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        ({"OMP_NUM_THREADS": "4"}, {}, "OMP_NUM_THREADS 4 / unset"),
-        ({}, {"LD_LIBRARY_PATH": "/opt/cuda"}, "LD_LIBRARY_PATH unset / /opt/cuda"),
-        ({}, {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE unset / 0"),
-        ({"XLA_FLAGS": "x", "JAX_PLATFORMS": "cuda"}, {"TORCH_LOGS": "x", "PYTORCH_ALLOC_CONF": "x"}, "equal"),
-        ({"CUDA_CACHE_PATH": "/tmp/1"}, {"CUDA_CACHE_PATH": "/tmp/2"}, "equal"),
-        ({}, {"CUDA_MODULE_LOADING": "LAZY"}, "equal"),
-        ({}, {"CUDA_MODULE_LOADING": "EAGER"}, "CUDA_MODULE_LOADING LAZY / EAGER"),
-    ],
-)
-def test_variables_of_one_side_that_change_that_side(jax: Any, torch: Any, expected: str) -> None:
-    assert of_both("variables", {"variables": jax}, {"variables": torch}) == expected
-
-
-def of_both(name: str, jax: dict[str, Any], torch: dict[str, Any]) -> str:
-    (found,) = [one for one in conditions([(jax, torch)]) if one.name == name]
-    return found.detail or found.state
-
-
-def test_what_differs_on_one_device_stands_beside_the_scaling_efficiency(tmp_path: Path) -> None:
+    found = [one.model_copy(update={"environment": sides[one.measurement.framework]}) for one in pair()]
     one, several = (H200 | {"packages": {"jax": version}, "python": "3.12"} for version in ("0.10.1", "0.10.2"))
-    found = [
-        record("jax", "step.jit", 1000, environment=one),
-        record("jax", "step.jit", 1500, cell=TWO, environment=several),
+    scaled = [
+        record("jax", "scan.jit", 1000, environment=one),
+        record("jax", "scan.jit", 1500, cell=TWO, environment=several),
     ]
-    sentence = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
-    lines = list(csv.DictReader(csv_text(sections(found)).splitlines()))
-    assert [line["scaling_differences"] for line in lines] == ["", sentence]
-    for each in found:
+    of_efficiency = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
+    assert [line["scaling_differences"] for line in csv_lines(sections(scaled))] == ["", of_efficiency]
+    for each in (*found, *scaled):
         save(each, Results(root=tmp_path))
     console = plain(300)
     report_command(Results(root=tmp_path), ReportOptions(figures=False, details=True), console, passed)
-    assert sentence in text(console)
-    assert sentence in (tmp_path / "report" / "report.html").read_text()
-
-
-# Use cases that the report has never heard of.
-
-
-def test_an_unknown_use_case_appears_like_any_other() -> None:
-    many = CELL.model_copy(update={"use_case": 6, "use_case_name": "many_models"})
-    (section,) = sections(pair_of(cell=many))
-    assert use_case_title(section.setup.cell, section.setup.device) == "Many models on one GPU"
-    assert section.rows[0].ratio is not None
-    assert headline(section.setup).startswith("mnist, use case 6 (many_models)")
+    assert "But: not equal on both sides: node: n1 / n2" in text(console) and of_efficiency in text(console)
+    of_ratio = "not equal: node: n1 / n2; not recorded: GPU, driver, CPUs, libraries, variables, code, pairing"
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert of_ratio in page and of_efficiency in page
 
 
 @pytest.mark.parametrize(
@@ -1040,39 +682,37 @@ def test_filters(options: ReportOptions, shown: set[str]) -> None:
 # Processes that took turns
 
 
-def in_turns(framework: Framework, replicate: int, times_s: list[float], turns: str | None) -> Record:
+def in_turns(framework: Framework, replicate: int, times_s: list[float], turns: str) -> Record:
     """1,000 samples in each block."""
     environment = H200 | {"pairing": {"kind": "interleaved", "position": replicate, "pair": "12.0", "turns": turns}}
-    made = record(
-        framework, "step.eager" if framework == "torch" else "step.jit", replicate=replicate, environment=environment
-    )
-    assert made.result is not None and made.result.blocks is not None
-    blocks = made.result.blocks.model_copy(update={"block_times_s": times_s})
-    return made.model_copy(update={"result": made.result.model_copy(update={"blocks": blocks})})
+    mode = "step.eager" if framework == "torch" else "step.jit"
+    return with_blocks(record(framework, mode, replicate=replicate, environment=environment), block_times_s=times_s)
 
 
 def test_the_ratio_of_processes_that_took_turns_is_that_of_neighbouring_blocks() -> None:
     """The machine gets slower from quad to quad, and JAX is twice as fast in each but for one block of PyTorch, which
     took 16 times as long: the median of its samples per second is then 1 / 1.6, and JAX would be 2.67 times as fast."""
-    jax = [[0.1, 0.1, 0.2, 0.2, 0.4, 0.4 + number / 1e6] for number in range(4)]
-    torch = [[0.2, 0.2, 0.4, 6.4, 0.8, 0.8 + number / 1e6] for number in range(4)]
-    records = [in_turns("jax", number, times_s, f"t{number}") for number, times_s in enumerate(jax)]
-    records += [in_turns("torch", number, times_s, f"t{number}") for number, times_s in enumerate(torch)]
-    [section] = sections(records)
-    [row] = section.rows
+    times_s: dict[Framework, list[float]] = {
+        "jax": [0.1, 0.1, 0.2, 0.2, 0.4, 0.4],
+        "torch": [0.2, 0.2, 0.4, 6.4, 0.8, 0.8],
+    }
+    row = row_of(
+        [
+            in_turns(framework, number, [*of_one[:-1], of_one[-1] + number / 1e6], f"t{number}")
+            for framework, of_one in times_s.items()
+            for number in range(4)
+        ]
+    )
     assert row.ratio is not None and row.comparison is not None
-    assert row.ratio.value == pytest.approx(2.0)
-    assert row.ratio.replicates == 4
-    pairing = next(one for one in row.comparison.conditions if one.name == "pairing")
-    assert pairing.state == "equal"
+    assert (row.ratio.value, row.ratio.replicates) == (pytest.approx(2.0), 4)
+    assert next(one for one in row.comparison.conditions if one.name == "pairing").state == "equal"
 
 
 def test_a_replicate_that_lost_its_turns_is_left_out_of_the_ratio() -> None:
     """In the second JAX took turns with another process, and would be 3 times as fast; in the first it is 2."""
     jax = in_turns("jax", 0, [0.1, 0.1, 0.4, 0.4], "t0"), in_turns("jax", 1, [0.1, 0.2, 0.4], "other")
     torch = in_turns("torch", 0, [0.2, 0.2, 0.8, 0.8], "t0"), in_turns("torch", 1, [0.3, 0.6, 1.2], "t1")
-    [section] = sections([*jax, *torch])
-    [row] = section.rows
+    row = row_of([*jax, *torch])
     assert row.ratio is not None and row.comparison is not None
     assert (row.ratio.value, row.ratio.replicates) == (pytest.approx(2.0), 1)
     assert row.comparison.left_out == "1 of 2 replicates, which lost their turns"
@@ -1085,5 +725,5 @@ def test_modes_that_took_turns_with_others_are_not_paired() -> None:
         for framework in FRAMEWORKS
         for number in range(2)
     ]
-    (row,) = sections(records)[0].rows
-    assert row.flags == {"not_paired": "its two modes took turns with other modes, and not with each other"}
+    words = "its two modes took turns with other modes, and not with each other"
+    assert row_of(records).flags == {"not_paired": words}

@@ -1,7 +1,5 @@
 """The declared pair beside the fastest modes, names that may be chance, and what was registered."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +11,13 @@ from harness.plan import Cell, Framework, Registration
 from harness.results.record import Record
 from harness.work.registration import checksum, registration
 from pipeline.report.answer import answer_of
-from pipeline.report.chance import by_chance, chance_sentence
-from pipeline.report.compare import Row, Section, one_device, sections, tally
+from pipeline.report.compare import Row, Section, one_device, sections
 from pipeline.report.csv_files import csv_text
 from pipeline.report.page import page_html
 from pipeline.report.readme import published_part
 from pipeline.report.terminal import print_answers
-from pipeline.report.wording import registered_text, rules_sentence
-from tests.made.report_records import A100, CELL, passed, plain, record, text
+from pipeline.report.wording import chance_sentence, registered_text, rules_sentence
+from tests.made.report_records import A100, CELL, csv_lines, passed, plain, record, section_of, text, with_result
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
 """JAX is first in the first and third: the error is sqrt(2 * 0.001**2 / 2 / 4), 0.0005."""
@@ -54,9 +51,8 @@ def four_modes(**changes: Any) -> list[Record]:
 
 
 def only(records: list[Record]) -> tuple[Section, Row]:
-    (section,) = sections(records, passed)
-    (row,) = section.rows
-    return section, row
+    section = section_of(records)
+    return section, section.rows[0]
 
 
 def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
@@ -68,21 +64,6 @@ def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
     assert not row.best_is_declared
     # 7.649 times 0.0005 is 0.0038: 2.8 * exp(+-0.0038)
     assert answer_of(section, row).more == (f"Declared pair: {DECLARED}",)
-
-
-def test_mean_of_the_declared_pairs_stands_beside_that_of_the_fastest() -> None:
-    """2.8 and 1.4: their geometric mean is 1.98; of the fastest modes 1.5 and 1.4. One variant has no declared pair."""
-    records = [
-        *four_modes(),
-        *of_mode("jax", "step.jit", 1400, batch_size=200),
-        *of_mode("torch", "step.compiled", 1000, STILL, batch_size=200),
-        *of_mode("jax", "step.jit", 9000, batch_size=300),
-        *of_mode("torch", "step.eager", 1000, STILL, batch_size=300),
-    ]
-    (section,) = sections(records, passed)
-    found = tally(section.rows)
-    assert found.declared_mean == pytest.approx(math.sqrt(2.8 * 1.4)) and found.declared_ratios == 2
-    assert found.mean == pytest.approx((1.5 * 1.4 * 9) ** (1 / 3)) and found.ratios == 3
 
 
 def test_where_the_best_is_the_declared_pair_it_is_said_once() -> None:
@@ -101,9 +82,7 @@ def test_without_one_of_its_modes_there_is_no_declared_ratio(missing: str) -> No
 
 def test_a_worthless_mode_is_in_no_declared_pair() -> None:
     records = [
-        one.model_copy(update={"result": one.result.model_copy(update={"recompiles": 1})})
-        if one.result and one.measurement.variant.execution_mode == "step.jit"
-        else one
+        with_result(one, recompiles=1) if one.measurement.variant.execution_mode == "step.jit" else one
         for one in four_modes()
     ]
     assert only(records)[1].declared is None
@@ -111,7 +90,7 @@ def test_a_worthless_mode_is_in_no_declared_pair() -> None:
 
 def test_declared_pair_in_csv_terminal_and_page() -> None:
     section, _ = only(four_modes())
-    lines = {line["execution_mode"]: line for line in csv.DictReader(io.StringIO(csv_text([section])))}
+    lines = {line["execution_mode"]: line for line in csv_lines([section])}
     assert {mode: (line["fastest"], line["declared"]) for mode, line in lines.items()} == {
         **{"step.jit": ("False", "True"), "taps.jit": ("True", "False")},
         **{"step.compiled": ("False", "True"), "step.eager": ("True", "False")},
@@ -152,9 +131,6 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
     assert first.ratio is not None and first.ratio.verdict == "JAX faster"
     assert first.q == pytest.approx(2 * t_of(0.04)) and last.q == pytest.approx(4 * t_of(0.35))
     assert [row.may_be_chance for row in section.rows] == [True, False, False, False]
-    found = by_chance(section.rows)
-    assert (found.judged, found.named, found.marked) == (4, 2, 1)
-    assert found.expected == pytest.approx(0.2)
     assert chance_sentence([section]) == (
         "4 comparisons have 2 winners, of which 1 may be luck after a correction for so many. "
         "Chance alone would give 0.2."
@@ -168,8 +144,7 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
 def test_same_is_no_name_that_chance_could_have_given() -> None:
     records = [*of_mode("jax", "step.jit", 1000, STILL), *of_mode("torch", "step.compiled", 1000, STILL)]
     (section,) = sections(records, passed)
-    found = by_chance(section.rows)
-    assert (found.judged, found.named, found.expected) == (1, 0, pytest.approx(0.05))
+    assert chance_sentence([section]) == "1 comparison has 0 winners. Chance alone would give 0.05."
 
 
 def test_too_few_replicates_and_doubts_are_in_no_family() -> None:
@@ -194,12 +169,6 @@ def of_sample(one: Record) -> Record:
     return one.model_copy(update={"measurement": measurement, "measurement_id": measurement.id})
 
 
-def test_registered_before_the_first_record() -> None:
-    section, _ = only(four_modes())
-    assert section.why_exploratory is None
-    assert registered_text(section).startswith("The rules were fixed before")
-
-
 def test_exploratory_and_why() -> None:
     def why(records: list[Record]) -> str | None:
         return only(records)[0].why_exploratory
@@ -208,6 +177,7 @@ def test_exploratory_and_why() -> None:
     assert (
         why(four_modes(registration=of_then)) == "thresholds or headline pair were changed since its records were made"
     )
+    assert registered_text(only(four_modes())[0]) == "The rules were fixed before the first measurement."
     other = registration("train", [{"precision": ["bf16"]}])
     mixed = [*four_modes()[:8], *four_modes(registration=other)[8:]]
     assert why(mixed) == "thresholds, headline pair or exclusions were changed between its records"
@@ -231,7 +201,7 @@ def test_records_are_judged_by_the_rules_that_they_were_registered_under(tmp_pat
     assert comparison.newest.interval and math.log(comparison.newest.interval.high / 1.5) == pytest.approx(
         7.649 * 0.0005, rel=1e-5
     )
-    line = next(one for one in csv.DictReader(io.StringIO(csv_text(compared))) if one["execution_mode"] == "taps.jit")
+    line = next(one for one in csv_lines(compared) if one["execution_mode"] == "taps.jit")
     assert (line["rules"], line["pairs_at_most"], line["newest_verdict"]) == ("1", "", "JAX faster")
     assert float(line["ratio_high"]) < float(line["newest_ratio_high"])
     sentence = (

@@ -15,18 +15,22 @@ import pytest
 
 from harness.paths import REPOSITORY, Results
 from harness.results.record import Energy, EpochPoint, Memory, Record
-from harness.work.tasks import ACCURACY, IMAGE_CLASSIFICATION, PERPLEXITY
-from pipeline.report.charts import PAGE, PRINT, SHAPES, charts_of, specification, throughput_over_batch_size
+from harness.work.tasks import IMAGE_CLASSIFICATION, PERPLEXITY
+from pipeline.report.charts import PAGE, PRINT, Points, specification
 from pipeline.report.command import ReportOptions, report_command
-from pipeline.report.compare import one_device, sections
+from pipeline.report.compare import Section, one_device, sections
 from pipeline.report.csv_files import csv_text
 from pipeline.report.environments import environment_groups
-from pipeline.report.figures import section_drawing
+from pipeline.report.figures import section_charts
 from pipeline.report.files import latex_tables, section_names
 from pipeline.report.page import page_html
 from pipeline.report.table import LONGEST_TABULAR, latex_escaped
+from tests.made.explained_records import launch_bound_pair
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
+from tests.made.vision_records import TRAINING, vision_records
+from tests.pipeline.report.test_ceilings import CEILINGS
+from tests.pipeline.report.test_option_axis import sweep, with_memory
 
 NASTY = r"a<b>&\_{}%$#^~|--\"é中</script><!--"
 
@@ -96,7 +100,14 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     timed = {"phases": {NASTY: [0.001, 0.002], "zero_gradients": [0.001]}}
     long = [r for size in range(1, LONGEST_TABULAR + 20) for r in (record("jax", "step.jit", batch_size=size),)]
     compared = sections(
-        [*records(), *records(environment=A100, details=timed), *records(cell=strange), *records(quick=True), *long],
+        [
+            *records(),
+            *records(environment=A100, details=timed),
+            *records(cell=strange),
+            *records(quick=True),
+            *long,
+            *vision_records(TRAINING, replicates=1),
+        ],
         passed,
     )
     tables = latex_tables(compared, one_device(compared), {"NVIDIA H200": [], NASTY: []}, {})
@@ -112,36 +123,47 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=False)
     assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout, "a table is wider than the page"
     assert (tmp_path / "all.pdf").read_bytes().startswith(b"%PDF")
 
 
 # Figures.
 
 
-def test_every_chart_is_drawn_and_shows_what_it_says() -> None:
+def points_of(section: Section) -> dict[str, Points]:
+    return {chart.name: chart.points for chart in section_charts(section)}
+
+
+def test_every_chart_is_drawn_and_the_frameworks_look_the_same_everywhere() -> None:
     import vl_convert
 
-    compared = sections([*records(), *records(cell=TWO)], passed)
-    several = next(section for section in compared if section.setup.cell.devices == 2)
-    drawing = section_drawing(several, one_device(compared))
-    of_two_sizes = ["throughput_over_batch_size"]
-    assert [chart.name for chart in drawing.charts] == [chart.name for chart in charts_of(ACCURACY)] + of_two_sizes
-    for chart in drawing.charts:
-        svg = vl_convert.vegalite_to_svg(specification(chart, drawing.data, PRINT))
+    axis = [with_memory(one) for one in sweep()]
+    bound = sections(launch_bound_pair(), passed, CEILINGS)
+    charts = [chart for section in sections([*records(), *axis], passed) + bound for chart in section_charts(section)]
+    names = ["ratio", "learning_accuracy", "throughput_over_batch_size", "time_by_class", "roofline"]
+    assert {chart.name for chart in charts} == {
+        *names,
+        *(f"{name}_over_models" for name in ("step_time", "speed_up", "memory")),
+    }
+    for chart in charts:
+        svg = vl_convert.vegalite_to_svg(specification(chart, PRINT))
         assert ElementTree.fromstring(svg).tag.endswith("svg")
-        drawn = [point for point in drawing.data[chart.data] if point.get(chart.x) is not None]
-        assert svg.count('role="graphics-symbol"') >= len(drawn), chart.name
-        assert (PRINT.jax.lower() in svg.lower()) and "var(" not in svg, chart.name
+        assert svg.count('role="graphics-symbol"') >= len(chart.points) or chart.name == "roofline"
+        assert "var(" not in svg and "NaN" not in svg, chart.name
+        of_page = json.dumps(specification(chart, PAGE))
+        if '"color": {"field": "framework"' in of_page:
+            assert '"category": ["var(--jax)", "var(--torch)", "var(--text)", "var(--muted)"]' in of_page
+            assert '"domain": ["JAX", "PyTorch"]' in of_page
 
 
 def test_the_data_of_the_charts() -> None:
     (section,) = sections([r for r in records() if r.measurement.variant.batch_size == 100], passed)
-    data = section_drawing(section, {}).data
-    (ratio,) = data["ratios"]
-    assert (ratio["ratio"], ratio["verdict"]) == (pytest.approx(1.5), "JAX faster")
-    curve = [(p["epoch"], p["time_s"], p["metric"]) for p in data["learning"] if p["framework"] == "PyTorch"]
+    data = points_of(section)
+    (ratio,) = data["ratio"]
+    assert (ratio["ratio"], ratio["verdict"], ratio["words"]) == (1.5, "JAX faster", "JAX, 1.50 ×")
+    curve = [(p["epoch"], p["time_s"], p["metric"]) for p in data["learning_accuracy"] if p["framework"] == "PyTorch"]
     assert curve == [(1, 2.0, 0.5), (2, 4.0, 0.75), (3, 6.0, 0.875)]
-    assert "batch_throughput" not in data  # one batch size makes no line
+    assert "throughput_over_batch_size" not in data  # one batch size makes no line
 
 
 def test_the_learning_curve_is_that_of_the_tasks_metric(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,28 +174,16 @@ def test_the_learning_curve_is_that_of_the_tasks_metric(monkeypatch: pytest.Monk
     assert "Test perplexity over training time" in html and "learning_perplexity" in html
     assert "test perplexity</th>" in html and "time to perplexity, s</th>" in html
     assert "accuracy" not in Page(html).text
-    (section,) = sections(records(), passed)
-    point = section_drawing(section, {}).data["learning"][0]
-    assert point["worst"] >= point["best"]  # the lower the better
 
 
 def test_other_settings_have_learning_curves_of_their_own() -> None:
     found = [full("jax", "step.jit", 3000, settings={"epochs": 3, "momentum": momentum}) for momentum in (0.5, 0.9)]
     (section,) = sections(found, passed)
-    points = section_drawing(section, {}).data["learning"]
+    points = points_of(section)["learning_accuracy"]
     assert [(point["group"], point["epoch"]) for point in points] == [
         (row.label, epoch) for row in section.rows for epoch in (1, 2, 3)
     ]
     assert len({point["group"] for point in points}) == 2
-
-
-def test_the_frameworks_look_the_same_everywhere() -> None:
-    assert len(set(SHAPES.values())) == 2
-    for chart in (*charts_of(ACCURACY), throughput_over_batch_size()):
-        text_of = json.dumps(specification(chart, None, PAGE))
-        if '"field": "framework"' in text_of:
-            assert '"category": ["var(--jax)", "var(--torch)", "var(--text)", "var(--muted)"]' in text_of
-            assert '"domain": ["JAX", "PyTorch"]' in text_of
 
 
 def test_file_names_of_sections_are_unique() -> None:
@@ -266,7 +276,7 @@ def test_nothing_in_a_record_can_break_the_page() -> None:
     data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
     assert data is not None
     charts = json.loads(data[1])
-    assert any(NASTY not in point["variant"] for point in charts["data"]["s0"]["ratios"])
+    assert {point["place"] for point in charts["data"]["s0"]["ratio"]} == {"cnn-b100-fp32", "cnn-b200-fp32"}
 
 
 def test_a_page_of_nothing_but_failures() -> None:
@@ -307,8 +317,7 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
     assert pdf.read_bytes().startswith(b"%PDF")
     assert {path.name for path in (results.report / "tables").iterdir()} == {
         *("overview.tex", "models.tex", "calibration.tex"),
-        *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("answers", "modes", "quantities", "sides")),
-        *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("full", "summary")),
+        *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("answers", "modes", "full", "quantities", "sides")),
     }
     assert (results.report / "comparison.csv").read_text().count("\n") == 5  # a head, two modes of each framework
 

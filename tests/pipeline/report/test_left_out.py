@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from harness.paths import Results
-from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.left_out import left_out_lines
-from tests.made.report_records import CPU, passed, plain, plan, record, save, text
+from tests.made.report_records import CPU, pair, passed, plain, plan, record, save, text
 
 HERE = CPU | {
     "node": "n1",
@@ -20,18 +19,13 @@ HERE = CPU | {
     "git": {"commit": "a" * 40, "clean": True},
 }
 THERE = HERE | {"node": "n2", "packages": HERE["packages"] | {"numpy": "2.4"}}
-SIDES: list[tuple[Framework, str]] = [("jax", "step.jit"), ("torch", "step.eager")]
 REPEATED = ", where nothing that is recorded of software and machine differs."
 
 
 def made(environment: dict[str, Any], minute: int, replicates: int = 4, **changes: Any) -> list[Record]:
     """Of both frameworks."""
     ended_at = f"2026-11-21T10:{minute:02}:00+00:00"
-    return [
-        record(framework, mode, replicate=number, environment=environment, ended_at=ended_at, **changes)
-        for framework, mode in SIDES
-        for number in range(replicates)
-    ]
+    return pair(replicates=replicates, environment=environment, ended_at=ended_at, **changes)
 
 
 def test_another_machine_s_newer_records_are_counted_with_what_differs() -> None:
@@ -69,11 +63,8 @@ def test_a_measurement_that_was_repeated_is_counted_calmly() -> None:
 
 
 def test_long_lists_are_cut_and_the_framework_comes_first() -> None:
-    newer = HERE | {
-        "node": "n3",
-        "python": "3.13.0",
-        "packages": HERE["packages"] | {"numpy": "2.4", "torch": "2.99.0", "optax": "0.3"},
-    }
+    newer = HERE | {"node": "n3", "python": "3.13.0", "packages": HERE["packages"] | {"numpy": "2.4"}}
+    newer["packages"] |= {"torch": "2.99.0", "optax": "0.3"}
     found = [record("jax", "step.jit", environment=HERE), record("jax", "scan.jit", environment=HERE | {"node": "n2"})]
     found += [
         record("jax", mode, environment=newer, ended_at="2026-11-22T10:00:00+00:00")
@@ -109,7 +100,7 @@ def test_the_terminal_and_the_page_say_it_once(two_machines: Results) -> None:
     assert page.count(begin) == page.count("left out: newer") == 1
 
     waited_for = plain()
-    print_summary(two_machines, [plan("jax", "step.jit"), plan("torch", "step.eager")], waited_for, passed)
+    print_summary(two_machines, [plan("jax", "step.jit"), plan("torch", "step.compiled")], waited_for, passed)
     assert " ".join(text(waited_for).split()).count(begin) == 1
 
 

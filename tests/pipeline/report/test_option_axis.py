@@ -5,26 +5,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from harness.plan import Cell, Framework, Variant
 from harness.results.record import Memory, Record
-from harness.work.declared import use_case, use_case_names
-from pipeline.report.charts import DASHES, PRINT, specification
-from pipeline.report.compare import Section
-from pipeline.report.compare import sections as judged_sections
+from pipeline.report.charts import Points
 from pipeline.report.csv_files import phases_csv_text
-from pipeline.report.declared import how_it_runs
-from pipeline.report.figures import section_drawing
-from pipeline.report.option_axis import OptionAxis, axis_option, option_axis, where_it_wins
+from pipeline.report.figures import section_charts
+from pipeline.report.option_axis import OptionAxis, axis_option, compared_speed_ups, option_axis, where_it_wins
 from pipeline.report.page import page_html
-from pipeline.report.phases import all_times, phase_table
-from pipeline.report.tables import phase_statistics_table
-from pipeline.report.terminal import print_details
-from pipeline.report.wording import axis_name, win_lines
-from tests.made.report_records import passed, plain, record, text
+from pipeline.report.phases import all_times, phases_absent, phases_of
+from pipeline.report.tables import phase_statistics_table, phases_table, wins_table
+from tests.made.report_records import record, section_of, with_result
 
 MANY = Cell(gpu="any", benchmark="synthetic", use_case=6, use_case_name="many_models")
 
@@ -36,11 +29,6 @@ def of(framework: Framework, mode: str, models: int, throughput: float = 1000.0,
 
 def short_of_memory(framework: Framework, mode: str, models: int) -> Record:
     return of(framework, mode, models, outcome="out_of_memory", reason="out of memory", result=None)
-
-
-def section_of(records: Sequence[Record]) -> Section:
-    (section,) = judged_sections(records, passed)
-    return section
 
 
 def axis_of(records: Sequence[Record]) -> OptionAxis:
@@ -123,27 +111,26 @@ def test_other_batch_sizes_precisions_and_settings_have_panels_of_their_own() ->
 
 
 def test_where_each_mode_begins_to_win() -> None:
-    (panel,) = axis_of(sweep()).panels
-    lines = {(win.line.framework, win.line.execution_mode): win for win in win_lines(panel)}
-    assert {where: win.wins for where, win in lines.items()} == {
-        ("jax", "unrolled.jit"): "is the loop",
-        ("jax", "map.jit"): "not compared with 4 replicates",
-        ("jax", "vmap.jit"): "from 8",
-        ("torch", "loop.eager"): "is the loop",
-        ("torch", "batched.eager"): "from 8",
-        ("torch", "loop.compiled"): "always",
-        ("torch", "streams.eager"): "only at 1, 64",
-        ("torch", "vmap.eager"): "never",  # 0.5 % faster at 64 is the same
+    wins = {line.cells[0]: line.cells[1:] for line in wins_table(section_of(sweep())).lines[1:]}
+    assert {mode: cells[0] for mode, cells in wins.items()} == {
+        "JAX unrolled.jit": "is the loop",
+        "JAX map.jit": "not compared with 4 replicates",
+        "JAX vmap.jit": "from 8",
+        "PyTorch loop.eager": "is the loop",
+        "PyTorch batched.eager": "from 8",
+        "PyTorch loop.compiled": "always",
+        "PyTorch streams.eager": "only at 1, 64",
+        "PyTorch vmap.eager": "never",  # 0.5 % faster at 64 is the same
     }
-    assert list(lines)[0] == ("jax", "unrolled.jit") and list(lines)[3] == ("torch", "loop.eager")
-    assert lines["torch", "batched.eager"].last == "4.00 [4.00, 4.00] at 64"
+    assert list(wins)[0] == "JAX unrolled.jit" and list(wins)[3] == "PyTorch loop.eager"
+    assert wins["PyTorch batched.eager"][1] == "4.00 [4.00, 4.00] at 64"
     # JAX's loop has no number at 64, so nothing is compared there.
-    assert (lines["jax", "vmap.jit"].last, lines["jax", "vmap.jit"].compared_at) == ("1.10 [1.10, 1.10] at 8", "1, 8")
-    assert lines["jax", "unrolled.jit"].out_of_memory == lines["jax", "map.jit"].out_of_memory == "64"
+    assert wins["JAX vmap.jit"][1:3] == ["1.10 [1.10, 1.10] at 8", "1, 8"]
+    assert wins["JAX unrolled.jit"][3] == wins["JAX map.jit"][3] == "64"
 
 
-@pytest.mark.parametrize(("spread", "wins"), [(0.001, (1, 8)), (0.2, ())])
-def test_with_replicates_the_interval_decides(spread: float, wins: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("spread", "wins"), [(0.001, "always"), (0.2, "never")])
+def test_with_replicates_the_interval_decides(spread: float, wins: str) -> None:
     """Log ratios of log 1.1 and -spread, 0, spread, 0: half of the interval is 3.182 * spread * sqrt(2 / 3) / 2."""
     records = []
     for models in (1, 8):
@@ -152,9 +139,9 @@ def test_with_replicates_the_interval_decides(spread: float, wins: tuple[int, ..
             records.append(of("torch", "vmap.eager", models, 1100 * math.exp(noise), replicate=replicate))
     (panel,) = axis_of(records).panels
     loop, vmap = panel.lines
-    win = where_it_wins(vmap, loop)
-    assert (win.faster_at, win.compared_at) == (wins, (1, 8))
-    assert win.last is not None and win.last.value == pytest.approx(1.1)
+    found = compared_speed_ups(vmap, loop)
+    assert (where_it_wins(found), list(found)) == (wins, [1, 8])
+    assert found[8].value == pytest.approx(1.1)
 
 
 def test_replicates_that_the_loop_lacks_are_not_compared() -> None:
@@ -162,16 +149,15 @@ def test_replicates_that_the_loop_lacks_are_not_compared() -> None:
         *(of("torch", "loop.eager", models, replicate=number) for models in (1, 8) for number in range(3)),
         *(of("torch", "vmap.eager", 8, 9000, replicate=number) for number in range(4)),
     ]
-    (panel,) = axis_of(records).panels
-    assert [win.wins for win in win_lines(panel)] == ["is the loop", "not compared with 4 replicates"]
+    lines = wins_table(section_of(records)).lines[1:]
+    assert [line.cells[1] for line in lines] == ["is the loop", "not compared with 4 replicates"]
 
 
 @pytest.mark.parametrize(("throughput", "wins"), [(2000, "at 8"), (500, "not at 8")])
 def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
     speeds = (("loop.eager", 1, 1000.0), ("loop.eager", 8, 1000.0), ("vmap.eager", 8, throughput))
     records = [of("torch", *one, replicate=number) for one in speeds for number in range(4)]
-    (panel,) = axis_of(records).panels
-    assert win_lines(panel)[1].wins == f"{wins}, no other compared"
+    assert wins_table(section_of(records)).lines[2].cells[1] == f"{wins}, no other compared"
 
 
 # Figures.
@@ -187,68 +173,39 @@ def test_a_mode_is_a_formulation_and_how_it_is_run_as_declared() -> None:
     }
 
 
-def test_every_declared_way_to_run_has_words_and_a_dash() -> None:
-    modes = [mode for name in use_case_names() for of_one in use_case(name).modes.values() for mode in of_one]
-    assert {how_it_runs(mode) for mode in modes} <= set(DASHES)
-    assert len({*map(tuple, DASHES.values())}) == len(DASHES)
+def points_of(records: Sequence[Record]) -> dict[str, Points]:
+    """Of the charts over the option."""
+    return {chart.name: chart.points for chart in section_charts(section_of(records)) if "_over_models" in chart.name}
 
 
 def test_the_charts_over_the_number_of_models() -> None:
-    import vl_convert
-
-    records = [with_memory(one) for one in sweep()]
-    drawing = section_drawing(section_of(records), {})
-    charts = {chart.name: chart for chart in drawing.charts}
-    assert [name for name in charts if "_over_" in name] == [
-        "step_time_over_models",
-        "speed_up_over_models",
-        "memory_over_models",
-    ]
-    step = {(p["framework"], p["mode"], p["value"]): p["step_ms"] for p in drawing.data["axis_step"]}
+    points = points_of([with_memory(one) for one in sweep()])
+    assert list(points) == ["step_time_over_models", "speed_up_over_models", "memory_over_models"]
+    step, speed_up, memory = points.values()
     # 100 samples a step: 4000 samples/s are 25 ms a step.
-    assert step["PyTorch", "batched.eager", 64] == 25
-    assert len(step) == 5 * 3 + 2 + 3
-    speed_up = {(p["framework"], p["mode"], p["value"]): p["speed_up"] for p in drawing.data["axis_speed_up"]}
-    assert speed_up["PyTorch", "loop.compiled", 8] == 1.3
-    assert speed_up["JAX", "vmap.jit", 1] == 0.9
-    assert speed_up["PyTorch", "loop.eager", 64] == 1
-    assert len(speed_up) == 5 * 3 + 2 * 2  # not JAX at 64
-    memory = {(p["group"], p["mode"], p["value"]): p["mib"] for p in drawing.data["axis_memory"]}
-    assert memory["cnn-b100-fp32-different | memory of a steady step", "loop.eager", 1] == 512
-    assert memory["cnn-b100-fp32-different | pool", "loop.eager", 1] == 2048
-    for name in ("step_time_over_models", "speed_up_over_models", "memory_over_models"):
-        chart = charts[name]
-        svg = vl_convert.vegalite_to_svg(specification(chart, drawing.data, PRINT))
-        assert ElementTree.fromstring(svg).tag.endswith("svg")
-        assert svg.count('aria-roledescription="point"') == len(drawing.data[chart.data]), name
-        assert PRINT.jax.lower() in svg.lower() and PRINT.torch.lower() in svg.lower()
+    of_step = {(p["framework"], p["mode"], p["value"]): p["step_ms"] for p in step}
+    assert of_step["PyTorch", "batched.eager", 64] == 25 and len(of_step) == 5 * 3 + 2 + 3
+    of_loop = {(p["framework"], p["mode"], p["value"]): p["speed_up"] for p in speed_up}
+    assert of_loop["PyTorch", "loop.compiled", 8] == 1.3 and of_loop["JAX", "vmap.jit", 1] == 0.9
+    assert of_loop["PyTorch", "loop.eager", 64] == 1 and len(of_loop) == 5 * 3 + 2 * 2  # not JAX at 64
+    mib = {(p["group"], p["mode"], p["value"]): p["mib"] for p in memory}
+    assert mib["cnn-b100-fp32-different | memory of a steady step", "loop.eager", 1] == 512
+    assert mib["cnn-b100-fp32-different | pool", "loop.eager", 1] == 2048
 
 
 def with_memory(one: Record) -> Record:
-    if one.result is None:
-        return one
-    memory = Memory(step_peak_bytes=2**29, pool_peak_bytes=2**31)
-    return one.model_copy(update={"result": one.result.model_copy(update={"memory": memory})})
+    return with_result(one, memory=Memory(step_peak_bytes=2**29, pool_peak_bytes=2**31)) if one.result else one
 
 
-def test_without_loop_or_memory_there_is_the_step_time_only() -> None:
-    drawing = section_drawing(section_of([of("jax", "vmap.jit", 1), of("jax", "vmap.jit", 8)]), {})
-    assert [chart.name for chart in drawing.charts if "_over_" in chart.name] == ["step_time_over_models"]
-
-
-def test_a_loop_alone_has_no_speed_up() -> None:
-    drawing = section_drawing(section_of([of("torch", "loop.eager", 1), of("torch", "loop.eager", 8)]), {})
-    assert [chart.name for chart in drawing.charts if "_over_" in chart.name] == ["step_time_over_models"]
+@pytest.mark.parametrize("mode", ["vmap.jit", "unrolled.jit"])
+def test_without_a_loop_or_another_mode_and_without_memory_there_is_the_step_time_only(mode: str) -> None:
+    assert list(points_of([of("jax", mode, 1), of("jax", mode, 8)])) == ["step_time_over_models"]
+    assert points_of([of("jax", mode, 8)]) == {}  # one value makes no chart
 
 
 @pytest.mark.parametrize(("option", "name"), [("models", "number of models"), ("sparse_share", "sparse share")])
 def test_an_axis_is_named_in_words(option: str, name: str) -> None:
-    assert axis_name(option) == name
-
-
-def test_one_number_of_models_makes_no_chart() -> None:
-    drawing = section_drawing(section_of([of("jax", "vmap.jit", 8)]), {})
-    assert not [chart.name for chart in drawing.charts if "_over_" in chart.name]
+    assert OptionAxis(option=option, panels=()).name == name
 
 
 # Phases.
@@ -271,18 +228,17 @@ def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
         of("torch", "loop.eager", 8, replicate=2, details=phases(zero_gradients=[4.0], forward=[5.0])),
         of("torch", "vmap.eager", 8, details={"phases": {}, "phases_absent": "out of memory: 9 GiB"}),
     ]
-    table = phase_table(section_of(records))
-    assert table is not None
-    assert table.phases == ("data_generation", "zero_gradients", "forward")
+    found = all_times(section_of(records))
+    assert phases_of(found) == ["data_generation", "zero_gradients", "forward"]
     assert {
         times.mode.execution_mode: {phase: summary["p50"] for phase, summary in times.phases.items()}
-        for times in table.times
-        if times.mode.framework == "torch"
+        for times in found
+        if times.phases and times.mode.framework == "torch"
     } == {
         # Medians of the replicates: 9, 2 and 4; 2, 4 and 5.
         "loop.eager": {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
     }
-    assert table.absent == ("PyTorch cnn-b100-fp32-different-8 vmap.eager: out of memory: 9 GiB",)
+    assert phases_absent(found) == ["PyTorch cnn-b100-fp32-different-8 vmap.eager: out of memory: 9 GiB"]
 
 
 def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
@@ -293,9 +249,7 @@ def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
         of("torch", "loop.eager", 8, replicate=2, details=phases(forward=[0.0, 8.0])),
     ]
     section = section_of(found)
-    table = phase_table(section)
-    assert table is not None
-    (times,) = table.times
+    (times,) = all_times(section)
     # Medians over replicates: means 3, 10, 4; deviations 1.58, 0, 5.66; least 1, 10, 0; largest 5, 10, 8; ...
     assert times.phases["forward"] == pytest.approx(
         {"mean": 4, "std": math.sqrt(2.5), "min": 1, "max": 8, "p50": 4, "p95": 7.6}
@@ -316,10 +270,10 @@ def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
 def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
     one = record("jax", "scan.jit")
     assert one.result is not None and one.result.latency is not None
-    many = one.result.model_copy(update={"latency": one.result.latency.model_copy(update={"steps_per_call": 10})})
-    (times,) = all_times(section_of([one.model_copy(update={"result": many})]))
+    latency = one.result.latency.model_copy(update={"steps_per_call": 10})
+    (times,) = all_times(section_of([with_result(one, latency=latency)]))
     assert times.whole_step == pytest.approx({"mean": 0.003195, "p50": 0.005})
-    assert phase_table(section_of([one])) is None
+    assert phases_table(section_of([one])).lines == phase_statistics_table(section_of([one])).lines == []
 
 
 def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() -> None:
@@ -327,13 +281,7 @@ def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() 
         of("jax", "vmap.jit", 8, details=phases(draw=[1.0], compile=[1.0], forward=[1.0])),
         of("torch", "loop.eager", 8, details=phases(draw=[1.0], zero=[1.0], forward=[1.0], backward=[1.0])),
     ]
-    table = phase_table(section_of(records))
-    assert table is not None
-    assert table.phases == ("draw", "compile", "zero", "forward", "backward")
-
-
-def test_records_without_phases_have_no_table() -> None:
-    assert phase_table(section_of([of("jax", "vmap.jit", 8)])) is None
+    assert phases_of(all_times(section_of(records))) == ["draw", "compile", "zero", "forward", "backward"]
 
 
 # The page and the terminal.
@@ -351,17 +299,3 @@ def test_the_page_has_both_tables() -> None:
     assert "their sum is not the step" in html
     statistics = '<th scope="row" class="label ">forward</th>' + '<td class="n">12.5</td><td class="n">0</td>'
     assert statistics in html  # one run: no spread
-
-
-def test_the_page_of_other_use_cases_has_neither() -> None:
-    found = [record("jax", "step.jit"), record("torch", "step.eager")]
-    html = page_html(judged_sections(found, passed), {}, found, (), Path("results"))
-    assert "each execution mode wins" not in html and "Phases of a step" not in html
-
-
-def test_the_terminal_says_where_each_mode_wins() -> None:
-    console = plain()
-    print_details([section_of(sweep())], console, {})
-    lines = [line.split() for line in text(console).splitlines()]
-    assert any(line[:7] == ["PyTorch", "batched.eager", "from", "8", "4.00", "[4.00,", "4.00]"] for line in lines)
-    assert ["JAX", "unrolled.jit", "is", "the", "loop", "64"] in lines

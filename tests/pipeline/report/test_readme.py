@@ -10,28 +10,18 @@ from harness.results.record import Record
 from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
 from pipeline.report.reading import read_records
-from pipeline.report.readme import (
-    NOTHING,
-    PART_OF_README,
-    PICTURES,
-    drawn_from,
-    picture_svg,
-    pictures,
-    published_part,
-)
-from tests.made.report_records import CELL, H200, passed, plain, record, save, text
+from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
+from tests.made.report_records import CELL, H200, passed, plain, save, text
+from tests.made.report_records import pair as made_pair
+
+VERSIONS = {"jax": "0.10.2", "torch": "2.15.0"}
 
 
 def pair(**changes: object) -> list[Record]:
-    jax = H200 | {"framework": {"platform": "gpu", "version": "0.10.2"}}
-    torch = H200 | {"framework": {"platform": "gpu", "version": "2.15.0"}}
     return [
-        record(framework, mode, speed, replicate=replicate, environment=environment, **changes)  # type: ignore[arg-type]
-        for framework, mode, speed, environment in (
-            ("jax", "step.jit", 3000, jax),
-            ("torch", "step.eager", 2000, torch),
-        )
-        for replicate in range(4)
+        one.model_copy(update={"environment": H200 | {"framework": {"platform": "gpu", "version": version}}})
+        for one in made_pair(**changes)  # type: ignore[arg-type]
+        for version in (VERSIONS[one.measurement.framework],)
     ]
 
 
@@ -50,7 +40,7 @@ def test_the_part_of_the_readme() -> None:
     )
     assert row == (
         "| Train a small CNN: mnist, batch 100, fp32 | JAX | 1.50 × (1.50 to 1.50) | 3,000 (step.jit) | "
-        "2,000 (step.eager) | 2.5 / 2.5 s | 4 of at most 12 pairs |"
+        "2,000 (step.compiled) | 2.5 / 2.5 s | 4 of at most 12 pairs |"
     )
     assert "Data: a small sample with the shapes of the real data set." in parts[4]
     assert parts[5].splitlines()[2].startswith("| Train a small CNN: cifar10, batch 100, fp32 | JAX |")

@@ -1,18 +1,13 @@
 """Modes that were screened: which one is in the ratio, what is shown of the others, and that no number of a screening
 is in a ratio, a median or the CSV."""
 
-import csv
-import io
-
 import pytest
 
 from harness.plan import Framework
 from harness.results.record import Record
-from pipeline.report.compare import Section, sections
-from pipeline.report.csv_files import csv_text
 from pipeline.report.terminal import print_answers, print_details
 from pipeline.report.wording import best_of, choice_note, modes_compared
-from tests.made.report_records import passed, plain, record, text
+from tests.made.report_records import csv_lines, plain, record, row_of, section_of, text, with_result
 
 
 def screening(framework: Framework, mode: str, throughput: float, outcome: str = "ok") -> Record:
@@ -38,13 +33,8 @@ RECORDS = [
 ]
 
 
-def section_of(records: list[Record]) -> Section:
-    (section,) = sections(records, passed)
-    return section
-
-
 def test_the_screening_chooses_and_is_in_no_number() -> None:
-    (row,) = section_of(RECORDS).rows
+    row = row_of(RECORDS)
     assert row.comparison is not None and row.ratio is not None
     assert (row.comparison.jax.execution_mode, row.comparison.torch.execution_mode) == ("step.jit", "step.eager")
     assert row.ratio.value == pytest.approx(2) and row.ratio.replicates == 3
@@ -57,14 +47,14 @@ def test_the_screening_chooses_and_is_in_no_number() -> None:
 
 def test_without_a_screening_the_fastest_of_the_replicates_is_chosen_and_the_note_says_so() -> None:
     records = [one for one in RECORDS if not one.measurement.is_screening]
-    (row,) = section_of(records).rows
+    row = row_of(records)
     assert row.comparison is not None
     assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 2")
     assert choice_note([row]).startswith("Best of n: chosen after the fact")
 
 
 def test_one_mode_that_was_not_screened_makes_it_a_choice_by_the_replicates() -> None:
-    (row,) = section_of([*RECORDS, *replicated("jax", "added_later", 1990, 1990, 1990)]).rows
+    row = row_of([*RECORDS, *replicated("jax", "added_later", 1990, 1990, 1990)])
     assert row.comparison is not None
     assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 4")
 
@@ -72,7 +62,7 @@ def test_one_mode_that_was_not_screened_makes_it_a_choice_by_the_replicates() ->
 def test_what_replicates_say_clearly_stands() -> None:
     records = [one for one in RECORDS if one.measurement.variant.execution_mode != "taps.jit"]
     records += [screening("jax", "taps.jit", 2000), *replicated("jax", "taps.jit", 3000, 3070, 3020)]
-    (row,) = section_of(records).rows
+    row = row_of(records)
     assert row.comparison is not None and row.comparison.jax.execution_mode == "taps.jit"
 
 
@@ -90,7 +80,7 @@ def test_the_terminal_shows_what_was_only_screened() -> None:
 
 
 def test_the_csv_has_the_modes_with_replicates() -> None:
-    lines = list(csv.DictReader(io.StringIO(csv_text([section_of(RECORDS)]))))
+    lines = csv_lines([section_of(RECORDS)])
     found = [(line["execution_mode"], line["fastest"], line["modes_compared"], line["replicates"]) for line in lines]
     assert found == [("taps.jit", "False", "3", "3"), ("step.jit", "True", "3", "3"), ("step.eager", "True", "1", "3")]
 
@@ -103,22 +93,17 @@ def test_while_nothing_has_a_replicate_the_report_says_what_was_screened() -> No
     assert "Screened so far, with no replicate yet: cnn-b100-fp32" in text(console)
 
 
-def of_program(one: Record, program: str) -> Record:
-    assert one.result is not None
-    return one.model_copy(update={"result": one.result.model_copy(update={"details": {"program": program}})})
-
-
 def test_one_program_under_two_names_is_one_mode() -> None:
     """`step.jit_graph` would win by 3 %, which as the same program would be luck. `step.tuned` is another one, and
     `taps.jit` says none."""
     records = [
-        *(of_program(one, "p") for one in replicated("jax", "step.jit", 1000, 1001, 1002)),
-        *(of_program(one, "p") for one in replicated("jax", "step.jit_graph", 1030, 1031, 1032)),
-        *(of_program(one, "q") for one in replicated("jax", "step.tuned", 990, 991, 992)),
+        *(with_result(one, details={"program": "p"}) for one in replicated("jax", "step.jit", 1000, 1001, 1002)),
+        *(with_result(one, details={"program": "p"}) for one in replicated("jax", "step.jit_graph", 1030, 1031, 1032)),
+        *(with_result(one, details={"program": "q"}) for one in replicated("jax", "step.tuned", 990, 991, 992)),
         *replicated("jax", "taps.jit", 980, 981, 982),
         *replicated("torch", "step.eager", 500, 500.5, 501),
     ]
-    (row,) = section_of(records).rows
+    row = row_of(records)
     assert row.best("jax").name == "step.jit = step.jit_graph"
     assert [mode.name for mode in row.modes] == ["step.jit = step.jit_graph", "step.tuned", "taps.jit", "step.eager"]
     assert row.ratio is not None and row.ratio.value == pytest.approx(2.0)
@@ -129,12 +114,12 @@ def test_one_program_under_two_names_is_one_mode() -> None:
 
 def test_what_stands_for_a_screened_double_is_what_has_replicates() -> None:
     records = [
-        of_program(screening("jax", "grouped.jit", 950), "p"),
-        of_program(screening("jax", "vmap.jit_graph", 900), "p"),
-        *(of_program(one, "p") for one in replicated("jax", "vmap.jit_graph", 900, 901, 902)),
+        with_result(screening("jax", "grouped.jit", 950), details={"program": "p"}),
+        with_result(screening("jax", "vmap.jit_graph", 900), details={"program": "p"}),
+        *(with_result(one, details={"program": "p"}) for one in replicated("jax", "vmap.jit_graph", 900, 901, 902)),
         *replicated("torch", "step.eager", 700, 701, 702),
     ]
-    (row,) = section_of(records).rows
+    row = row_of(records)
     assert [mode.name for mode in row.modes] == ["vmap.jit_graph = grouped.jit", "step.eager"]
     assert row.only_screened == ()
 
@@ -143,7 +128,7 @@ def test_a_screening_that_the_replicates_overrule_is_flagged() -> None:
     """taps is 20 % faster in all replicates, far beyond three standard errors."""
     others = [one for one in RECORDS if one.measurement.variant.execution_mode != "taps.jit"]
     taps = [screening("jax", "taps.jit", 2000), *replicated("jax", "taps.jit", 2400, 2460, 2412)]
-    (row,) = section_of([*others, *taps]).rows
+    row = row_of([*others, *taps])
     assert row.comparison is not None and row.comparison.jax.execution_mode == "taps.jit"
     assert "the replicates chose taps.jit of JAX, against the screening" in row.comparison.flags["overruled"]
     (before,) = section_of(RECORDS).rows

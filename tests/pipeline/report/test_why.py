@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from harness.results.record import Record
-from pipeline.report.compare import Row, sections
-from pipeline.report.csv_files import csv_text, why_csv_text
-from pipeline.report.figures import section_drawing
+from pipeline.report.compare import sections
+from pipeline.report.csv_files import why_csv_text
+from pipeline.report.figures import section_charts
 from pipeline.report.page import page_html
-from pipeline.report.why import TERMS, Why, terms_of, why_of
+from pipeline.report.why import TERMS, Terms, Why, terms_of, why_of
 from pipeline.report.why_words import not_explained_lines, prediction_lines, why_sentence
 from tests.made.explained_records import (
     ADD,
@@ -24,13 +24,7 @@ from tests.made.explained_records import (
     explanation,
     launch_bound_pair,
 )
-from tests.made.report_records import passed
-
-
-def row_of(records: Any) -> Row:
-    (section,) = sections(records, passed)
-    (row,) = section.rows
-    return row
+from tests.made.report_records import csv_lines, passed, row_of
 
 
 def found(records: Any) -> Why:
@@ -71,33 +65,26 @@ def test_sides_swapped_swap_the_sentence() -> None:
     assert swapped.endswith("JAX: launch-bound; PyTorch: matrix products, and waits for 10% of its time.")
 
 
-def test_waiting_without_a_busy_host_is_no_launch() -> None:
-    """The host hands everything out in a tenth of the step."""
-    slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=0.4, other_gaps_ms=2.0)
-    assert found(pair(explanation({GEMM: (10, 2.0)}, step_ms=2.0), slow)).terms["torch"].bound == (
-        "waits for something else"
-    )
-
-
-def test_gaps_that_are_not_the_hosts_are_no_launch_whatever_the_dispatch() -> None:
-    slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=0.5, other_gaps_ms=1.5)
-    assert found(pair(explanation({GEMM: (10, 2.0)}, step_ms=2.0), slow)).terms["torch"].bound == (
-        "waits for something else"
-    )
+FAST = explanation({GEMM: (10, 1.9)}, step_ms=2.0)
 
 
 @pytest.mark.parametrize(
-    ("kernels", "bound"),
+    ("slow", "bound"),
     [
-        ({GEMM: (10, 3.9)}, "matrix products"),
-        ({ADD: (10, 3.0), GEMM: (1, 0.9)}, "memory traffic"),
-        ({COPY: (10, 3.0), GEMM: (1, 0.9)}, "layout"),
-        ({GEMM: (10, 3.0), ALL_REDUCE: (1, 0.9)}, "communication-bound"),
+        (explanation({GEMM: (10, 3.9)}, step_ms=4.0), "matrix products"),
+        (explanation({ADD: (10, 3.0), GEMM: (1, 0.9)}, step_ms=4.0), "memory traffic"),
+        (explanation({COPY: (10, 3.0), GEMM: (1, 0.9)}, step_ms=4.0), "layout"),
+        (explanation({GEMM: (10, 3.0), ALL_REDUCE: (1, 0.9)}, step_ms=4.0), "communication-bound"),
+        # The host hands everything out in a tenth of the step; and gaps that are not the host's, whatever the dispatch.
+        (explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=0.4, other_gaps_ms=2.0), "waits for something else"),
+        (
+            explanation({GEMM: (10, 2.0)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=0.5, other_gaps_ms=1.5),
+            "waits for something else",
+        ),
     ],
 )
-def test_what_a_step_is_made_of(kernels: Any, bound: str) -> None:
-    slow = explanation(kernels, step_ms=4.0)
-    assert found(pair(explanation({GEMM: (10, 1.9)}, step_ms=2.0), slow)).terms["torch"].bound == bound
+def test_what_a_step_is_made_of(slow: Any, bound: str) -> None:
+    assert found(pair(FAST, slow)).terms["torch"].bound == bound
 
 
 def test_causes_in_order_and_what_speaks_against_them() -> None:
@@ -160,16 +147,26 @@ def test_one_replicate_has_no_interval_and_a_sentence_all_the_same() -> None:
     assert why_sentence(found([records[0], records[4]])).startswith("PyTorch's step takes 2 ms more")
 
 
-def test_unknown_kernels_refuse() -> None:
-    slow = explanation({GEMM: (10, 3.7), "_v4_kernel": (1, 0.3)}, step_ms=4.1)
-    why = found(pair(explanation({GEMM: (10, 1.9)}, step_ms=2.0), slow))
-    assert why_sentence(why) == ("Not explained: PyTorch: 8% of the busy time is in kernels whose names are not known.")
-    assert why.terms["torch"].bound is None
-
-
-def test_more_busy_than_the_clock_says_refuses() -> None:
-    why = found(pair(explanation({GEMM: (10, 2.1)}, step_ms=2.0), explanation({GEMM: (10, 3.9)}, step_ms=4.0)))
-    assert why_sentence(why) == "Not explained: JAX: the profiler slowed the step by 5% at the least."
+@pytest.mark.parametrize(
+    ("jax", "torch", "sentence"),
+    [
+        (
+            FAST,
+            explanation({GEMM: (10, 3.7), "_v4_kernel": (1, 0.3)}, step_ms=4.1),
+            "PyTorch: 8% of the busy time is in kernels whose names are not known.",
+        ),
+        (
+            explanation({GEMM: (10, 2.1)}, step_ms=2.0),
+            explanation({GEMM: (10, 3.9)}, step_ms=4.0),
+            "JAX: the profiler slowed the step by 5% at the least.",
+        ),
+        (explanation({}, step_ms=2.0), explanation({GEMM: (10, 3.9)}, step_ms=4.0), "JAX: the tracer saw nothing run."),
+    ],
+)
+def test_what_refuses_an_explanation(jax: Any, torch: Any, sentence: str) -> None:
+    why = found(pair(jax, torch))
+    assert why_sentence(why) == f"Not explained: {sentence}"
+    assert why.terms["jax" if sentence.startswith("JAX") else "torch"].bound is None
 
 
 @pytest.mark.parametrize(
@@ -180,16 +177,10 @@ def test_a_step_that_is_slower_without_its_tracer_refuses(on_device: bool, trace
     """4 ms; 20 traced steps last at least as long as 19 whole ones, so 3.65 ms stand for 3.84 at most, 3.6 for 3.79:
     104 and 106 %. On a CPU 3.1 and 3.0 stand for 3.26 and 3.16: 123 and 127 %."""
     slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, on_device=on_device, traced_ms=traced_ms)
-    terms = terms_of(explained_mode(slow))
-    assert terms is not None
+    terms = terms_of_torch(slow)
     share = f"{4 * 19 / (20 * traced_ms):.0%}"
     sentence = f"a step took {share} of one under the tracer, which makes none faster: something else was computed"
     assert terms.refusals == ([sentence] if refuses else [])
-
-
-def test_nothing_traced_refuses() -> None:
-    why = found(pair(explanation({}, step_ms=2.0), explanation({GEMM: (10, 3.9)}, step_ms=4.0)))
-    assert why_sentence(why) == "Not explained: JAX: the tracer saw nothing run."
 
 
 def test_doubts_stand_behind_the_explanation() -> None:
@@ -205,7 +196,7 @@ def test_doubts_stand_behind_the_explanation() -> None:
 
 def test_step_of_the_explained_process_is_compared_with_the_records() -> None:
     slow = explained("torch", "step.eager", explanation({GEMM: (10, 3.9)}, step_ms=4.0), throughput=20_000.0)
-    why = found([*explained("jax", "step.jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)), *slow])
+    why = found([*explained("jax", "step.jit", FAST), *slow])
     assert why.doubts == [("torch", "the explained process took 80% of the measured step time")]
 
 
@@ -223,8 +214,7 @@ def test_a_tracer_that_slows_a_cpu_is_a_doubt(on_device: bool, traced_ms: float,
     """20 steps of 4.7 ms stand for 19 of 4.95 ms at most, of 4.8 ms for 5.05: 124 and 126 % of 4 ms. A GPU's kernels
     take what they take."""
     slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, on_device=on_device, traced_ms=traced_ms)
-    terms = terms_of(explained_mode(slow))
-    assert terms is not None
+    terms = terms_of_torch(slow)
     sentence = "a step took 126% of its time under the tracer, and so its operators"
     assert terms.doubts == ([sentence] if doubted else [])
 
@@ -242,20 +232,23 @@ def test_on_a_cpu_operators_and_no_verdict_on_launches() -> None:
 
 def test_a_cpus_tracer_may_see_more_than_the_clock_and_the_bars_still_add_up() -> None:
     slow = explanation({"aten::mm": (10, 3.0), "aten::add": (5, 2.0)}, step_ms=4.0, on_device=False)
-    terms = terms_of(explained_mode(slow))
-    assert terms is not None and terms.refusals == []
+    terms = terms_of_torch(slow)
+    assert terms.refusals == []
     assert terms.terms_s["product"] == pytest.approx(2.4e-3)
     assert sum(terms.terms_s.values()) == pytest.approx(4e-3)
 
 
-def explained_mode(found: Any) -> Any:
-    return row_of(pair(explanation({GEMM: (1, 1.0)}, step_ms=2.0), found)).best("torch")
+def terms_of_torch(found: Any) -> Terms:
+    mode = row_of(pair(explanation({GEMM: (1, 1.0)}, step_ms=2.0), found)).best("torch")
+    terms = terms_of(mode) if mode else None
+    assert terms is not None
+    return terms
 
 
 def test_tensor_cores_by_the_products_that_take_most() -> None:
     mostly = explanation({TENSOR_CORE_GEMM: (10, 3.0), GEMM: (1, 0.5)}, step_ms=4.0)
-    terms = terms_of(explained_mode(mostly))
-    assert terms is not None and terms.tensor_cores is True
+    terms = terms_of_torch(mostly)
+    assert terms.tensor_cores is True
 
 
 def test_without_an_explanation_there_is_no_sentence() -> None:
@@ -277,16 +270,15 @@ def test_csv_has_terms_and_work() -> None:
     assert sum(float(torch[f"{term}_s"]) for term in TERMS) == pytest.approx(float(torch["step_time_s"]))
     assert (torch["bound"], float(torch["events"]), float(torch["dispatch_s"])) == ("launch-bound", 100, 3.9e-3)
     assert torch["sentence"].startswith("PyTorch's step takes 2 ms more")
-    numbers = {line["framework"]: line for line in csv.DictReader(io.StringIO(csv_text(compared)))}
+    numbers = {line["framework"]: line for line in csv_lines(compared)}
     assert float(numbers["jax"]["step_operations"]) == float(numbers["torch"]["step_operations"]) == 6e9
 
 
 def test_bars_of_both_sides_add_up_to_their_steps() -> None:
     (section,) = sections(launch_bound_pair(), passed)
-    drawing = section_drawing(section, {})
-    assert "time_by_class" in {chart.name for chart in drawing.charts}
+    (bars,) = [chart for chart in section_charts(section) if chart.name == "time_by_class"]
     ms: dict[str, float] = {}
-    for point in drawing.data["time_by_class"]:
+    for point in bars.points:
         ms[point["framework"]] = ms.get(point["framework"], 0) + point["ms"]
     assert ms == pytest.approx({"JAX": 2.0, "PyTorch": 4.0})
 
@@ -301,8 +293,7 @@ def test_page_has_the_sentence_below_its_ratio(tmp_path: Any) -> None:
 
 def test_ten_longest_are_the_longest() -> None:
     kernels = {f"gemm_{number}": (1, 0.1 + number / 100) for number in range(15)}
-    terms = terms_of(explained_mode(explanation(kernels, step_ms=5.0)))
-    assert terms is not None
+    terms = terms_of_torch(explanation(kernels, step_ms=5.0))
     assert [kernel.name for kernel in terms.longest] == [f"gemm_{number}" for number in range(14, 4, -1)]
 
 
@@ -328,7 +319,7 @@ def test_prediction_stands_beside_the_graph_that_was_measured(graph_ms: float, w
 def at_batches(first: Any, *, larger: int, larger_ms: float, mode: str = "step.eager") -> list[str]:
     """PyTorch at batch 100, where it is explained, and at a larger batch, where the step takes `larger_ms`."""
     records = [
-        *explained("jax", "step.jit", explanation({GEMM: (10, 1.9)}, step_ms=2.0)),
+        *explained("jax", "step.jit", FAST),
         *explained("torch", "step.eager", first),
         *explained("torch", mode, None, throughput=1e5 / larger_ms, batch_size=larger),
     ]

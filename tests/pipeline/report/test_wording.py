@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from harness.results.record import Record
 from harness.results.sequential import RatioEstimate
-from harness.results.statistics import Interval, holm
-from pipeline.report.compare import Tally, sections
+from harness.results.statistics import Interval
+from pipeline.report.compare import sections
 from pipeline.report.declared import task_of
 from pipeline.report.terminal import print_details
 from pipeline.report.wording import absent_lines, bracket, pays_after, quantity_lines, times, verdict
-from tests.made.report_records import passed, plain, record, text
+from tests.made.report_records import passed, plain, record, text, with_result
 
 
 @pytest.mark.parametrize(
@@ -67,33 +66,13 @@ def test_a_verdict_says_after_how_many_pairs(changes: dict[str, Any], text: str)
     assert verdict(OPEN._replace(**changes)) == text
 
 
-@pytest.mark.parametrize(
-    ("interval", "verdict"),
-    [
-        (None, "undecided"),
-        (Interval(0.3, 1.2), "undecided"),
-        (Interval(0.995, 1.005), "same"),
-        (Interval(1.02, 1.4), "JAX faster"),
-        (Interval(0.4, 0.98), "PyTorch faster"),
-    ],
-)
-def test_a_mean_has_a_verdict_by_its_interval_alone(interval: Interval | None, verdict: str) -> None:
-    assert Tally(verdicts={}, without_ratio=0, ratios=3, mean=0.5, interval=interval).verdict == verdict
-
-
-def without(one: Record, **numbers: str) -> Record:
-    """`one` with reasons for numbers that it lacks."""
-    assert one.result is not None
-    return one.model_copy(update={"result": one.result.model_copy(update=numbers)})
-
-
 def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_same_reason() -> None:
     records = [
-        without(record("jax", mode, replicate=replicate), blocks_alone_absent="failed: rank 1 on n2: killed")
+        with_result(record("jax", mode, replicate=replicate), blocks_alone_absent="failed: rank 1 on n2: killed")
         for mode in ("step.jit", "scan.jit")
         for replicate in range(2)
     ]
-    records.append(without(record("torch", "step.eager"), compile_time_warm_absent="timeout: not done after 9 s"))
+    records.append(with_result(record("torch", "step.eager"), compile_time_warm_absent="timeout: not done after 9 s"))
     (section,) = sections(records, passed)
     about_communication = "Communication: failed: rank 1 on n2: killed; JAX cnn-b100-fp32 step.jit (and 1 more)"
     about_warm = "Compile time with warm caches: timeout: not done after 9 s; PyTorch cnn-b100-fp32 step.eager"
@@ -112,29 +91,18 @@ def test_nothing_is_missing_where_all_was_measured() -> None:
     assert absent_lines(section.rows, on_terminal=True) == []
 
 
-def with_compile_time(one: Record, seconds: float) -> Record:
-    assert one.result is not None
-    return one.model_copy(update={"result": one.result.model_copy(update={"compile_time_s": seconds})})
-
-
 def test_a_lead_pays_for_the_longer_compilation_by_hand() -> None:
     """PyTorch compiles 10 s longer, and saves 1/1000 - 1/2000 s of a sample: 20,000 samples, which take it 10 s."""
     sides = [("jax", "step.jit", 1000, 2.0), ("torch", "step.eager", 2000, 12.0)]
     found = [
-        with_compile_time(record(framework, mode, speed, replicate=number), seconds)
+        with_result(record(framework, mode, speed, replicate=number), compile_time_s=seconds)
         for number in range(4)
         for framework, mode, speed, seconds in sides
     ]
     (row,) = sections(found, passed)[0].rows
     assert pays_after(row) == "PyTorch's lead has paid for its compilation, 10 s longer, after 20,000 samples (10 s)"
-    (alike,) = sections([with_compile_time(one, 2.0) for one in found], passed)[0].rows
+    (alike,) = sections([with_result(one, compile_time_s=2.0) for one in found], passed)[0].rows
     assert pays_after(alike) == ""
     # The same 12 s in every replicate have no spread, so their p is 0; p50 is alike on both sides but for the blocks.
     lines = {line[1]: line[2:] for line in quantity_lines([row], task_of("mnist").metric)}
     assert lines["compile, cold, s"] == ["2", "12", "0.17 [0.17, 0.17]", "JAX", "4"]
-
-
-def test_holm_by_hand() -> None:
-    """0.01 <= 0.05 / 4, 0.016 <= 0.05 / 3; 0.03 > 0.05 / 2, so it and all that are larger go."""
-    assert holm([("a", 0.03), ("b", 0.01), ("c", 0.016), ("d", 0.001 + 0.03)]) == {"b", "c"}
-    assert holm([]) == set()

@@ -56,15 +56,18 @@ class Work(Program):
         self.session.agree(0.0)  # hangs or fails unless all ranks take part
         if world.rank == world.size - 1:
             fail_parity_as(self.session.mode.formulation)
-        return {"outputs": np.arange(4.0), "loss": np.array(world.size)}
+        outputs = np.arange(4.0)
+        if (self.session.measurement.framework, self.session.mode.formulation) == ("torch", "parity_differs"):
+            outputs[3] = 4.0
+        return {"outputs": outputs, "loss": np.array(world.size)}
 
 
 def build(session: Session[Any], *, joined: bool = True) -> Work:
     """The gate's program behaves well: only its parity numbers may be missing."""
-    if session.measurement.variant.batch_size == PARITY_BATCH_SIZE:
-        return Work(session)
     name = session.mode.formulation
-    made: Work = globals()[name if joined else f"control_of_{name}"](session)
+    assert session.mode.run.process_per_node == (name == "stands_for_its_node")  # the job acts on it
+    make = globals()[name if joined else f"control_of_{name}"]
+    made: Work = (Work if session.measurement.variant.batch_size == PARITY_BATCH_SIZE else make)(session)
     return made
 
 
@@ -80,7 +83,7 @@ def fail_parity_as(mode: str) -> None:
 
 
 well = Work
-parity_is_killed = parity_raises = parity_is_refused = parity_sleeps = Work
+parity_differs = parity_is_killed = parity_raises = parity_is_refused = parity_sleeps = Work
 
 
 def slow(session: Session[Any]) -> Work:

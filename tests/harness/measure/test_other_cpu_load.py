@@ -1,0 +1,77 @@
+"""What other processes take of a measurement's CPUs, from /proc/stat as the kernel writes it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.measure import other_cpu_load
+from harness.measure.other_cpu_load import OtherCpuLoad
+
+
+def write_stat(path: Path, *, user: int, idle: int, steal: int = 777) -> None:
+    """Of CPUs 0, 1 and 2, in ticks of 0.01 s, in the order of proc(5): user, nice, system, idle, iowait, irq, softirq,
+    steal, guest and guest_nice."""
+    of_cpu = f"{user} 10 20 {idle} 999 1 2 {steal} 0 0"
+    path.write_text("".join(f"cpu{name} {of_cpu}\n" for name in ("", 0, 1, 2)) + "intr 5\n")
+
+
+@pytest.fixture
+def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process may use CPUs 0 and 1, and takes 3 s of them in 10 s."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    monkeypatch.setattr(os, "sysconf", lambda _name: 100)
+    times, own = iter([100.0, 110.0]), iter([50.0, 53.0])
+    monkeypatch.setattr(other_cpu_load.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(other_cpu_load.time, "process_time", lambda: next(own))
+    return tmp_path / "stat"
+
+
+def test_the_others_have_what_is_busy_and_not_ours(stat: Path) -> None:
+    """Each CPU was busy for 6 s: 12 s on the two, of which 3 s were ours. 9 s in 10 s are 0.9 CPUs."""
+    write_stat(stat, user=1000, idle=500)
+    watched = OtherCpuLoad(stat)
+    write_stat(stat, user=1600, idle=900)
+    assert watched.cpus() == pytest.approx(0.9)
+
+
+def test_other_virtual_machines_are_other_load(stat: Path) -> None:
+    """Each CPU was ours for 1.5 s and another machine's for 0.5 s: 1 s in 10."""
+    write_stat(stat, user=1000, idle=500, steal=0)
+    watched = OtherCpuLoad(stat)
+    write_stat(stat, user=1150, idle=1300, steal=50)
+    assert watched.cpus() == pytest.approx(0.1)
+
+
+def test_alone_it_is_nobody(stat: Path) -> None:
+    write_stat(stat, user=1000, idle=500)
+    watched = OtherCpuLoad(stat)
+    write_stat(stat, user=1150, idle=1350)
+    assert watched.cpus() == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("content", [None, "cpu 0 0 0 0\ncpu0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0\n"])
+def test_a_kernel_that_does_not_tell(stat: Path, content: str | None) -> None:
+    if content:
+        stat.write_text(content)
+    assert OtherCpuLoad(stat).cpus() is None
+
+
+def test_a_short_window_is_no_measure() -> None:
+    assert OtherCpuLoad().cpus() is None
+
+
+def test_what_happens_while_nobody_looks_is_no_other_load(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 s, then 30 s of which nothing counts, then 6 s: in these 10 s the two CPUs were busy for 2 and 4 s each, of
+    which 1 and 2 s were ours: 12 - 3 s in 10 s."""
+    times, own = iter([100.0, 104.0, 134.0, 140.0]), iter([50.0, 51.0, 80.0, 82.0])
+    monkeypatch.setattr(other_cpu_load.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(other_cpu_load.time, "process_time", lambda: next(own))
+    write_stat(stat, user=1000, idle=500)
+    watched = OtherCpuLoad(stat)
+    write_stat(stat, user=1200, idle=500)
+    watched.pause()
+    write_stat(stat, user=9000, idle=500)
+    watched.resume()
+    write_stat(stat, user=9400, idle=500)
+    assert watched.cpus() == pytest.approx(0.9)

@@ -1,0 +1,46 @@
+"""A runner refuses a mode of which its program ignores a part: nothing is timed under a name that is not its own."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.errors import Refused
+from harness.plan import Framework
+from harness.work.declared import Formulation, Run
+from tests.made.sessions import build, make_session
+
+PLANTED: dict[str, tuple[Framework, str, dict[str, Any], dict[str, Any], str]] = {
+    "channels first": ("torch", "train", {}, {"run_as": "eager", "layout": "nchw"}, "layout='nchw'"),
+    "channels last, as ever": ("torch", "inference", {}, {"run_as": "eager", "layout": "nhwc"}, "layout='nhwc'"),
+    "overlap": ("torch", "train", {}, {"run_as": "eager", "overlaps": True}, "overlaps=True"),
+    "eager JAX": ("jax", "inference", {}, {"run_as": "eager"}, "run_as='eager'"),
+    "parts of a graph": ("jax", "many_models", {}, {"graph": "parts"}, "graph='parts'"),
+    "nobody's formulation": ("jax", "train", {"name": "faster"}, {}, "formulation='faster'"),
+    "the same in PyTorch": ("torch", "train", {"name": "faster"}, {"run_as": "eager"}, "formulation='faster'"),
+    "chunks": ("torch", "train", {"chunks_of": "step"}, {"run_as": "eager"}, "chunks_of='step'"),
+}
+"""Framework, use case, what the formulation and the run have, and what the refusal names."""
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_mode_of_which_a_part_is_ignored_is_refused(planted: str) -> None:
+    framework, use_case, of_formulation, of_run, words = PLANTED[planted]
+    session = make_session(framework, use_case)
+    declared = session.use_case
+    plain, *others = declared.formulations[framework]
+    if use_case == "many_models":
+        plain = next(one for one in declared.formulations[framework] if one.name == "vmap")
+    written = Formulation(**({"name": plain.name, "runs": (Run(name="planted", **of_run),)} | of_formulation))
+    formulations = {framework: (declared.formulations[framework][0], *others, written)}
+    mode = f"{written.name}.planted"
+    session = replace(
+        session,
+        use_case=replace(declared, formulations=formulations),
+        measurement=session.measurement.model_copy(
+            update={"variant": session.measurement.variant.model_copy(update={"execution_mode": mode})}
+        ),
+    )
+    with pytest.raises(Refused, match=f"^execution mode {mode}: {framework}_runner/use_cases/{use_case}.py do") as is_:
+        build(session)
+    assert f"does nothing with {words}, so" in str(is_.value)
