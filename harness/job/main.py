@@ -251,6 +251,8 @@ def _plan_by_flags(framework: Framework | None, parsed: argparse.Namespace) -> P
         full=parsed.full,
     )
     config = load_config(parsed.config, profile_of(parsed.cluster) if parsed.cluster else None)
+    if len(selection.narrowing.devices) > 1:
+        raise ConfigError("--devices: one job is on one number of devices; main.py submits a job for each")
     [pair] = expand(config, selection)
     if parsed.interleaved and (reason := pair.why_not_interleaved):
         raise ConfigError(f"--interleaved: {pair.cell.name}: {reason}. Leave the flag out.")
