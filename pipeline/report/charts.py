@@ -379,6 +379,34 @@ def throughput_over_batch_size() -> Chart:
     )
 
 
+def devices_chart() -> Chart:
+    """Small multiples, two for each panel: throughput and efficiency over the number of devices."""
+    x: Spec = {"field": "devices", **_numbers("devices", LOG_2, format="d")}
+    of_y = _numbers("", {"zero": False}, format="~s")
+    common: Spec = {"x": x, "y": {"field": "value", **of_y}, **COLOR}
+    layers = [
+        {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {**common, **DASH}},
+        {
+            "mark": {"type": "rule", "strokeWidth": 2},
+            "encoding": {**common, "y": {"field": "low", **of_y}, "y2": {"field": "high"}},
+        },
+        {
+            "mark": POINT,
+            "encoding": {**common, **SHAPE, "tooltip": _tooltip("framework", "mode", "devices", "value", *INTERVAL)},
+        },
+    ]
+    layout = _small_multiples(*layers, height=150, own=("x", "y"), header={"labelExpr": "split(datum.label, ' | ')"})
+    return Chart(
+        "scaling_over_devices",
+        "Scaling over the number of devices",
+        "Throughput, and what it is of that of one device times the number of devices; bars are 95 % intervals.",
+        data="scaling_over_devices",
+        x="devices",
+        layers=layout | {"columns": 2},
+        fewest_x=2,
+    )
+
+
 PUBLISHED = _ratios(
     "published",
     "Which framework is faster, by what factor; bars: 95 % intervals",

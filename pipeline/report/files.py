@@ -21,6 +21,7 @@ from pipeline.report.figures import section_drawing
 from pipeline.report.models import models_of
 from pipeline.report.page import PAGE_BEGINS, page_html
 from pipeline.report.paper_tables import paper_tables
+from pipeline.report.scaling_axis import scaling_drawing
 from pipeline.report.table import latex
 from pipeline.report.tables import report_tables, section_tables
 
@@ -139,6 +140,10 @@ def figures(files: ReportFiles, compared: Sequence[Section], alone: OneDevice, *
             spec = specification(chart, drawing.data, PRINT, title=headline(section.setup))
             path = files.figures / f"{names[section.setup]}-{chart.name}"
             found.append(Figure(path=path, specification=spec, png=png))
+    chart, points = scaling_drawing(compared)
+    if points:
+        spec = specification(chart, {chart.data: points}, PRINT, title="JAX and PyTorch")
+        found.append(Figure(path=files.figures / chart.name, specification=spec, png=png))
     return found
 
 

@@ -20,6 +20,7 @@ from pipeline.report.devices_axis import device_panels
 from pipeline.report.models import OPERATIONS, PUBLISHED_HEADS, SIZES_OF_MODELS, ModelFacts, published_sources
 from pipeline.report.option_axis import option_axis
 from pipeline.report.phases import STATISTICS, PhaseTable, phase_table
+from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Column, Line, Table, group, numbers, texts
 from pipeline.report.why import TERMS, explained
 from pipeline.report.why_words import ON_CPU, not_explained_lines, tensor_cores_text, term_words
@@ -421,6 +422,7 @@ def report_tables(
     calibrated: CalibratedDevices,
 ) -> list[Table]:
     found: Iterable[Table] = (
+        scaling_over_devices(compared, ceilings),
         devices_table(compared),
         calibrations_table(calibrated),
         ceilings_table(ceilings),

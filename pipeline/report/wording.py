@@ -43,10 +43,11 @@ def milliseconds(seconds: float | None) -> str:
 def scaling_texts(found: Scaling) -> list[str]:
     """Strong, weak and communication: `87% [81%, 93%]`; nothing where there is none."""
     moved = "" if found.communication is None else f"{found.communication:.0%}"
-    return [_share(found.strong), _share(found.weak), moved]
+    return [share_text(found.strong), share_text(found.weak), moved]
 
 
-def _share(ratio: PairedRatio | None) -> str:
+def share_text(ratio: PairedRatio | None) -> str:
+    """`87% [81%, 93%]`; empty where there is none."""
     if ratio is None:
         return ""
     interval = f" [{ratio.interval.low:.0%}, {ratio.interval.high:.0%}]" if ratio.interval else ""
