@@ -491,6 +491,7 @@ does.
 
 On a cluster, run it where the GPU is:
   srun --gres=gpu:1 python main.py ceilings
+  srun --gres=gpu:8 python main.py ceilings --devices 8
 
 exit status: 0, 1 where a framework left no record
 """
@@ -498,6 +499,12 @@ exit status: 0, 1 where a framework left no record
 
 def ceilings_parser() -> Parser:
     parser = Parser("main.py ceilings", CEILINGS_DESCRIPTION)
+    parser.add_argument(
+        "--devices",
+        type=device_count,
+        metavar="N",
+        help="only the all-reduce of N GPUs of this node, or of N processes on a CPU, by the size of the message",
+    )
     add_config_flag(parser)
     add_results_flag(parser)
     return parser
@@ -506,7 +513,7 @@ def ceilings_parser() -> Parser:
 def ceilings_command(arguments: argparse.Namespace) -> int:
     from pipeline.ceilings import measure_ceilings
 
-    return measure_ceilings(read_config(arguments), read_results(arguments))
+    return measure_ceilings(read_config(arguments), read_results(arguments), devices=arguments.devices)
 
 
 COMPILE_DESCRIPTION = f"""\
@@ -943,6 +950,10 @@ def use_case(text: str) -> int | str:
 
 def image_count(text: str) -> int:
     return whole_number(text, "a number of images, such as 100", least=1)
+
+
+def device_count(text: str) -> int:
+    return whole_number(text, "an all-reduce takes 2 devices at least", least=2, most=1000)
 
 
 def round_count(text: str) -> int:

@@ -91,7 +91,7 @@ def verified_weights(pair: Pair) -> dict[str, WeightsIdentity]:
 def _run_rank(framework: Framework, place: str) -> int:
     """One rank of one measurement. `place`: its number on this machine, or `slurm` for a task of a step."""
     signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
+    die_with_parent()
     keep_busy()
     events = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is for the log
@@ -142,6 +142,11 @@ def end_with_stdin() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def die_with_parent() -> None:
+    """Never outlive it and hold the GPU."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def thread_variables(world: World, cpus: int) -> dict[str, str]:

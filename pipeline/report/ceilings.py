@@ -24,7 +24,7 @@ COMMAND = "python main.py ceilings"
 ABOUT = (
     "Attainable: the fastest of a few large matrix products of normal random numbers, and of a triad (a = b + s c) "
     "over arrays far larger than any cache, by the same clock, the better of both frameworks. Datasheet: what the "
-    "maker says, dense."
+    "maker says, dense. All-reduce: bus bandwidth, which is 2 (n - 1) / n of the vector's bytes over the time."
 )
 
 DeviceCeilings = Mapping[str, Attainable]
@@ -114,6 +114,17 @@ def ceiling_table(ceilings: DeviceCeilings) -> list[CeilingLine]:
                     sheet=sheet,
                 )
             )
+        lines += [
+            CeilingLine(
+                device=device,
+                what=f"all-reduce over {devices} devices, {size / 2**20:g} MiB",
+                unit="B/s",
+                reached=reached,
+                of_datasheet=None,
+                sheet=None,
+            )
+            for (devices, size), reached in found.all_reduce.items()
+        ]
     return lines
 
 

@@ -95,23 +95,34 @@ def scaling_over_devices(compared: Sequence[Section], ceilings: DeviceCeilings) 
             numbers_of = [cell for side in sides for cell in (_cells(side, devices) if side else ["none", ""])]
             shown = f"{times(ratio.value)}{bracket(ratio.interval)}" if ratio else "none"
             modes = [side.mode.execution_mode if side else "" for side in sides]
-            lines.append(Line([str(devices), *numbers_of, shown, *modes]))
+            network = _all_reduce(ceilings, point.setup.device, devices)
+            lines.append(Line([str(devices), *numbers_of, shown, *modes, network]))
     return Table(
         name="scaling_over_devices",
         title="Scaling over the number of devices",
         caption=(
             "Each framework in its fastest mode on that number of devices. Efficiency: throughput over that "
             "of the same mode on one device times the number of devices, paired by replicate, with its 95 % interval. "
-            f"The batch size is the same in all (strong) or on each device (weak scaling). {WHOSE_SIDE}"
+            f"The batch size is the same in all (strong) or on each device (weak scaling). {WHOSE_SIDE} "
+            "All-reduce: bus bandwidth of the largest vector, of JAX and of PyTorch (`main.py ceilings --devices N`)."
         ),
         columns=[
             *texts("devices"),
             *(column for one in FRAMEWORKS for column in numbers(f"{NAMES[one]} samples / s", f"{NAMES[one]} keeps")),
             *numbers("JAX / PyTorch"),
             *(Column(f"{NAMES[one]} mode", is_detail=True) for one in FRAMEWORKS),
+            Column("all-reduce, GB/s", is_detail=True),
         ],
         lines=lines,
     )
+
+
+def _all_reduce(ceilings: DeviceCeilings, device: str, devices: int) -> str:
+    """`210 / 232`; empty where nobody has measured it."""
+    found = ceilings[device].all_reduce if device in ceilings else {}
+    of_sizes = [reached.by_framework for (count, _), reached in found.items() if count == devices]
+    largest = of_sizes[-1] if of_sizes else {}
+    return " / ".join(number(largest[one] / 1e9) if one in largest else "-" for one in FRAMEWORKS) if largest else ""
 
 
 def _cells(side: Side, devices: int) -> list[str]:

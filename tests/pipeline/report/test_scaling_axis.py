@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness.plan import Cell
+from harness.results.ceilings import Attainable, Reached
 from harness.results.record import Record
 from pipeline.report.compare import one_device, sections
 from pipeline.report.files import figures, report_files
@@ -37,7 +38,9 @@ def strong() -> list[Record]:
 
 def test_a_table_has_each_number_of_devices_with_efficiency_and_interval() -> None:
     """The interval as in test_compare.py: Student's t of 12.706 with one degree of freedom."""
-    table = scaling_over_devices(sections(strong(), passed), {})
+    reached = {(2, 2**20): Reached({"jax": 1e9}), (2, 2**28): Reached({"jax": 21e9, "torch": 23e9})}
+    ceilings = {"NVIDIA H200": Attainable(operations_per_s={}, bytes_per_s=None, all_reduce=reached)}
+    table = scaling_over_devices(sections(strong(), passed), ceilings)
     assert [column.title for column in table.columns][:3] == ["devices", "JAX samples / s", "JAX keeps"]
     head, *lines = [line.cells for line in table.lines]
     assert head == ["mnist, Train, cnn-b128-fp32 in all, on NVIDIA H200"]
@@ -46,7 +49,7 @@ def test_a_table_has_each_number_of_devices_with_efficiency_and_interval() -> No
         ["2", "1,550", "77% [51%, 117%]", "3,600", "90% [90%, 90%]"],
         ["4", "2,000", "50% [50%, 50%]", "4,000", "50% [50%, 50%]"],
     ]
-    assert {tuple(line[6:]) for line in lines} == {("step.jit", "step.compiled")}
+    assert [line[6:] for line in lines] == [["step.jit", "step.compiled", network] for network in ("", "21 / 23", "")]
 
 
 def test_weak_scaling_holds_the_batch_of_each_device() -> None:
