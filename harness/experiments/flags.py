@@ -37,7 +37,7 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
     add(
         "--batch",
         choices=BATCHES,
-        metavar="|".join(BATCHES),
+        metavar="KIND",
         help="the batch sizes of the use case on one device, or those of --batch_size: in all (global, strong scaling; "
         "with --devices the default), or on each device (per_device, weak scaling)",
     )
