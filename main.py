@@ -540,6 +540,7 @@ does.
 
 On a cluster, run it where the GPU is:
   srun --gres=gpu:1 python main.py ceilings
+  srun --gres=gpu:8 python main.py ceilings --devices 8
 
 exit status: 0, 1 where a framework left no record
 """
@@ -547,6 +548,12 @@ exit status: 0, 1 where a framework left no record
 
 def ceilings_parser() -> Parser:
     parser = Parser("main.py ceilings", CEILINGS_DESCRIPTION)
+    parser.add_argument(
+        "--devices",
+        type=device_count,
+        metavar="N",
+        help="only the all-reduce of N GPUs of this node, or of N processes on a CPU, by the size of the message",
+    )
     add_config_flag(parser)
     add_results_flag(parser)
     return parser
@@ -555,7 +562,7 @@ def ceilings_parser() -> Parser:
 def ceilings_command(arguments: argparse.Namespace) -> int:
     from pipeline.ceilings import measure_ceilings
 
-    return measure_ceilings(read_config(arguments), read_results(arguments))
+    return measure_ceilings(read_config(arguments), read_results(arguments), devices=arguments.devices)
 
 
 COMPILE_DESCRIPTION = f"""\
@@ -1020,6 +1027,10 @@ def image_count(text: str) -> int:
 
 def gpu_count(text: str) -> int:
     return whole_number(text, "a number of GPUs, 1 or more", least=1)
+
+
+def device_count(text: str) -> int:
+    return whole_number(text, "an all-reduce takes 2 devices at least", least=2, most=1000)
 
 
 def round_count(text: str) -> int:

@@ -206,8 +206,10 @@ class Cell(Frozen):
 
     @property
     def short_name(self) -> str:
-        """`cifar10_3`, or `cifar10_3_calibration`."""
-        return f"{self.benchmark}_{self.use_case}" + ("_calibration" if self.is_calibration else "")
+        """`cifar10_3`, `cifar10_3_calibration`, or on more than two devices `cifar10_2_x8`: with --devices there may be
+        many of a use case."""
+        devices = f"_x{self.devices}" if self.devices > 2 else ""
+        return f"{self.benchmark}_{self.use_case}{devices}" + ("_calibration" if self.is_calibration else "")
 
     @property
     def name(self) -> str:

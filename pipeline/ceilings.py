@@ -18,14 +18,16 @@ TIMEOUT_S = 300.0
 """Of one framework, with its import from a cold file system."""
 
 
-def measure_ceilings(config: Config, results: Results, console: Console | None = None) -> int:
-    """Exit status: 0, or 1 where one of the frameworks left no record."""
+def measure_ceilings(
+    config: Config, results: Results, console: Console | None = None, *, devices: int | None = None
+) -> int:
+    """Exit status: 0, or 1 where one of the frameworks left no record. `devices`: whose all-reduce it is."""
     console = console or Console()
     found = []
     for framework in FRAMEWORKS:
         own = config.launch(framework)
         path = results.new_ceilings(framework)
-        words = ["-m", "harness.job.ceilings", framework, str(path)]
+        words = ["-m", "harness.job.ceilings", framework, str(path), *([] if devices is None else [str(devices)])]
         try:
             subprocess.run(
                 command_of(own, words, [REPOSITORY, results.root.absolute()]),

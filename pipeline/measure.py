@@ -83,6 +83,11 @@ def chosen_parts(selection: Selection, flags: JobFlags, preset: str | None) -> t
 def plan(parts: list[Part], config: Config, *, baseline: bool) -> list[Pair]:
     """All pairs of `measure`; prints what about them is to be said."""
     pairs = [pair for part in parts for pair in part.pairs]
+    if any(part.selection.narrowing.devices for part in parts):
+        several = [pair.cell for pair in pairs if pair.cell.devices > 1 and not pair.cell.is_for_cpu]
+        for gpu in {cell.gpu: None for cell in several if config.gpus[cell.gpu].per_node is None}:
+            most = max(cell.devices for cell in several if cell.gpu == gpu)
+            print(wrapped(f"{gpu}: up to {most} GPUs of one node: set gpus.{gpu}.per_node if a node has fewer"))
     if baseline:
         cells = {pair.cell for pair in pairs}
         alone = [pair for part in parts for pair in baselines(config, part.pairs, part.selection, cells)]

@@ -56,6 +56,50 @@ def expand(config: Config, selection: Selection) -> list[Pair]:
         ConfigError: a name that is not defined, a cell that takes more GPUs than its nodes have, or nothing left to
             measure.
     """
+    counts = selection.narrowing.devices
+    if not counts:
+        return _expand(config, selection)
+    gpus = scope_of(config, selection).gpus
+    on_each = (on_devices(config, selection, gpu, devices) for gpu in gpus for devices in counts)
+    return [pair for of_one, selected in on_each for pair in _expand(of_one, selected)]
+
+
+def on_devices(config: Config, selection: Selection, gpu: str, devices: int) -> tuple[Config, Selection]:
+    """With every use case on several devices on so many of this GPU, and the selection's use cases replaced by those of
+    the same name on one device or on several, whichever `devices` asks for. A number that experiments.yaml itself has
+    keeps its nodes, so that its measurements keep their ids."""
+    several = devices > 1
+    numbers: dict[int, None] = {}
+    for asked in selection.use_cases or config.matrix.use_cases:
+        name = config.use_cases[asked].name
+        alike = [
+            one for one, other in config.use_cases.items() if other.name == name and (other.devices > 1) == several
+        ]
+        if not alike:
+            where = "several devices" if several else "one device"
+            raise ConfigError(
+                f"--devices {devices}: {config.file} has no use case {name} on {where}; leave {asked} out"
+            )
+        numbers[asked if asked in alike else alike[0]] = None
+    per_node = config.gpus[gpu].per_node
+    nodes = -(-devices // per_node) if per_node else 1
+    if devices % nodes:
+        raise ConfigError(
+            f"--devices {devices}: takes {nodes} nodes with {per_node} GPUs each (gpus.{gpu}.per_node), "
+            f"which cannot have the same number; a multiple of {nodes} can be shared by them"
+        )
+    use_cases = {
+        number: of_file
+        if of_file.devices in (1, devices)
+        else of_file.model_copy(update={"devices": devices, "nodes": nodes})
+        for number, of_file in config.use_cases.items()
+    }
+    narrowing = replace(selection.narrowing, devices=(devices,))
+    selected = replace(selection, gpus=(gpu,), use_cases=tuple(numbers), narrowing=narrowing)
+    return config.model_copy(update={"use_cases": use_cases}), selected
+
+
+def _expand(config: Config, selection: Selection) -> list[Pair]:
     scope = scope_of(config, selection)
     if not scope.cells:
         raise ConfigError("nothing to measure: " + "; ".join(scope.without))
@@ -216,7 +260,7 @@ def narrowed(
     here = replace(
         narrowing,
         models=models or narrowing.models,
-        batch_sizes=tuple(size for size in narrowing.batch_sizes if size % use_case.devices == 0)
+        batch_sizes=tuple(size for size in narrowing.batch_sizes if narrowing.batch or size % use_case.devices == 0)
         or narrowing.batch_sizes,
         options=tuple(one for one in narrowing.options if one[0] in declared.options.model_fields),
         settings=tuple(one for one in narrowing.settings if one[0] in settings),
@@ -276,9 +320,10 @@ def _why_nothing(
     reasons = dict.fromkeys(reason for framework in lacking for reason in asked[framework])
     ways_out = []
     for axis in fields(narrowing):
-        if axis.name == "settings" or not getattr(narrowing, axis.name):
+        if axis.name in ("settings", "devices", "batch") or not getattr(narrowing, axis.name):
             continue
-        without = {one: _count(of_one) for one, of_one in found(replace(narrowing, **{axis.name: ()})).items()}
+        less: dict[str, Any] = {axis.name: ()}
+        without = {one: _count(of_one) for one, of_one in found(replace(narrowing, **less)).items()}
         if all(without.values()):
             flag = replace(ALL, **{axis.name: getattr(narrowing, axis.name)}).flags()[0]
             ways_out.append(f"without {flag} there would be {' + '.join(map(str, without.values()))}")
@@ -352,13 +397,23 @@ def baselines(config: Config, pairs: Sequence[Pair], selection: Selection, asked
             jobs = [_partners(config, job, pair) for job in whole.jobs]
             needed = whole.model_copy(update={"jobs": tuple(job for job in jobs if job.variants)})
             if whole.cell not in asked and needed.jobs:
-                found[whole.cell] = needed
+                found[whole.cell] = _together(found.get(whole.cell), needed)
     return list(found.values())
+
+
+def _together(one: Pair | None, other: Pair) -> Pair:
+    """What the same cell on several numbers of devices is compared with, each variant once."""
+    jobs = {job.framework: job for job in (one.jobs if one else ())}
+    for job in other.jobs:
+        known = jobs.get(job.framework)
+        variants = {variant.key: variant for variant in (*(known.variants if known else ()), *job.variants)}
+        jobs[job.framework] = job.model_copy(update={"variants": tuple(variants.values())})
+    return other.model_copy(update={"jobs": tuple(jobs[one] for one in FRAMEWORKS if one in jobs)})
 
 
 def _of_baseline(of_several: Pair, narrowing: Narrowing) -> Narrowing:
     """All modes of one device, and the batch sizes that those of several are compared with."""
-    narrowing = narrowing.with_modes()
+    narrowing = replace(narrowing.with_modes(), devices=(), batch=None)
     if not narrowing.batch_sizes:
         return narrowing
     sizes = [variant.batch_size for job in of_several.jobs for variant in job.variants]
@@ -432,9 +487,7 @@ def combinations(
     options = _combinations({name: narrowing.values_of(name) or values for name, values in use_case.options.items()})
     precisions: Sequence[Any] = narrowing.precisions or use_case.precisions
     for name, with_options in itertools.product(names, options):
-        sizes: Sequence[int] = config.batch_sizes(benchmark, name, number, quick=quick)
-        if narrowing.batch_sizes:
-            sizes = [size for size in narrowing.batch_sizes if size % use_case.devices == 0]
+        sizes = _batch_sizes(config, benchmark, name, number, narrowing, quick=quick)
         reasons = {
             (precision, mode.name): why_not(
                 declared, of_benchmark, models[name], mode, precision, with_options, use_case.devices
@@ -451,6 +504,28 @@ def combinations(
             if is_excluded:
                 why = f"`exclude` in {config.file}"
             yield Combination(variant=variant, mode=mode, why_not=why, is_excluded=is_excluded)
+
+
+def _batch_sizes(
+    config: Config, benchmark: str, model: str, number: int, narrowing: Narrowing, *, quick: bool
+) -> Sequence[int]:
+    """Global. Raises ConfigError for one of `--batch global` that cannot be split."""
+    name, devices = config.use_cases[number].name, config.use_cases[number].devices
+    asked = narrowing.batch_sizes
+    if narrowing.batch is None:
+        if asked:
+            return [size for size in asked if size % devices == 0]
+        return config.batch_sizes(benchmark, model, number, quick=quick)
+    alone = next((one for one, other in config.use_cases.items() if (other.name, other.devices) == (name, 1)), number)
+    sizes = asked or config.batch_sizes(benchmark, model, alone, quick=quick)
+    if narrowing.batch == "per_device":
+        return [size * devices for size in sizes]
+    if odd := [str(size) for size in sizes if size % devices]:
+        raise ConfigError(
+            f"--batch global: {benchmark}_{number}, {model}: {', '.join(odd)} samples cannot be split among {devices} "
+            f"devices; name multiples of {devices} with --batch_size, or take --batch per_device"
+        )
+    return sizes
 
 
 def _combinations(axes: dict[str, tuple[Scalar, ...]]) -> list[dict[str, Scalar]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from harness.printable import is_one_line, shortened
 
 LONGEST_PAIR = 200
+BATCHES = ("global", "per_device")
 
 
 def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) -> None:
@@ -25,6 +26,20 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
         type=batch_size,
         metavar="N",
         help="only this batch size, over all devices, also one that experiments.yaml does not have; repeatable",
+    )
+    add(
+        "--devices",
+        type=device_counts,
+        metavar="N,N",
+        help="on so many GPUs each, such as 1,2,4,8: the use case on several devices, or for 1 the one on one device; "
+        "as many nodes as gpus.NAME.per_node asks for",
+    )
+    add(
+        "--batch",
+        choices=BATCHES,
+        metavar="KIND",
+        help="the batch sizes of the use case on one device, or those of --batch_size: in all (global, strong scaling; "
+        "with --devices the default), or on each device (per_device, weak scaling)",
     )
     add(
         "--precision",
@@ -85,6 +100,12 @@ def batch_size(text: str) -> int:
     if not re.fullmatch(r"0*[1-9][0-9]{0,9}", text):
         raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: a number of samples, such as 64")
     return int(text)
+
+
+def device_counts(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"0*[1-9][0-9]{0,4}(,0*[1-9][0-9]{0,4})*", text):
+        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: numbers of devices, such as 1,2,4,8")
+    return tuple(dict.fromkeys(map(int, text.split(","))))
 
 
 def name_and_value(text: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar, get_args
 from pydantic.fields import FieldInfo
 
 from harness.errors import ConfigError
+from harness.experiments.flags import BATCHES
 from harness.experiments.model import Config
 from harness.experiments.source import plain_value
 from harness.experiments.words import field_problem
@@ -32,7 +33,11 @@ class Narrowing:
 
     models: tuple[str, ...] = ()
     batch_sizes: tuple[int, ...] = ()
-    """Global: over all devices."""
+    """Global, over all devices, unless `batch` is `per_device`."""
+    devices: tuple[int, ...] = ()
+    batch: str | None = None
+    """One of BATCHES: the sizes are those of the use case on one device, in all or on each device. None: those of the
+    use case itself."""
     precisions: tuple[str, ...] = ()
     formulations: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
@@ -78,6 +83,8 @@ class Narrowing:
         return (
             *chain.from_iterable(("--model", name) for name in self.models),
             *chain.from_iterable(("--batch_size", str(size)) for size in self.batch_sizes),
+            *(("--devices", ",".join(map(str, self.devices))) if self.devices else ()),
+            *(("--batch", self.batch) if self.batch else ()),
             *chain.from_iterable(("--precision", name) for name in self.precisions),
             *chain.from_iterable(("--formulation", name) for name in self.formulations),
             *chain.from_iterable(("--run", name) for name in self.runs),
@@ -96,9 +103,12 @@ def _text(value: Scalar) -> str:
 
 def narrowing_of(arguments: argparse.Namespace) -> Narrowing:
     """Of the flags of flags.py; each value once."""
+    devices = getattr(arguments, "devices", None) or ()
     return Narrowing(
         models=_once(arguments.model),
         batch_sizes=_once(arguments.batch_size),
+        devices=devices,
+        batch=getattr(arguments, "batch", None) or (BATCHES[0] if devices else None),
         precisions=_once(arguments.precision),
         formulations=_once(arguments.formulation),
         runs=_once(arguments.run),
@@ -145,7 +155,7 @@ def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Seque
         if name not in models and name not in scoped:
             yield f"--model {name}: no model of {benchmarks}; {valid_names(name, models)}"
     for size in narrowing.batch_sizes:
-        if not any(size % place.devices == 0 for place in places):
+        if narrowing.batch is None and not any(size % place.devices == 0 for place in places):
             devices = sorted({place.devices for place in places})
             yield f"--batch_size {size}: must be divisible by {_or(devices)}: it is split among so many devices"
     for precision in narrowing.precisions:

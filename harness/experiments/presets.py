@@ -33,7 +33,9 @@ def preset_of(config: Config, name: str | None, selection: Selection) -> str | N
     """
     if name is not None and name not in config.presets:
         raise ConfigError(f"--preset {name}: not defined in experiments.yaml; {valid_names(name, config.presets)}")
-    asks_for_cells = selection.benchmarks or selection.use_cases or selection.quick
+    if name is not None and selection.narrowing.devices:
+        raise ConfigError(f"--preset {name}: says itself on how many devices; --devices goes with --use_case")
+    asks_for_cells = selection.benchmarks or selection.use_cases or selection.quick or selection.narrowing.devices
     return HEADLINE if name is None and not asks_for_cells and HEADLINE in config.presets else name
 
 
@@ -115,6 +117,7 @@ def _merged(of_part: Narrowing, asked: Narrowing) -> Narrowing:
     return Narrowing(
         models=asked.models or of_part.models,
         batch_sizes=asked.batch_sizes or of_part.batch_sizes,
+        batch=asked.batch,
         precisions=asked.precisions or of_part.precisions,
         formulations=asked.formulations if asked.names_modes else of_part.formulations,
         runs=asked.runs if asked.names_modes else of_part.runs,

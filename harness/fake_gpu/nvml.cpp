@@ -393,6 +393,7 @@ NVML(nvmlDeviceGetP2PStatus, Device*, Device*, int, int* status) {
   *status = 3;  // not supported: nothing joins them but the bus
   return SUCCESS;
 }
+NVML(nvmlDeviceGetNvLinkState, Device*, unsigned, unsigned*) { return NOT_SUPPORTED; }
 NVML(nvmlDeviceGetNvLinkRemoteDeviceType, Device*, unsigned, unsigned*) { return NOT_SUPPORTED; }
 NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2, Device*, unsigned, PciInfo*) { return NOT_SUPPORTED; }
 NVML(nvmlDeviceGetGpuFabricInfoV, Device*, void*) { return NOT_SUPPORTED; }

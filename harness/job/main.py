@@ -91,7 +91,7 @@ def verified_weights(pair: Pair) -> dict[str, WeightsIdentity]:
 def _run_rank(framework: Framework, place: str) -> int:
     """One rank of one measurement. `place`: its number on this machine, or `slurm` for a task of a step."""
     signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent and hold the GPU
+    die_with_parent()
     keep_busy()
     events = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is for the log
@@ -142,6 +142,11 @@ def end_with_stdin() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def die_with_parent() -> None:
+    """Never outlive it and hold the GPU."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def thread_variables(world: World, cpus: int) -> dict[str, str]:
@@ -251,6 +256,8 @@ def _plan_by_flags(framework: Framework | None, parsed: argparse.Namespace) -> P
         full=parsed.full,
     )
     config = load_config(parsed.config, profile_of(parsed.cluster) if parsed.cluster else None)
+    if len(selection.narrowing.devices) > 1:
+        raise ConfigError("--devices: one job is on one number of devices; main.py submits a job for each")
     [pair] = expand(config, selection)
     if parsed.interleaved and (reason := pair.why_not_interleaved):
         raise ConfigError(f"--interleaved: {pair.cell.name}: {reason}. Leave the flag out.")

@@ -9,6 +9,7 @@ A machine without a GPU or a driver gets `NoGpu`, which answers the same questio
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -226,10 +227,11 @@ class Gpu:
             "compute_mode": None if mode is None else COMPUTE_MODES.get(mode, str(mode)),
             "warnings": list(self._warnings),
         }
-        of_place: dict[str, Callable[[], int | None]] = {
+        of_place: dict[str, Callable[[], int | dict[str, int] | None]] = {
             "pcie_generation": lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(board),  # the current one idles
             "pcie_width": lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(board),
             "numa_node": self._numa_node,
+            "nvlinks": self._nvlinks,
         }
         place = {name: self._ask(name, ask) for name, ask in of_place.items()}
         description |= {name: value for name, value in place.items() if value is not None}
@@ -241,6 +243,21 @@ class Gpu:
         words = nvml.nvmlDeviceGetMemoryAffinity(self.board, NODE_WORDS, nvml.NVML_AFFINITY_SCOPE_NODE)
         mask = sum(word << 64 * place for place, word in enumerate(words))
         return mask.bit_length() - 1 if mask.bit_count() == 1 else None
+
+    def _nvlinks(self) -> dict[str, int]:
+        """How many active links lead to each other end, by its PCI bus id: a GPU's, or a switch's, which GPUs share.
+        Empty for a card without NVLink. Raises NVMLError."""
+        nvml, ends = self.nvml, Counter[str]()
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                is_active = nvml.nvmlDeviceGetNvLinkState(self.board, link) == nvml.NVML_FEATURE_ENABLED
+            except nvml.NVMLError as error:
+                if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT):
+                    break  # there are no more of them
+                raise
+            if is_active:
+                ends[str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(self.board, link).busId)] += 1
+        return dict(ends)
 
     def _ask(self, quantity: str, read: Callable[[], T]) -> T | None:
         """None, and the reason kept, where NVML (or the installed driver's older NVML) refuses."""

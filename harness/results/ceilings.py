@@ -2,7 +2,7 @@
 frameworks were timed on it (`main.py ceilings`). Beside it what its maker says. Formulas are pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,7 @@ from harness.plan import Framework, Precision
 from harness.results.record import Blocks, Count, GpuState, Measured
 from harness.results.statistics import step_time_s
 
-Kind = Literal["product", "triad"]
+Kind = Literal["product", "triad", "all_reduce"]
 DIFFER = 0.03
 """Of the larger one, from where on both frameworks' numbers are shown: that is a finding of its own."""
 
@@ -24,10 +24,13 @@ class Ceiling(Measured):
     """One kind of work, timed in blocks by the project's clock."""
 
     kind: Kind
-    """`product`: two matrices of normal random numbers. `triad`: a = b + s c, element by element."""
+    """`product`: two matrices of normal random numbers. `triad`: a = b + s c, element by element.
+    `all_reduce`: the sum over devices of a vector of float32, in its place on each."""
     precision: Precision
     shape: tuple[Count, ...] = Field(min_length=1)
-    """Of a product (m, k, n): [m, k] by [k, n]. Of the triad: how many elements."""
+    """Of a product (m, k, n): [m, k] by [k, n]. Of the others: how many elements."""
+    devices: Count = 1
+    """That take part, a process for each."""
     blocks: Blocks
     gpu_state: GpuState = {}
     """After the last block."""
@@ -35,7 +38,10 @@ class Ceiling(Measured):
     @property
     def work(self) -> int:
         """Of a call: floating-point operations, two for each multiply-add; of the triad bytes, as it reads two arrays
-        of float32 and writes one (McCalpin, STREAM)."""
+        of float32 and writes one (McCalpin, STREAM); of an all-reduce the bytes that each device must send at least, 2
+        (n - 1) / n of its vector's, which makes bus bandwidth of `per_s` (nccl-tests, doc/PERFORMANCE.md)."""
+        if self.kind == "all_reduce":
+            return 2 * (self.devices - 1) * 4 * self.shape[0] // self.devices
         return 2 * prod(self.shape) if self.kind == "product" else 3 * 4 * self.shape[0]
 
     @property
@@ -79,6 +85,8 @@ class Attainable:
 
     operations_per_s: Mapping[Precision, Reached]
     bytes_per_s: Reached | None
+    all_reduce: Mapping[tuple[int, int], Reached] = field(default_factory=dict)
+    """Bus bandwidth, by the number of devices and the bytes of the vector; both rise."""
 
     def peak(self, precision: Precision) -> float | None:
         """Of matrix products."""
@@ -91,16 +99,24 @@ def attainable(records: Iterable[CeilingsRecord]) -> Attainable:
     Args:
         records: of one device; of each framework the newest counts.
     """
-    newest = {one.framework: one for one in sorted(records, key=lambda one: one.ended_at)}
+    # Those of one device, and of each number of devices, are records of their own.
+    in_time = sorted(records, key=lambda one: one.ended_at)
+    newest = {(one.framework, *sorted({work.devices for work in one.ceilings})): one for one in in_time}
     products: dict[Precision, dict[Framework, float]] = {}
     traffic: dict[Framework, float] = {}
-    for framework, record in newest.items():
+    reduced: dict[tuple[int, int], dict[Framework, float]] = {}
+    for record in newest.values():
+        framework = record.framework
         for one in record.ceilings:
+            if one.kind == "all_reduce":
+                reduced.setdefault((one.devices, 4 * one.shape[0]), {})[framework] = one.per_s
+                continue
             found = traffic if one.kind == "triad" else products.setdefault(one.precision, {})
             found[framework] = max(one.per_s, found.get(framework, 0.0))
     return Attainable(
         operations_per_s={precision: Reached(found) for precision, found in products.items()},
         bytes_per_s=Reached(traffic) if traffic else None,
+        all_reduce={key: Reached(found) for key, found in sorted(reduced.items())},
     )
 
 

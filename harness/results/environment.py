@@ -75,6 +75,7 @@ def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
         "load_average": load_average(),
         "git": describe_git(repository),
         "variables": relevant_variables(),
+        **describe_infiniband(),
         **describe_fakes(),
     }
 
@@ -93,6 +94,15 @@ def describe_fakes() -> dict[str, Any]:
     """Nothing where the GPU is a real one, or there is none."""
     found = fake_gpu.found_fakes()
     return {fake_gpu.KEY: {"found": found, "left_out": fake_gpu.LEFT_OUT}} if found else {}
+
+
+def describe_infiniband(devices: Path = Path("/sys/class/infiniband")) -> dict[str, Any]:
+    """Each port by its name, such as `mlx5_0/1`: state, rate and link layer in the driver's words. Nothing without."""
+    ports = {
+        f"{port.parent.parent.name}/{port.name}": {name: _text(port / name) for name in ("state", "rate", "link_layer")}
+        for port in sorted(devices.glob("*/ports/*"))
+    }
+    return {"infiniband": ports} if ports else {}
 
 
 def load_average() -> list[float]:

@@ -183,7 +183,10 @@ def trust_sentences(found: Sequence[Calibration]) -> list[str]:
 
 
 def _each(shares: Sequence[tuple[Framework, float]]) -> str:
-    """`1.0 % (JAX) and 3.2 % (PyTorch)`"""
+    """`1.0 % (JAX) and 3.2 % (PyTorch)`, or `100 % (both)`"""
+    words = {percent(share) for _, share in shares}
+    if len(shares) == len(FRAMEWORKS) and len(words) == 1:
+        return f"{words.pop()} (both)"
     return " and ".join(f"{percent(share)} ({NAMES[name]})" for name, share in shares)
 
 

@@ -67,6 +67,10 @@ def _lines(ceilings: DeviceCeilings) -> list[CeilingLine]:
         if found.bytes_per_s is not None:
             terabytes = sheet.terabytes_per_s if sheet else None
             rates.append(("memory", "B/s", found.bytes_per_s, None if terabytes is None else terabytes * 1e12))
+        rates += [
+            (f"all-reduce over {devices} devices, {size / 2**20:g} MiB", "B/s", reached, None)
+            for (devices, size), reached in found.all_reduce.items()
+        ]
         for what, unit, reached, of_sheet in rates:
             sides = reached.by_framework
             lines.append(
@@ -102,7 +106,8 @@ def ceilings_table(ceilings: DeviceCeilings) -> Table:
             [
                 "Attainable: the fastest of a few large matrix products of normal random numbers, and of a triad "
                 "(a = b + s c) over arrays far larger than any cache, by the same clock, the better of both "
-                "frameworks. Datasheet: what the maker says, dense.",
+                "frameworks. Datasheet: what the maker says, dense. All-reduce: bus bandwidth, which is 2 (n - 1) / n "
+                "of the vector's bytes over the time.",
                 *(f"{sheet.name}: {sheet.source}." for sheet in sheets),
             ]
         ),

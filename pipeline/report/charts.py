@@ -265,6 +265,27 @@ def over_option(name: str, title: str, caption: str, points: Points, *, y: str, 
     )
 
 
+def devices_chart(points: Points) -> Chart:
+    """Two for each panel: throughput and efficiency over the number of devices."""
+    of_y = _numbers("", {"zero": False}, format="~s")
+    common: Spec = {
+        "x": {"field": "devices", **_numbers("devices", LOG_2, format="d")},
+        "y": {"field": "value", **of_y},
+        **COLOR,
+    }
+    interval: Spec = {**common, "y": {"field": "low", **of_y}, "y2": {"field": "high"}}
+    tooltip = _tooltip("framework", "mode", "devices", "value", "low", "high")
+    return _small_multiples(
+        "scaling_over_devices",
+        "Scaling over the number of devices",
+        "Throughput, and what it is of that of one device times the number of devices; bars are 95 % intervals.",
+        points,
+        {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {**common, **DASH}},
+        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
+        {"mark": POINT, "encoding": {**common, **SHAPE, "tooltip": tooltip}},
+    )
+
+
 TERM_COLORS: dict[Term, str] = {
     "product": "#009E73",
     "traffic": "#E69F00",

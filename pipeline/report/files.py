@@ -20,6 +20,7 @@ from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import section_charts
 from pipeline.report.models import models_of
 from pipeline.report.page import PAGE_BEGINS, page_html
+from pipeline.report.scaling_axis import scaling_chart
 from pipeline.report.table import latex
 from pipeline.report.tables import modes_table, report_tables, section_tables
 
@@ -127,14 +128,16 @@ def latex_tables(
 def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> list[Figure]:
     """All that are to be drawn. Pure."""
     names = section_names(compared)
-    return [
-        Figure(
-            path=files.figures / f"{names[section.setup]}-{chart.name}",
-            specification=specification(chart, PRINT, title=headline(section.setup)),
-            png=png,
-        )
+    found = [
+        (f"{names[section.setup]}-{chart.name}", headline(section.setup), chart)
         for section in compared
         for chart in section_charts(section)
+    ]
+    of_all = scaling_chart(compared)
+    found += [(of_all.name, "JAX and PyTorch", of_all)] if of_all.points else []
+    return [
+        Figure(path=files.figures / name, specification=specification(chart, PRINT, title=title), png=png)
+        for name, title, chart in found
     ]
 
 

@@ -17,6 +17,7 @@ from pipeline.report.devices_axis import devices_table
 from pipeline.report.models import ModelFacts, models_table
 from pipeline.report.option_axis import compared_speed_ups, option_axis, values_text, where_it_wins
 from pipeline.report.phases import STATISTICS, all_times, phases_absent, phases_of
+from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Column, Line, Table, group, numbers, texts
 from pipeline.report.why import TERMS, explained
 from pipeline.report.why_words import ON_CPU, not_explained_lines, tensor_cores_text, term_words
@@ -349,5 +350,11 @@ def sides_table(section: Section) -> Table:
 def report_tables(
     compared: Sequence[Section], models: Sequence[ModelFacts], ceilings: DeviceCeilings, calibrated: CalibratedDevices
 ) -> list[Table]:
-    found = (devices_table(compared), calibrations_table(calibrated), ceilings_table(ceilings), models_table(models))
+    found = (
+        scaling_over_devices(compared, ceilings),
+        devices_table(compared),
+        calibrations_table(calibrated),
+        ceilings_table(ceilings),
+        models_table(models),
+    )
     return [table for table in found if table.lines]

@@ -10,6 +10,7 @@ from pipeline.report.calibrations import CalibratedDevices, trust_sentences
 from pipeline.report.compare import OneDevice, Section, headline
 from pipeline.report.devices_axis import devices_table
 from pipeline.report.left_out import left_out_lines
+from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Table, terminal_table
 from pipeline.report.tables import modes_table, scaling_table, sides_table, wins_table
 from pipeline.report.wording import chance_sentence, failure_lines, rules_sentence
@@ -85,6 +86,7 @@ def print_details(compared: Sequence[Section], console: "Console", alone: OneDev
         for line in sides_table(section).lines:
             if line.cells[2]:
                 _print(console, f"{line.cells[0]}: {line.cells[2]}")
+    print_table(scaling_over_devices(compared, {}), console)
     print_table(devices_table(compared), console)
 
 

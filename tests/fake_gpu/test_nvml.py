@@ -60,6 +60,7 @@ def test_an_a100_has_every_reading(nvml: Ask) -> None:
         "pcie_generation": 4,
         "pcie_width": 16,
         "numa_node": 0,
+        "nvlinks": {},
         "warnings": [],
         "absent": {},
     }

@@ -1,14 +1,19 @@
 """The work of the ceilings, in both frameworks: what comes out is right, and the record holds what was timed."""
 
 import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.job import ceilings as job
+from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, Framework
-from harness.results.ceilings import attainable
+from harness.results.ceilings import attainable, read_ceilings
 
 
 def prepared(framework: Framework, precision: str = "fp32") -> tuple[Any, Any]:
@@ -60,3 +65,18 @@ def test_measured_on_this_cpu(framework: Framework, monkeypatch: pytest.MonkeyPa
     assert found.bytes_per_s is not None and found.bytes_per_s.by_framework.keys() == {framework}
     assert said[0].startswith("fp32 product 128 x 64 x 32: ")
     assert record.environment["framework"]["name"] == framework
+
+
+def test_two_processes_reduce_on_this_cpu(tmp_path: Path) -> None:
+    """Both frameworks, as a user runs it; the sums are checked before anything is timed."""
+    command = [sys.executable, "main.py", "ceilings", "--devices", "2", "--results", str(tmp_path)]
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [read_ceilings(path) for path in sorted((tmp_path / "ceilings").iterdir())]
+    assert [one.framework for one in records] == ["jax", "torch"]
+    for record in records:
+        assert [(one.kind, one.devices, 4 * one.shape[0]) for one in record.ceilings] == [
+            ("all_reduce", 2, size) for size in job.ALL_REDUCE_BYTES_ON_CPU
+        ]
+    assert "all-reduce over 2 devices, 8 MiB: " in done.stdout

@@ -183,24 +183,24 @@ def test_excluded_cells(tmp_path: Path) -> None:
 def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(tmp_path: Path) -> None:
     several = "name: train\n    devices: 8\n"
     config = config_of(MINIMAL.replace("name: train\n", several), tmp_path)
-    assert names(config, Selection(frameworks=("jax",))) == ["any/jax_mnist_1"]  # nobody says what `any` has
+    assert names(config, Selection(frameworks=("jax",))) == ["any/jax_mnist_1_x8"]  # nobody says what `any` has
     assert names(config, Selection(gpus=("a100",), use_cases=(3,), frameworks=("jax",))) == ["a100/jax_mnist_3"]
     with pytest.raises(ConfigError) as caught:
         expand(config, Selection(gpus=("a100",)))
     assert str(caught.value) == (
-        f"{config.file}:21:14: a100/mnist_1: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a node "
-        "has 4. Lower `devices` "
+        f"{config.file}:21:14: a100/mnist_1_x8: use_cases.1 takes 8 GPUs on 1 node(s), and by gpus.a100.per_node a "
+        "node has 4. Lower `devices` "
         "or raise `nodes` of the use case, correct per_node, or leave the cell out with "
         "`- {gpu: a100, use_case: 1}` under matrix.exclude."
     )
 
     on_two = config_of(MINIMAL.replace("name: train\n", several + "    nodes: 2\n"), tmp_path)
-    assert names(on_two, Selection(gpus=("a100",), frameworks=("jax",))) == ["a100/jax_mnist_1"]
+    assert names(on_two, Selection(gpus=("a100",), frameworks=("jax",))) == ["a100/jax_mnist_1_x8"]
 
     exclude = "  use_cases: [1]\n  exclude: [{gpu: a100, use_case: 1}]\n"
     excluded = config_of(MINIMAL.replace("name: train\n", several).replace("  use_cases: [1]\n", exclude), tmp_path)
     asked = Selection(gpus=("any", "a100"), frameworks=("jax",))
-    assert names(excluded, asked) == ["any/jax_mnist_1"]
+    assert names(excluded, asked) == ["any/jax_mnist_1_x8"]
 
 
 @pytest.mark.parametrize(

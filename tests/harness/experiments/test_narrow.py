@@ -257,6 +257,86 @@ def test_baselines_of_a_batch_that_is_not_in_the_file(tmp_path: Path) -> None:
     assert [variant.key for variant in alone.jobs[0].variants] == ["cnn-b10-bf16-step.eager", "cnn-b20-bf16-step.eager"]
 
 
+def cells_of(config: Config, words: str, **selection: object) -> dict[str, tuple[int, int, list[int]]]:
+    """Devices, nodes and batch sizes of each cell, by its name."""
+    asked = Selection(**{"benchmarks": ("mnist",), "use_cases": (2,), **selection})  # type: ignore[arg-type]
+    pairs = expand(config, replace(asked, narrowing=of_words(*words.split())))
+    return {
+        pair.cell.name: (
+            pair.cell.devices,
+            pair.cell.nodes,
+            sorted({variant.batch_size for job in pair.jobs for variant in job.variants}),
+        )
+        for pair in pairs
+    }
+
+
+def test_devices_take_the_use_case_on_one_or_on_several_and_the_nodes_that_they_need(tmp_path: Path) -> None:
+    """On a100 with 4 GPUs in a node; of `any` nothing is known, so all are of one node."""
+    config = config_of(SEVERAL, tmp_path)
+    assert cells_of(config, "--devices 1,2,4,16", gpus=("any", "a100")) == {
+        "any/mnist_1": (1, 1, [64]),
+        "any/mnist_2": (2, 1, [64]),
+        "any/mnist_2_x4": (4, 1, [64]),
+        "any/mnist_2_x16": (16, 1, [64]),
+        "a100/mnist_1": (1, 1, [64]),
+        "a100/mnist_2": (2, 1, [64]),
+        "a100/mnist_2_x4": (4, 1, [64]),
+        "a100/mnist_2_x16": (16, 4, [64]),
+    }
+    weak = "--devices 2,4 --batch per_device"
+    assert cells_of(config, weak, use_cases=(1,)) == {"any/mnist_2": (2, 1, [128]), "any/mnist_2_x4": (4, 1, [256])}
+    assert cells_of(config, weak + " --batch_size 10") == {"any/mnist_2": (2, 1, [20]), "any/mnist_2_x4": (4, 1, [40])}
+
+
+def test_devices_of_the_file_are_the_measurements_of_the_file(tmp_path: Path) -> None:
+    config = config_of(MINIMAL + "  2: {like: 1, devices: 4, nodes: 2}\n", tmp_path)
+    selection = Selection(use_cases=(2,))
+    of_file, asked = (
+        [
+            one.id
+            for pair in expand(config, replace(selection, narrowing=of_words(*words)))
+            for one in pair.measurements()
+        ]
+        for words in ((), ("--devices", "4"))
+    )
+    assert of_file and asked == of_file
+
+
+@pytest.mark.parametrize(
+    ("words", "selection", "message"),
+    [
+        ("--devices 3", {}, "--batch global: mnist_2, cnn: 64 samples cannot be split among 3 devices; name multiples"),
+        ("--devices 5 --batch_size 5", {"gpus": ("a100",)}, "--devices 5: takes 2 nodes with 4 GPUs each"),
+        ("--devices 2", {"use_cases": (3,)}, "has no use case per_sample_gradients on several devices; leave 3 out"),
+    ],
+)
+def test_devices_that_cannot_be(words: str, selection: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        cells_of(config_of(SEVERAL, tmp_path), words, **selection)
+    assert message in str(raised.value)
+
+
+def test_several_numbers_of_devices_share_their_base_line(tmp_path: Path) -> None:
+    """With 64 on each of 2 and of 4, one device has 64; with 64 in all, it has 64 too, and 32 and 16 are not there."""
+    config = config_of(SEVERAL, tmp_path)
+    for words in ("--devices 2,4", "--devices 2,4 --batch per_device"):
+        selection = Selection(use_cases=(2,), narrowing=of_words(*words.split()))
+        (alone,) = baselines(config, expand(config, selection), selection)
+        assert alone.cell.name == "any/mnist_1"
+        assert [one.key for one in alone.jobs[1].variants] == ["cnn-b64-fp32-step.eager", "cnn-b64-fp32-step.compiled"]
+
+
+def test_a_script_on_more_devices_makes_the_same_plan(tmp_path: Path) -> None:
+    config = config_of(SEVERAL, tmp_path)
+    selection = Selection(use_cases=(2,), narrowing=of_words("--devices", "4", "--batch", "per_device"))
+    (pair,) = expand(config, selection)
+    paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path, "repository": REPOSITORY}
+    arguments = run_arguments(pair, **paths)
+    assert arguments[2:8] == ["--use_case", "2", "--devices", "4", "--batch", "per_device"]
+    assert _plan_by_flags(None, _parse_arguments(None, arguments)) == pair
+
+
 def test_the_script_and_run_py_make_the_same_plan(config: Config, tmp_path: Path) -> None:
     """`eager` is no run of JAX: its script names its own mode, and that of both frameworks names both."""
     words = ["--model", "cnn", "--batch_size", "12", "--run", "eager", "--set", "epochs=1"]

@@ -74,6 +74,14 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     mock.nvmlDeviceGetMaxPcieLinkGeneration.return_value, mock.nvmlDeviceGetCurrPcieLinkWidth.return_value = 4, 16
     mock.NVML_AFFINITY_SCOPE_NODE = pynvml.NVML_AFFINITY_SCOPE_NODE
     mock.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0, 1 << 1] + [0] * (words - 2)
+    for name in (
+        "NVML_NVLINK_MAX_LINKS",
+        "NVML_FEATURE_ENABLED",
+        "NVML_ERROR_NOT_SUPPORTED",
+        "NVML_ERROR_INVALID_ARGUMENT",
+    ):
+        setattr(mock, name, getattr(pynvml, name))
+    mock.nvmlDeviceGetNvLinkState.side_effect = NOT_SUPPORTED
     mock.nvmlDeviceGetComputeMode.return_value = 3
     mock.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), 1_500_000_000)]
     monkeypatch.setitem(sys.modules, "pynvml", mock)
@@ -217,9 +225,18 @@ def test_description(nvml: Any) -> None:
         "pcie_generation": 4,
         "pcie_width": 16,
         "numa_node": 65,
+        "nvlinks": {},
         "warnings": [],
         "absent": {},
     }
+
+
+def test_active_links_are_counted_by_their_other_end(nvml: Any) -> None:
+    """Of four links the second is off; an A100 has no fifth, and says so."""
+    nvml.nvmlDeviceGetNvLinkState.side_effect = [1, 0, 1, 1, pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)]
+    ends = {0: b"00000000:3B:00.0", 2: b"00000000:C5:00.0", 3: b"00000000:3B:00.0"}
+    nvml.nvmlDeviceGetNvLinkRemotePciInfo.side_effect = lambda _, link: pynvml.nvmlPciInfo_t(busId=ends[link])
+    assert opened().describe()["nvlinks"] == {"00000000:3B:00.0": 2, "00000000:C5:00.0": 1}
 
 
 @pytest.mark.parametrize(

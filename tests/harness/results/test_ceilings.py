@@ -94,3 +94,19 @@ def test_datasheet_of_a_name(device: str, name: str, bf16: float | None) -> None
 )
 def test_no_datasheet_for_another_device(device: str) -> None:
     assert datasheet(device) is None
+
+
+def all_reduce(devices: int, elements: int, call_s: float) -> Ceiling:
+    made_of = {"kind": "all_reduce", "precision": "fp32", "shape": (elements,), "devices": devices}
+    return Ceiling(**made_of, blocks=blocks([10 * call_s] * 3))
+
+
+def test_an_all_reduce_has_bus_bandwidth_beside_the_ceilings_of_one_device() -> None:
+    """Of 8 devices each sends 2 * 7 / 8 of its 4 MB: 7 MB in 1 ms. A later record of it replaces no products."""
+    of_one, of_two = product((1000, 1000, 1000), 1e-3), all_reduce(2, 10**6, 1e-3)
+    of_eight = [all_reduce(8, 10**6, 1e-3), all_reduce(8, 10**3, 1e-4)]
+    found = attainable([made("jax", of_one), made("jax", *of_eight, minute=1), made("jax", of_two, minute=2)])
+    assert found.peak("fp32") == pytest.approx(2e12) and found.bytes_per_s is None
+    assert {key: one.best for key, one in found.all_reduce.items()} == pytest.approx(
+        {(2, 4 * 10**6): 4e9, (8, 4000): 7e7, (8, 4 * 10**6): 7e9}
+    )

@@ -20,6 +20,7 @@ from harness.results.environment import (
     cpu_topology,
     describe_environment,
     describe_git,
+    describe_infiniband,
     describe_slurm,
     is_code_on_disk,
     is_same_code,
@@ -141,6 +142,16 @@ def test_local(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment["cpu"]["count"] == os.cpu_count()
     assert environment["memory_total_bytes"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert len(environment["load_average"]) == 3
+
+
+def test_ports_of_infiniband(tmp_path: Path) -> None:
+    port = tmp_path / "mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    for name, text in (("state", "4: ACTIVE\n"), ("rate", "400 Gb/sec (4X NDR)\n"), ("link_layer", "InfiniBand\n")):
+        (port / name).write_text(text)
+    found = {"state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+    assert describe_infiniband(tmp_path) == {"infiniband": {"mlx5_0/1": found}}
+    assert describe_infiniband(tmp_path / "none") == {}
 
 
 def test_the_topology_of_two_sockets_with_two_threads_per_core(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pipeline.report.answer import groups_of
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Section, one_device, scaling, sections
 from pipeline.report.left_out import left_out_lines
+from pipeline.report.scaling_axis import scaling_panels
 from pipeline.report.software import RESULTS_FOLDER
 from tests.made.report_records import CELL, CPU, passed, plain, record, text
 
@@ -114,6 +115,8 @@ def test_scaling_takes_the_same_software_of_one_device_where_there_is_any() -> N
         for one in compared
         if one.setup.cell == two
     }
+    panels = {panel.label.rpartition(" on ")[2]: list(panel.points) for panel in scaling_panels(compared)}
+    assert panels == {"CPU: Xeon (jax 0.10.2)": [1, 2], "CPU: Xeon (jax 0.11.0)": [1, 2]}
     values = {name: round(one.value, 4) for name, one in found.items() if one}
     assert values == {"jax 0.10.2": 0.75, "jax 0.11.0": 0.9375}  # 1500 / 2 over 1000, and over 800
 

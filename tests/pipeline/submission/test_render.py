@@ -83,7 +83,7 @@ def test_golden_with_everything(tmp_path: Path) -> None:
     config = config_of(FULL, tmp_path)
     text = render(
         config,
-        jobs(config, gpus=("a100",), data="sample", quick=True, force=True)["a100/torch_mnist_1"],
+        jobs(config, gpus=("a100",), data="sample", quick=True, force=True)["a100/torch_mnist_1_x8"],
         config_path=Path("/home/me/my experiments.yaml"),
         results=Path("/scratch/50% full"),
     )
@@ -97,10 +97,10 @@ def header(script: str) -> list[str]:
 def test_the_headers_of_a_cell_differ_only_in_the_jobs_name(tmp_path: Path) -> None:
     config = config_of(FULL, tmp_path)
     found = jobs(config, gpus=("h100",))
-    jax, torch, pair = (header(render(config, found[f"h100/{name}_mnist_1"])) for name in ("jax", "torch", "pair"))
-    assert jax[0] == "#SBATCH --job-name=jax_mnist_1_h100"
-    assert torch == ["#SBATCH --job-name=torch_mnist_1_h100", *jax[1:]]
-    assert pair == ["#SBATCH --job-name=pair_mnist_1_h100", *jax[1:]]
+    jax, torch, pair = (header(render(config, found[f"h100/{name}_mnist_1_x8"])) for name in ("jax", "torch", "pair"))
+    assert jax[0] == "#SBATCH --job-name=jax_mnist_1_x8_h100"
+    assert torch == ["#SBATCH --job-name=torch_mnist_1_x8_h100", *jax[1:]]
+    assert pair == ["#SBATCH --job-name=pair_mnist_1_x8_h100", *jax[1:]]
     assert "#SBATCH --gres=gpu:h100:4" in jax
     assert "#SBATCH --partition=gpu" in jax
     assert {"#SBATCH --exclusive", "#SBATCH --contiguous"} <= set(jax)
@@ -110,7 +110,7 @@ def test_the_headers_of_a_cell_differ_only_in_the_jobs_name(tmp_path: Path) -> N
 def test_every_header_line_stands_before_the_first_command(tmp_path: Path) -> None:
     """sbatch stops reading options at the first line that is neither blank nor a comment."""
     config = config_of(FULL, tmp_path)
-    lines = render(config, jobs(config)["any/pair_mnist_1"]).splitlines()
+    lines = render(config, jobs(config)["any/pair_mnist_1_x8"]).splitlines()
     first_command = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
     last_option = max(n for n, line in enumerate(lines) if line.startswith("#SBATCH"))
     assert last_option < first_command
@@ -224,7 +224,7 @@ def script_of(project: Path, folder: Path, devices: int = 1, name: str = "jax_mn
         results=project / "results",
         repository=project,
     )
-    return scripts[f"any/{name}"]
+    return scripts[f"any/{name}" + (f"_x{devices}" if devices > 2 else "")]
 
 
 def run(project: Path, *words: str | Path, **environment: str) -> list[str]:

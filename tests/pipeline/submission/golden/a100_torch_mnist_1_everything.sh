@@ -4,7 +4,7 @@
 #
 # PyTorch's side of the cell alone.
 
-#SBATCH --job-name=torch_mnist_1_a100
+#SBATCH --job-name=torch_mnist_1_x8_a100
 #SBATCH --partition=big
 #SBATCH --account="lab 7"
 #SBATCH --qos=short

@@ -1,0 +1,78 @@
+"""The same work over the number of devices, from made-up records."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.plan import Cell
+from harness.results.ceilings import Attainable, Reached
+from harness.results.record import Record
+from pipeline.report.compare import one_device, sections
+from pipeline.report.files import figures, report_files
+from pipeline.report.scaling_axis import scaling_drawing, scaling_over_devices, scaling_panels
+from tests.made.report_records import passed, record
+
+
+def on(devices: int) -> Cell:
+    return Cell(gpu="any", benchmark="mnist", use_case=2, use_case_name="train", devices=devices)
+
+
+def strong() -> list[Record]:
+    """JAX keeps 75 % and 80 % on two devices in its two replicates, and PyTorch half on four."""
+    found = []
+    for replicate in range(2):
+        for side, mode, one, two, four in (
+            ("jax", "step.jit", 1000, 1500 + 100 * replicate, 2000),
+            ("torch", "step.compiled", 2000, 3600, 4000),
+        ):
+            of_all: dict[str, Any] = {"replicate": replicate, "batch_size": 128}
+            found += [
+                record(side, mode, one, **of_all),
+                record(side, mode, two, cell=on(2), **of_all),
+                record(side, mode, four, cell=on(4), **of_all),
+            ]
+    return found
+
+
+def test_a_table_has_each_number_of_devices_with_efficiency_and_interval() -> None:
+    """The interval as in test_compare.py: Student's t of 12.706 with one degree of freedom."""
+    reached = {(2, 2**20): Reached({"jax": 1e9}), (2, 2**28): Reached({"jax": 21e9, "torch": 23e9})}
+    ceilings = {"NVIDIA H200": Attainable(operations_per_s={}, bytes_per_s=None, all_reduce=reached)}
+    table = scaling_over_devices(sections(strong(), passed), ceilings)
+    assert [column.title for column in table.columns][:3] == ["devices", "JAX samples / s", "JAX keeps"]
+    head, *lines = [line.cells for line in table.lines]
+    assert head == ["mnist, Train, cnn-b128-fp32 in all, on NVIDIA H200"]
+    assert [line[:5] for line in lines] == [
+        ["1", "1,000", "100%", "2,000", "100%"],
+        ["2", "1,550", "77% [51%, 117%]", "3,600", "90% [90%, 90%]"],
+        ["4", "2,000", "50% [50%, 50%]", "4,000", "50% [50%, 50%]"],
+    ]
+    assert [line[6:] for line in lines] == [["step.jit", "step.compiled", network] for network in ("", "21 / 23", "")]
+
+
+def test_weak_scaling_holds_the_batch_of_each_device() -> None:
+    found = [record("jax", "step.jit", 1000, batch_size=64)]
+    found += [record("jax", "step.jit", 900 * n, batch_size=64 * n, cell=on(n)) for n in (2, 8)]
+    (panel,) = scaling_panels(sections(found, passed))
+    assert panel.label == "mnist, Train, cnn-b64-fp32 on each device, on NVIDIA H200"
+    assert list(panel.points) == [1, 2, 8]
+    kept = [side.efficiency for point in panel.points.values() for side in point.sides.values()]
+    assert kept[0] is None and [one.value for one in kept[1:] if one] == pytest.approx([0.9, 0.9])
+
+
+def test_one_number_of_devices_is_no_scaling() -> None:
+    assert scaling_panels(sections(strong()[::3], passed)) == []
+    assert scaling_over_devices(sections(strong()[1::3], passed), {}).lines == []
+
+
+def test_one_figure_has_throughput_and_efficiency_of_both(tmp_path: Path) -> None:
+    compared = sections(strong(), passed)
+    chart, points = scaling_drawing(compared)
+    of_jax = [point for point in points if point["framework"] == "JAX" and point["devices"] == 2]
+    assert [point["group"].rpartition(" | ")[2] for point in of_jax] == ["samples / s", "efficiency, %"]
+    assert of_jax[1]["value"] == pytest.approx(100 * math.sqrt(0.75 * 0.8), rel=1e-4)
+    drawn = [one.path.name for one in figures(report_files(tmp_path), compared, one_device(compared), png=False)]
+    assert drawn.count(chart.name) == 1
+    assert chart.name not in [one.path.name for one in figures(report_files(tmp_path), compared[:1], {}, png=False)]
