@@ -9,9 +9,9 @@ import pytest
 from harness.plan import Cell
 from harness.results.ceilings import Attainable, Reached
 from harness.results.record import Record
-from pipeline.report.compare import one_device, sections
+from pipeline.report.compare import sections
 from pipeline.report.files import figures, report_files
-from pipeline.report.scaling_axis import scaling_drawing, scaling_over_devices, scaling_panels
+from pipeline.report.scaling_axis import scaling_chart, scaling_over_devices, scaling_panels
 from tests.made.report_records import passed, record
 
 
@@ -69,10 +69,10 @@ def test_one_number_of_devices_is_no_scaling() -> None:
 
 def test_one_figure_has_throughput_and_efficiency_of_both(tmp_path: Path) -> None:
     compared = sections(strong(), passed)
-    chart, points = scaling_drawing(compared)
-    of_jax = [point for point in points if point["framework"] == "JAX" and point["devices"] == 2]
+    chart = scaling_chart(compared)
+    of_jax = [point for point in chart.points if point["framework"] == "JAX" and point["devices"] == 2]
     assert [point["group"].rpartition(" | ")[2] for point in of_jax] == ["samples / s", "efficiency, %"]
     assert of_jax[1]["value"] == pytest.approx(100 * math.sqrt(0.75 * 0.8), rel=1e-4)
-    drawn = [one.path.name for one in figures(report_files(tmp_path), compared, one_device(compared), png=False)]
+    drawn = [one.path.name for one in figures(report_files(tmp_path), compared, png=False)]
     assert drawn.count(chart.name) == 1
-    assert chart.name not in [one.path.name for one in figures(report_files(tmp_path), compared[:1], {}, png=False)]
+    assert chart.name not in [one.path.name for one in figures(report_files(tmp_path), compared[:1], png=False)]
