@@ -4,18 +4,20 @@ declared operations take at the device's ceiling."""
 import itertools
 import json
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
+from harness.measure.gpu import usable_gpu_count
 from harness.packs import record_paths, record_text
 from harness.paths import Results, timestamp
-from harness.plan import Cell, JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
-from harness.results.ceilings import Attainable
+from harness.plan import Cell, JobPlan, Measurement, MeasurementSettings, Pair, Precision, Variant, of_screening
+from harness.results.ceilings import Attainable, Reached
 from harness.results.looks import needed
 from harness.results.record import SETTLED, find_settled_record
 from harness.results.sequential import looks_of
@@ -26,6 +28,8 @@ START_S = 10.0
 """Of a process: import the framework, load, compile, check. An assumption, until there are records."""
 SHARE_OF_LIMIT = 0.25
 """Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
+CPU_CORE_OPERATIONS_PER_S = 3e10
+"""Of one core of a CPU, in floating-point operations. An assumption, until `main.py ceilings` has measured."""
 FEWEST_CALLS = 3
 """Of a step: cold calls, blocks and waited-for calls are at least so many each, however long they take."""
 STOPS_BEFORE_LIMIT_S = 90.0
@@ -189,9 +193,14 @@ def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> lis
     # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
     measured = measured_gpus(results)
     ceilings = read_ceilings_of(results)
+    is_here_without_gpu = scheduler == "local" and usable_gpu_count() == 0
+    of_cores = Reached({"jax": CPU_CORE_OPERATIONS_PER_S * len(os.sched_getaffinity(0))})
+    on_cpus = Attainable(operations_per_s=dict.fromkeys(get_args(Precision), of_cores), bytes_per_s=None)
 
     def of_plan(plan: JobPlan, part: Pair) -> Estimate:
         alone, ceiling = len(part.jobs) == 1, ceiling_of(plan.cell, ceilings)
+        if ceiling is None and (plan.cell.is_for_cpu or is_here_without_gpu):
+            ceiling = on_cpus
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
             durations = read_durations(folder, quick=plan.quick)
             return estimate_of(plan, _left(plan, part, results, scheduler), durations, least_steps_s(plan, ceiling))
