@@ -429,7 +429,8 @@ def combinations(
         for partial in config.excluded(benchmark, number, quick=quick)
         if (own := partial.of_benchmark(framework, benchmark, names))
     ]
-    options = _combinations({name: narrowing.values_of(name) or values for name, values in use_case.options.items()})
+    asked = {name: narrowing.values_of(name) for name, _ in narrowing.options if name in declared.options.model_fields}
+    options = _combinations(use_case.options | asked)
     precisions: Sequence[Any] = narrowing.precisions or use_case.precisions
     for name, with_options in itertools.product(names, options):
         sizes: Sequence[int] = config.batch_sizes(benchmark, name, number, quick=quick)
