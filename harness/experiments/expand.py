@@ -429,8 +429,12 @@ def combinations(
         for partial in config.excluded(benchmark, number, quick=quick)
         if (own := partial.of_benchmark(framework, benchmark, names))
     ]
-    asked = {name: narrowing.values_of(name) for name, _ in narrowing.options if name in declared.options.model_fields}
-    options = _combinations(use_case.options | asked)
+    of_options = declared.options.model_fields
+    asked = {name: narrowing.values_of(name) for name, _ in narrowing.options if name in of_options}
+    options = [  # what the file leaves out is in no measurement's id, unless it is another value than the default
+        {name: value for name, value in one.items() if name in use_case.options or value != of_options[name].default}
+        for one in _combinations(use_case.options | asked)
+    ]
     precisions: Sequence[Any] = narrowing.precisions or use_case.precisions
     for name, with_options in itertools.product(names, options):
         sizes: Sequence[int] = config.batch_sizes(benchmark, name, number, quick=quick)
