@@ -3,7 +3,8 @@
 Built on jax.shard_map: a function sees its own device's part of the arrays, so that BatchNorm's statistics stay local,
 as they are in PyTorch's DistributedDataParallel, and nothing moves between devices but what is written here. jit with
 NamedSharding would leave the collectives to XLA and make BatchNorm's statistics global. On two devices of a CPU neither
-is faster (docs/studies/sharding.md); no GPU was asked yet.
+is faster (docs/studies/sharding.md); no GPU was asked yet. Sharded parameters are jit's all the same, for models whose
+samples know nothing of each other: XLA gathers them and scatters their gradients as it sees fit.
 """
 
 from collections.abc import Callable
@@ -37,6 +38,44 @@ def same_on_one(session: Session[Any]) -> str:
 def mesh() -> Mesh:
     """All devices, rank by rank."""
     return Mesh(np.array(sorted(jax.devices(), key=lambda device: (device.process_index, device.id))), (AXIS,))
+
+
+def sharding_of(array: Any) -> NamedSharding:
+    """Along its largest axis that the devices divide; whole on each where there is none."""
+    devices, shape = mesh(), array.shape
+    axes = [axis for axis in range(len(shape)) if shape[axis] % devices.size == 0]
+    largest = max(axes, key=shape.__getitem__, default=None)
+    return NamedSharding(devices, PartitionSpec(*(AXIS if axis == largest else None for axis in range(len(shape)))))
+
+
+def everywhere() -> NamedSharding:
+    return NamedSharding(mesh(), REPLICATED)
+
+
+def sharded(tree: Any) -> Any:
+    """Of arrays that every process has: each device's part (`sharding_of`)."""
+
+    def of_leaf(leaf: jax.Array) -> jax.Array:
+        whole = np.asarray(leaf)
+        return jax.make_array_from_callback(whole.shape, sharding_of(whole), whole.__getitem__)
+
+    return jax.tree.map(of_leaf, tree)
+
+
+def gathered(tree: Any) -> Any:
+    """The other way: whole on every device. All processes must call it."""
+    return jax.jit(lambda arrays: arrays, out_shardings=everywhere())(tree)
+
+
+def loss_of_shards(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """`loss` of sharded parameters, its first argument. XLA gathers them for the forward pass and once more for the
+    backward pass, as FSDP2 does; else the whole ones would stay in memory in between."""
+
+    def of_whole(params: Any, *others: Any) -> Any:
+        return loss(jax.lax.with_sharding_constraint(params, everywhere()), *others)
+
+    # All that the backward pass needs is kept, but what was gathered.
+    return jax.checkpoint(of_whole, policy=lambda operation, *_, **__: str(operation) != "sharding_constraint")
 
 
 def on_every_device(function: Callable, in_specs: Any, out_specs: Any) -> Callable:

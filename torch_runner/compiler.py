@@ -79,8 +79,11 @@ def _start_compiler() -> None:
     _ = triton.runtime.driver.active.utils
 
 
-def in_mode(function: Compilable, mode: Mode, device: torch.device) -> Compilable:
+def in_mode(function: Compilable, mode: Mode, device: torch.device, *, whole: bool = True) -> Compilable:
     """`function`, compiled unless the mode is eager; a module is compiled in place and keeps its parameters' names.
+
+    Args:
+        whole: as one graph. Else Dynamo may cut it, as it does where FSDP2 gathers a block's parameters.
 
     Raises:
         Refused: the machine cannot run this mode.
@@ -89,7 +92,7 @@ def in_mode(function: Compilable, mode: Mode, device: torch.device) -> Compilabl
     if mode.run_as == "eager":
         return function
     if isinstance(function, nn.Module):
-        function.compile(**compile_options(mode))
+        function.compile(**compile_options(mode) | {"fullgraph": whole})
         return function
     compiled: Any = torch.compile(function, **compile_options(mode))
     return compiled

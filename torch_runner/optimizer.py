@@ -13,16 +13,17 @@ from harness.work.use_cases.train import Settings
 
 
 def make_optimizer(
-    settings: Settings, model: nn.Module, rate: float | Tensor, *, in_graph: bool
+    settings: Settings, model: nn.Module, rate: float | Tensor, *, in_graph: bool, fused: bool = True
 ) -> torch.optim.Optimizer:
     """
     Args:
         rate: the learning rate, or float32 [1] on the model's device.
         in_graph: a CUDA graph captures its step; AdamW has to know.
+        fused: of SGD.
     """
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
-            model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=True
+            model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=fused
         )
     by_decay: dict[float, list[nn.Parameter]] = {}
     for parameter in model.parameters():

@@ -5,6 +5,7 @@ the same.
 """
 
 import inspect
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, distributed, nn
@@ -41,6 +42,26 @@ def with_averaged_gradients(module: nn.Module, *, split: bool) -> nn.Module:
     # the first ten steps they are taken in any case (torch/csrc/distributed/c10d/reducer.cpp).
     averaged._set_ddp_runtime_logging_sample_rate(NEVER)
     return averaged
+
+
+def shard(model: nn.Module) -> None:
+    """From now on each device holds its rows of each parameter (FSDP2). A block's parameters, and last all others, are
+    gathered when the model comes to them, forward and backward; then their gradients are averaged and scattered. They
+    travel in float32, as autocast over float32 weights keeps them."""
+    from torch.distributed.fsdp import fully_shard  # takes half a second
+
+    for block in blocks_of(model):
+        fully_shard(block)
+    fully_shard(model)
+
+
+def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
+    """What stands in the model's outermost sequences and has parameters."""
+    for child in module.children():
+        if not isinstance(child, nn.Sequential):
+            yield from blocks_of(child)
+        else:
+            yield from (one for one in child if next(one.parameters(), None) is not None)
 
 
 def average_gradients(module: nn.Module) -> None:

@@ -25,7 +25,13 @@ def load_weights(model: nn.Module, weight_of: WeightOf) -> None:
             if name.endswith("num_batches_tracked"):
                 tensor.zero_()
             else:
-                tensor.copy_(torch.from_numpy(weight_of(name, tuple(tensor.shape))))
+                value = torch.from_numpy(weight_of(name, tuple(tensor.shape)))
+                if hasattr(tensor, "device_mesh"):  # sharded, and every rank has drawn all of it
+                    from torch.distributed.tensor import distribute_tensor  # takes half a second
+
+                    placed = value.to(tensor.device)
+                    value = distribute_tensor(placed, tensor.device_mesh, tensor.placements, src_data_rank=None)
+                tensor.copy_(value)
 
 
 def store_as(model: nn.Module, dtype: torch.dtype) -> None:
@@ -39,9 +45,11 @@ def store_as(model: nn.Module, dtype: torch.dtype) -> None:
 def to_neutral(tensors: Mapping[str, torch.Tensor], *, in_place: bool = False) -> Neutral:
     """Parameters or gradients by neutral name, with or without axes before the parameter's own (samples, models).
 
-    `in_place`: in their own precision, without a copy where they are on the host; else in float64.
+    `in_place`: in their own precision, without a copy where they are on the host; else in float64. Sharded ones are
+    gathered, which every rank must do.
     """
-    on_host = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    whole = {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in tensors.items()}
+    on_host = {name: tensor.detach().cpu() for name, tensor in whole.items()}
     return {name: (tensor if in_place else tensor.double()).numpy() for name, tensor in on_host.items()}
 
 

@@ -484,7 +484,12 @@ def combinations(
         for partial in config.excluded(benchmark, number, quick=quick)
         if (own := partial.of_benchmark(framework, benchmark, names))
     ]
-    options = _combinations({name: narrowing.values_of(name) or values for name, values in use_case.options.items()})
+    of_options = declared.options.model_fields
+    asked = {name: narrowing.values_of(name) for name, _ in narrowing.options if name in of_options}
+    options = [  # what the file leaves out is in no measurement's id, unless it is another value than the default
+        {name: value for name, value in one.items() if name in use_case.options or value != of_options[name].default}
+        for one in _combinations(use_case.options | asked)
+    ]
     precisions: Sequence[Any] = narrowing.precisions or use_case.precisions
     for name, with_options in itertools.product(names, options):
         sizes = _batch_sizes(config, benchmark, name, number, narrowing, quick=quick)

@@ -34,7 +34,7 @@ def why_not(
     return (
         why_not_model(use_case, benchmark, model)
         or why_not_precision(use_case, precision)
-        or use_case.why_not_options(benchmark, model, options)
+        or use_case.why_not_options(benchmark, model, options, devices)
         or _why_not_layers(mode, model)
         or _why_not_precision_of(mode, precision)
         or why_not_besides_layers(use_case, model, mode, options, devices)

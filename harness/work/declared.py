@@ -407,10 +407,11 @@ class UseCase:
     """It makes no sense for a benchmark without a data set."""
     without: Mapping[Layer, str] = field(default_factory=dict)
     """Kinds of layers that no model may have here, with the reason."""
-    why_not_options: Callable[[Benchmark, Model, Mapping[str, Any]], str | None] = field(
-        default=lambda _benchmark, _model, _options: None
+    why_not_options: Callable[[Benchmark, Model, Mapping[str, Any], int], str | None] = field(
+        default=lambda _benchmark, _model, _options, _devices: None
     )
-    """Why these options make no sense together, or for this model, however it is run; None where they do."""
+    """Why these options make no sense together, for this model or on as many devices, however it is run; None where
+    they do."""
     one_device: bool = False
     """The work cannot be split across devices."""
     forward_passes: int | None = None

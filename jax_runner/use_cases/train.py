@@ -9,6 +9,7 @@ XLA take convolutions and loops into CUDA graphs by itself, so the counterpart o
 `jit_graph`, not `jit` (compiler.py).
 
 On several devices the gradients are averaged (several_devices.py) after the backward pass, but in the run `overlap`.
+Of sharded parameters XLA decides what it gathers and reduces when.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jax import numpy as jnp
+from jax.experimental.layout import Format, Layout
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
@@ -44,10 +46,15 @@ from jax_runner.several_devices import (
     REPLICATED,
     SPLIT,
     details_of,
+    everywhere,
+    gathered,
     global_arrays,
+    loss_of_shards,
     mean_over_devices,
     on_every_device,
     own_part,
+    sharded,
+    sharding_of,
 )
 from jax_runner.task import make_task
 from jax_runner.weights import (
@@ -144,7 +151,7 @@ class Training(LaidOutByXla, TrainingBase):
         with self.using(one_step):
             self.reset()
             after_one, _ = self.step()
-            gradients = self.to_neutral(first_gradients(self.settings, own_part(after_one.opt_state)))
+            gradients = self.to_neutral(first_gradients(self.settings, self.on_host(after_one.opt_state)))
         with self.using(compute):
             self.reset()
             kept = [self.kept(self.step()) for _ in range(CHECK_STEPS // steps_per_call)]
@@ -276,23 +283,35 @@ class Training(LaidOutByXla, TrainingBase):
         own = arrays_of(self.model, nnx.Param), arrays_of(self.model, nnx.BatchStat)
         params, batch_stats = jax.tree.map(jnp.copy, own)  # the step donates them
         state = TrainState(params, batch_stats, self.optimizer.init(params), jnp.zeros((), jnp.int32))
+        if self.is_sharded:
+            return sharded(state)
         return state if self.session.is_alone else spread_state(state, self.world)
+
+    def shapes_of_state(self) -> TrainState:
+        params, batch_stats = arrays_of(self.model, nnx.Param), arrays_of(self.model, nnx.BatchStat)
+        opt_state = jax.eval_shape(self.optimizer.init, params)
+        return TrainState(params, batch_stats, opt_state, jnp.zeros((), jnp.int32))
 
     def own_state(self) -> TrainState:
         """The weights, and the BatchNorm statistics of this process's first device."""
-        return self.current if self.session.is_alone else without_device_axis(own_part(self.current))
+        return self.current if self.session.is_alone else without_device_axis(self.on_host(self.current))
+
+    def on_host(self, tree: Any) -> Any:
+        return own_part(gathered(tree) if self.is_sharded else tree)
 
     def optimizer_step(self, state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
         """One step on the batch that the order has next; returns the new state and the batch's mean loss."""
-        rows = data.order[state.step % len(data.order)]
-        # The order has no row that is not there, and JAX need not look.
-        batch = {name: array.at[rows].get(mode="promise_in_bounds") for name, array in data.arrays.items()}
-        batch |= data.shared
-        if data.crops is not None:
-            batch["crops"] = data.crops[state.step % len(data.crops)]
-        gradient = jax.value_and_grad(self.problem.loss, has_aux=True)
+        take, loss_of = next_batch, self.problem.loss
+        if self.is_sharded:
+            specs = data_specs(self.is_resident)
+            take = on_every_device(next_batch, in_specs=(REPLICATED, specs), out_specs=SPLIT)
+            loss_of = loss_of_shards(loss_of)
+        batch = {**take(state.step, data), **data.shared}
+        gradient = jax.value_and_grad(loss_of, has_aux=True)
         (loss, batch_stats), grads = gradient(state.params, state.batch_stats, batch)
-        if self.communicates:
+        if self.is_sharded:
+            grads = jax.lax.with_sharding_constraint(grads, jax.tree.map(sharding_of, grads))
+        elif self.communicates:
             grads = mean_over_devices(grads)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -310,6 +329,14 @@ class Training(LaidOutByXla, TrainingBase):
             return jax.tree.map(jnp.sum, (losses, scores, task.further_scores(outputs, targets))), scores
 
         return jax.jit(sums_and_scores)
+
+
+def next_batch(step: jax.Array, data: Data) -> Batch:
+    """The samples, and their crops, of a device's part of the batch that the order has for this step."""
+    rows = data.order[step % len(data.order)]
+    # The order has no row that is not there, and JAX need not look.
+    batch = {name: array.at[rows].get(mode="promise_in_bounds") for name, array in data.arrays.items()}
+    return batch if data.crops is None else batch | {"crops": data.crops[step % len(data.crops)]}
 
 
 class Problem:
@@ -354,7 +381,8 @@ def require_several_steps(training: Training) -> None:
 def make_train_step(training: Training, steps_per_call: int) -> Any:
     """(state, data) -> (state, loss), jitted; the loss is [steps_per_call] where a call holds several steps.
 
-    Of several devices, each has the loss of its own part of the batch: [devices] or [devices, steps_per_call].
+    Of several devices, each has the loss of its own part of the batch: [devices] or [devices, steps_per_call]. Sharded
+    parameters make one program of all devices: [1] or [1, steps_per_call].
     """
 
     def train_steps(state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
@@ -362,9 +390,22 @@ def make_train_step(training: Training, steps_per_call: int) -> Any:
             return training.optimizer_step(state, data)
         return jax.lax.scan(lambda carry, _: training.optimizer_step(carry, data), state, None, length=steps_per_call)
 
-    function = train_steps if training.session.is_alone else on_all_parts(train_steps, data_specs(training.is_resident))
+    def train_on_shards(state: TrainState, data: Data) -> tuple[TrainState, jax.Array]:
+        state, loss = train_steps(state, data)
+        return state, loss[None]  # that of the whole batch
+
     device = training.session.device
-    layouts = {"in_shardings": (FREE, None), "out_shardings": (FREE, None)} if device.on_gpu else {}
+    function: TrainStep = train_steps
+    of_state: Any = FREE if device.on_gpu else None
+    of_loss = None
+    if training.is_sharded:
+        function, of_loss = train_on_shards, everywhere()
+        of_state = jax.tree.map(sharding_of, training.shapes_of_state())
+        if device.on_gpu:
+            of_state = jax.tree.map(lambda sharding: Format(Layout.AUTO, sharding), of_state)
+    elif not training.session.is_alone:
+        function = on_all_parts(train_steps, data_specs(training.is_resident))
+    layouts = {"in_shardings": (of_state, None), "out_shardings": (of_state, of_loss)} if of_state is not None else {}
     return jitted(function, training.session.mode, device, donate_argnums=0, **layouts)
 
 

@@ -8,7 +8,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ import pytest
 from harness.errors import CheckFailed
 from harness.measure.program import Session
 from harness.measure.world import World
+from harness.results.parity import condense, gate_measurement
 from harness.work import chunks
 from tests.made.sessions import build, make_session, measure, with_small_images
-from tests.made.shallow import shallow_resnet
+from tests.made.shallow import shallow_resnet, shallow_vit
+from tests.made.small_gpt import use_small_gpt
 from tests.made.wrong_kernels import one_tap_left_out
 
 Numbers = dict[str, np.ndarray]
@@ -43,8 +45,12 @@ def main(framework: Any, world_json: str, folder: str) -> None:
 
 def do(framework: Any, task: dict[str, Any], **of_session: Any) -> Numbers:
     """In float64, unless the task says otherwise."""
-    session = make_session(framework, **of_session, **{"precision": "fp64"} | task["session"])
-    with shallow_resnet(framework), pytest.MonkeyPatch.context() as patch:
+    with shallow_resnet(framework), pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        if task["session"].get("model") == "vit_b_16":
+            stack.enter_context(shallow_vit(framework))
+        if task["session"].get("model") == "gpt_nano":
+            use_small_gpt(patch)
+        session = make_session(framework, **of_session, **{"precision": "fp64"} | task["session"])
         if framework == "torch" and session.mode.run_as == "compiled" and not task.get("by_inductor"):
             from tests.made.captures import only_trace
 
@@ -60,6 +66,52 @@ def parity(session: Session[Any]) -> Numbers:
 def parity_apart(session: Session[Any]) -> Numbers:
     """The same of the control without communication."""
     return dict(build(session, joined=False).parity())
+
+
+def gate(session: Session[Any]) -> Numbers:
+    """What a job's child leaves for the parity gate, the shapes, and the bytes that this rank holds of parameters and
+    moments."""
+    program = build(replace(session, measurement=gate_measurement(session.measurement)))
+    kept, shapes = condense(program.parity())
+    held = {"jax": held_of_jax, "torch": held_of_torch}[session.measurement.framework]
+    return kept | {"shapes": np.array(json.dumps(shapes)), "held_bytes": np.array(held(program))}
+
+
+def gate_without_a_sum(session: Session[Any]) -> Numbers:
+    """The same of a wrong sharding: each device goes by the gradients of its own part of the batch."""
+    with {"jax": own_part_as_the_batch, "torch": scattered_unreduced}[session.measurement.framework]():
+        return gate(session)
+
+
+def held_of_jax(program: Any) -> int:
+    import jax
+
+    leaves = jax.tree.leaves((program.current.params, program.current.opt_state))
+    return sum(int(shard.data.nbytes) for leaf in leaves for shard in leaf.addressable_shards)
+
+
+def held_of_torch(program: Any) -> int:
+    tensors = [tensor for kept in program.optimizer.state.values() for tensor in kept.values()]
+    local = [getattr(one, "_local_tensor", one) for one in (*program.model.parameters(), *tensors)]
+    return sum(int(tensor.nbytes) for tensor in local)
+
+
+def own_part_as_the_batch() -> AbstractContextManager[Any]:
+    """JAX is given each device's part as if all of them had the same."""
+    from jax_runner.use_cases import train
+
+    return mock.patch.object(train, "SPLIT", train.REPLICATED)
+
+
+def scattered_unreduced() -> AbstractContextManager[Any]:
+    """PyTorch scatters each device's own gradients as if they were the sums."""
+    from torch import distributed
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+
+    def scatter(_self: Any, output_tensor: Any, input_tensor: Any, *_: Any, **__: Any) -> None:
+        output_tensor.copy_(input_tensor.chunk(distributed.get_world_size())[distributed.get_rank()])
+
+    return mock.patch.object(DefaultReduceScatter, "__call__", scatter)
 
 
 def check_of_the_control(session: Session[Any]) -> Numbers:
@@ -204,6 +256,8 @@ FUNCTIONS: dict[str, Callable[[Session[Any]], Numbers]] = {
         parity,
         parity_apart,
         parity_in_chunks,
+        gate,
+        gate_without_a_sum,
         losses,
         losses_in_chunks,
         check_of_the_control,

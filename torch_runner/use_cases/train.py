@@ -38,7 +38,7 @@ from torch_runner.device import Device, compute_dtype, model_dtype
 from torch_runner.graphs import use_sorted_sums
 from torch_runner.models import aggregation_of, attention_of, make_model, with_attention, write_out_attention
 from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
-from torch_runner.several_devices import average_gradients, with_averaged_gradients
+from torch_runner.several_devices import average_gradients, shard, with_averaged_gradients
 from torch_runner.task import make_task, to_device
 from torch_runner.weights import Neutral, load_weights, parameter_count, to_neutral
 
@@ -66,7 +66,10 @@ class Training(TrainingBase):
         self.placed_crops = None if crops is None else torch.from_numpy(crops.copy()).to(self.device)
         self.problem = Problem(session, samples, self.given).to(self.device)
         self.model = self.problem.model
-        self.model.to(memory_format=torch.channels_last)
+        if self.is_sharded:
+            shard(self.model)
+        else:
+            self.model.to(memory_format=torch.channels_last)
         count_no_batches(self.model)
         self.rates = None if self.steps.rates is None else torch.from_numpy(self.steps.rates).to(self.device)
         self.rate = torch.zeros(1, device=self.device)
@@ -74,8 +77,9 @@ class Training(TrainingBase):
         self.optimizer = make_optimizer(
             self.settings,
             self.model,
-            self.settings.learning_rate if self.rates is None else self.rate,
+            self.settings.learning_rate if self.rates is None or self.is_sharded else self.rate,
             in_graph=session.mode.graph == "step",
+            fused=not self.is_sharded or self.settings.optimizer != "sgd",  # which DTensor has not
         )
         self.parameter_count = parameter_count(self.model)
         self.units = self.problem.task.units
@@ -297,9 +301,9 @@ def make_step(training: Training) -> Callable[[], Tensor]:
     mode = training.session.mode
     if mode.graph == "step":
         return make_counting_step(training)
-    objective: nn.Module = in_mode(training.problem, mode, training.device)
+    objective: nn.Module = in_mode(training.problem, mode, training.device, whole=not training.is_sharded)
     order, crops, rates = training.placed_order, training.placed_crops, training.rates
-    if training.communicates and not training.is_flat:
+    if training.communicates and not training.is_sharded and not training.is_flat:
         objective = with_averaged_gradients(objective, split=mode.formulation != "unsplit")
 
     def step() -> Tensor:
@@ -309,7 +313,10 @@ def make_step(training: Training) -> Callable[[], Tensor]:
         inputs = [order[step_number % len(order)]]
         if crops is not None:
             inputs.append(crops[step_number])
-        if rates is not None:
+        if training.is_sharded:
+            for group in training.optimizer.param_groups:
+                group["lr"] = training.steps.rate(step_number)
+        elif rates is not None:
             training.rate.copy_(rates[step_number])
         loss = optimizer_step(training, objective, *inputs)
         training.steps_done += 1

@@ -3,7 +3,8 @@
 The data set lies on the device, or a chunk of it; a step gathers its batch there, by an order that numpy drew from the
 seed, so both frameworks see the same batches. A schedule of rates and the crops of an augmentation are arrays as well.
 
-On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py).
+On several devices each takes its own part of every batch, and the gradients are averaged (several_devices.py); of
+sharded parameters each device keeps its part, but in the control without communication, where they are whole.
 BatchNorm's statistics are the device's own; the first device's are what the evaluation in the record uses.
 """
 
@@ -43,6 +44,8 @@ class TrainingBase(Trains):
         self.session = session
         self.world = session.world
         self.communicates = joined and not session.is_alone
+        options = work.Options.model_validate(measurement.variant.options)
+        self.is_sharded = self.communicates and options.parameters == "sharded"
         self.starting_weight = session.weights_of(settings.weights, session.model.initial_weight)
         self.samples_per_step = batch_size = measurement.variant.batch_size
         seed, balanced_by = measurement.seed, session.benchmark.task.balanced_by

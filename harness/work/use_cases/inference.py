@@ -60,7 +60,7 @@ EAGER_NCHW = Run(
 )
 
 
-def why_not_options(benchmark: Benchmark, model: Model, options: Mapping[str, Any]) -> str | None:
+def why_not_options(benchmark: Benchmark, model: Model, options: Mapping[str, Any], _devices: int) -> str | None:
     if options["batch_norm"] == "kept" and Layer.BATCH_NORM not in model.layers:
         return f"{model.name} has no BatchNorm that could be kept, so it would be the same program once more"
     return why_not_on_host(benchmark.task, options["inputs"])

@@ -65,7 +65,7 @@ KNOWN = frozenset({Layer.DENSE, Layer.CONVOLUTION})
 DENSE = frozenset({Layer.DENSE})
 
 
-def why_not_options(_benchmark: Benchmark, _model: Model, options: Mapping[str, Any]) -> str | None:
+def why_not_options(_benchmark: Benchmark, _model: Model, options: Mapping[str, Any], _devices: int) -> str | None:
     if options.get("work") == "forward" and options.get("learning_rates") == "separate":
         return "work: forward has no learning rates that could be separate"
     return None

@@ -34,8 +34,10 @@ from harness.work.declared import (
     OVERLAP,
     PROCESS_PER_NODE,
     TORCH_RUNS,
+    Benchmark,
     Formulation,
     Layer,
+    Model,
     Run,
     UseCase,
 )
@@ -43,6 +45,25 @@ from harness.work.graphs import balanced
 from harness.work.schedule import Schedule, rates_of_steps
 from harness.work.tasks import Metric
 from harness.work.weights import batch_order
+
+
+class Options(Frozen):
+    parameters: Literal["replicated", "sharded"] = "replicated"
+    """On several devices: whole on each, or a part of each parameter on each (PyTorch's FSDP2, JAX's NamedSharding)."""
+
+
+REPLICATED = {"parameters": frozenset({"replicated"})}
+"""Of formulations that say how whole gradients are averaged."""
+
+
+def why_not_options(_benchmark: Benchmark, model: Model, options: Mapping[str, Any], devices: int) -> str | None:
+    if options.get("parameters") != "sharded":
+        return None
+    if devices == 1:
+        return "parameters: sharded is for several devices"
+    if unwanted := model.layers & {Layer.BATCH_NORM, Layer.GRAPH}:
+        return f"parameters: sharded is for models without {min(unwanted)}: JAX would see one batch for many devices'"
+    return None
 
 
 class Settings(Frozen):
@@ -149,6 +170,8 @@ USE_CASE = UseCase(
     name="train",
     about="train a model, epoch by epoch",
     work="Train {model}",
+    options=Options,
+    why_not_options=why_not_options,
     settings=Settings,
     parameter_passes=parameter_passes,
     needs_data=True,
@@ -189,6 +212,7 @@ USE_CASE = UseCase(
                 name="unsplit",
                 about="without Dynamo's cuts for DistributedDataParallel: one graph, and no overlap",
                 runs=(COMPILED,),
+                options=REPLICATED,
                 min_devices=2,
             ),
             *(
@@ -205,6 +229,7 @@ USE_CASE = UseCase(
                 name="flat",
                 about="one all-reduce averages the gradients after the backward pass, and can be captured",
                 runs=TORCH_RUNS,
+                options=REPLICATED,
                 min_devices=2,
             ),
             Formulation(

@@ -243,6 +243,18 @@ def test_a_batch_that_no_device_count_divides(tmp_path: Path) -> None:
 SEVERAL = MINIMAL + "  2: {like: 1, devices: 2}\n"
 
 
+def test_an_option_that_the_file_leaves_out(tmp_path: Path) -> None:
+    """Its default is what the file means without it. Nothing is sharded on one device, so there is no baseline."""
+    config = config_of(SEVERAL, tmp_path)
+    words = ("--model", "cnn", "--run", "jit", "--option")
+    jobs = narrowed(config, *words, "parameters=replicated", use_cases=(2,))
+    assert jobs["any/jax_cifar10_2"] == ["cnn-b64-fp32-step.jit"]
+    sharded = Selection(benchmarks=("cifar10",), use_cases=(2,), narrowing=of_words(*words, "parameters=sharded"))
+    pairs = expand(config, sharded)
+    assert [variant.key for variant in pairs[0].jobs[0].variants] == ["cnn-b64-fp32-sharded-step.jit"]
+    assert baselines(config, pairs, sharded) == []
+
+
 def test_baselines_of_a_batch_that_is_not_in_the_file(tmp_path: Path) -> None:
     config = config_of(SEVERAL, tmp_path)
     selection = Selection(
