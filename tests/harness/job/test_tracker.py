@@ -23,9 +23,11 @@ from harness.job.tracker import (
     open_tracker,
     row_of,
 )
+from harness.packs import record_paths
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Cell, Framework, Measurement, MeasurementSettings, Variant, WandbSettings
 from harness.results.record import Outcome, Record
+from pipeline.report.reading import read_records
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import make_behaving_project
 from tests.made.records import bare_record
@@ -321,8 +323,14 @@ def test_both_frameworks_of_a_real_job(server: WandbServer, tmp_path: Path) -> N
     jax, torch = (server.runs[f"{name}-{folder.name}"] for name in FRAMEWORKS)
     assert (jax.exit_code, torch.exit_code, torch.summary["measurement/index"]) == (1, 0, 4)
     assert jax.summary["measurement/index"] == 8
-    records = server.artifacts["records-any-mnist_1-torch"]
-    assert sum(name.endswith(".json") for name in records) == 4
+    fetched = Results(root=tmp_path / "fetched")  # as by `wandb artifact get --root`, both into one folder
+    for framework in FRAMEWORKS:
+        for name, content in server.artifacts[f"records-any-mnist_1-{framework}"].items():
+            (fetched.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (fetched.root / name).write_bytes(content)
+    found = read_records(record_paths(fetched.records()))
+    made = {one.measurement_id for one in project.records()}
+    assert found.refused == () and len(found.records) == 12 and {one.measurement_id for one in found.records} == made
     assert [(one["title"], one["severity"]) for one in server.alerts] == [
         (f"{pair.name}: failed", "ERROR"),
         ("The campaign has ended", "INFO"),
