@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import ProjectError
 from harness.experiments.model import Config
-from harness.job.tracker import ROW
-from harness.job.wandb_process import INDEX, RATIOS
+from harness.plan import WANDB_INDEX, WANDB_RATIOS, WANDB_ROW
 from harness.results.partner import RATIO
 from harness.results.quantities import BY_NAME
 from harness.work.declared import benchmark
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "JAX and PyTorch, side by side"
 GROUPED_BY = ("Group", "JobType")
 """A run's group is its cell, and its job type the framework (harness/job/tracker.py)."""
-COLUMNS = (INDEX, f"{ROW}name", f"{ROW}outcome", f"{ROW}{RATIO}")
+COLUMNS = (WANDB_INDEX, f"{WANDB_ROW}name", f"{WANDB_ROW}outcome", f"{WANDB_ROW}{RATIO}")
 """Of the list of runs, keys of the summary: how many measurements, and what the newest one was."""
 INSTALL = "pip install -e '.[workspace]'"
 OF_ANY_TASK = SimpleNamespace(name="the target", words="metric on the test set")
@@ -40,7 +39,7 @@ class Panel:
     """Of W&B: the numbers' names, with their units."""
     pattern: str | None = None
     """Instead of keys: a regular expression, of the curves of all measurements."""
-    over: str = INDEX
+    over: str = WANDB_INDEX
     """The axis."""
 
 
@@ -59,7 +58,7 @@ def panel_groups(metrics: Iterable[str]) -> tuple[PanelGroup, ...]:
         *(_curves(f"test {name.replace('_', ' ')}", f"test/{name}") for name in names),
     ]
     live = Panel(title="samples/s, while it is measured", keys=("live/throughput_samples_per_s",), over="Step")
-    ratio = Panel(title="JAX / PyTorch, of this replicate", keys=(f"{ROW}{RATIO}",))
+    ratio = Panel(title="JAX / PyTorch, of this replicate", keys=(f"{WANDB_ROW}{RATIO}",))
     return (
         PanelGroup(
             title="Throughput",
@@ -95,7 +94,7 @@ def _curves(title: str, key: str) -> Panel:
 def _rows(*names: str) -> tuple[Panel, ...]:
     """Of numbers of harness/results/quantities.py; W&B shows them in the unit that ends their name."""
     words = {name: BY_NAME[name].words.format(metric=OF_ANY_TASK) for name in names}
-    return tuple(Panel(title=f"{text} ({name})", keys=(f"{ROW}{name}",)) for name, text in words.items())
+    return tuple(Panel(title=f"{text} ({name})", keys=(f"{WANDB_ROW}{name}",)) for name, text in words.items())
 
 
 def wandb_command(
@@ -152,7 +151,7 @@ def save(groups: Iterable[PanelGroup], *, entity: str | None, project: str) -> s
             project=project,
             name=NAME,
             sections=[
-                ws.Section(name="Ratios", panels=[wr.WeavePanelSummaryTable(table_name=RATIOS)], is_open=True),
+                ws.Section(name="Ratios", panels=[wr.WeavePanelSummaryTable(table_name=WANDB_RATIOS)], is_open=True),
                 *(
                     ws.Section(name=group.title, panels=[panel_of(panel) for panel in group.panels], is_open=True)
                     for group in groups

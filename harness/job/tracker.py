@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from harness.packs import NAME as PACK
 from harness.paths import REPOSITORY, Results
-from harness.plan import Cell, Framework, Measurement, WandbSettings
+from harness.plan import WANDB_ROW, Cell, Framework, Measurement, WandbSettings
 from harness.results.record import Record
 
 INIT_TIMEOUT_S = 20.0
@@ -36,8 +36,6 @@ REQUEST_INTERVAL_S = 30
 """Between two of a client's, in whole seconds: a job that runs both frameworks has two clients, one request in 15 s."""
 MAX_TAG_LENGTH = 64
 """W&B refuses longer ones."""
-ROW = "measurement/"
-"""Begins the keys of the rows of which each measurement has one."""
 CURVES = ("train/", "test/")
 
 Alert = tuple[str, str, str]
@@ -153,7 +151,7 @@ def row_of(record: Record, numbers: Mapping[str, float | str]) -> dict[str, Any]
         "flags": ", ".join(record.flags),
         "node": record.environment.get("node") or "",
     }
-    return {f"{ROW}{name}": value for name, value in (own | dict(numbers)).items()}
+    return {f"{WANDB_ROW}{name}": value for name, value in (own | dict(numbers)).items()}
 
 
 def artifact_of(results: Results, cell: Cell, framework: Framework) -> dict[str, Any]:

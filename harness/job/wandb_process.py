@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.paths import Results, timestamp
+from harness.plan import WANDB_INDEX, WANDB_RATIOS, WANDB_ROW
 
 if TYPE_CHECKING:
     import wandb
@@ -35,11 +36,7 @@ IN_VAIN_S = 5.0
 ASK_AGAIN_AFTER_S = 600.0
 """Each framework of each job has a client of its own, and would wait for the same server."""
 
-INDEX = "measurement/index"
-"""Counts the run's measurements, also through a requeue."""
-RATIOS = "ratios"
-"""The table at the end of a run: with intervals."""
-STEP_AXES = {"epoch": ("train/*", "test/*"), INDEX: ("measurement/*",)}
+STEP_AXES = {"epoch": ("train/*", "test/*"), WANDB_INDEX: (f"{WANDB_ROW}*",)}
 """The x axis of families of metrics: each `log` carries its value too. The others count their logs."""
 
 ENVIRONMENT = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
@@ -130,8 +127,8 @@ class Publisher:
         if self._run is not None:
             self._run.tags = tuple(message["tags"])
             self._run.config.update(message["config"], allow_val_change=True)  # type: ignore[no-untyped-call]
-            before = self._run.summary.get(INDEX) or 0  # type: ignore[no-untyped-call]
-            self._run.log({INDEX: before + 1, **message["row"]})
+            before = self._run.summary.get(WANDB_INDEX) or 0  # type: ignore[no-untyped-call]
+            self._run.log({WANDB_INDEX: before + 1, **message["row"]})
 
     def conclude(self, message: dict[str, Any], reply: Reply) -> None:
         """All is measured."""
@@ -150,7 +147,7 @@ class Publisher:
 
         if ratios:
             table = wandb.Table(columns=list(ratios[0]), data=[list(row.values()) for row in ratios])
-            run.log({RATIOS: table})
+            run.log({WANDB_RATIOS: table})
         artifact = wandb.Artifact(records["name"], type="records")
         for path, name in records["files"]:
             # A record never changes: it is uploaded from where it is, and copied to no cache in a home.
