@@ -48,7 +48,7 @@ COMMANDS = {
     "site": "make a folder of pages of all published results; no server needed",
     "compile": "what both make of a step on a card that is not here; no GPU needed",
     "gpu-check": "try all that needs a GPU, in ten minutes at most",
-    "wandb": "make a saved workspace in W&B: both frameworks side by side",
+    "wandb": "upload offline runs to W&B, or make a saved workspace there",
     "calibrate": "how often the verdict is right: a framework against itself",
 }
 DESCRIPTION = """\
@@ -771,22 +771,42 @@ def gpu_check_command(arguments: argparse.Namespace) -> int:
 WANDB_DESCRIPTION = f"""\
 {COMMANDS["wandb"]}.
 
-Every measurement is a run in W&B already. This makes a view of them that a project's people share: throughput, loss,
-metric, latency, memory, energy and compilation, with the runs grouped by variant and then by framework. It needs the
-package wandb-workspaces (pip install -e '.[workspace]') and a key (wandb login). Each call makes a new view.
+A job has a run in W&B for each framework already, whose steps are its measurements. Both actions need a key (wandb
+login).
+
+  python main.py wandb sync   upload the runs that jobs kept offline; run it
+                              again for those that failed
+  python main.py wandb        a saved view for the people of a project, both
+                              frameworks side by side; each call makes one
+
+The view has ratios, throughput, loss, metric, latency, memory, energy and compilation. It needs the package
+wandb-workspaces (pip install -e '.[workspace]').
+
+exit status: 0, or 1 where a run was not uploaded
 """
 
 
 def wandb_parser() -> Parser:
     parser = Parser("main.py wandb", WANDB_DESCRIPTION)
-    parser.add_argument("--entity", metavar="NAME", help="default: wandb.entity of experiments.yaml, else your own")
-    parser.add_argument("--project", metavar="NAME", help="default: wandb.project of experiments.yaml")
-    parser.two_spellings("--dry-run", action="store_true", help="list what would be in it, and ask no server")
+    actions = ("workspace", "sync")
+    parser.add_argument("action", choices=actions, nargs="?", default=actions[0], help="default: workspace")
+    parser.add_argument("--entity", metavar="NAME", help="default: as in experiments.yaml, else your own")
+    parser.add_argument("--project", metavar="NAME", help="default: as in experiments.yaml, or as the run has it")
+    parser.add_argument("--jobs", type=upload_count, default=8, metavar="N", help="sync: runs at a time (default: 8)")
+    parser.two_spellings("--dry-run", action="store_true", help="list what would be in it or uploaded; ask no server")
     add_config_flag(parser)
+    add_results_flag(parser)
     return parser
 
 
 def wandb_command(arguments: argparse.Namespace) -> int:
+    if arguments.action == "sync":
+        from pipeline.wandb_sync import sync
+
+        where = {"--entity": arguments.entity, "--project": arguments.project}
+        options = [f"{flag}={value}" for flag, value in where.items() if value is not None]
+        results = read_results_that_exist(arguments)
+        return sync(results, jobs=arguments.jobs, options=options, dry_run=arguments.dry_run)
     from pipeline import wandb_workspace
 
     return wandb_workspace.wandb_command(
@@ -1031,6 +1051,10 @@ def gpu_count(text: str) -> int:
 
 def device_count(text: str) -> int:
     return whole_number(text, "an all-reduce takes 2 devices at least", least=2, most=1000)
+
+
+def upload_count(text: str) -> int:
+    return whole_number(text, "a number of uploads at a time, such as 8", least=1, most=64)
 
 
 def round_count(text: str) -> int:

@@ -139,6 +139,14 @@ def of_screening(protocol: MeasurementSettings) -> MeasurementSettings:
     )
 
 
+WANDB_ROW = "measurement/"
+"""Begins the keys of the rows in W&B of which each measurement has one."""
+WANDB_INDEX = f"{WANDB_ROW}index"
+"""Their axis: counts the measurements of a run, also through a requeue."""
+WANDB_RATIOS = "ratios"
+"""The table at the end of a run: with intervals."""
+
+
 class WandbSettings(Frozen):
     """Where the results stream to. `auto` is online when an API key is configured, else offline."""
 

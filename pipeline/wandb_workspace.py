@@ -1,4 +1,4 @@
-"""`main.py wandb`: a saved workspace in W&B, in which people look at the runs of both frameworks side by side.
+"""`main.py wandb workspace`: a saved view in W&B, in which people look at the runs of both frameworks side by side.
 
 What is in it is declared here and needs no W&B. W&B's own package for it, wandb-workspaces, makes it by its public API
 and saves it (docs.wandb.ai/models/ref/wandb_workspaces/workspaces).
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import ProjectError
 from harness.experiments.model import Config
+from harness.plan import WANDB_INDEX, WANDB_RATIOS, WANDB_ROW
 from harness.results.partner import RATIO
 from harness.results.quantities import BY_NAME
 from harness.work.declared import benchmark
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 NAME = "JAX and PyTorch, side by side"
 GROUPED_BY = ("Group", "JobType")
-"""A run's group is its variant, and its job type the framework (harness/job/tracker.py)."""
-COLUMNS = ("throughput_samples_per_s", RATIO, "parameter_count", "outcome")
-"""Of the list of runs: keys of the summary."""
+"""A run's group is its cell, and its job type the framework (harness/job/tracker.py)."""
+COLUMNS = (WANDB_INDEX, f"{WANDB_ROW}name", f"{WANDB_ROW}outcome", f"{WANDB_ROW}{RATIO}")
+"""Of the list of runs, keys of the summary: how many measurements, and what the newest one was."""
 INSTALL = "pip install -e '.[workspace]'"
 OF_ANY_TASK = SimpleNamespace(name="the target", words="metric on the test set")
 """What a task's metric is called where each benchmark has another one."""
@@ -31,13 +32,15 @@ OF_ANY_TASK = SimpleNamespace(name="the target", words="metric on the test set")
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Bars of the summary, or curves of what arrives while a measurement runs."""
+    """Lines: a point for each measurement that is over, or a curve for each one that runs."""
 
     title: str
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
     """Of W&B: the numbers' names, with their units."""
-    over: str | None = None
-    """The curves' axis; None for bars."""
+    pattern: str | None = None
+    """Instead of keys: a regular expression, of the curves of all measurements."""
+    over: str = WANDB_INDEX
+    """The axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,44 +53,48 @@ def panel_groups(metrics: Iterable[str]) -> tuple[PanelGroup, ...]:
     """`metrics`: names of the tasks' metrics on the test set."""
     names = list(dict.fromkeys(metrics))
     learning = [
-        Panel(title="training loss", keys=("train/loss",), over="epoch"),
-        Panel(title="test loss", keys=("test/loss",), over="epoch"),
-        *(Panel(title=f"test {name.replace('_', ' ')}", keys=(f"test/{name}",), over="epoch") for name in names),
+        _curves("training loss", "train/loss"),
+        _curves("test loss", "test/loss"),
+        *(_curves(f"test {name.replace('_', ' ')}", f"test/{name}") for name in names),
     ]
-    live = Panel(title="samples/s, while it is measured", keys=("throughput_samples_per_s",), over="Step")
-    ratio = Panel(title="JAX / PyTorch, of this replicate so far", keys=(RATIO,))
+    live = Panel(title="samples/s, while it is measured", keys=("live/throughput_samples_per_s",), over="Step")
+    ratio = Panel(title="JAX / PyTorch, of this replicate", keys=(f"{WANDB_ROW}{RATIO}",))
     return (
         PanelGroup(
             title="Throughput",
-            panels=(live, ratio, *_bars("throughput_samples_per_s", "throughput_tokens_per_s", "achieved_flop_per_s")),
+            panels=(live, ratio, *_rows("throughput_samples_per_s", "throughput_tokens_per_s", "achieved_flop_per_s")),
         ),
         PanelGroup(
             title="Loss and metric",
-            panels=(*learning, *_bars("test_metric", "time_to_target_s", "epoch_time_s", "input_time_s")),
+            panels=(*learning, *_rows("test_metric", "time_to_target_s", "epoch_time_s", "input_time_s")),
         ),
         PanelGroup(
-            title="Latency of a step", panels=_bars("step_time_p50_s", "step_time_p95_s", "step_time_p99_s")
+            title="Latency of a step", panels=_rows("step_time_p50_s", "step_time_p95_s", "step_time_p99_s")
         ),
         PanelGroup(
             title="Memory",
-            panels=_bars("memory_step_peak_bytes", "memory_pool_peak_bytes", "memory_process_bytes"),
+            panels=_rows("memory_step_peak_bytes", "memory_pool_peak_bytes", "memory_process_bytes"),
         ),
         PanelGroup(
             title="Energy",
-            panels=_bars(
+            panels=_rows(
                 "energy_gross_joules_per_sample", "energy_net_joules_per_sample", "energy_per_epoch_joules",
                 "gpu_power_watts",
             ),
         ),
-        PanelGroup(title="Compilation", panels=_bars("compile_time_s", "compile_time_warm_s")),
-        PanelGroup(title="Models", panels=_bars("parameter_count")),
+        PanelGroup(title="Compilation", panels=_rows("compile_time_s", "compile_time_warm_s")),
+        PanelGroup(title="Models", panels=_rows("parameter_count")),
     )  # fmt: skip
 
 
-def _bars(*names: str) -> tuple[Panel, ...]:
+def _curves(title: str, key: str) -> Panel:
+    return Panel(title=title, pattern=f"^{key}/", over="epoch")
+
+
+def _rows(*names: str) -> tuple[Panel, ...]:
     """Of numbers of harness/results/quantities.py; W&B shows them in the unit that ends their name."""
     words = {name: BY_NAME[name].words.format(metric=OF_ANY_TASK) for name in names}
-    return tuple(Panel(title=f"{text} ({name})", keys=(name,)) for name, text in words.items())
+    return tuple(Panel(title=f"{text} ({name})", keys=(f"{WANDB_ROW}{name}",)) for name, text in words.items())
 
 
 def wandb_command(
@@ -114,8 +121,7 @@ def wandb_command(
     for group in groups if dry_run else ():
         console.print(group.title, style="bold")
         for panel in group.panels:
-            over = f", over {panel.over}" if panel.over else ""
-            console.print(f"  {panel.title}{over}", highlight=False, markup=False)
+            console.print(f"  {panel.title}, over {panel.over}", highlight=False, markup=False)
     if dry_run:
         return 0
     url = save(groups, entity=entity or config.wandb.entity, project=project or config.wandb.project)
@@ -135,9 +141,7 @@ def save(groups: Iterable[PanelGroup], *, entity: str | None, project: str) -> s
         raise ProjectError(f"main.py wandb needs the package wandb-workspaces ({error}): {INSTALL}") from error
 
     def panel_of(panel: Panel) -> Any:
-        if panel.over is None:
-            return wr.BarPlot(title=panel.title, metrics=list(panel.keys))
-        return wr.LinePlot(title=panel.title, x=panel.over, y=list(panel.keys))
+        return wr.LinePlot(title=panel.title, x=panel.over, y=list(panel.keys), metric_regex=panel.pattern)
 
     try:
         # Raises where there is no key; a client in offline mode would say that later, and in other words.
@@ -147,8 +151,11 @@ def save(groups: Iterable[PanelGroup], *, entity: str | None, project: str) -> s
             project=project,
             name=NAME,
             sections=[
-                ws.Section(name=group.title, panels=[panel_of(panel) for panel in group.panels], is_open=True)
-                for group in groups
+                ws.Section(name="Ratios", panels=[wr.WeavePanelSummaryTable(table_name=WANDB_RATIOS)], is_open=True),
+                *(
+                    ws.Section(name=group.title, panels=[panel_of(panel) for panel in group.panels], is_open=True)
+                    for group in groups
+                ),
             ],
             settings=ws.WorkspaceSettings(max_runs=50),
             runset_settings=ws.RunsetSettings(

@@ -1,9 +1,10 @@
 """One framework's part of a job: its measurements, each in fresh processes, one record each. Imports no framework."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
 from harness.job.staging import Staged
 from harness.job.steps import Candidate
-from harness.job.tracker import NullTracker, Tracker, open_tracker
+from harness.job.tracker import Alert, NullTracker, Tracker, open_tracker
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
@@ -30,7 +31,7 @@ from harness.results.model_trace import ModelTrace, read_trace
 from harness.results.parity import ParityNumbers, gate_measurement, key_of, work_of
 from harness.results.parity_file import ParityFiles, read_parity
 from harness.results.parity_gate import ParityGate
-from harness.results.partner import ratio_so_far
+from harness.results.partner import LOOK, ratio_so_far
 from harness.results.quantities import summary_numbers
 from harness.results.record import (
     DataIdentity,
@@ -68,8 +69,6 @@ class Attempt:
     measurement: Measurement
     path: Path
     """Of its record."""
-    is_followed: bool
-    """W&B has its run from the beginning: an arm has one at a time."""
     log: Path
     task: ChildTask
     started_at: str
@@ -96,6 +95,7 @@ class Arm:
         self.part = Part(plan, {}, plan.variants)
         self.measured = 0
         """Since this process began."""
+        self._has_failed = False
         self.tracker: Tracker = NullTracker()
         self._gate = ParityGate(inputs.results)
         self.refusals: dict[str, str] = {}
@@ -120,13 +120,26 @@ class Arm:
         return is_of_a_fake(self._inputs.environment)
 
     def open(self) -> None:
-        self.tracker = NullTracker() if self._is_on_fake else open_tracker(self.plan.wandb, self._results)
+        if not self._is_on_fake:
+            self.tracker = open_tracker(self.plan.wandb, self._results, self._inputs.folder.name)
 
     def use(self, found: Mapping[Launch, Staged]) -> None:
         """From now on start from the copy of the environment, where there is one."""
         if (own := found.get(self.plan.launch)) is not None:
             self.children.launch = own.launch
             self._environment["staged"] = own.description
+
+    def finish(self, alerts: Sequence[Alert]) -> None:
+        """Nothing is left to be measured."""
+        self.tracker.finish(ratios=list(self._ratios()), alerts=alerts, has_failed=self._has_failed)
+
+    def _ratios(self) -> Iterator[Mapping[str, float | str | None]]:
+        """Of each variant whose last replicate is at a look: the ratio over all of its pairs."""
+        last = {one.variant.key: found for one in self.replicates if (found := self.find(one)) is not None}
+        for key, record in last.items():
+            ratio = ratio_so_far(record, self._results, self._gate)
+            if "ratio" in ratio:
+                yield {"variant": key} | {name: ratio.get(name) for name in LOOK}
 
     def close(self) -> None:
         self.children.close()
@@ -262,6 +275,7 @@ class Arm:
         progress.measurements_done += 1
         progress.screenings_done += measurement.is_screening
         if record.outcome in ("failed", "timeout"):
+            self._has_failed = True
             progress.measurements_failed += 1
             progress.last_error = f"{measurement.framework} {measurement.key}: {record.reason}"
         self._teller.say(f"[{progress.fraction()}] {_describe_outcome(record)}")
@@ -304,11 +318,10 @@ class Arm:
             "registration": self.plan.registration,
         }
 
-    def begin(self, measurement: Measurement, *, is_followed: bool = True) -> Attempt:
+    def begin(self, measurement: Measurement) -> Attempt:
         path = self._results.new_record(measurement)
         self._environment["load_average"] = load_average()
-        if is_followed:
-            self.tracker.begin(measurement, self._environment)
+        self.tracker.begin(measurement, self._environment)
         task = ChildTask(
             measurement=measurement,
             data_dir=self.plan.data_dir,
@@ -318,7 +331,6 @@ class Arm:
         return Attempt(
             measurement=measurement,
             path=path,
-            is_followed=is_followed,
             log=self._results.log_of(path),
             task=task,
             started_at=_now(),
@@ -331,8 +343,6 @@ class Arm:
         result = report.result
         if result is not None and self.plan.price_per_hour is not None:
             result = result.model_copy(update={"price_per_hour": self.plan.price_per_hour})
-        if not attempt.is_followed:
-            self.tracker.begin(measurement, self._environment)
         try:
             if result is not None and has_warm_start(measurement):
                 result = result.model_copy(update={"compile_time_warm_absent": "the job ended before it was measured"})
@@ -368,11 +378,7 @@ class Arm:
     # Two that take turns
 
     def side(self, attempt: Attempt) -> Side:
-        def hear(event: Event) -> None:
-            """The progress of whoever has the turn; W&B has a run of the followed one only."""
-            if attempt.is_followed or event["kind"] == "progress":
-                self._hear(event)
-
+        hear = partial(self._hear, attempt.measurement)
         return Side(children=self.children, task=attempt.task, log=attempt.log, hear=hear)
 
     def conclude_side(self, attempt: Attempt, side: SideReport, other: Measurement, turns: str | None) -> None:
@@ -400,18 +406,18 @@ class Arm:
         """Do it on every rank; rank 0's events are shown live, and `hear` gets them."""
 
         def hear_all(event: Event) -> None:
-            self._hear(event)
+            self._hear(task.measurement, event)
             hear(event)
 
         self._progress.set_phase("start", 0, 1)
         return self.children.work(task, log, hear_all)
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, measurement: Measurement, event: Event) -> None:
         match event:
             case {"kind": "progress", "content": content}:
                 self._progress.set_phase(content["phase"], content["done"], content["total"])
             case {"kind": "metrics", "content": values}:
-                self.tracker.log(values)
+                self.tracker.log(measurement, values)
 
     def _tell_of_tracker(self) -> None:
         """What W&B has to say: where the run is, or why it is offline."""

@@ -18,9 +18,10 @@ from harness.job.children import JOB_SIGNALS, RanksStuckError
 from harness.job.cut_offs import LAST_AFTER, CutOffs
 from harness.job.interleaved import work_in_turns
 from harness.job.model_gate import Verdict, judge_models
-from harness.job.progress import Heartbeat, Teller
+from harness.job.progress import Heartbeat, Teller, campaign_ended
 from harness.job.staging import staged
 from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_partners, screenings
+from harness.job.tracker import Alert, NullTracker
 from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
@@ -128,10 +129,15 @@ class Job:
         except ProjectError as error:
             self.progress.last_error = str(error)
             self._teller.beat("stopped")
+            self._finish(str(error))
             if not isinstance(error, RanksStuckError):
                 raise
             self._teller.say(f"error: {error}")
             return EXIT_FAILED
+        else:
+            self._teller.beat("done")
+            failed = self.progress.measurements_failed
+            self._finish(f"{failed} measurements; the last: {self.progress.last_error}" if failed else None)
         finally:
             for arm in self._arms.values():
                 arm.close()
@@ -142,6 +148,16 @@ class Job:
         failed = progress.measurements_failed
         self._teller.say(f"done: {measured} measured, {had_a_record} had a record, {failed} failed")
         return EXIT_FAILED if progress.measurements_failed else 0
+
+    def _finish(self, failure: str | None) -> None:
+        """The runs in W&B get their end, and whoever follows them an alert, once."""
+        arms = [arm for arm in self._arms.values() if not isinstance(arm.tracker, NullTracker)]
+        alerts: list[Alert] = [] if failure is None else [(f"{self._pair.name}: failed", failure, "ERROR")]
+        if arms and (ended := campaign_ended(self._results)) is not None:
+            alerts.append(("The campaign has ended", ended, "INFO"))
+        for arm in sorted(arms, key=lambda arm: not arm.measured):
+            arm.finish(alerts)
+            alerts = []
 
     def check(self) -> dict[str, Verdict]:
         """The gate of the models alone: nothing is timed or recorded. Raises as `run` does."""
@@ -216,14 +232,12 @@ class Job:
             for arm, measurement in pairs:
                 arm.measure_unless_settled(measurement)
             return
-        followed: list[Arm] = []
         attempts = []
         for arm, measurement in pairs:
             arm.children.require_none_stuck()
             arm.show(measurement)
             self.progress.set_phase("start", 0, 1)
-            attempts.append(arm.begin(measurement, is_followed=arm not in followed))
-            followed.append(arm)
+            attempts.append(arm.begin(measurement))
         sides = [arm.side(attempt) for (arm, _), attempt in zip(pairs, attempts, strict=True)]
         reports, took_turns = work_in_turns(sides, self._teller.when_due)
         turns = timestamp() if took_turns else None

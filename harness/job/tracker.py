@@ -1,10 +1,11 @@
-"""Streams measurements to W&B, one run each, without ever holding up or ending a job.
+"""Streams measurements to W&B, one run for each framework of a job, without ever holding up or ending the job.
 
 The W&B client lives in a process of its own (harness/job/wandb_process.py). Here: what a run is called and holds
 (pure), and the link to that process, where every wait has a bound.
 
-Metrics are floats under keys with their unit. The family before the slash chooses the axis (`STEP_AXES` in
-harness/job/wandb_process.py), whose value stands beside them: {"epoch": 3, "test/accuracy": 0.91}.
+Metrics are floats under keys with their unit, in three families (`STEP_AXES` in harness/job/wandb_process.py):
+`train/` and `test/`, the curves, each under its measurement's name over `epoch`; `measurement/`, one row for each
+measurement that is over; `live/`, whatever else arrives while one runs.
 """
 
 import contextlib
@@ -15,12 +16,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
-from harness.paths import REPOSITORY, Results, timestamp
-from harness.plan import Measurement, WandbSettings
-from harness.results.record import SETTLED, Record
+from harness.packs import NAME as PACK
+from harness.paths import REPOSITORY, Results
+from harness.plan import WANDB_ROW, Cell, Framework, Measurement, WandbSettings
+from harness.results.record import Record
 
 INIT_TIMEOUT_S = 20.0
 """Of an online start. The client adds up to 10 s of its own where the server does not answer."""
@@ -29,23 +32,34 @@ END_TIMEOUT_S = 80.0
 """Longer than a whole start (20 + 10 s) and finish (45 s). A process that takes longer is killed."""
 CLOSE_TIMEOUT_S = 15.0
 """Within the 30 s that Slurm leaves between SIGTERM and SIGKILL."""
+REQUEST_INTERVAL_S = 30
+"""Between two of a client's, in whole seconds: a job that runs both frameworks has two clients, one request in 15 s."""
 MAX_TAG_LENGTH = 64
 """W&B refuses longer ones."""
+CURVES = ("train/", "test/")
+
+Alert = tuple[str, str, str]
+"""Title, text and level, INFO or ERROR."""
 
 
 class Tracker(Protocol):
-    """No method raises. `begin` and `log` return at once; `end` and `close` wait for a bounded time."""
+    """No method raises. `begin` and `log` return at once; `end`, `finish` and `close` wait for a bounded time."""
 
     url: str | None
-    """Of the run that was begun last; None while it starts and when it is offline."""
+    """Of the run; None while it starts and when it is offline."""
     message: str | None
     """One line that the user should see; the newest one."""
 
-    def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None: ...
+    def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None:
+        """The first one starts the run."""
 
-    def log(self, values: dict[str, float]) -> None: ...
+    def log(self, measurement: Measurement, values: dict[str, float]) -> None: ...
 
-    def end(self, record: Record, summary: Mapping[str, float | str]) -> None: ...
+    def end(self, record: Record, numbers: Mapping[str, float | str]) -> None: ...
+
+    def finish(self, *, ratios: Sequence[Mapping[str, Any]], alerts: Sequence[Alert], has_failed: bool) -> None:
+        """All is measured: the run gets its table of ratios and its records. Without this, `close` leaves it as one
+        that was cut off, to be continued by the same job."""
 
     def close(self) -> None: ...
 
@@ -59,77 +73,96 @@ class NullTracker:
     def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None:
         return
 
-    def log(self, values: dict[str, float]) -> None:
+    def log(self, measurement: Measurement, values: dict[str, float]) -> None:
         return
 
-    def end(self, record: Record, summary: Mapping[str, float | str]) -> None:
+    def end(self, record: Record, numbers: Mapping[str, float | str]) -> None:
+        return
+
+    def finish(self, *, ratios: Sequence[Mapping[str, Any]], alerts: Sequence[Alert], has_failed: bool) -> None:
         return
 
     def close(self) -> None:
         return
 
 
-def open_tracker(settings: WandbSettings, results: Results) -> Tracker:
-    """`auto` obeys the client's own WANDB_MODE if that is set, and is online otherwise.
+def open_tracker(settings: WandbSettings, results: Results, job: str) -> Tracker:
+    """`job`: the name of its folder, by which a requeued job finds its run.
 
+    `auto` obeys the client's own WANDB_MODE if that is set, and is online otherwise.
     Without an API key an online start fails at once, and everything goes on offline.
     """
     mode = settings.mode
     if mode == "auto":
         wanted = os.environ.get("WANDB_MODE", "online")
         mode = "disabled" if wanted == "disabled" else "offline" if wanted in ("offline", "dryrun") else "online"
-    return NullTracker() if mode == "disabled" else WandbTracker(settings, results, online=mode == "online")
+    return NullTracker() if mode == "disabled" else WandbTracker(settings, results, job, online=mode == "online")
 
 
 def describe_run(
-    measurement: Measurement, environment: dict[str, Any], *, tags: tuple[str, ...] = (), attempt: str
+    measurement: Measurement, environment: dict[str, Any], *, tags: tuple[str, ...] = (), job: str
 ) -> dict[str, Any]:
-    """The arguments of wandb.init: both frameworks' runs of one variant share a group and differ in job_type.
+    """The arguments of wandb.init: both frameworks' runs of one cell share a group and differ in job_type.
 
     Args:
+        measurement: any one of the run's.
         environment: of harness/results/environment.py, with the GPU's description under "gpu" if there is one.
-        attempt: makes the run's id unique; a measurement that is repeated is a new run.
     """
-    cell, variant = measurement.cell, measurement.variant
+    framework, cell = measurement.framework, measurement.cell
     kinds = (["sample"] if measurement.data == "sample" else []) + (["quick"] if measurement.quick else [])
-    kinds += ["screening"] if measurement.is_screening else []
     gpu = environment.get("gpu")
     gpu_name = gpu.get("name") if isinstance(gpu, dict) else None
-    all_tags = [
-        measurement.framework,
-        cell.benchmark,
-        cell.use_case_name,
-        variant.precision,
-        *([str(gpu_name)] if gpu_name else []),
-        *kinds,
-        *tags,
-    ]
+    all_tags = [framework, cell.benchmark, cell.use_case_name, *([str(gpu_name)] if gpu_name else []), *kinds, *tags]
+    of_one = {"cell", "variant", "replicate", "stage"}
     return {
-        "id": f"{measurement.id}-{attempt}",
-        "name": f"{measurement.framework}-{measurement.key}",
-        "group": "/".join([cell.name, variant.comparison_key, *kinds]),
-        "job_type": measurement.framework,
+        "id": f"{framework}-{job}",
+        "name": f"{framework} {cell.name}",
+        "group": "/".join([cell.name, *kinds]),
+        "job_type": framework,
         "tags": list(dict.fromkeys(tag[:MAX_TAG_LENGTH] for tag in all_tags)),
         "config": {
-            "measurement_id": measurement.id,
-            "framework": measurement.framework,
             **cell.model_dump(mode="json"),
-            **variant.model_dump(mode="json"),
-            **measurement.model_dump(mode="json", exclude={"framework", "cell", "variant"}),
+            **measurement.model_dump(mode="json", exclude=of_one),
+            "job": job,
             "environment": environment,
         },
     }
 
 
-def summarize_outcome(record: Record) -> dict[str, Any]:
-    """What every run's summary holds besides the derived numbers."""
-    stage = record.measurement.stage
-    return {"stage": stage, "outcome": record.outcome, "reason": record.reason, "flags": record.flags}
+def live_values(measurement: Measurement, values: Mapping[str, float]) -> dict[str, float]:
+    """What arrives while it runs, by W&B's key: curves under its name, so that one run holds those of all."""
+    return {
+        f"{key}/{measurement.key}" if key.startswith(CURVES) else key if key == "epoch" else f"live/{key}": value
+        for key, value in values.items()
+    }
 
 
-def exit_code(record: Record) -> int:
-    """W&B shows 0 as finished and 1 as failed. Out of memory and refused are findings, not failures."""
-    return 0 if record.outcome in SETTLED else 1
+def row_of(record: Record, numbers: Mapping[str, float | str]) -> dict[str, Any]:
+    """One measurement that is over, by W&B's key."""
+    measurement = record.measurement
+    own = {
+        "name": measurement.key,
+        "id": measurement.id,
+        "mode": measurement.variant.execution_mode,
+        "replicate": measurement.replicate,
+        "stage": measurement.stage,
+        "outcome": record.outcome,
+        "reason": record.reason or "",
+        "flags": ", ".join(record.flags),
+        "node": record.environment.get("node") or "",
+    }
+    return {f"{WANDB_ROW}{name}": value for name, value in (own | dict(numbers)).items()}
+
+
+def artifact_of(results: Results, cell: Cell, framework: Framework) -> dict[str, Any]:
+    """All records of a cell by one framework, and what a report reads beside them: a folder `records` as ours, so that
+    those of several cells can be fetched into one."""
+    folder = results.records(cell, framework)
+    files: Iterable[Path] = (*folder.glob("*.json"), *folder.glob("*.npz"), *folder.parent.glob(PACK))
+    return {
+        "name": f"records-{cell.name}-{framework}".replace("/", "-"),
+        "files": [[str(path.absolute()), path.relative_to(results.root).as_posix()] for path in sorted(files)],
+    }
 
 
 class WandbTracker:
@@ -137,8 +170,10 @@ class WandbTracker:
         self,
         settings: WandbSettings,
         results: Results,
+        job: str,
         *,
         online: bool,
+        request_interval_s: int = REQUEST_INTERVAL_S,
         init_timeout_s: float = INIT_TIMEOUT_S,
         finish_timeout_s: float = FINISH_TIMEOUT_S,
         end_timeout_s: float = END_TIMEOUT_S,
@@ -147,6 +182,11 @@ class WandbTracker:
         self.url: str | None = None
         self.message: str | None = None
         self._settings = settings
+        self._results = results
+        self._job = job
+        self._followed: Measurement | None = None
+        """One of those that the run holds."""
+        self._request_interval_s = request_interval_s
         self._root = results.wandb.resolve()
         self._away = results.wandb_away
         self._init_timeout_s = init_timeout_s
@@ -157,27 +197,31 @@ class WandbTracker:
         self._process = self._start()
 
     def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None:
-        run = describe_run(measurement, environment, tags=self._settings.tags, attempt=timestamp())
-        self.url = None
-        self._send({"kind": "begin", "run": run})
+        self._followed = measurement
+        self._send({"kind": "begin", "run": self._run(measurement, environment)})
 
-    def log(self, values: dict[str, float]) -> None:
-        self._send({"kind": "log", "values": values})
+    def log(self, measurement: Measurement, values: dict[str, float]) -> None:
+        self._send({"kind": "log", "values": live_values(measurement, values)})
 
-    def end(self, record: Record, summary: Mapping[str, float | str]) -> None:
+    def end(self, record: Record, numbers: Mapping[str, float | str]) -> None:
         # By now the measurement's process has said what GPU and framework it found.
-        run = describe_run(record.measurement, record.environment, tags=self._settings.tags, attempt="")
+        run = self._run(record.measurement, record.environment)
         self._send(
             {
                 "kind": "end",
                 "tags": run["tags"],
                 "config": {"environment": record.environment},
-                "summary": {**summarize_outcome(record), **summary},
-                "exit_code": exit_code(record),
+                "row": row_of(record, numbers),
             }
         )
-        if self._process is not None and not self._process.wait_for_end(self._end_timeout_s):
-            self._give_up()
+        self._wait()
+
+    def finish(self, *, ratios: Sequence[Mapping[str, Any]], alerts: Sequence[Alert], has_failed: bool) -> None:
+        if (one := self._followed) is not None:  # else all had a record
+            artifact = artifact_of(self._results, one.cell, one.framework)
+            content = {"ratios": ratios, "alerts": alerts, "artifact": artifact, "exit_code": int(has_failed)}
+            self._send({"kind": "finish", **content})
+            self._wait()
 
     def close(self) -> None:
         process, self._process = self._process, None
@@ -187,6 +231,13 @@ class WandbTracker:
     def _send(self, message: dict[str, Any]) -> None:
         if self._process is not None:
             self._process.send(message)
+
+    def _run(self, measurement: Measurement, environment: dict[str, Any]) -> dict[str, Any]:
+        return describe_run(measurement, environment, tags=self._settings.tags, job=self._job)
+
+    def _wait(self) -> None:
+        if self._process is not None and not self._process.wait_for_end(self._end_timeout_s):
+            self._give_up()
 
     def _give_up(self) -> None:
         """The process hangs or died. After the first time a fresh one goes on offline, then none."""
@@ -202,7 +253,7 @@ class WandbTracker:
         going_on = "offline from here on" if self._online else "off from here on"
         self.message = (
             f"W&B {going_on}: its process {how}; the records are complete, "
-            f"and `wandb sync` uploads what is in {self._root / 'wandb'}"
+            f"and `main.py wandb sync` uploads what is in {self._root / 'wandb'}"
         )
         if self._online:
             self._online = False
@@ -216,6 +267,7 @@ class WandbTracker:
             *([f"--entity={self._settings.entity}"] if self._settings.entity else []),
             f"--init-timeout-s={self._init_timeout_s}",
             f"--finish-timeout-s={self._finish_timeout_s}",
+            f"--request-interval-s={self._request_interval_s}",
         ]
         try:
             return _Process([sys.executable, "-m", "harness.job.wandb_process", *arguments], self._receive)
@@ -257,7 +309,7 @@ class _Process:
         self._outbox.put(message)
 
     def wait_for_end(self, timeout_s: float) -> bool:
-        """Whether the run that was ended last is finished, as opposed to a process that hangs or is gone."""
+        """Whether all that was sent is dealt with, as opposed to a process that hangs or is gone."""
         try:
             return self._replies.get(timeout=timeout_s) == "ended"
         except queue.Empty:

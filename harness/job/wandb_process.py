@@ -5,8 +5,9 @@ hold up nor end a job: its parent waits for a bounded time and then kills it.
 
 Both directions are JSON, one message a line.
     in, on stdin:    {"kind": "begin", "run": {...}}   {"kind": "log", "values": {...}}
-                     {"kind": "end", "tags": [...], "config": {...}, "summary": {...}, "exit_code": 0}
-                     end of file: leave
+                     {"kind": "end", "tags": [...], "config": {...}, "row": {...}}   of a measurement
+                     {"kind": "finish", "ratios": [...], "alerts": [...], "artifact": {...}, "exit_code": 0}
+                     end of file: leave; a run that is open was cut off
     out, on stdout:  {"kind": "url", "url": ...}   {"kind": "message", "text": ...}   {"kind": "ended"}
 """
 
@@ -23,7 +24,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.paths import Results
+from harness.paths import Results, timestamp
+from harness.plan import WANDB_INDEX, WANDB_RATIOS, WANDB_ROW
 
 if TYPE_CHECKING:
     import wandb
@@ -34,7 +36,7 @@ IN_VAIN_S = 5.0
 ASK_AGAIN_AFTER_S = 600.0
 """Each framework of each job has a client of its own, and would wait for the same server."""
 
-STEP_AXES = {"epoch": ("train/*", "test/*")}
+STEP_AXES = {"epoch": ("train/*", "test/*"), WANDB_INDEX: (f"{WANDB_ROW}*",)}
 """The x axis of families of metrics: each `log` carries its value too. The others count their logs."""
 
 ENVIRONMENT = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
@@ -51,7 +53,6 @@ SETTINGS: dict[str, Any] = {
     "x_disable_stats": True,
     "x_disable_machine_info": True,
     "x_save_requirements": False,
-    "x_file_stream_transmit_interval": 2,  # whole seconds: the client truncates, and 0 is its default of 15
     "x_transaction_log_flush_interval": 2,
     # A finish that ran out of time raises, so that it can be told from one that did not.
     "finish_timeout_raises": True,
@@ -64,7 +65,7 @@ class Reply(Protocol):
 
 
 class Publisher:
-    """Keeps at most one W&B run open. Online until the server fails once, then offline for all later runs."""
+    """Keeps one W&B run open at most: online, or offline where the server fails at its start."""
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Publisher:
         entity: str | None,
         init_timeout_s: float,
         finish_timeout_s: float,
+        request_interval_s: int,
     ) -> None:
         self._root = root
         self._mode = mode
@@ -82,21 +84,22 @@ class Publisher:
         self._entity = entity
         self._init_timeout_s = init_timeout_s
         self._finish_timeout_s = finish_timeout_s
+        self._request_interval_s = request_interval_s
         self._run: wandb.Run | None = None
         self._away = Results(root=root).wandb_away
 
     def begin(self, run: dict[str, Any], reply: Reply) -> None:
-        if self._run is not None:  # its end never came
-            self.finish(1, reply)
+        if self._run is not None:
+            return
         if self._mode == "online" and (age_s := self._waited_in_vain_s_ago()) is not None:
             self._mode = "offline"
             reply(
                 "message",
                 text=f"W&B offline: another run waited for its server in vain {age_s / 60:.0f} min ago; jobs ask again "
-                f"after {ASK_AGAIN_AFTER_S / 60:.0f} min. `wandb sync` uploads what is in {self._root / 'wandb'}",
+                f"after {ASK_AGAIN_AFTER_S / 60:.0f} min. `main.py wandb sync` uploads what is kept",
             )
         if self._mode == "online":
-            began_at = time.monotonic()
+            began_at, before = time.monotonic(), self._folders_of(run)
             try:
                 self._run = self._init(run, mode="online")
             except Exception as error:  # the client raises many classes here, some of them not its own
@@ -104,11 +107,11 @@ class Publisher:
                 if time.monotonic() - began_at > IN_VAIN_S:
                     self._note_that_it_is_away()
                 reply("message", text=f"W&B offline: {_why_not_online(error)}; {README_HINT}")
-                for remains in (self._root / "wandb").glob(f"run-*-{run['id']}"):
+                for remains in self._folders_of(run) - before:
                     shutil.rmtree(remains, ignore_errors=True)  # or `wandb sync` would upload an empty run
-                run = {**run, "id": f"{run['id']}-offline"}  # the client does not let go of the first one
         if self._run is None:
-            self._run = self._init(run, mode="offline")
+            # Nobody can ask what the run has already: each part that is kept offline is a run of its own.
+            self._run = self._init({**run, "id": f"{run['id']}-offline-{timestamp()}"}, mode="offline")
         for axis, families in STEP_AXES.items():
             self._run.define_metric(axis, hidden=True)
             for family in families:
@@ -119,12 +122,37 @@ class Publisher:
         if self._run is not None:
             self._run.log(values)
 
-    def end(self, message: dict[str, Any], reply: Reply) -> None:
+    def end(self, message: dict[str, Any]) -> None:
+        """Of a measurement."""
         if self._run is not None:
             self._run.tags = tuple(message["tags"])
             self._run.config.update(message["config"], allow_val_change=True)  # type: ignore[no-untyped-call]
-            self._run.summary.update(message["summary"])
-            self.finish(message["exit_code"], reply)
+            before = self._run.summary.get(WANDB_INDEX) or 0  # type: ignore[no-untyped-call]
+            self._run.log({WANDB_INDEX: before + 1, **message["row"]})
+
+    def conclude(self, message: dict[str, Any], reply: Reply) -> None:
+        """All is measured."""
+        if self._run is None:
+            return
+        try:
+            for title, text, level in message["alerts"]:
+                self._run.alert(title, text, level)
+            self._log_at_end(self._run, message["ratios"], message["artifact"])
+        except Exception as error:  # this one asks the server; what it may lack is in the results folder
+            reply("message", text=f"W&B lacks the records of a run: {_one_line(error)}")
+        self.finish(message["exit_code"], reply)
+
+    def _log_at_end(self, run: "wandb.Run", ratios: list[dict[str, Any]], records: dict[str, Any]) -> None:
+        import wandb
+
+        if ratios:
+            table = wandb.Table(columns=list(ratios[0]), data=[list(row.values()) for row in ratios])
+            run.log({WANDB_RATIOS: table})
+        artifact = wandb.Artifact(records["name"], type="records")
+        for path, name in records["files"]:
+            # A record never changes: it is uploaded from where it is, and copied to no cache in a home.
+            artifact.add_file(path, name, policy="immutable", skip_cache=True)
+        run.log_artifact(artifact)
 
     def finish(self, exit_code: int, reply: Reply) -> None:
         run, self._run = self._run, None
@@ -139,11 +167,14 @@ class Publisher:
             reply(
                 "message",
                 text=f"W&B offline: the server did not take the last data of {files.name} within "
-                f"{self._finish_timeout_s:g} s; upload it later with `wandb sync {files}`",
+                f"{self._finish_timeout_s:g} s; `main.py wandb sync` uploads it later",
             )
         else:  # what nobody reads of a run that ended well: six files and folders of nine
             for name in ("logs", "tmp"):
                 shutil.rmtree(files / name, ignore_errors=True)
+
+    def _folders_of(self, run: dict[str, Any]) -> set[Path]:
+        return set((self._root / "wandb").glob(f"run-*-{run['id']}"))
 
     def _waited_in_vain_s_ago(self) -> float | None:
         """None where nobody did, or where it is long ago."""
@@ -160,14 +191,19 @@ class Publisher:
     def _init(self, run: dict[str, Any], *, mode: str) -> "wandb.Run":
         import wandb
 
-        wanted = {**SETTINGS, "init_timeout": self._init_timeout_s, "finish_timeout": self._finish_timeout_s}
+        wanted = {
+            **SETTINGS,
+            "init_timeout": self._init_timeout_s,
+            "finish_timeout": self._finish_timeout_s,
+            "x_file_stream_transmit_interval": self._request_interval_s,
+        }
         settings = {name: value for name, value in wanted.items() if name in wandb.Settings.model_fields}
         return wandb.init(
             project=self._project,
             entity=self._entity,
             dir=str(self._root),
             mode=mode,  # type: ignore[arg-type]
-            resume=None,
+            resume="allow" if mode == "online" else None,  # a requeued job goes on with its run
             settings=wandb.Settings(**settings),
             **run,
         )
@@ -195,7 +231,7 @@ def require_writable(root: Path) -> None:
 
 
 def serve(messages: Iterable[str], publisher: Publisher, reply: Reply) -> None:
-    """Answers every `end` with `ended`, whatever failed: the parent waits for that."""
+    """Answers every `end` and `finish` with `ended`, whatever failed: the parent waits for that."""
     for line in messages:
         message = json.loads(line)
         try:
@@ -205,10 +241,12 @@ def serve(messages: Iterable[str], publisher: Publisher, reply: Reply) -> None:
                 case "log":
                     publisher.log(message["values"])
                 case "end":
-                    publisher.end(message, reply)
-        except Exception as error:  # a lost W&B run must not lose the later ones
-            reply("message", text=f"W&B lost a run ({_one_line(error)}); its record is complete")
-        if message["kind"] == "end":
+                    publisher.end(message)
+                case "finish":
+                    publisher.conclude(message, reply)
+        except Exception as error:  # what is lost must not lose what comes later
+            reply("message", text=f"W&B lost a part ({_one_line(error)}); the records are complete")
+        if message["kind"] in ("end", "finish"):
             reply("ended")
 
 
@@ -233,6 +271,7 @@ def main() -> None:
     parser.add_argument("--entity")
     parser.add_argument("--init-timeout-s", type=float, required=True)
     parser.add_argument("--finish-timeout-s", type=float, required=True)
+    parser.add_argument("--request-interval-s", type=int, required=True)
     arguments = parser.parse_args()
 
     os.environ.update(ENVIRONMENT)

@@ -22,6 +22,9 @@ from harness.results.sequential import looks_of
 
 RATIO = "ratio_so_far"
 """Throughput of JAX over that of PyTorch."""
+LOOK = ("ratio", "ratio_low", "ratio_high", "ratio_pairs", "ratio_verdict", "ratio_partner")
+"""What a look brings: the ratio over all pairs, its interval (absent where there is none), how many pairs, the verdict
+in words, and the other framework's mode."""
 
 
 def ratio_so_far(record: Record, results: Results, gate: ParityGate) -> dict[str, float | str]:
@@ -65,7 +68,9 @@ def _at_look(record: Record, other: Record, results: Results, gate: ParityGate) 
         return {}
     found = estimate_of(pairs).registered
     interval = {} if found.interval is None else {"ratio_low": found.interval.low, "ratio_high": found.interval.high}
-    return {"ratio": found.value, **interval, "ratio_pairs": found.replicates, "ratio_verdict": found.verdict}
+    mode = other.measurement.variant.execution_mode
+    of_look = {"ratio_pairs": found.replicates, "ratio_verdict": found.verdict, "ratio_partner": mode}
+    return {"ratio": found.value, **interval, **of_look}
 
 
 def _replicate(one: Record, replicate: int, results: Results) -> Record | None:

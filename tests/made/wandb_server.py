@@ -5,8 +5,9 @@
         ...
         server.runs["<run id>"].history
 
-Covers what wandb-core 0.31 asks for: GraphQL's Viewer, ServerFeatures, UpsertBucket, CreateRunFiles and
-RunStoppedStatus, the file stream, and the upload of files; and UpsertView2, by which a workspace is saved.
+Covers what wandb-core 0.31 asks for: GraphQL's Viewer, ServerFeatures, UpsertBucket, RunResumeStatus, CreateRunFiles
+and RunStoppedStatus, the file stream, and the upload of files; artifacts, from CreateArtifact to CommitArtifact; alerts
+of runs; and UpsertView2, by which a workspace is saved.
 """
 
 import gzip
@@ -58,6 +59,14 @@ class WandbServer:
         self.runs: dict[str, Run] = {}
         self.requests: list[str] = []
         """`POST /graphql UpsertBucket` and the like, in order."""
+        self.file_streams: list[tuple[float, str]] = []
+        """Of each request: time.monotonic() and the run's id."""
+        self.alerts: list[dict[str, Any]] = []
+        """The variables of each."""
+        self.artifacts: dict[str, dict[str, bytes]] = {}
+        """Of those that are committed, by name: the files."""
+        self._artifacts: dict[str, tuple[str, dict[str, bytes]]] = {}
+        """All, by id."""
         self.views: list[dict[str, Any]] = []
         """Saved workspaces: the variables of each UpsertView2."""
         self._http = _QuietServer(("127.0.0.1", 0), self._handler())
@@ -90,6 +99,13 @@ class WandbServer:
         if "upsertView" in query:
             self.views.append(variables)
             return {"upsertView": {"view": {"id": "Vmlldzox", "name": variables["name"]}, "inserted": True}}
+        if "bucket(name" in query:
+            return {"model": self._resumed(variables["name"])}
+        if "notifyScriptableRunAlert" in query:
+            self.alerts.append(variables)
+            return {"notifyScriptableRunAlert": {"success": True}}
+        if "rtifact" in query:
+            return self._artifact(query, variables)
         if "createRunFiles" in query:
             files = [
                 {"name": name, "uploadUrl": f"{self.url}/upload/{variables.get('run')}/{name}"}
@@ -116,18 +132,67 @@ class WandbServer:
     def file_stream(self, run_id: str, body: dict[str, Any]) -> None:
         run = self.run(run_id)
         files = body.get("files") or {}
+        self.file_streams.append((time.monotonic(), run_id))
         for name, kept in (("wandb-history.jsonl", run.history), ("wandb-events.jsonl", run.system_metrics)):
-            chunk = files.get(name, {"content": []})
-            kept.extend(json.loads(line) for line in chunk["content"])
+            if chunk := files.get(name):  # as W&B does: what is there from the offset on is replaced
+                kept[chunk["offset"] :] = [json.loads(line) for line in chunk["content"]]
         run.history_received_at_s.extend([time.monotonic()] * (len(run.history) - len(run.history_received_at_s)))
         for line in files.get("wandb-summary.json", {"content": []})["content"]:
             run.summary.update(json.loads(line))
         if body.get("complete"):
             run.complete, run.exit_code = True, body["exitcode"]
 
+    def _resumed(self, run_id: str) -> dict[str, Any] | None:
+        """What a client that continues the run asks for; None where there is no such run."""
+        if (run := self.runs.get(run_id)) is None:
+            return None
+        bucket = {
+            "id": "UnVuOjE=",
+            "name": run_id,
+            "displayName": run.name,
+            "summaryMetrics": json.dumps(run.summary),
+            "historyLineCount": len(run.history),
+            "eventsLineCount": 0,
+            "logLineCount": 0,
+            "historyTail": json.dumps([json.dumps(row) for row in run.history[-1:]]),
+            "eventsTail": "[]",
+            "config": json.dumps({name: {"value": value} for name, value in run.config.items()}),
+            "tags": run.tags,
+            "wandbConfig": json.dumps({"t": {}}),
+        }
+        return {"id": "UHJvamVjdDox", "name": run.project, "entity": {"id": "RQ==", "name": ENTITY}, "bucket": bucket}
+
+    def _artifact(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        if "createArtifact(" in query:
+            one = f"artifact-{len(self._artifacts)}"
+            self._artifacts[one] = variables["input"]["artifactCollectionName"], {}
+            made = {"id": one, "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
+            return {"createArtifact": {"artifact": made}}
+        if "createArtifactFiles(" in query:
+            nodes = [
+                {
+                    "storagePath": file["name"],
+                    "uploadUrl": f"{self.url}/artifact/{file['artifactID']}/{file['name']}",
+                    "uploadHeaders": [],
+                    "artifact": {"id": file["artifactID"]},
+                }
+                for file in variables["input"]["artifactFiles"]
+            ]
+            return {"createArtifactFiles": {"files": {"edges": [{"node": node} for node in nodes]}}}
+        for call in ("createArtifactManifest", "updateArtifactManifest"):
+            if f"{call}(" in query:
+                file = {"id": "f", "uploadUrl": f"{self.url}/manifest", "uploadHeaders": []}
+                return {call: {"artifactManifest": {"id": "m", "file": file}}}
+        if "commitArtifact(" in query:
+            name, files = self._artifacts[variables["artifactID"]]
+            self.artifacts[name] = files
+            return {"commitArtifact": {"artifact": {"id": variables["artifactID"], "digest": ""}}}
+        return {"project": None}  # asked for the type of a collection, which is not there yet
+
     def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:
         run_id = variables["name"]
         run = self.run(run_id)
+        run.complete = False
         run.project = variables.get("project") or run.project
         run.group = variables.get("groupName") or run.group
         run.job_type = variables.get("jobType") or run.job_type
@@ -171,8 +236,10 @@ class WandbServer:
                     self._answer(404, {})
 
             def do_PUT(self) -> None:  # noqa: N802
-                self._body()
+                body, path = self._body(), self.path.split("/", 3)
                 server.requests.append(f"PUT {self.path}")
+                if path[1] == "artifact":
+                    server._artifacts[path[2]][1][path[3]] = body
                 self._answer(server.fail_with or 200, {})
 
             def do_GET(self) -> None:  # noqa: N802

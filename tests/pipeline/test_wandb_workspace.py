@@ -45,23 +45,24 @@ def main_wandb(server: WandbServer, tmp_path: Path, *flags: str, key: str | None
 def test_what_the_issue_asks_for_is_in_it() -> None:
     groups = {group.title: group for group in panel_groups(["accuracy", "perplexity", "accuracy"])}
     keys = {title: [key for panel in group.panels for key in panel.keys] for title, group in groups.items()}
-    assert keys["Throughput"][:3] == ["throughput_samples_per_s", RATIO, "throughput_samples_per_s"]
-    assert keys["Loss and metric"][:4] == ["train/loss", "test/loss", "test/accuracy", "test/perplexity"]
-    assert keys["Latency of a step"] == ["step_time_p50_s", "step_time_p95_s", "step_time_p99_s"]
-    assert "memory_step_peak_bytes" in keys["Memory"] and "energy_net_joules_per_sample" in keys["Energy"]
-    assert keys["Models"] == ["parameter_count"]
+    of_end = "measurement/throughput_samples_per_s"
+    assert keys["Throughput"][:3] == ["live/throughput_samples_per_s", "measurement/ratio_so_far", of_end]
+    patterns = [panel.pattern for panel in groups["Loss and metric"].panels][:4]
+    assert patterns == ["^train/loss/", "^test/loss/", "^test/accuracy/", "^test/perplexity/"]
+    assert keys["Latency of a step"] == [f"measurement/step_time_{name}_s" for name in ("p50", "p95", "p99")]
+    assert "measurement/memory_step_peak_bytes" in keys["Memory"]
+    assert "measurement/energy_net_joules_per_sample" in keys["Energy"]
+    assert keys["Models"] == ["measurement/parameter_count"]
 
 
 def test_every_panel_shows_what_runs_log() -> None:
-    """Bars are numbers of the summary; curves are over an axis that the runs' metrics have."""
-    families = tuple(family.rstrip("*") for families in STEP_AXES.values() for family in families)
+    """Over the axis that the family of its metrics has in the runs."""
     for panel in (panel for group in panel_groups(["accuracy"]) for panel in group.panels):
-        for key in panel.keys:
-            if panel.over == "epoch":
-                assert key.startswith(families)
-            else:
-                assert key in {*BY_NAME, RATIO}
-        assert panel.over in (None, "epoch", "Step")
+        assert bool(panel.keys) != bool(panel.pattern)
+        for key in (*panel.keys, *([panel.pattern.lstrip("^")] if panel.pattern else [])):
+            family, _, name = key.partition("/")
+            assert panel.over == next((axis for axis, own in STEP_AXES.items() if f"{family}/*" in own), "Step")
+            assert panel.pattern or name in {*BY_NAME, RATIO}
 
 
 def test_a_list_without_a_server(server: WandbServer, tmp_path: Path) -> None:
@@ -86,9 +87,10 @@ def test_the_workspace_arrives_at_the_server(server: WandbServer, tmp_path: Path
     wanted = panel_groups(["accuracy"])
     assert [one.title for one in wanted] == [name for name in drawn if name in {group.title for group in wanted}]
     latency = [panel["config"]["metrics"] for panel in drawn["Latency of a step"]]
-    assert latency == [["step_time_p50_s"], ["step_time_p95_s"], ["step_time_p99_s"]]
+    assert latency == [[f"measurement/step_time_{name}_s"] for name in ("p50", "p95", "p99")]
     loss = drawn["Loss and metric"][0]["config"]
-    assert (loss["metrics"], loss["xAxis"]) == (["train/loss"], "epoch")
+    assert (loss["metricRegex"], loss["xAxis"]) == ("^train/loss/", "epoch")
+    assert "ratios" in json.dumps(drawn["Ratios"])
     (runs,) = section["runSets"]
     assert [key["name"] for key in runs["grouping"]] == ["group", "jobType"]
 

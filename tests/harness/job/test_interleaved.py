@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from harness.job import arm as arm_module
 from harness.job import job as job_module
 from harness.job.children import Children
 from harness.job.interleaved import Order, Side, SideReport, work_in_turns
@@ -22,6 +24,7 @@ from harness.measure.channel import ChildTask
 from harness.measure.clock import SHARED_DEVICE
 from harness.paths import JobFolder, Results
 from harness.plan import PAIRS_IN_TURNS, Cell, Framework, Measurement, MeasurementSettings, Pair, Variant
+from harness.results.partner import LOOK
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s, read_record, write_record
 from harness.work.declared import use_case
@@ -158,26 +161,40 @@ class Diary(NullTracker):
         super().__init__()
         self.told: list[str] = []
 
-    def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None:
-        self.told.append(f"begin {measurement.variant.execution_mode}")
+    def log(self, measurement: Measurement, values: dict[str, float]) -> None:
+        self.told.append(f"{measurement.variant.execution_mode}: {values}")
 
-    def end(self, record: Record, summary: dict[str, float]) -> None:
+    def end(self, record: Record, numbers: Mapping[str, float | str]) -> None:
         self.told.append(f"end {record.measurement.variant.execution_mode}")
 
 
-def test_an_arm_has_one_run_in_w_and_b_at_a_time(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes of one framework, as in a calibration; and one of each framework."""
+def test_w_and_b_knows_whose_values_it_gets(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes of one framework in turns, as in a calibration."""
     failed = SideReport(report=RanksReport(outcome="failed", reason="not measured"), active_s=1.0, was_beside=True)
-    monkeypatch.setattr(job_module, "work_in_turns", lambda _sides, _waiting: ((failed, failed), True))
+
+    def work(sides: list[Side], _waiting: Any) -> tuple[tuple[SideReport, ...], bool]:
+        for number in (0, 1, 0):
+            sides[number].hear({"kind": "metrics", "content": {"epoch": number}})
+        return (failed, failed), True
+
+    monkeypatch.setattr(job_module, "work_in_turns", work)
     diary = Diary()
     for arm in job._arms.values():
         arm.tracker = diary
     jit, scan = job._arms["jax"].replicates[:2]
     job._measure((jit, scan))
-    assert diary.told == ["begin step.jit", "end step.jit", "begin scan.jit", "end scan.jit"]
-    diary.told.clear()
-    job._measure((jit, first_of(job, "torch")))
-    assert diary.told == ["begin step.jit", "begin step.eager", "end step.jit", "end step.eager"]
+    heard = ["step.jit: {'epoch': 0}", "scan.jit: {'epoch': 1}", "step.jit: {'epoch': 0}"]
+    assert diary.told == [*heard, "end step.jit", "end scan.jit"]
+
+
+def test_the_table_of_ratios_has_the_last_replicate_of_each_mode(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    arm = job._arms["jax"]
+    jit = [one for one in arm.replicates if one.variant.execution_mode == "step.jit"]
+    for one in jit[:2]:
+        write_record(bare_record(one, environment={"scheduler": "local"}), job._results.new_record(one))
+    monkeypatch.setattr(arm_module, "ratio_so_far", lambda one, *_: {"ratio": 1.5 + one.measurement.replicate, "x": 9})
+    (row,) = arm._ratios()
+    assert row == {"variant": jit[0].variant.key, **dict.fromkeys(LOOK), "ratio": 2.5}
 
 
 # Real runs of a pair.

@@ -13,17 +13,32 @@ from typing import Any
 import pytest
 
 from harness.job import wandb_process
-from harness.job.tracker import NullTracker, WandbTracker, describe_run, exit_code, open_tracker
+from harness.job.progress import Heartbeat, write_heartbeat
+from harness.job.tracker import (
+    REQUEST_INTERVAL_S,
+    NullTracker,
+    WandbTracker,
+    describe_run,
+    live_values,
+    open_tracker,
+    row_of,
+)
+from harness.packs import record_paths
 from harness.paths import REPOSITORY, Results
-from harness.plan import Cell, Framework, Measurement, MeasurementSettings, Variant, WandbSettings
+from harness.plan import FRAMEWORKS, Cell, Framework, Measurement, MeasurementSettings, Variant, WandbSettings
 from harness.results.record import Outcome, Record
+from pipeline.report.reading import read_records
 from tests.made.patience import patience, slowdown, wait_until
+from tests.made.project import make_behaving_project
 from tests.made.records import bare_record
 from tests.made.wandb_server import WandbServer
 
 API_KEY = "0123456789abcdef0123456789abcdef01234567"
 BEFORE = {"hostname": "n01", "packages": {"numpy": "2.3.1"}}
 """What the job knows of its environment before the measurement's process has looked at the GPU."""
+KEY = "small_cnn-b64-tf32-full-vmap.jit-r0"
+LOSS = f"train/loss/{KEY}"
+JOB = "cifar10_3-20261121T101502.123456Z-3fa9"
 ENVIRONMENT = {"hostname": "n01", "gpu": {"name": "NVIDIA A100"}, "packages": {"numpy": "2.3.1"}}
 
 
@@ -71,17 +86,27 @@ def a_record(measurement: Measurement, outcome: Outcome = "ok", reason: str | No
 def a_tracker(tmp_path: Path, *, online: bool, **bounds: float) -> WandbTracker:
     short = {"init_timeout_s": 2 * slowdown(), "finish_timeout_s": 3.0, "end_timeout_s": 60.0, "close_timeout_s": 30.0}
     settings = WandbSettings(project="speed", tags=("paper",))
-    return WandbTracker(settings, Results(root=tmp_path / "results"), online=online, **{**short, **bounds})
+    results = Results(root=tmp_path / "results")
+    return WandbTracker(settings, results, JOB, online=online, request_interval_s=2, **{**short, **bounds})
 
 
 def measure(tracker: WandbTracker, measurement: Measurement, outcome: Outcome = "ok") -> float:
-    """One whole run; returns how long `end` held up the job, in seconds."""
+    """One that is begun and ended; returns how long `end` held up the job, in seconds."""
     tracker.begin(measurement, BEFORE)
-    tracker.log({"epoch": 1, "train/loss": 2.25})
-    tracker.log({"epoch": 2, "train/loss": 1.5})
+    tracker.log(measurement, {"epoch": 1, "train/loss": 2.25})
+    tracker.log(measurement, {"epoch": 2, "train/loss": 1.5})
     started = time.monotonic()
     tracker.end(a_record(measurement, outcome), {"throughput_samples_per_s": 51200.0})
     return time.monotonic() - started
+
+
+def finish(tracker: WandbTracker, **content: Any) -> float:
+    """The job's end; returns how long the upload held it up, in seconds."""
+    started = time.monotonic()
+    tracker.finish(**{"ratios": (), "alerts": (), "has_failed": False, **content})
+    held_s = time.monotonic() - started
+    tracker.close()
+    return held_s
 
 
 def offline_runs(tmp_path: Path) -> list[list[dict[str, Any]]]:
@@ -100,149 +125,238 @@ def of_type(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def history(records: list[dict[str, Any]]) -> list[tuple[float, float]]:
+    """The curve of the first measurement."""
     items = [entry["item"] for entry in of_type(records, "history")]
-    return [(item["epoch"], item["train/loss"]) for item in items]
+    return [(item["epoch"], item[LOSS]) for item in items if LOSS in item]
 
 
 # ---- what a run is called and holds
 
 
 def test_both_frameworks_share_a_group_and_differ_in_job_type() -> None:
-    jax = describe_run(a_measurement("jax"), ENVIRONMENT, tags=("paper",), attempt="t1")
-    torch = describe_run(a_measurement("torch"), ENVIRONMENT, attempt="t1")
-    assert jax["group"] == torch["group"] == "a100/cifar10_3/small_cnn-b64-tf32-full"
+    jax = describe_run(a_measurement("jax"), ENVIRONMENT, tags=("paper",), job=JOB)
+    torch = describe_run(a_measurement("torch"), ENVIRONMENT, job=JOB)
+    assert jax["group"] == torch["group"] == "a100/cifar10_3"
     assert (jax["job_type"], torch["job_type"]) == ("jax", "torch")
-    assert jax["name"] == "jax-small_cnn-b64-tf32-full-vmap.jit-r0"
-    assert jax["tags"] == ["jax", "cifar10", "per_sample_gradients", "tf32", "NVIDIA A100", "paper"]
+    assert (jax["name"], jax["id"]) == ("jax a100/cifar10_3", f"jax-{JOB}")
+    assert jax["tags"] == ["jax", "cifar10", "per_sample_gradients", "NVIDIA A100", "paper"]
 
 
-def test_config_holds_the_whole_measurement_and_the_environment() -> None:
-    measurement = a_measurement()
-    config = describe_run(measurement, ENVIRONMENT, attempt="t1")["config"]
-    assert config["measurement_id"] == measurement.id
-    assert (config["framework"], config["benchmark"], config["use_case"], config["gpu"]) == (
-        "jax",
-        "cifar10",
-        3,
-        "a100",
-    )
-    assert (config["model"], config["batch_size"], config["precision"]) == ("small_cnn", 64, "tf32")
-    assert config["options"] == {"output": "full"}
-    assert config["settings"] == {"chunk_size": 16}
+def test_config_holds_what_all_measurements_share_and_the_environment() -> None:
+    first, second = (describe_run(a_measurement(replicate=n), ENVIRONMENT, job=JOB) for n in (0, 1))
+    assert first == second
+    config = first["config"]
+    assert (config["framework"], config["benchmark"], config["use_case"]) == ("jax", "cifar10", 3)
+    assert (config["gpu"], config["data"], config["settings"]) == ("a100", "real", {"chunk_size": 16})
     assert config["protocol"] == MeasurementSettings().model_dump(mode="json")
     assert config["environment"] == ENVIRONMENT
-    whole = measurement.model_dump(mode="json")
-    parts = {**whole.pop("cell"), **whole.pop("variant"), **whole}
-    assert {name: config[name] for name in parts} == parts
-
-
-def test_a_repeated_measurement_is_a_new_run() -> None:
-    first, second = (describe_run(a_measurement(), {}, attempt=attempt)["id"] for attempt in ("t1", "t2"))
-    assert first == f"{a_measurement().id}-t1"
-    assert first != second
 
 
 def test_quick_runs_are_never_grouped_with_full_ones() -> None:
-    quick = describe_run(a_measurement(quick=True), {}, attempt="t1")
-    assert quick["group"] == "a100/cifar10_3/small_cnn-b64-tf32-full/quick"
+    quick = describe_run(a_measurement(quick=True), {}, job=JOB)
+    assert quick["group"] == "a100/cifar10_3/quick"
     assert quick["tags"][-1] == "quick"
 
 
-@pytest.mark.parametrize(
-    ("outcome", "code"), [("ok", 0), ("out_of_memory", 0), ("refused", 0), ("failed", 1), ("timeout", 1)]
-)
-def test_exit_code(outcome: Outcome, code: int) -> None:
-    assert exit_code(a_record(a_measurement(), outcome)) == code
+def test_what_arrives_live_and_the_row_at_the_end_have_families_of_their_own() -> None:
+    measurement = a_measurement()
+    assert live_values(measurement, {"epoch": 1, "train/loss": 2.25, "test/accuracy": 0.5}) == {
+        "epoch": 1, LOSS: 2.25, f"test/accuracy/{KEY}": 0.5
+    }  # fmt: skip
+    values = {"throughput_samples_per_s": 5.0, "phase/load/p50_s": 0.1}
+    assert live_values(measurement, values) == {"live/throughput_samples_per_s": 5.0, "live/phase/load/p50_s": 0.1}
+    row = row_of(a_record(measurement, "failed", "killed by signal 9"), {"ratio_so_far": 1.5})
+    assert row == {
+        "measurement/name": KEY,
+        "measurement/id": measurement.id,
+        "measurement/mode": "vmap.jit",
+        "measurement/replicate": 0,
+        "measurement/stage": "replicate",
+        "measurement/outcome": "failed",
+        "measurement/reason": "killed by signal 9",
+        "measurement/flags": "noisy",
+        "measurement/node": "",
+        "measurement/ratio_so_far": 1.5,
+    }
 
 
 # ---- modes
 
 
 def test_disabled_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(open_tracker(WandbSettings(mode="disabled"), Results(root=tmp_path)), NullTracker)
+    assert isinstance(open_tracker(WandbSettings(mode="disabled"), Results(root=tmp_path), JOB), NullTracker)
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert isinstance(open_tracker(WandbSettings(mode="auto"), Results(root=tmp_path)), NullTracker)
+    assert isinstance(open_tracker(WandbSettings(mode="auto"), Results(root=tmp_path), JOB), NullTracker)
     assert list(tmp_path.iterdir()) == []
 
 
+RATIOS = ({"variant": "small_cnn", "ratio": 1.5, "ratio_low": 1.4, "ratio_high": 1.6, "ratio_verdict": "JAX faster"},)
+
+
+def a_record_file(tmp_path: Path) -> Path:
+    """In the folder of the cell; beside it a log, which is nobody's."""
+    folder = Results(root=tmp_path / "results").records(a_measurement().cell, "jax")
+    folder.mkdir(parents=True)
+    (folder / "one.log").write_text("")
+    (folder / "one.json").write_text('{"one": 1}')
+    return folder / "one.json"
+
+
 def test_offline_run_reads_back(tmp_path: Path) -> None:
+    record = a_record_file(tmp_path)
     tracker = a_tracker(tmp_path, online=False)
-    measure(tracker, a_measurement("jax"))
-    measure(tracker, a_measurement("torch"), "failed")
-    tracker.close()
+    measure(tracker, a_measurement())
+    measure(tracker, a_measurement(replicate=1), "failed")
+    finish(tracker, has_failed=True, ratios=RATIOS, alerts=[("failed", "1 measurement", "ERROR")])
     assert (tracker.url, tracker.message) == (None, None)
 
-    jax, torch = offline_runs(tmp_path)
-    assert history(jax) == history(torch) == [(1, 2.25), (2, 1.5)]
-    run = of_type(jax, "run")[0]
-    assert run["project"] == "speed"
-    assert run["run_group"] == of_type(torch, "run")[0]["run_group"] == "a100/cifar10_3/small_cnn-b64-tf32-full"
-    assert (run["job_type"], of_type(torch, "run")[0]["job_type"]) == ("jax", "torch")
-    assert run["config"]["update"]["settings"] == {"chunk_size": 16}
-    assert [entry["exit_code"] for runs in (jax, torch) for entry in of_type(runs, "exit")] == [0, 1]
-    axes = {metric["glob_name"]: metric["step_metric"] for metric in of_type(jax, "metric") if "glob_name" in metric}
-    assert axes == {"train/*": "epoch", "test/*": "epoch"}
-    summary: dict[str, Any] = {}
-    for entry in of_type(torch, "summary"):
-        summary.update(entry["update"])
-    assert summary["outcome"] == "failed"
-    assert summary["throughput_samples_per_s"] == 51200.0
-    assert summary["flags"]["noisy"] == "The interval is 3 % wide."
+    (found,) = offline_runs(tmp_path)
+    run = of_type(found, "run")[0]
+    assert (run["project"], run["run_group"], run["job_type"]) == ("speed", "a100/cifar10_3", "jax")
+    assert run["run_id"].startswith(f"jax-{JOB}-offline-")
+    assert history(found) == [(1, 2.25), (2, 1.5)]
+    rows = [entry["item"] for entry in of_type(found, "history") if "measurement/index" in entry["item"]]
+    assert [(row["measurement/index"], row["measurement/name"][-3:], row["measurement/outcome"]) for row in rows] == [
+        (1, "-r0", "ok"),
+        (2, "-r1", "failed"),
+    ]
+    assert [entry["exit_code"] for entry in of_type(found, "exit")] == [1]
+    axes = {metric["glob_name"]: metric["step_metric"] for metric in of_type(found, "metric") if "glob_name" in metric}
+    assert axes == {"train/*": "epoch", "test/*": "epoch", "measurement/*": "measurement/index"}
+    artifacts = {one["name"]: one for one in of_type(found, "artifact")}
+    entries = artifacts["records-a100-cifar10_3-jax"]["manifest"]["contents"]
+    assert [(one["path"], one["local_path"]) for one in entries] == [
+        ("records/a100/cifar10_3/jax/one.json", str(record))
+    ]
+    assert any(name.endswith("ratios") for name in artifacts)
+    assert [(one["title"], one["level"]) for one in of_type(found, "alert")] == [("failed", "ERROR")]
 
 
 def test_online_run_arrives_at_the_server(server: WandbServer, tmp_path: Path) -> None:
+    record = a_record_file(tmp_path)
     tracker = a_tracker(tmp_path, online=True)
-    measure(tracker, a_measurement("jax"))
-    url = tracker.url
-    measure(tracker, a_measurement("torch"), "failed")
-    tracker.close()
+    measure(tracker, a_measurement())
+    measure(tracker, a_measurement(replicate=1), "failed")
+    finish(tracker, has_failed=True, ratios=RATIOS, alerts=[("failed", "1 measurement", "ERROR")])
 
-    (jax_id, jax), (_, torch) = server.runs.items()
+    ((run_id, run),) = server.runs.items()
     assert tracker.message is None
-    assert url == f"{server.url}/lab/speed/runs/{jax_id}"
-    assert jax.group == torch.group == "a100/cifar10_3/small_cnn-b64-tf32-full"
-    assert (jax.job_type, torch.job_type) == ("jax", "torch")
-    assert jax.name == "jax-small_cnn-b64-tf32-full-vmap.jit-r0"
-    assert {"jax", "NVIDIA A100", "paper"} <= set(jax.tags)
-    assert jax.config["environment"] == ENVIRONMENT
-    assert [(row["epoch"], row["train/loss"]) for row in jax.history] == [(1, 2.25), (2, 1.5)]
-    assert jax.summary["outcome"] == "ok"
-    assert jax.summary["throughput_samples_per_s"] == 51200.0
-    assert (jax.exit_code, torch.exit_code) == (0, 1)
-    assert jax.system_metrics == torch.system_metrics == []
+    assert (run_id, tracker.url) == (f"jax-{JOB}", f"{server.url}/lab/speed/runs/jax-{JOB}")
+    assert (run.name, run.group, run.job_type) == ("jax a100/cifar10_3", "a100/cifar10_3", "jax")
+    assert {"jax", "NVIDIA A100", "paper"} <= set(run.tags)
+    assert run.config["environment"] == ENVIRONMENT
+    assert [(row["epoch"], row[LOSS]) for row in run.history if LOSS in row] == [(1, 2.25), (2, 1.5)]
+    throughputs = [row["measurement/throughput_samples_per_s"] for row in run.history if "measurement/index" in row]
+    assert throughputs == [51200.0, 51200.0]
+    assert (run.summary["measurement/index"], run.summary["measurement/outcome"], run.exit_code) == (2, "failed", 1)
+    assert run.system_metrics == []
     assert not any("otel" in request or "requirements.txt" in request for request in server.requests)
+    records = server.artifacts["records-a100-cifar10_3-jax"]
+    assert records == {"records/a100/cifar10_3/jax/one.json": record.read_bytes()}
+    (table,) = (files for name, files in server.artifacts.items() if name.endswith("ratios"))
+    (content,) = (json.loads(body) for name, body in table.items() if name.endswith(".table.json"))
+    assert (content["columns"], content["data"]) == (list(RATIOS[0]), [list(RATIOS[0].values())])
+    (alert,) = server.alerts
+    assert (alert["runName"], alert["title"], alert["severity"]) == (run_id, "failed", "ERROR")
+
+
+def test_a_requeued_job_goes_on_with_its_run(server: WandbServer, tmp_path: Path) -> None:
+    """Ended by a signal after the first measurement: no part of the run is lost or replaced, and its steps go on."""
+    first = a_tracker(tmp_path, online=True)
+    measure(first, a_measurement())
+    first.close()
+    (run,) = server.runs.values()
+    assert (run.complete, run.exit_code) == (True, 1)
+    second = a_tracker(tmp_path, online=True)
+    measure(second, a_measurement(replicate=1))
+    finish(second)
+    assert list(server.runs) == [f"jax-{JOB}"] and second.message is None
+    assert [row["measurement/index"] for row in run.history if "measurement/index" in row] == [1, 2]
+    steps = [row["_step"] for row in run.history]
+    assert len(steps) == 6 and steps == sorted(set(steps))
+    assert (run.complete, run.exit_code, run.summary["measurement/name"][-3:]) == (True, 0, "-r1")
+
+
+def test_requests_of_twenty_jobs(server: WandbServer, tmp_path: Path) -> None:
+    """Ten values a second in each, for three intervals of 5 s where jobs have 30: no client sends more than one request
+    in its interval, beside those of its first and its last second; so that a job of two clients sends one in 15 s."""
+    interval_s, count, intervals = 5, 20, 3
+    results = Results(root=tmp_path / "results")
+    trackers = [
+        WandbTracker(WandbSettings(), results, f"job-{n}", online=True, request_interval_s=interval_s)
+        for n in range(count)
+    ]
+    measurement = a_measurement()
+    for tracker in trackers:
+        tracker.begin(measurement, ENVIRONMENT)
+    wait_until(lambda: all(tracker.url for tracker in trackers), "all runs have begun", quiet_s=120)
+    began_at, at_start = time.monotonic(), len(server.requests)
+    while time.monotonic() - began_at < intervals * interval_s:
+        for tracker in trackers:
+            tracker.log(measurement, {"epoch": time.monotonic(), "train/loss": 1.5})
+        time.sleep(0.1)
+    lasted_s = time.monotonic() - began_at
+    requests = server.requests[at_start:]
+    times: dict[str, list[float]] = {}
+    for at_s, run_id in server.file_streams:
+        times.setdefault(run_id, []).append(at_s)
+    for tracker in trackers:
+        tracker.close()
+    print(f"{len(requests)} requests of {count} clients in {lasted_s:.0f} s: {sorted(set(requests))}")
+    assert len(times) == count and REQUEST_INTERVAL_S == 30
+    for each in times.values():
+        assert len(each) <= intervals + 2
+    assert len(requests) <= count * (intervals + 2)
+
+
+def test_both_frameworks_of_a_real_job(server: WandbServer, tmp_path: Path) -> None:
+    """By the fake framework: a mode of each in four replicates, and one of JAX that always fails."""
+    project = make_behaving_project(tmp_path)
+    pair = project.pair(("slow", "dies_later"), ("slower",), replicates=4)
+    online = WandbSettings(mode="online", project="speed")
+    pair = pair.model_copy(update={"jobs": tuple(plan.model_copy(update={"wandb": online}) for plan in pair.jobs)})
+    earlier = project.job(project.plan("well"))
+    write_heartbeat(Heartbeat(measurements_total=1, node="n01", pid=1, state="done"), earlier.heartbeat)
+    status, said, folder = project.run(pair)
+    assert status == 1, said
+    assert server.runs.keys() == {f"{name}-{folder.name}" for name in FRAMEWORKS}
+    jax, torch = (server.runs[f"{name}-{folder.name}"] for name in FRAMEWORKS)
+    assert (jax.exit_code, torch.exit_code, torch.summary["measurement/index"]) == (1, 0, 4)
+    assert jax.summary["measurement/index"] == 8
+    fetched = Results(root=tmp_path / "fetched")  # as by `wandb artifact get --root`, both into one folder
+    for framework in FRAMEWORKS:
+        for name, content in server.artifacts[f"records-any-mnist_1-{framework}"].items():
+            (fetched.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (fetched.root / name).write_bytes(content)
+    found = read_records(record_paths(fetched.records()))
+    made = {one.measurement_id for one in project.records()}
+    assert found.refused == () and len(found.records) == 12 and {one.measurement_id for one in found.records} == made
+    assert [(one["title"], one["severity"]) for one in server.alerts] == [
+        (f"{pair.name}: failed", "ERROR"),
+        ("The campaign has ended", "INFO"),
+    ]
+    assert server.alerts[0]["text"].startswith("4 measurements; the last: jax cnn-b8-fp32-dies_later.eager-r")
+    assert server.alerts[1]["text"] == "2 jobs are over; 1 of them failed, or were stopped before their end"
 
 
 def test_values_stream_while_the_measurement_runs(server: WandbServer, tmp_path: Path) -> None:
-    tracker = a_tracker(tmp_path, online=True)
-    tracker.begin(a_measurement(), ENVIRONMENT)
-    tracker.log({"epoch": 1, "train/loss": 2.25})
+    tracker, measurement = a_tracker(tmp_path, online=True), a_measurement()
+    tracker.begin(measurement, ENVIRONMENT)
+    tracker.log(measurement, {"epoch": 1, "train/loss": 2.25})
     wait_until(lambda: any(run.history for run in server.runs.values()), "values have arrived")
-    tracker.end(a_record(a_measurement()), {})
     tracker.close()
 
 
 def test_values_logged_before_the_run_started_keep_their_order(server: WandbServer, tmp_path: Path) -> None:
-    tracker = a_tracker(tmp_path, online=True)
-    tracker.begin(a_measurement(), ENVIRONMENT)
+    tracker, measurement = a_tracker(tmp_path, online=True), a_measurement()
+    tracker.begin(measurement, ENVIRONMENT)
     for epoch in range(500):
-        tracker.log({"epoch": epoch, "train/loss": 1 / (epoch + 1)})
+        tracker.log(measurement, {"epoch": epoch, "train/loss": 1 / (epoch + 1)})
     assert tracker.url is None  # the job has not waited for the client
-    tracker.end(a_record(a_measurement()), {})
-    tracker.close()
+    tracker.end(a_record(measurement), {})
+    finish(tracker)
     (run,) = server.runs.values()
-    assert [row["epoch"] for row in run.history] == list(range(500))
-
-
-def test_a_killed_measurement_is_a_failed_run(server: WandbServer, tmp_path: Path) -> None:
-    """The measurement's process got SIGKILL: its parent ends the run with the record that it writes."""
-    tracker = a_tracker(tmp_path, online=True)
-    tracker.begin(a_measurement(), ENVIRONMENT)
-    tracker.log({"epoch": 1, "train/loss": 2.25})
-    tracker.end(a_record(a_measurement(), "failed", "killed by signal 9"), {})
-    tracker.close()
-    (run,) = server.runs.values()
-    assert (run.exit_code, run.summary["outcome"], run.summary["reason"]) == (1, "failed", "killed by signal 9")
+    assert [row["epoch"] for row in run.history if LOSS in row] == list(range(500))
 
 
 def test_a_killed_job_ends_its_run(server: WandbServer, tmp_path: Path) -> None:
@@ -267,13 +381,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_signals_of_the_scheduler_lose_no_run(server: WandbServer, tmp_path: Path) -> None:
     """`scancel` and preemption signal every process of the job, W&B's among them."""
     tracker = a_tracker(tmp_path, online=True)
-    tracker.begin(a_measurement(), ENVIRONMENT)
+    measurement = a_measurement()
+    tracker.begin(measurement, ENVIRONMENT)
     wait_until(lambda: tracker.url is not None, "the run has begun")
     assert tracker._process is not None
     for sent in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
         os.kill(tracker._process._process.pid, sent)
     tracker.end(a_record(a_measurement()), {})
-    tracker.close()
+    finish(tracker)
     (run,) = server.runs.values()
     assert (run.complete, run.exit_code) == (True, 0)
 
@@ -297,16 +412,16 @@ def test_a_server_that_refuses(status: int, says: str, tmp_path: Path, monkeypat
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", API_KEY)
         tracker = a_tracker(tmp_path, online=True)
-        assert measure(tracker, a_measurement("jax")) < patience(15)
+        assert measure(tracker, a_measurement()) < patience(15)
         asked = len(server.requests)
-        assert measure(tracker, a_measurement("torch")) < patience(1)  # offline: the second run does not ask again
-        assert len(server.requests) == asked
-        tracker.close()
+        assert measure(tracker, a_measurement(replicate=1)) < patience(1)
+        finish(tracker)
+        assert len(server.requests) == asked  # offline: nobody asks again
     assert tracker.message.startswith("W&B offline: the online start failed: ")
     assert says in tracker.message
     assert "\n" not in tracker.message
     assert status == 500 or not Results(root=tmp_path / "results").wandb_away.exists()  # it refuses at once
-    assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]] * 2
+    assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]]
 
 
 def test_an_unreachable_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,11 +430,10 @@ def test_an_unreachable_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("WANDB_BASE_URL", url)  # nobody listens there any more
     monkeypatch.setenv("WANDB_API_KEY", API_KEY)
     tracker = a_tracker(tmp_path, online=True)
-    assert measure(tracker, a_measurement("jax")) < patience(20)  # the client's own 10 s and init_timeout_s
-    assert measure(tracker, a_measurement("torch")) < patience(3)
-    tracker.close()
+    assert measure(tracker, a_measurement()) < patience(20)  # the client's own 10 s and init_timeout_s
+    assert finish(tracker) < patience(3)
     assert tracker.message is not None and tracker.message.startswith("W&B offline: the online start failed: ")
-    assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]] * 2
+    assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]]
 
 
 def test_one_arm_waits_for_a_server_and_the_next_ones_do_not(
@@ -348,18 +462,14 @@ def test_one_arm_waits_for_a_server_and_the_next_ones_do_not(
 
 
 def test_a_server_lost_in_the_middle(server: WandbServer, tmp_path: Path) -> None:
-    tracker = a_tracker(tmp_path, online=True)
-    tracker.begin(a_measurement("jax"), ENVIRONMENT)
+    tracker, measurement = a_tracker(tmp_path, online=True), a_measurement()
+    tracker.begin(measurement, ENVIRONMENT)
     wait_until(lambda: tracker.url is not None, "the run has begun")
     server.stop()
-    tracker.log({"epoch": 1, "train/loss": 2.25})
-    started = time.monotonic()
-    tracker.end(a_record(a_measurement("jax")), {})
-    assert 2.5 < time.monotonic() - started < patience(8)  # finish_timeout_s is 3
-    assert "upload it later with `wandb sync " in tracker.message
-    assert measure(tracker, a_measurement("torch")) < patience(3)
-    tracker.close()
-    assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25)], [(1, 2.25), (2, 1.5)]]
+    assert measure(tracker, measurement) < patience(3)  # and nothing that is measured waits for it
+    assert 2.5 < finish(tracker) < patience(8)  # finish_timeout_s is 3
+    assert "`main.py wandb sync` uploads it later" in tracker.message
+    assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]]
 
 
 def test_a_client_that_hangs_is_killed(tmp_path: Path) -> None:
@@ -372,10 +482,11 @@ def test_a_client_that_hangs_is_killed(tmp_path: Path) -> None:
     assert tracker.message is not None and tracker.message.startswith("W&B offline from here on: its process hung")
     assert Results(root=tmp_path / "results").wandb_away.exists()
     tracker._end_timeout_s = 30.0
-    measure(tracker, a_measurement("torch"))
+    measure(tracker, a_measurement(replicate=1))
     tracker.close()
     (run,) = offline_runs(tmp_path)
-    assert of_type(run, "run")[0]["job_type"] == "torch"
+    rows = [entry["item"] for entry in of_type(run, "history") if "measurement/index" in entry["item"]]
+    assert [row["measurement/replicate"] for row in rows] == [1]
 
 
 def test_a_client_that_dies_is_replaced_once(tmp_path: Path) -> None:
@@ -417,7 +528,13 @@ def test_settings_that_a_client_no_longer_has_are_left_out(monkeypatch: pytest.M
     monkeypatch.setitem(wandb_process.SETTINGS, "x_gone_in_the_next_version", True)
     monkeypatch.setattr(wandb, "init", lambda **arguments: arguments)
     publisher = wandb_process.Publisher(
-        root=tmp_path, mode="offline", project="speed", entity=None, init_timeout_s=1, finish_timeout_s=1
+        root=tmp_path,
+        mode="offline",
+        project="speed",
+        entity=None,
+        init_timeout_s=1,
+        finish_timeout_s=1,
+        request_interval_s=30,
     )
     arguments: Any = publisher._init({"id": "a"}, mode="offline")
     assert arguments["id"] == "a"

@@ -8,7 +8,7 @@ import pytest
 from harness.paths import Results
 from harness.results.parity import Judgement
 from harness.results.parity_gate import ParityGate
-from harness.results.partner import ratio_so_far
+from harness.results.partner import LOOK, ratio_so_far
 from harness.results.record import Record
 from tests.made.report_records import CELL, H200, record, save
 
@@ -105,4 +105,5 @@ def test_the_last_replicate_of_a_look_brings_the_verdict(results: Results) -> No
             assert found.keys() == {"ratio_so_far"}
     assert found["ratio"] == pytest.approx(1.5003, abs=2e-4)
     assert found["ratio_low"] < 1.5003 < found["ratio_high"] and found["ratio_pairs"] == 4  # type: ignore[operator]
-    assert found["ratio_verdict"] == "JAX faster"
+    assert (found["ratio_verdict"], found["ratio_partner"]) == ("JAX faster", "step.eager")
+    assert found.keys() == {"ratio_so_far", *LOOK}

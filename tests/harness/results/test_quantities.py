@@ -160,15 +160,15 @@ def measured(nvml: Any, replicate: int) -> Record:
     return Record.model_validate_json(one.model_copy(update={"result": result}).model_dump_json())
 
 
-def wandb_summary(one: Record, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
+def wandb_row(one: Record, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
     """What a job tells the process that talks to W&B, which is not started here."""
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(WandbTracker, "_start", lambda self: None)
     monkeypatch.setattr(WandbTracker, "_send", lambda self, message: sent.append(message))
     assert one.result is not None
-    WandbTracker(WandbSettings(), Results(root=folder), online=False).end(one, summary_numbers(one.result))
-    summary: dict[str, Any] = sent[0]["summary"]
-    return summary
+    WandbTracker(WandbSettings(), Results(root=folder), "job", online=False).end(one, summary_numbers(one.result))
+    row: dict[str, Any] = sent[0]["row"]
+    return row
 
 
 def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
     titles = re.findall(r'<th scope="col" class="n">([^<]*)</th>', html[: html.index(row)])
     cells = re.findall(r'<td class="n">([^<]*)', row)
     assert (titles[-1], cells[-1]) == ("SM utilisation, %", "80")
-    assert wandb_summary(records[0], monkeypatch, tmp_path)["gpu_sm_utilisation_percent"] == 90
+    assert wandb_row(records[0], monkeypatch, tmp_path)["measurement/gpu_sm_utilisation_percent"] == 90
 
 
 def test_a_refused_reading_is_missing_with_its_reason() -> None:

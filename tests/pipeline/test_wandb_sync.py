@@ -1,0 +1,79 @@
+"""`main.py wandb sync` with the real client and the stand-in for W&B's server."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.paths import REPOSITORY, Results
+from pipeline.wandb_sync import IS_WRITTEN_S, to_upload
+from tests.harness.job.test_tracker import JOB, a_measurement, a_tracker, finish, measure
+from tests.made.patience import patience
+from tests.made.wandb_server import WandbServer
+
+
+@pytest.fixture
+def server() -> Iterator[WandbServer]:
+    with WandbServer() as server:
+        yield server
+
+
+def main_sync(server: WandbServer, results: Path, *flags: str) -> tuple[int, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
+    clean |= {"HOME": str(results.parent), "WANDB_BASE_URL": server.url, "WANDB_API_KEY": "0" * 40}
+    command = [sys.executable, "main.py", "wandb", "sync", "--results", str(results), *flags]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=patience(120), check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_is_kept_offline_is_uploaded_once_and_a_failure_is_tried_again(
+    server: WandbServer, tmp_path: Path
+) -> None:
+    for framework in ("jax", "torch"):
+        tracker = a_tracker(tmp_path, online=False)
+        measure(tracker, a_measurement(framework))
+        finish(tracker)
+    results = tmp_path / "results"
+    broken = results / "wandb" / "offline-run-20261121_101502-broken"
+    broken.mkdir()
+    (broken / "run-broken.wandb").write_text("no log of W&B")
+    status, said = main_sync(server, results, "--jobs", "2")
+    assert status == 1 and "[3/3] " in said and "\nnot uploaded: broken: " in said
+    assert sorted(run_id.partition("-offline-")[0] for run_id in server.runs) == [f"jax-{JOB}", f"torch-{JOB}"]
+    assert all(run.complete and run.summary["measurement/index"] == 1 for run in server.runs.values())
+    assert list(to_upload(results / "wandb")) == ["broken"]
+    asked = len(server.requests)
+    assert "1 runs are to be uploaded" in main_sync(server, results)[1]
+    assert not any("file_stream" in request for request in server.requests[asked:])
+
+
+def test_what_an_online_client_left_is_uploaded_and_what_still_goes_on_is_not(tmp_path: Path) -> None:
+    """`logs` is there until a run's end was dealt with."""
+    folder = Results(root=tmp_path).wandb / "wandb"
+    for name, has_logs, is_old in (
+        ("run-20261121_101502-a", True, True),
+        ("run-20261121_101503-b", False, True),  # all of it was uploaded while it was measured
+        ("offline-run-20261121_101504-c", True, False),
+        ("offline-run-20261121_101505-d", False, False),
+        ("run-20261121_101501-a", True, True),
+    ):
+        log = folder / name / f"run-{name[-1]}.wandb"
+        log.parent.mkdir(parents=True)
+        log.write_text("")
+        if has_logs:
+            (log.parent / "logs").mkdir()
+        if is_old:
+            os.utime(log, (time.time() - IS_WRITTEN_S - 60,) * 2)
+    waiting = to_upload(folder)
+    assert {name: [path.name[-17:] for path in paths] for name, paths in waiting.items()} == {
+        "a": ["20261121_101501-a", "20261121_101502-a"],
+        "d": ["20261121_101505-d"],
+    }
+    (folder / "run-20261121_101502-a" / "run-a.wandb.synced").write_text("")
+    assert [path.name for path in to_upload(folder)["a"]] == ["run-20261121_101501-a"]
