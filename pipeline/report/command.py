@@ -33,6 +33,7 @@ from pipeline.report.files import (
     write_page,
     write_tables,
 )
+from pipeline.report.fleet import print_fleet
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
 from pipeline.report.reading import Reading, read_records, without_odd_ones
@@ -71,6 +72,8 @@ class ReportOptions:
     benchmarks: tuple[str, ...] = ()
     use_cases: tuple[int | str, ...] = ()
     """By number or name."""
+    fleet: bool = False
+    """Compare the cards of a fleet instead."""
     readme: Path | None = None
     """Whose table is to be renewed."""
 
@@ -129,6 +132,8 @@ def report_command(
 ) -> int:
     """`main.py report`: shows and writes what all records of the results folder say. 1 if there is none, else 0."""
     with without_collector():
+        if options.fleet:
+            return print_fleet(results, console, options.takes)
         return _report(results, options, console or new_console(), judge or ParityGate(results).judge)
 
 
