@@ -289,8 +289,8 @@ def run_parser() -> Parser:
         "--fleet",
         type=node_count,
         metavar="N",
-        help="measure all of it on each of N nodes, by one job of each cell on one GPU of the node, so that `report "
-        "--fleet` can compare the cards; the records are in fleet/NODE of the results",
+        help="measure all of it on each of N nodes, by one job of each cell on each, however many GPUs it has, so that "
+        "`report --fleet` can compare the cards; the records are in fleet/NODE of the results",
     )
     parser.in_group("files")
     add_config_flag(parser)

@@ -203,7 +203,7 @@ def hand_over(
         if flags.fleet is not None:
             from pipeline.submission.fleet import fleet_in_words, fleet_of
 
-            fleet = {**fleet_of(pairs, flags.fleet, config, results)}
+            fleet = fleet_of(pairs, flags.fleet, config, results)
             print(wrapped(fleet_in_words([*filter(None, fleet)], results)))
         if flags.dry_run:
             return print_dry_run(

@@ -24,7 +24,7 @@ UP = re.compile(r"(idle|mixed|allocated|completing|planned)[-+~#]?")
 """States of nodes on which a job starts, now or later. `*` behind one is a node that does not answer."""
 
 
-def fleet_of(pairs: Sequence[Pair], count: int, config: Config, results: Results) -> dict[str, list[Pair]]:
+def fleet_of(pairs: Sequence[Pair], count: int, config: Config, results: Results) -> dict[str | None, list[Pair]]:
     """What each node measures; of each kind of GPU `count` nodes, first those that were in the fleet before, so that
     the same command finds its own jobs, then idle ones.
 
@@ -35,7 +35,7 @@ def fleet_of(pairs: Sequence[Pair], count: int, config: Config, results: Results
     if several := next((pair.cell.name for pair in pairs if pair.cell.nodes > 1), None):
         raise ConfigError(f"--fleet compares one node with another, and {several} is measured on several at once")
     told = _sinfo()
-    found: dict[str, list[Pair]] = defaultdict(list)
+    found: dict[str | None, list[Pair]] = defaultdict(list)
     for pair in pairs:
         request = header_variables(pair.name, pair.cell, config, results=results.root)
         states = dict(fitting_nodes(told, request, os.environ.get("SBATCH_PARTITION")))
