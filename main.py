@@ -286,6 +286,13 @@ def run_parser() -> Parser:
         help="share out the rows over jobs that hold N GPUs together, so that the longest job is short (default: one "
         "job for each benchmark and use case)",
     )
+    parser.add_argument(
+        "--fleet",
+        type=node_count,
+        metavar="N",
+        help="measure all of it on each of N nodes, by one job of each cell on each, however many GPUs it has, so that "
+        "`report --fleet` can compare the cards; the records are in fleet/NODE of the results",
+    )
     parser.in_group("files")
     add_config_flag(parser)
     add_results_flag(parser)
@@ -328,6 +335,12 @@ def report_parser() -> Parser:
     )
     parser.add_argument(
         "--details", action="store_true", help="also show the tables of every execution mode here, as the page does"
+    )
+    parser.add_argument(
+        "--fleet",
+        action="store_true",
+        help="compare the cards that `main.py --fleet N` has measured, instead: how far they are apart, beside how far "
+        "replicates on one card are, and which is the slowest",
     )
     parser.add_argument("--png", action="store_true", help="also draw each figure as PNG")
     parser.add_argument(
@@ -419,6 +432,7 @@ def report_command(arguments: argparse.Namespace) -> int:
         beside=tuple(others),
         baseline=baseline_of(arguments.baseline),
         fail_above=arguments.fail_above,
+        fleet=arguments.fleet,
     )
     if arguments.publish is not None:
         from pipeline.report.publish import publish
@@ -1057,6 +1071,10 @@ def upload_count(text: str) -> int:
     return whole_number(text, "a number of uploads at a time, such as 8", least=1, most=64)
 
 
+def node_count(text: str) -> int:
+    return whole_number(text, "a number of nodes, 2 or more", least=2)
+
+
 def round_count(text: str) -> int:
     return whole_number(text, "a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
 
@@ -1134,6 +1152,7 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         why=getattr(arguments, "why", False),
         verbose=arguments.verbose,
         spread=getattr(arguments, "spread", None),
+        fleet=getattr(arguments, "fleet", None),
     )
 
 

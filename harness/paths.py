@@ -57,6 +57,14 @@ class Results:
         """The records of `main.py ceilings`: what each framework reached on a device at most."""
         return self.root / "ceilings"
 
+    def of_node(self, node: str) -> "Results":
+        """What `--fleet` measures on one node, beside that of the others."""
+        return Results(root=self.root / "fleet" / node)
+
+    def fleet(self) -> list["Results"]:
+        """Of each node on which `--fleet` has measured."""
+        return [Results(root=folder) for folder in sorted((self.root / "fleet").glob("*/"))]
+
     def new_ceilings(self, framework: str) -> Path:
         return self.ceilings / f"{framework}-{timestamp()}.json"
 
@@ -132,8 +140,8 @@ class Results:
         return JobFolder(root=self.jobs / f"{pair.name}-{timestamp()}")
 
     def job_folders(self) -> list["JobFolder"]:
-        """All jobs ever submitted or started by hand, oldest first."""
-        plans = self.jobs.glob("*/*/plan.json")
+        """All jobs ever submitted or started by hand, oldest first; also those of `--fleet`."""
+        plans = [plan for one in (self, *self.fleet()) for plan in one.jobs.glob("*/*/plan.json")]
         return sorted((JobFolder(root=p.parent) for p in plans), key=lambda folder: folder.stamp)
 
 
@@ -147,6 +155,17 @@ class JobFolder:
     def name(self) -> str:
         """By which a record says whose it is: unique, as a timestamp() ends it."""
         return self.root.name
+
+    @property
+    def results(self) -> Results:
+        """`results/jobs/<gpu>/<job>` belongs to `results`."""
+        return Results(root=self.root.parents[2])
+
+    @property
+    def fleet_node(self) -> str | None:
+        """On which `--fleet` measures; None for all other jobs."""
+        fleet, node = (*[""] * 5, *self.root.parts)[-5:-3]
+        return node if fleet == "fleet" else None
 
     @property
     def stamp(self) -> str:

@@ -12,7 +12,7 @@ from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config, PresetPart
 from harness.experiments.presets import Part, expand_preset, left_out, preset_of
-from harness.paths import REPOSITORY, Results
+from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Pair, Pairing
 from harness.printable import wrapped
 from harness.results.fake_gpu import found_fakes, require_place
@@ -44,6 +44,8 @@ class JobFlags:
     """With `dry_run`: also the line that would submit each job."""
     spread: int | None = None
     """Over how many GPUs all jobs together are spread; None: one job for each cell."""
+    fleet: int | None = None
+    """On how many nodes all of it is measured, on each for itself; None: wherever Slurm likes."""
 
 
 def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
@@ -180,6 +182,10 @@ def hand_over(
     from pipeline.submission.spread import spread
 
     results = flags.results
+    if flags.fleet is not None and (flags.spread is not None or flags.executor == "local"):
+        raise ConfigError(
+            "--fleet measures the same on several nodes of a cluster: not with --spread or --executor local"
+        )
     if config.profile:
         print(f"Cluster {config.profile}: {config.site_file} over {config.file}")
     require_writable(results)
@@ -198,6 +204,12 @@ def hand_over(
         for reason, cells in refused.items():
             print(wrapped(f"Not interleaved but together: {', '.join(cells)}: {reason}"))
         scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
+        fleet: dict[str | None, list[Pair]] = {None: pairs}
+        if flags.fleet is not None:
+            from pipeline.submission.fleet import fleet_in_words, fleet_of
+
+            fleet = fleet_of(pairs, flags.fleet, config, results)
+            print(wrapped(fleet_in_words([*filter(None, fleet)], results)))
         if flags.dry_run:
             return print_dry_run(
                 pairs,
@@ -207,6 +219,7 @@ def hand_over(
                 config=config,
                 verbose=flags.verbose,
                 beside=beside,
+                fleet=fleet,
             )
 
     from pipeline.submission.submit import choose_executor, submit
@@ -215,12 +228,15 @@ def hand_over(
     executor = choose_executor(flags.executor)
     if flags.spread is not None and executor == "local":
         raise ConfigError("--spread shares work out over a cluster; on this machine one job runs after the other")
-    folders = submit(pairs, config, scripts, executor=executor, results=results)
+    folders: list[JobFolder] = []
+    for node, of_node in fleet.items():
+        folders += submit(of_node, config, scripts, executor=executor, results=results, node=node)
     if flags.wait:
         from pipeline.report.command import make_page
+        from pipeline.report.fleet import print_fleet
 
         status = follow(folders, results)
-        conclude(results)
+        print_fleet(results) if flags.fleet else conclude(results)
         if status != INTERRUPTED and (page := make_page(results)):
             print(f"\nThe report, a page for your browser:\n{page}")
         return status

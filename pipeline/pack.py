@@ -86,7 +86,7 @@ def _busy(results: Results) -> dict[Path, JobState]:
             f"{unknown[0].folder.root}: the plan of a job that is {unknown[0].state} cannot be read, so nobody knows "
             "whose records it writes. Nothing is packed until it is over (main.py cancel ends it)"
         )
-    return {results.records(plan.cell): state for state in active for plan in state.plans}
+    return {state.folder.results.records(plan.cell): state for state in active for plan in state.plans}
 
 
 def _cells(results: Results) -> dict[Path, list[Path]]:

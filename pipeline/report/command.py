@@ -41,6 +41,7 @@ from pipeline.report.files import (
     write_page,
     write_tables,
 )
+from pipeline.report.fleet import print_fleet
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
 from pipeline.report.reading import Reading, folder_names, read_folders, read_records, without_odd_ones
@@ -80,6 +81,8 @@ class ReportOptions:
     benchmarks: tuple[str, ...] = ()
     use_cases: tuple[int | str, ...] = ()
     """By number or name."""
+    fleet: bool = False
+    """Compare the cards of a fleet instead."""
     readme: Path | None = None
     """Whose table is to be renewed."""
     beside: tuple[Results, ...] = ()
@@ -150,6 +153,8 @@ def report_command(
         return gates[lab_of(jax).results_folder].judge(jax, torch)
 
     with without_collector():
+        if options.fleet:
+            return print_fleet(results, console, options.takes)
         if options.baseline is not None:
             return _against_baseline(folders, options, console or new_console())
         return _report(folders, options, console or new_console(), judge or judged)

@@ -69,15 +69,19 @@ def print_dry_run(
     config: Config,
     verbose: bool = False,
     beside: Iterable[str] = (),
+    fleet: Mapping[str | None, Sequence[Pair]] | None = None,
 ) -> int:
     """
     Args:
         executor: as on the command line; `auto` is Slurm also where there is no sbatch.
         verbose: also print the line that would submit each job.
         beside: further lines, before the last one.
+        fleet: what each node measures; the table and the estimate are those of one node.
     """
+    fleet = fleet or {None: pairs}
+    of_nodes = {node: results.of_node(node) if node else results for node in fleet}
     scheduler = "local" if executor == "local" else "slurm"
-    estimates = estimates_of(pairs, results, scheduler)
+    estimates = estimates_of(pairs, next(iter(of_nodes.values())), scheduler)
     axes = _axes_of_all(pairs)
     lines = [*_table(pairs, axes, estimates), "", *map(wrapped, _about_table(pairs))]
     if len(pairs) <= MOST_IN_FULL:
@@ -96,7 +100,10 @@ def print_dry_run(
 
         lines += [wrapped(found)] if (found := variables_in_words()) else []
     if verbose:
-        lines += ["", *(shlex.join(submission_command(pair, scripts, results, executor)) for pair in pairs)]
+        lines += [""]
+        for node, of_node in fleet.items():
+            commands = (submission_command(pair, scripts, of_nodes[node], executor, node) for pair in of_node)
+            lines += map(shlex.join, commands)
     lines += beside
     if executor == "auto" and not has_sbatch:
         lines.append("There is no sbatch here: jobs would run on this machine, one after the other.")
@@ -115,14 +122,16 @@ def measurement_count(plan: JobPlan) -> int:
     return len(plan.variants) * plan.protocol.replicates
 
 
-def submission_command(pair: Pair, scripts: Mapping[str, Path], results: Results, executor: str) -> list[str]:
+def submission_command(
+    pair: Pair, scripts: Mapping[str, Path], results: Results, executor: str, node: str | None = None
+) -> list[str]:
     """Of sbatch, or what the local queue starts."""
     folder = results.new_job_folder(pair)
     if executor == "local":
         return ["bash", str(scripts[pair.name]), *job_arguments(folder, results)]
     from pipeline.submission.slurm import sbatch_command
 
-    return sbatch_command(scripts[pair.name], folder.root)
+    return sbatch_command(scripts[pair.name], folder.root, node=node)
 
 
 Work = tuple[int, ...]

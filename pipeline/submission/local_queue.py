@@ -24,7 +24,7 @@ from harness.locks import hold, holding_processes, machine_lock
 from harness.paths import JobFolder
 from pipeline.submission.slurm import without_inherited_job
 from pipeline.submission.submit import job_arguments
-from pipeline.watching.jobs import LocalEnd, read_files, results_of, results_of_local_queue, words_of
+from pipeline.watching.jobs import LocalEnd, read_files, results_of_local_queue, words_of
 
 SUBMISSION_TIMEOUT_S = 30.0
 """main.py writes submission.json within milliseconds of starting the queue, or it has died."""
@@ -95,7 +95,7 @@ def _write_ends(patience_s: float = 0.0) -> None:
 def _run(folder: JobFolder) -> str | None:
     """Why the job failed, or None."""
     _say(f"{folder.name}: starts")
-    command = ["bash", str(folder.script), *job_arguments(folder, results_of(folder))]
+    command = ["bash", str(folder.script), *job_arguments(folder, folder.results)]
     log = folder.root / f"{os.getpid()}_0_log.err"
     try:
         with log.with_suffix(".out").open("w") as output, log.open("w") as errors:
@@ -152,7 +152,7 @@ def _alone(folders: Sequence[JobFolder]) -> Iterator[None]:
                     write_atomically(folder.waits_for, words, replace=True)
 
     with ExitStack() as stack:
-        for path in (results_of(folders[0]).local_queue_lock, machine_lock("queue")):
+        for path in (folders[0].results.local_queue_lock, machine_lock("queue")):
             try:
                 stack.enter_context(hold(path, while_waiting=partial(tell, path)))
             except OSError as error:

@@ -72,12 +72,21 @@ def choose_executor(wanted: Literal["auto", "slurm", "local"]) -> Executor:
 
 
 def submit(
-    pairs: list[Pair], config: Config, scripts: dict[str, Path], *, executor: Executor, results: Results
+    pairs: list[Pair],
+    config: Config,
+    scripts: dict[str, Path],
+    *,
+    executor: Executor,
+    results: Results,
+    node: str | None = None,
 ) -> list[JobFolder]:
     """Submit every job that is needed. Prints one line for each.
 
     Of a job of both frameworks only what is needed: where one is measured, queued or running already, the other one's
     records say that it was measured alone.
+
+    Args:
+        node: of a fleet: the only one that the jobs may run on, whose results lie beside those of the others.
 
     Returns:
         The jobs to follow: the new ones, and those that were queued or running already.
@@ -91,7 +100,7 @@ def submit(
             f"choose a folder without these in its name"
         )
     with alone(results):
-        return _submit(pairs, config, scripts, executor=executor, results=results)
+        return _submit(pairs, config, scripts, executor=executor, results=results, node=node)
 
 
 @contextmanager
@@ -111,10 +120,18 @@ def alone(results: Results) -> Iterator[None]:
 
 
 def _submit(
-    pairs: list[Pair], config: Config, scripts: dict[str, Path], *, executor: Executor, results: Results
+    pairs: list[Pair],
+    config: Config,
+    scripts: dict[str, Path],
+    *,
+    executor: Executor,
+    results: Results,
+    node: str | None,
 ) -> list[JobFolder]:
     """The states are read, and the jobs handed over, under one lock."""
-    active = [state for state in job_states(results) if state.is_active]
+    everywhere = [state for state in job_states(results) if state.is_active]
+    results = results.of_node(node) if node else results
+    active = [one for one in everywhere if one.folder.results.root.absolute() == results.root.absolute()]
     following: list[JobFolder] = []
     needed: list[Pair] = []
     for pair in pairs:
@@ -131,7 +148,7 @@ def _submit(
         elif plans:
             is_interleaved = pair.is_interleaved and len(plans) == 2
             needed.append(pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved}))
-    if needed:
+    if needed and node is None:
         limits = time_limits((part.cell for part in needed), config) if executor == "slurm" else []
         estimates = estimates_of(needed, results, executor)
         is_spread = any(pair.part for pair in needed)
@@ -146,10 +163,10 @@ def _submit(
         for framework in dict.fromkeys(framework for pair in needed for framework in pair.frameworks):
             if (launch := config.launch(framework)).stage_environment:
                 pack(launch)
-        submissions = [state.submission for state in active if state.submission]
+        submissions = [state.submission for state in everywhere if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
         earlier = [submission.job_id for submission in submissions if submission.executor == "slurm"]
-        return following + _submit_to_slurm(needed, config, scripts, results, earlier)
+        return following + _submit_to_slurm(needed, config, scripts, results, earlier, node)
     return following + _submit_to_local_queue(needed, scripts, results)
 
 
@@ -311,6 +328,7 @@ def _submit_to_slurm(
     scripts: dict[str, Path],
     results: Results,
     earlier: Sequence[str],
+    node: str | None,
 ) -> list[JobFolder]:
     """`earlier`: this project's jobs that are not over, oldest first; `max_parallel_jobs` counts them."""
     following: list[JobFolder] = []
@@ -325,7 +343,7 @@ def _submit_to_slurm(
         try:
             with _undone(folder):
                 write_plan(pair, folder)
-                submission = _sbatch(folder, scripts[pair.name], config, results, after)
+                submission = _sbatch(folder, scripts[pair.name], config, results, after, node)
                 write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
         except (OSError, RecordError, _TakenBackError) as error:
             raise _out_of_room(pair.name, error, submitted) from error
@@ -333,7 +351,7 @@ def _submit_to_slurm(
             refusals.take(pair.name, str(error))
             continue
         refusals.in_a_row.clear()
-        print(f"{pair.name}: submitted as job {submission.job_id}")
+        print(f"{pair.name}: submitted as job {submission.job_id}{f' on {node}' if node else ''}")
         submitted[pair.name] = submission.job_id
         following.append(folder)
     if following:
@@ -350,13 +368,15 @@ def _lane(job_ids: list[str], max_parallel_jobs: int | None) -> str | None:
     return job_ids[-max_parallel_jobs]
 
 
-def _sbatch(folder: JobFolder, script: Path, config: Config, results: Results, after: str | None) -> Submission:
+def _sbatch(
+    folder: JobFolder, script: Path, config: Config, results: Results, after: str | None, node: str | None
+) -> Submission:
     """Raises SubmissionError with sbatch's own words."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     from pipeline.submission.slurm import RunJob, ScriptSlurm, sbatch_command
 
-    executor = ScriptSlurm(folder.root, script, after=after)
+    executor = ScriptSlurm(folder.root, script, after=after, node=node)
     executor.update_parameters(time=config.cluster.time_limit_minutes)  # all else is in the script's header
     try:
         # submitit prints what sbatch complains about; it is said once, with all the refusals, at the end.
@@ -368,7 +388,7 @@ def _sbatch(folder: JobFolder, script: Path, config: Config, results: Results, a
         executor="slurm",
         job_id=str(job.job_id),
         script=str(script.absolute()),
-        command=tuple(sbatch_command(script.resolve(), folder.root, after=after)),
+        command=tuple(sbatch_command(script.resolve(), folder.root, after, node)),
         node=socket.gethostname(),
         submitted_at_unix_s=time.time(),
     )

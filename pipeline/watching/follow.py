@@ -4,9 +4,10 @@ Ctrl-C ends the watching and no job."""
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from harness.paths import JobFolder, Results
+from harness.plan import JobPlan
 from pipeline.watching.jobs import JobReader, JobState
 from pipeline.watching.ratios import RatiosSoFar
 from pipeline.watching.status import command, doing, newest, print_failures, print_lines, said, styled, work
@@ -29,7 +30,7 @@ def follow(folders: list[JobFolder], results: Results) -> int:
     if not folders:
         return 0
     reader = JobReader(results)
-    ratios = RatiosSoFar([plan for state in reader.read(folders) for plan in state.plans], results)
+    ratios = RatiosSoFar(_plans_of(reader.read(folders)), results)
     try:
         if sys.stdout.isatty():
             states = follow_live(lambda: reader.read(folders), ratios)
@@ -43,6 +44,11 @@ def follow(folders: list[JobFolder], results: Results) -> int:
         )
         return INTERRUPTED
     return 0 if all(state.state == "done" for state in states) else 1
+
+
+def _plans_of(states: Iterable[JobState]) -> list[JobPlan]:
+    """Whose ratios are shown: a fleet's records lie elsewhere."""
+    return [plan for state in states if not state.folder.fleet_node for plan in state.plans]
 
 
 def follow_live(read: Read, ratios: RatiosSoFar) -> Sequence[JobState]:
@@ -105,7 +111,7 @@ def show_status(results: Results, *, watch: bool) -> int:
         print(f"no job in {results.root} yet; `python main.py` submits some")
         return 0
     if watch and sys.stdout.isatty():
-        ratios = RatiosSoFar([plan for state in states if state.is_active for plan in state.plans], results)
+        ratios = RatiosSoFar(_plans_of(state for state in states if state.is_active), results)
         with contextlib.suppress(KeyboardInterrupt):  # the jobs go on; to look away is no error
             states = [*follow_live(lambda: newest(reader.read()), ratios)]
     else:

@@ -167,7 +167,7 @@ class JobReader:
             open_files = [read_files(each) for each in folders if not self._is_over(each)]
         slurm = self._ask_slurm({each.submission.job_id for each in open_files if each.submission and each.is_slurms})
         for files in open_files:
-            self._states[files.folder.root] = judge(files, self._results, slurm, now_s=time.time())
+            self._states[files.folder.root] = judge(files, files.folder.results, slurm, now_s=time.time())
         return [self._states[each.root] for each in folders]
 
     def _is_over(self, folder: JobFolder) -> bool:
@@ -482,12 +482,7 @@ def results_of_local_queue(pid: int) -> Results | None:
     words = _words_of_process(pid)
     if LOCAL_QUEUE.encode() not in words:
         return None
-    return results_of(JobFolder(root=Path(os.fsdecode(words[words.index(LOCAL_QUEUE.encode()) + 1]))))
-
-
-def results_of(folder: JobFolder) -> Results:
-    """`results/jobs/<gpu>/<job>` belongs to `results`."""
-    return Results(root=folder.root.parents[2])
+    return JobFolder(root=Path(os.fsdecode(words[words.index(LOCAL_QUEUE.encode()) + 1]))).results
 
 
 def _words_of_process(pid: int) -> list[bytes]:

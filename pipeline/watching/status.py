@@ -68,11 +68,13 @@ def _row(state: JobState) -> tuple[str, ...]:
 
 
 def _kind(state: JobState) -> str:
-    """`quick, sample` for a smoke run; its jobs do not hide those of a full one."""
+    """`quick, sample` for a smoke run, and the node of a fleet; its jobs do not hide those of a full one, or of another
+    node."""
     if state.pair is None:
         return ""
     plan = state.pair.jobs[0]
     words = [*(["quick"] if plan.quick else []), *([plan.data] if plan.data != "real" else [])]
+    words += [node] if (node := state.folder.fleet_node) else []
     return ", ".join(words)
 
 

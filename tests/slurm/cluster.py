@@ -1,5 +1,5 @@
-"""A real Slurm on this one machine: a controller and two nodes of two fake A100s each, without an
-accounting database.
+"""A real Slurm on this one machine: a controller and two nodes of two fake A100s each, or those of another `Site`,
+without an accounting database.
 
 The tests start it (conftest.py). By hand, from the repository:
 
@@ -32,8 +32,8 @@ from pathlib import Path
 from tests.made.guardian import MARK, end_all, guarded_folder, marked_folder
 from tests.made.patience import wait_until
 
-NODES = ("n1", "n2")
-GPU_FILES = {"n1": "/dev/null,/dev/zero", "n2": "/dev/full,/dev/random"}
+GPU_FILES = ("/dev/null,/dev/zero", "/dev/full,/dev/random")
+"""Of the first node, the second, the first again, ..."""
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 
 
@@ -42,7 +42,7 @@ class Site:
     """What differs from cluster to cluster."""
 
     name: str = "test"
-    nodes: tuple[str, str] = ("CPUs=4 RealMemory=8000 Gres=gpu:a100:2",) * 2
+    nodes: tuple[str, ...] = ("CPUs=4 RealMemory=8000 Gres=gpu:a100:2",) * 2
     gpus: str | None = "Type=a100 File={files}"
     """In gres.conf; None where Slurm counts no GPUs."""
     partitions: str = """\
@@ -50,6 +50,11 @@ PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=120
 PartitionName=high PriorityTier=10 PreemptMode=OFF
 """
     select: str = "CR_Core"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """`n1`, `n2`, ..."""
+        return tuple(f"n{place}" for place, _ in enumerate(self.nodes, 1))
 
 
 REQUEUE_DELAY_S = 5
@@ -92,7 +97,7 @@ SlurmdPidFile={directory}/slurmd-%n.pid
 SlurmctldLogFile={directory}/slurmctld.log
 SlurmdLogFile={directory}/slurmd-%n.log
 {nodes}
-PartitionName=DEFAULT Nodes=n1,n2 State=UP
+PartitionName=DEFAULT Nodes=ALL State=UP
 {site.partitions}"""
 
 
@@ -152,9 +157,9 @@ class Cluster:
         self._wait_until(self.munge_socket.exists, "munged to listen")
         self._daemon("slurmctld", "slurmctld", "-D", "-c")
         self._controller = self._daemons[-1]
-        for node in NODES:
+        for node in self.site.names:
             self._daemon(f"slurmd-{node}", "slurmd", "-D", "-N", node)
-        self._wait_until(lambda: self._idle_nodes() == len(NODES), "both nodes to be idle")
+        self._wait_until(lambda: self._idle_nodes() == len(self.site.names), "all nodes to be idle")
 
     def stop_controller(self) -> None:
         """As for an update: it saves what it knows, and the nodes and the jobs go on. One that is killed may know less
@@ -217,10 +222,10 @@ class Cluster:
         key.chmod(0o400)
         host = socket.gethostname().split(".")[0]
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-        controller_port, *node_ports = _free_ports(1 + len(NODES))
+        controller_port, *node_ports = _free_ports(1 + len(self.site.names))
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {has} State=UNKNOWN"
-            for node, port, has in zip(NODES, node_ports, self.site.nodes, strict=True)
+            for node, port, has in zip(self.site.names, node_ports, self.site.nodes, strict=True)
         )
         self.conf.write_text(
             SLURM_CONF.format(
@@ -234,9 +239,9 @@ class Cluster:
             )
         )
         gpus = [
-            f"NodeName={node} Name=gpu {self.site.gpus.format(files=GPU_FILES[node])}"
-            for node in NODES
-            if self.site.gpus
+            f"NodeName={node} Name=gpu {self.site.gpus.format(files=GPU_FILES[place % 2])}"
+            for place, node in enumerate(self.site.names)
+            if self.site.gpus and "Gres" in self.site.nodes[place]
         ]
         (self.directory / "gres.conf").write_text("\n".join(["AutoDetect=off", *gpus]) + "\n")
         # Slurm 22.05 always loads a cgroup plugin; without systemd's bus it must not ask for a scope.

@@ -94,6 +94,12 @@ def slower(session: Session[Any]) -> Work:
     return Work(session, lambda: time.sleep(20e-3))
 
 
+def by_node(session: Session[Any]) -> Work:
+    """20 ms, and 6 % less speed on the node that SLOW_NODE names."""
+    step_s = 20e-3 / (0.94 if os.environ["SLURMD_NODENAME"] == os.environ["SLOW_NODE"] else 1.0)
+    return Work(session, lambda: time.sleep(step_s))
+
+
 def varies(session: Session[Any]) -> Work:
     """By replicate: 4, 4.4, 4.2, 4 ms. Each but the screening starts for two seconds, so that a watcher sees all."""
     measurement = session.measurement

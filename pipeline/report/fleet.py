@@ -1,0 +1,232 @@
+"""`main.py report --fleet`: how far cards of one kind are apart, beside how far replicates on one card are.
+
+Pure but for `print_fleet`. Each node of a fleet has records of its own, and only those of the same setup and row meet.
+"""
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.packs import record_paths
+from harness.paths import Results
+from harness.plan import FRAMEWORKS, Framework
+from harness.results.parity_gate import ParityGate
+from harness.results.record import Record
+from pipeline.report.compare import NAMES, Judge, Mode, Row, Section, Setup, headline, sections
+from pipeline.report.conditions import uses_gpu
+from pipeline.report.reading import read_records
+from pipeline.report.table import Line, Table, group, numbers, texts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Card = tuple[str, str]
+"""Its node, and its UUID; empty on a CPU, and for all GPUs of a node together."""
+TRY = "python main.py --fleet 4 --benchmark mnist --use_case 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardSpread:
+    """Of throughputs in samples/s, or of ratios, of which each is a replicate on a card."""
+
+    means: Mapping[str, float]
+    """The geometric mean of each card's replicates, by the card's name."""
+    replicates: int
+    """On all cards."""
+    between: float | None
+    """Standard deviation of the logarithm from card to card; None where no card has two replicates, or there is one."""
+    within: float | None
+    """The same from replicate to replicate on one card."""
+
+    def difference(self, card: str) -> float:
+        """Of its mean from the median of all cards, as a share: -0.06 is 6 % less."""
+        return self.means[card] / statistics.median(self.means.values()) - 1
+
+    @property
+    def slowest(self) -> str:
+        return min(self.means, key=self.difference)
+
+    @property
+    def farthest(self) -> str:
+        return max(self.means, key=lambda card: abs(self.difference(card)))
+
+
+def card_spread(of_cards: Mapping[str, Sequence[float]]) -> CardSpread:
+    """One-way random-effects analysis of variance of the logarithms y, of n replicates on k cards, n_i on card i.
+
+    within**2 = MSW = sum_ij (y_ij - mean_i)**2 / (n - k); between**2 = (MSB - MSW) / n_0, or 0 where that is below it,
+    with MSB = sum_i n_i * (mean_i - mean)**2 / (k - 1) and n_0 = (n - sum_i n_i**2 / n) / (k - 1). Source: Searle,
+    Casella and McCulloch (1992), "Variance Components", chapter 3.
+    """
+    logs = {card: [math.log(value) for value in values] for card, values in of_cards.items()}
+    means = {card: math.fsum(values) / len(values) for card, values in logs.items()}
+    count, cards = sum(map(len, logs.values())), len(logs)
+    between = within = None
+    if count > cards:
+        square = math.fsum((value - means[card]) ** 2 for card, values in logs.items() for value in values)
+        within = math.sqrt(square / (count - cards))
+        if cards > 1:
+            mean = math.fsum(len(values) * means[card] for card, values in logs.items()) / count
+            from_mean = math.fsum(len(values) * (means[card] - mean) ** 2 for card, values in logs.items())
+            per_card = (count - sum(len(values) ** 2 for values in logs.values()) / count) / (cards - 1)
+            between = math.sqrt(max(0.0, (from_mean / (cards - 1) - within**2) / per_card))
+    return CardSpread(
+        means={card: math.exp(mean) for card, mean in means.items()}, replicates=count, between=between, within=within
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What the cards of a fleet say about one mode of a row, or about the ratio of two."""
+
+    setup: Setup
+    row: str
+    framework: Framework | None
+    """None for a ratio."""
+    mode: str
+    """`step.jit`; of a ratio `step.jit / step.compiled`."""
+    is_best: bool
+    """On most nodes; a ratio is of these."""
+    spread: CardSpread
+
+    @property
+    def name(self) -> str:
+        return f"{NAMES[self.framework] if self.framework else 'JAX / PyTorch'} {self.mode}"
+
+    @property
+    def odd_one(self) -> tuple[str, str]:
+        """`n017` and `-6.0 %`: the slowest card; of a ratio the one that is farthest from the median."""
+        card = self.spread.slowest if self.framework else self.spread.farthest
+        return card, f"{self.spread.difference(card):+.1%}".replace("%", " %")
+
+    @property
+    def sentence(self) -> str:
+        """`mnist train, cnn-b64-fp32, JAX step.jit: between cards 1.8 %, within 0.3 %; slowest n017, -6.0 %`"""
+        what = f"{self.setup.cell.words}, {self.row}, {self.name}"
+        kind = "slowest" if self.framework else "farthest"
+        between, within = _percent(self.spread.between), _percent(self.spread.within)
+        return f"{what}: between cards {between}, within {within}; {kind} {', '.join(self.odd_one)}"
+
+
+def findings(of_nodes: Iterable[tuple[Sequence[Section], Judge]]) -> list[Finding]:
+    """Of what was measured on two cards at the least: for each row the modes of JAX, those of PyTorch, the ratio.
+
+    Args:
+        of_nodes: of each node of the fleet the sections, and its parity gate.
+    """
+    rows: dict[tuple[Setup, str, str, str], list[tuple[Row, Judge]]] = defaultdict(list)
+    for compared, judge in of_nodes:
+        for section in compared:
+            for row in section.rows:
+                rows[section.setup, row.label, row.settings_digest, row.data_id].append((row, judge))
+    found = []
+    for (setup, label, *_), of_row in rows.items():
+        best = {framework: _best(framework, [row for row, _ in of_row]) for framework in FRAMEWORKS}
+        measured: dict[tuple[Framework | None, str], dict[Card, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row, judge in of_row:
+            modes = {(mode.framework, mode.execution_mode): mode for mode in row.modes if not mode.why_worthless}
+            for key, mode in modes.items():
+                for record in mode.records:
+                    measured[key][card_of(record)].append(mode.throughputs[record.measurement.replicate])
+            jax, torch = (modes.get((framework, best[framework] or "")) for framework in FRAMEWORKS)
+            for card, ratio in _ratios(jax, torch, judge) if jax and torch else ():
+                measured[None, f"{best['jax']} / {best['torch']}"][card].append(ratio)
+        found += [
+            Finding(
+                setup=setup,
+                row=label,
+                framework=framework,
+                mode=mode,
+                is_best=framework is None or mode == best[framework],
+                spread=card_spread(_named(of_cards)),
+            )
+            for (framework, mode), of_cards in sorted(measured.items(), key=lambda one: (one[0][0] or "z", one[0][1]))
+            if len(of_cards) > 1
+        ]
+    return found
+
+
+def card_of(record: Record) -> Card:
+    environment = record.environment
+    has_card = uses_gpu(environment) and record.measurement.cell.devices == 1
+    uuid = (environment.get("gpu") or {}).get("uuid") if has_card else None
+    return environment.get("node") or "a node that was not recorded", uuid or ""
+
+
+def _named(of_cards: Mapping[Card, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """By the node alone, where that has one card."""
+    cards_of = Counter(node for node, _ in of_cards)
+    return {f"{node} {uuid[:12]}" if cards_of[node] > 1 else node: values for (node, uuid), values in of_cards.items()}
+
+
+def _best(framework: Framework, rows: Iterable[Row]) -> str | None:
+    best = Counter(mode.execution_mode for row in rows if (mode := row.best(framework)))
+    return best.most_common(1)[0][0] if best else None
+
+
+def _ratios(jax: Mode, torch: Mode, judge: Judge) -> Iterable[tuple[Card, float]]:
+    """Of the replicates that both have on the same card, and that the parity gate has passed."""
+    others = {record.measurement.replicate: record for record in torch.records}
+    for record in jax.records:
+        replicate, other = record.measurement.replicate, others.get(record.measurement.replicate)
+        if other and card_of(record) == card_of(other) and judge(record, other).state == "passed":
+            yield card_of(record), jax.throughputs[replicate] / torch.throughputs[replicate]
+
+
+def _percent(deviation: float | None) -> str:
+    """Of a standard deviation of logarithms."""
+    return "unknown" if deviation is None else f"{100 * math.expm1(deviation):.1f} %"
+
+
+def fleet_table(found: Sequence[Finding]) -> Table:
+    lines: list[Line] = []
+    for place, one in enumerate(found):
+        title = f"{headline(one.setup)} {one.row}"
+        if place == 0 or title != f"{headline(found[place - 1].setup)} {found[place - 1].row}":
+            lines.append(group(title))
+        counts = [str(len(one.spread.means)), str(one.spread.replicates)]
+        spreads = [_percent(one.spread.between), _percent(one.spread.within)]
+        lines.append(Line([one.name, *counts, *spreads, *one.odd_one], one.framework, is_pale=not one.is_best))
+    return Table(
+        name="fleet",
+        title="Cards beside each other",
+        caption="Between cards, and within one from replicate to replicate: standard deviations of the logarithm of "
+        "throughput, or of the ratio (one-way random effects). Slowest: the card's geometric mean against the median "
+        "of all cards; of a ratio, the card that is farthest from the median.",
+        columns=[
+            *texts("mode"),
+            *numbers("cards", "replicates", "between cards", "within one"),
+            *texts("slowest"),
+            *numbers("to the median"),
+        ],
+        lines=lines,
+    )
+
+
+def print_fleet(
+    results: Results, console: "Console | None" = None, takes: Callable[[Section], bool] = lambda _: True
+) -> int:
+    """`main.py report --fleet`. Returns 1 where nothing was measured on two cards."""
+    from pipeline.report.terminal import new_console, print_table, print_wrapped
+
+    console = console or new_console()
+    of_nodes: list[tuple[Sequence[Section], Judge]] = []
+    for node in results.fleet():
+        reading, judge = read_records(record_paths(node.records())), ParityGate(node).judge
+        for sentence in reading.refused:
+            print_wrapped(console, f"Warning: {sentence}", style="yellow")
+        of_nodes.append(([section for section in sections(reading.records, judge) if takes(section)], judge))
+    found = findings(of_nodes)
+    if not found:
+        print_wrapped(
+            console, f"No two cards have measured the same under {results.root / 'fleet'}. Measure first: {TRY}"
+        )
+        return 1
+    for one in found:
+        if one.is_best:
+            print_wrapped(console, one.sentence)
+    print_table(fleet_table(found), console)
+    return 0

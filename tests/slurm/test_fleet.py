@@ -1,0 +1,102 @@
+"""`main.py --fleet 4` on four nodes of a real Slurm, of which one is 6 % slower: from the command to the card's name.
+The measurements are of fake_framework, whose step is a sleep."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.paths import Results
+from harness.results.record import read_record
+from tests.made.patience import patience
+from tests.made.project import BehavingProject, make_behaving_repository
+from tests.slurm.cluster import Cluster, Site, running_cluster
+
+pytestmark = pytest.mark.slurm
+
+CONFIG = """\
+project: trial
+cluster: {time_limit_minutes: 30, cpus_per_task: 1, max_parallel_jobs: 2}
+pairing: together
+gpus: {any: {}}
+matrix: {gpus: [any], benchmarks: [mnist], use_cases: [1]}
+benchmarks:
+  mnist: {models: [cnn]}
+runs: {jax: [eager], torch: [eager]}
+use_cases:
+  1:
+    name: behave
+    devices: 1
+    nodes: 1
+    batch_sizes: [8]
+    precisions: [fp32]
+    formulations: {jax: [by_node], torch: [by_node]}
+    settings: {gate: nowhere, pid: nowhere}
+measurement:
+  {replicates: 4, warmup_s: 0.01, block_min_s: 0.1, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,
+    latency_max_time_s: 1.0, idle_s: 0, explain: false}
+quick: {}
+wandb: {mode: disabled, project: trial}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm: Cluster) -> Iterator[Cluster]:
+    """Beside the one of the other tests, which says whether Slurm is here."""
+    nodes = ("CPUs=1 RealMemory=4000 Gres=gpu:a100:2",) * 4 + ("CPUs=1 RealMemory=4000",)
+    with running_cluster(Site(nodes=nodes)) as cluster:
+        yield cluster
+
+
+def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    """Steps of 20 ms, and of 20 / 0.94 ms on n3. The fifth node has no GPU."""
+    project = make_behaving_repository(tmp_path, CONFIG)
+
+    def main(*arguments: str, status: int = 0) -> str:
+        environment = cluster.environment() | {"SLOW_NODE": "n3"}
+        command = [sys.executable, "main.py", *arguments]
+        done = subprocess.run(
+            command, cwd=project.root, env=environment, capture_output=True, text=True, timeout=patience(120)
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    cell = ("--benchmark", "mnist", "--use_case", "1", "--data", "sample")
+    message = "--fleet 5: 4 nodes are up that any/pair_mnist_1 can run on"
+    assert message in main(*cell, "--fleet", "5", status=2)
+    shown = main(*cell, "--fleet", "4", "--dry-run", "--verbose")
+    assert "on each of 4 nodes (sbatch --nodelist): n1, n2, n3, n4." in " ".join(shown.split())
+    assert re.findall(r"--nodelist=(n\d) ", shown) == ["n1", "n2", "n3", "n4"]
+
+    shown = main(*cell, "--fleet", "4", "--wait")
+    assert re.findall(r"submitted as job \d+ on (n\d)", shown) == ["n1", "n2", "n3", "n4"]
+    require_apart(project)
+    assert main(*cell, "--fleet", "4").count("every measurement has a record") == 8
+    status = main("status")
+    assert [f"mnist behave (sample, n{n}) " in status for n in range(1, 5)] == [True] * 4
+    assert status.count("done: ") == 4
+
+    assert main("report", "--fleet") in shown
+    for framework in ("JAX", "PyTorch"):
+        found = re.search(
+            rf"{framework} by_node.eager: between cards ([\d.]+) %, within ([\d.]+) %; slowest n3, -([\d.]+) %",
+            " ".join(shown.split()),
+        )
+        assert found, shown
+        between, within, slower = map(float, found.groups())
+        assert slower == pytest.approx(6.0, abs=1.5) and between == pytest.approx(3.1, abs=1.0) and within < 1.5
+
+
+def require_apart(project: BehavingProject) -> None:
+    """Each node has all records, of jobs that ran on it, and no more than two of these at once."""
+    spans = []
+    for node in ("n1", "n2", "n3", "n4"):
+        results = Results(root=project.results.root / "fleet" / node)
+        records = [read_record(path) for path in results.records().rglob("*.json")]
+        assert len(records) == 8 and {one.environment["node"] for one in records} == {node}
+        spans.append((min(one.started_at for one in records), max(one.ended_at for one in records)))
+    assert not project.results.records().exists()
+    assert all(sum(begin <= at < end for begin, end in spans) <= 2 for at, _ in spans)
