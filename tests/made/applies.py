@@ -65,7 +65,7 @@ def disagreements(framework: Framework, declared: UseCase, of: Benchmark, model:
     for formulation in declared.formulations[framework]:
         mode = next(mode for mode in declared.modes[framework] if mode.written is formulation)
         for options in choices(declared, framework):
-            if is_for_other_machines(formulation) or declared.why_not_options(of, model, options):
+            if is_for_other_machines(formulation) or declared.why_not_options(of, model, options, 1):
                 continue
             reason = why_not(declared, of, model, mode, "fp32", options, devices=1)
             refusal = refusal_of(
