@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from harness.errors import Refused
-from harness.plan import Framework
-from harness.work.declared import Formulation, Run
+from harness.plan import FRAMEWORKS, Framework
+from harness.work.declared import Formulation, Noting, Run
 from tests.made.sessions import build, make_session
 
 PLANTED: dict[str, tuple[Framework, str, dict[str, Any], dict[str, Any], str]] = {
@@ -44,3 +44,20 @@ def test_a_mode_of_which_a_part_is_ignored_is_refused(planted: str) -> None:
     with pytest.raises(Refused, match=f"^execution mode {mode}: {framework}_runner/use_cases/{use_case}.py do") as is_:
         build(session)
     assert f"does nothing with {words}, so" in str(is_.value)
+
+
+@pytest.mark.parametrize("use_case", ["train", "per_sample_gradients", "inference", "many_models"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_timed_step_reads_nothing_of_its_mode(
+    framework: Framework, use_case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was all read when the program was built, or each step would pay for the notes."""
+    program = build(make_session(framework, use_case))
+    program.step()  # a first call may trace
+
+    def read(_: Noting, name: str) -> Any:
+        raise AssertionError(f"{name} was read in a step")
+
+    monkeypatch.setattr(Noting, "__getattr__", read)
+    program.step()
+    program.step()

@@ -14,7 +14,6 @@ How a call is run (torch_runner/compiler.py):
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -47,6 +46,8 @@ class Inference(InferenceBase):
     def __init__(self, session: Session[Device]) -> None:
         super().__init__(session)
         mode, precision = session.mode, session.measurement.variant.precision
+        # Dynamo knows tensors of inference mode as another kind, so compiled programs go without it.
+        self.without_gradients = torch.inference_mode if mode.run_as == "eager" else torch.no_grad
         self.memory_format = torch.contiguous_format if mode.layout == "nchw" else torch.channels_last
         dtype = model_dtype(precision)
         model = self.make_model(dtype)
@@ -107,10 +108,6 @@ class Inference(InferenceBase):
         self.answer.copy_(outputs, non_blocking=True)
         if self.session.device.on_gpu:
             torch.cuda.current_stream().synchronize()
-
-    def without_gradients(self) -> AbstractContextManager[Any]:
-        """Dynamo knows tensors of inference mode as another kind, so compiled programs go without it."""
-        return torch.inference_mode() if self.session.mode.run_as == "eager" else torch.no_grad()
 
     def state(self) -> Any:
         return self.outputs_of, self.inputs

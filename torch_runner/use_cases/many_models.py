@@ -57,6 +57,7 @@ class ManyModels(ManyModelsBase):
         self.details = {"models": problem.count, **describe(mode), **problem.task.details}
         self.is_captured = mode.graph == "step"
         self.formulation = self.make_formulation()
+        self.is_compiled = mode.run_as != "eager"
         self.compute_losses = in_mode(self._losses, mode, problem.device)
         self.optimizer = self.make_optimizer(self.formulation)
         self.ones = torch.ones(problem.count, dtype=problem.dtype, device=problem.device)
@@ -206,8 +207,8 @@ class ManyModels(ManyModelsBase):
 
     def joined_streams(self) -> AbstractContextManager[None]:
         """Where Inductor has left that out."""
-        formulation, run_as = self.formulation, self.session.mode.run_as
-        return formulation.joined() if isinstance(formulation, StreamedModels) and run_as != "eager" else nullcontext()
+        formulation = self.formulation
+        return formulation.joined() if self.is_compiled and isinstance(formulation, StreamedModels) else nullcontext()
 
     def optimize(self) -> None:
         self.optimizer.step()

@@ -303,17 +303,18 @@ def make_step(training: Training) -> Callable[[], Tensor]:
         return make_counting_step(training)
     objective: nn.Module = in_mode(training.problem, mode, training.device, whole=not training.is_sharded)
     order, crops, rates = training.placed_order, training.placed_crops, training.rates
+    has_graphs_of_parts = mode.graph == "parts"
     if training.communicates and not training.is_sharded and not training.is_flat:
         objective = with_averaged_gradients(objective, split=mode.formulation != "unsplit")
 
     def step() -> Tensor:
-        if mode.graph == "parts":
+        if has_graphs_of_parts:
             torch.compiler.cudagraph_mark_step_begin()
         step_number = training.steps_done % len(training.order)
         inputs = [order[step_number % len(order)]]
         if crops is not None:
             inputs.append(crops[step_number])
-        if training.is_sharded:
+        if rates is not None and training.is_sharded:
             for group in training.optimizer.param_groups:
                 group["lr"] = training.steps.rate(step_number)
         elif rates is not None:
