@@ -65,6 +65,11 @@ class Results:
         """Of each node on which `--fleet` has measured."""
         return [Results(root=folder) for folder in sorted((self.root / "fleet").glob("*/"))]
 
+    @property
+    def alone(self) -> "Results":
+        """What was measured beside others on one node, once more without neighbours."""
+        return Results(root=self.root / "alone")
+
     def new_ceilings(self, framework: str) -> Path:
         return self.ceilings / f"{framework}-{timestamp()}.json"
 
@@ -136,12 +141,13 @@ class Results:
         """What ran when in its traced steps, beside it (harness/results/timeline_file.py)."""
         return record.with_name(f"{record.stem}{TIMELINE_ENDING}")
 
-    def new_job_folder(self, pair: Pair) -> "JobFolder":
-        return JobFolder(root=self.jobs / f"{pair.name}-{timestamp()}")
+    def new_job_folder(self, pair: Pair | str) -> "JobFolder":
+        """Of a pair, or by the name of a job that has several (pipeline/submission/whole_nodes.py)."""
+        return JobFolder(root=self.jobs / f"{pair if isinstance(pair, str) else pair.name}-{timestamp()}")
 
     def job_folders(self) -> list["JobFolder"]:
-        """All jobs ever submitted or started by hand, oldest first; also those of `--fleet`."""
-        plans = [plan for one in (self, *self.fleet()) for plan in one.jobs.glob("*/*/plan.json")]
+        """All jobs ever submitted or started by hand, oldest first; those of `--fleet` and those measured alone too."""
+        plans = [plan for one in (self, self.alone, *self.fleet()) for plan in one.jobs.glob("*/*/plan.json")]
         return sorted((JobFolder(root=p.parent) for p in plans), key=lambda folder: folder.stamp)
 
 
@@ -162,10 +168,16 @@ class JobFolder:
         return Results(root=self.root.parents[2])
 
     @property
-    def fleet_node(self) -> str | None:
-        """On which `--fleet` measures; None for all other jobs."""
-        fleet, node = (*[""] * 5, *self.root.parts)[-5:-3]
-        return node if fleet == "fleet" else None
+    def place(self) -> str | None:
+        """The node on which `--fleet` measures, or `alone`; None for what lies in the results themselves."""
+        above, folder = (*[""] * 5, *self.root.parts)[-5:-3]
+        is_alone = folder == "alone" and (self.root.parents[3] / "jobs").is_dir()
+        return folder if above == "fleet" or is_alone else None
+
+    @property
+    def pair_name(self) -> str:
+        """`any/pair_cifar10_3`"""
+        return f"{self.root.parent.name}/{self.name.removesuffix(f'-{self.stamp}')}"
 
     @property
     def stamp(self) -> str:
@@ -202,7 +214,7 @@ class JobFolder:
 
     @property
     def waits_for(self) -> Path:
-        """What the local queue of the job waits for, in words; there only while it does."""
+        """What the job waits for, in words: in its local queue, or on a node that it shares; there only meanwhile."""
         return self.root / "waits_for"
 
     @property

@@ -155,8 +155,13 @@ def examine_scripts(parts: Sequence[Pair], config: Config, partitions: Partition
     answers: dict[str, str] = {}
     refused: dict[str, list[Pair]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        paths = {"config_path": REPOSITORY / "experiments.yaml", "results": Path(folder) / "results"}
-        scripts = write_scripts(parts, config, **paths, repository=Path(folder))
+        scripts = write_scripts(
+            parts,
+            config,
+            config_path=REPOSITORY / "experiments.yaml",
+            results=Path(folder) / "results",
+            repository=Path(folder),
+        )
         for part in parts:
             script = scripts[part.name]
             header = " ".join(re.findall(r"^#SBATCH (?!--job-name).*", script.read_text(), re.MULTILINE))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import ConfigError, DataError, ProjectError
+from harness.errors import ConfigError, DataError, ProjectError, SubmissionError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config, PresetPart
@@ -16,6 +16,7 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Pair, Pairing
 from harness.printable import wrapped
 from harness.results.fake_gpu import found_fakes, require_place
+from harness.slurm_words import NO_ANSWER
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.pretrained import WeightsFiles
@@ -180,6 +181,7 @@ def hand_over(
     from pipeline.submission.pairing import as_paired
     from pipeline.submission.render import write_scripts
     from pipeline.submission.spread import spread
+    from pipeline.submission.whole_nodes import WholeNode, whole_nodes
 
     results = flags.results
     if flags.fleet is not None and (flags.spread is not None or flags.executor == "local"):
@@ -199,11 +201,14 @@ def hand_over(
             if not any(pair.part for pair in pairs):
                 in_use = sum(pair.cell.devices for pair in pairs)
                 print(f"--spread {flags.spread}: nothing is cut further: {len(pairs)} jobs, on {in_use} GPUs at once")
+        nodes: list[WholeNode] = []
+        if config.cluster.whole_nodes and flags.fleet is None and goes_to_slurm(flags.executor):
+            pairs, nodes = whole_nodes(pairs, config, flags.spread)
         for line in foreseen(pairs, results):
             print(line)
         for reason, cells in refused.items():
             print(wrapped(f"Not interleaved but together: {', '.join(cells)}: {reason}"))
-        scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root)
+        scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root, nodes=nodes)
         fleet: dict[str | None, list[Pair]] = {None: pairs}
         if flags.fleet is not None:
             from pipeline.submission.fleet import fleet_in_words, fleet_of
@@ -220,6 +225,7 @@ def hand_over(
                 verbose=flags.verbose,
                 beside=beside,
                 fleet=fleet,
+                nodes=nodes,
             )
 
     from pipeline.submission.submit import choose_executor, submit
@@ -229,8 +235,25 @@ def hand_over(
     if flags.spread is not None and executor == "local":
         raise ConfigError("--spread shares work out over a cluster; on this machine one job runs after the other")
     folders: list[JobFolder] = []
-    for node, of_node in fleet.items():
-        folders += submit(of_node, config, scripts, executor=executor, results=results, node=node)
+    refusals: list[str] = []
+    for place, (node, of_node) in enumerate(fleet.items()):
+        try:
+            folders += submit(
+                of_node,
+                config,
+                scripts,
+                executor=executor,
+                results=results,
+                node=node,
+                nodes=nodes,
+                with_estimate=place == 0,
+            )
+        except SubmissionError as error:  # of one node of a fleet; the others are asked all the same
+            refusals.append(str(error) if node is None else f"{node}: {error}")
+            if NO_ANSWER.search(refusals[-1]):
+                break
+    if refusals:
+        raise SubmissionError("\n".join(refusals))
     if flags.wait:
         from pipeline.report.command import make_page
         from pipeline.report.fleet import print_fleet
@@ -248,9 +271,15 @@ def hand_over(
 
 def runs_here_without_gpu(executor: Literal["auto", "slurm", "local"]) -> bool:
     from harness.measure.gpu import usable_gpu_count
+
+    return not goes_to_slurm(executor) and usable_gpu_count() == 0
+
+
+def goes_to_slurm(executor: Literal["auto", "slurm", "local"]) -> bool:
+    """Also where only a dry run is made, and Slurm is not here."""
     from pipeline.submission.submit import choose_executor
 
-    return executor != "slurm" and choose_executor(executor) == "local" and usable_gpu_count() == 0
+    return executor == "slurm" or choose_executor(executor) == "slurm"
 
 
 def require_writable(results: Results) -> None:

@@ -168,6 +168,9 @@ class ClusterConfig(AskedOfSlurm):
     srun_options: tuple[SrunOption, ...] = ()
     cpu_bind: Line | None = None
     """srun's --cpu-bind, such as `cores`; these two are of the step that starts several ranks."""
+    whole_nodes: bool = False
+    """A job takes a node with all of its GPUs (`gpus.NAME.per_node`), and measures on each of them another cell of one
+    GPU, side by side."""
     max_parallel_jobs: Count | None = None
     """Jobs of this project that Slurm may run at once; None sets no limit."""
     stage_environment: bool = False

@@ -19,6 +19,7 @@ from harness.job.ranks import RanksReport
 from harness.job.staging import Staged
 from harness.job.steps import Candidate
 from harness.job.tracker import Alert, NullTracker, Tracker, open_tracker
+from harness.job.turn import neighbours
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
@@ -320,7 +321,7 @@ class Arm:
 
     def begin(self, measurement: Measurement) -> Attempt:
         path = self._results.new_record(measurement)
-        self._environment["load_average"] = load_average()
+        self._environment |= {"load_average": load_average(), "neighbours": neighbours()}
         self.tracker.begin(measurement, self._environment)
         task = ChildTask(
             measurement=measurement,
@@ -349,6 +350,7 @@ class Arm:
                 result = with_warm_start(result, start_twice(attempt.task, attempt.log, self._work))
         finally:  # also where a signal ends the job meanwhile: what was measured is recorded
             environment = self._environment | report.environment
+            environment["neighbours"] = max(environment["neighbours"], neighbours())
             if pairing is not None:
                 environment["pairing"] = environment["pairing"] | pairing
             record = Record(

@@ -3,6 +3,7 @@
     python -m harness.job --benchmark cifar10 --use_case 3             both frameworks, in turn
     python jax_runner/run.py --benchmark cifar10 --use_case 3          one of them
     python -m harness.job --job-folder DIR                             from main.py: DIR/plan.json is what runs
+    python -m harness.job --plan A.json --plan B.json                  several at once, on a GPU each
 
 It imports no framework, except where it is a rank.
 """
@@ -17,6 +18,7 @@ import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -25,6 +27,7 @@ from harness.experiments.flags import add_narrowing_flags
 from harness.job.caches import in_use
 from harness.job.children import JOB_SIGNALS, cannot_start
 from harness.job.job import EXIT_STOPPED, Job, Stopped
+from harness.job.side_by_side import measure_side_by_side, take_lane
 from harness.job.slurm_step import may_be_requeued
 from harness.job.turn import keep_busy
 from harness.measure.channel import Channel, ChildTask
@@ -50,6 +53,8 @@ EXIT_USAGE = 2
 def main(framework: Framework | None = None, arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 a measurement failed, 2 usage, 75 stopped early. `framework`: the only one."""
     parsed = _parse_arguments(framework, arguments)
+    if take_lane():
+        die_with_parent()
     if parsed.rank is not None and framework is not None:
         return _run_rank(framework, parsed.rank)
     try:
@@ -69,16 +74,38 @@ def pass_on(stopped: Stopped) -> None:
 def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
         require_place(Results(root=parsed.results.resolve()), found_fakes())
+        if len(parsed.job_folder) + len(parsed.plan) > 1:
+            return _run_side_by_side(parsed)
         pair, folder, results = _plan_of(framework, parsed)
         source = benchmark(pair.cell.benchmark).data
         first = pair.jobs[0]
         identity = datasets.verify(source, first.data, Path(first.data_dir))  # once, not in every process
-        is_by_hand = parsed.job_folder is None
+        is_by_hand = not parsed.job_folder
         job = Job(pair, folder, results, data=identity, weights=verified_weights(pair), is_by_hand=is_by_hand)
         return job.run()
     except ProjectError as error:
         print(printable(f"error: {error}"), file=sys.stderr)
         return EXIT_USAGE
+
+
+def _run_side_by_side(parsed: argparse.Namespace) -> int:
+    """Raises ProjectError, and Stopped."""
+    results = Results(root=parsed.results.resolve())
+    folders = [JobFolder(root=path.resolve()) for path in parsed.job_folder]
+    folders += [_folder_for(read_plan(path), results) for path in parsed.plan]
+    alone = None
+    if parsed.alone is not None:
+        alone = JobFolder(root=parsed.alone.resolve())
+        if parsed.alone.is_file():
+            alone = _folder_for(read_plan(parsed.alone), results.alone)
+    return measure_side_by_side(folders, alone)
+
+
+def _folder_for(pair: Pair, results: Results) -> JobFolder:
+    """A new one, with the plan in it. Raises RecordError."""
+    folder = results.new_job_folder(pair)
+    write_plan(pair, folder)
+    return folder
 
 
 def verified_weights(pair: Pair) -> dict[str, WeightsIdentity]:
@@ -208,10 +235,13 @@ def _parse_arguments(framework: Framework | None, arguments: list[str] | None) -
     parser.add_argument("--config", type=Path, default=REPOSITORY / "experiments.yaml", metavar="FILE")
     parser.add_argument("--cluster", metavar="NAME", help="lay clusters/NAME.yaml over that file")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
-    parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
-    parser.add_argument("--plan", type=Path, metavar="FILE", help="run this plan, as calibrations do")
-    parser.set_defaults(interleaved=False)
+    each: dict[str, Any] = {"action": "append", "default": [], "type": Path}
+    parser.add_argument("--job-folder", **each, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
+    parser.add_argument("--plan", **each, metavar="FILE", help="run this plan; several run at once, on a GPU each")
+    parser.set_defaults(interleaved=False, alone=None)
     if framework is None:
+        what = "with several plans: run this one once more, without the others"
+        parser.add_argument("--alone", type=Path, metavar="FILE", help=what)
         parser.add_argument("--interleaved", action="store_true", help="their processes take turns, block by block")
     parser.add_argument("--rank", type=rank_place, metavar="N", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
@@ -225,17 +255,16 @@ def _plan_of(framework: Framework | None, parsed: argparse.Namespace) -> tuple[P
     """The frozen plan of a submitted job; or in a job folder of its own that of --plan, or one made now from
     experiments.yaml."""
     results = Results(root=parsed.results.resolve())
-    frozen = JobFolder(root=parsed.job_folder.resolve()).plan if parsed.job_folder else parsed.plan
+    job_folder = JobFolder(root=parsed.job_folder[0].resolve()) if parsed.job_folder else None
+    frozen = job_folder.plan if job_folder else next(iter(parsed.plan), None)
     pair = read_plan(frozen) if frozen else _plan_by_flags(framework, parsed)
     if framework is not None and pair.frameworks != (framework,):
         found = " and ".join(pair.frameworks)
         program = f"{found}_runner/run.py" if len(pair.jobs) == 1 else "python -m harness.job"
         raise ConfigError(f"{frozen}: is a plan for {found}. Run it with {program}.")
-    if parsed.job_folder:
-        return pair, JobFolder(root=parsed.job_folder.resolve()), results
-    folder = results.new_job_folder(pair)
-    write_plan(pair, folder)
-    return pair, folder, results
+    if job_folder:
+        return pair, job_folder, results
+    return pair, _folder_for(pair, results), results
 
 
 def _plan_by_flags(framework: Framework | None, parsed: argparse.Namespace) -> Pair:

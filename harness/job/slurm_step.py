@@ -18,10 +18,14 @@ from harness.errors import ConfigError, ProjectError
 from harness.job.ranks import log_of_rank
 from harness.plan import Cell
 from harness.printable import shortened
+from harness.results.environment import numbers_in
 
 PORTS = range(20_000, 32_000)
 """Below the ports that Linux gives to outgoing connections (ip_local_port_range begins at 32768)."""
 PORTS_TO_TRY = 64
+LANE = "MEASUREMENT_LANE"
+"""The variable by which the processes of a job that shares its node with others know their place: a GPU as in
+CUDA_VISIBLE_DEVICES, then their CPUs, as in `3 24-31` (harness/job/side_by_side.py)."""
 
 _ENDS = re.compile(r"srun: error: \S+: tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
 _EXIT = re.compile(r"Exited with exit code (\d+)")
@@ -65,10 +69,11 @@ def step_command(
 ) -> list[str]:
     """`srun` with its options, a site's own `options` last, which beat these; the command of a rank follows.
 
-    A rank has the CPUs of one device, times the devices that it stands for. No default of a site may end the other
-    ranks before the cause of a death is known, or keep a variable from them.
+    A rank has the CPUs of one device, times the devices that it stands for; all of the node where the job has a lane,
+    to whose CPUs the rank then goes by itself. No default of a site may end the other ranks before the cause of a death
+    is known, or keep a variable from them.
     """
-    cpus = variables.get("SLURM_CPUS_PER_TASK")
+    cpus = variables.get("SLURM_CPUS_ON_NODE" if LANE in variables else "SLURM_CPUS_PER_TASK")
     output = log_of_rank(Path(str(log).replace("%", "%%")), "%t", ranks)  # srun puts the rank there
     return [
         "srun",
@@ -97,18 +102,12 @@ def ends_of_tasks(line: str) -> dict[int, int]:
     status = _EXIT.match(how)
     # Anything else, such as "Out Of Memory", is Slurm's own reason for a SIGKILL.
     code = int(status[1]) if status else _SIGNALS.get(how, -signal.SIGKILL)
-    return dict.fromkeys(_numbers(match["tasks"]), code)
+    return dict.fromkeys(numbers_in(match["tasks"]), code)
 
 
 def lost_node(line: str) -> str | None:
     match = _LOST_NODE.match(line)
     return match["node"] if match else None
-
-
-def _numbers(text: str) -> Sequence[int]:
-    """`0,2-4` to 0, 2, 3, 4."""
-    parts = [part.partition("-") for part in text.split(",")]
-    return [number for first, _, last in parts for number in range(int(first), int(last or first) + 1)]
 
 
 def may_be_requeued() -> bool:

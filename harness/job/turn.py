@@ -4,7 +4,8 @@ Each device has two locks. `turn` is held by a job from its parity gate to its l
 processes that measure, each for as long as it lives: one that has lost its job, or hangs in the driver, is waited for
 like any other. The kernel frees both, so a run that was killed blocks nobody.
 
-Outside Slurm the whole machine is one device, and its GPUs too. In Slurm the GPUs of the job are, so that two jobs on
+Outside Slurm the whole machine is one device, and its GPUs too; of jobs side by side on it, who starts them holds the
+machine. In Slurm the GPUs of the job are, so that two jobs on
 different GPUs of a node do not meet; a job without one has what Slurm gave it, and meets only what is left of itself.
 """
 
@@ -15,9 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from harness.errors import ProjectError
-from harness.locks import hold, machine_lock, take_for_life
+from harness.job.slurm_step import LANE
+from harness.locks import hold, holding_processes, machine_lock, take_for_life
 from harness.measure.gpu import open_gpu, visible_gpu_count
 
+MACHINE = "machine"
 PATIENCE_IN_SLURM_S = 600.0
 """What Slurm gave to a job is its own: whoever is there may end within minutes, or hangs for ever and costs the whole
 allocation."""
@@ -30,8 +33,8 @@ class DeviceTakenError(ProjectError):
 def devices(variables: Mapping[str, str] = os.environ) -> list[str]:
     """Names for the locks, in an order that all jobs have, so that no two wait for each other."""
     gpus = _gpus(variables)
-    if "SLURM_JOB_ID" not in variables:
-        return ["machine", *gpus]
+    if "SLURM_JOB_ID" not in variables and LANE not in variables:
+        return [MACHINE, *gpus]
     return gpus or [f"slurm-{variables['SLURM_JOB_ID']}"]
 
 
@@ -62,7 +65,7 @@ def turn(*, tell: Callable[[str], None], warn: Callable[[str], None]) -> Iterato
     give_up_at = time.monotonic() + PATIENCE_IN_SLURM_S
     with ExitStack() as stack:
         for device in devices():
-            place = "this machine" if device == "machine" else f"{device} of this job"
+            place = "this machine" if device == MACHINE else f"{device} of this job"
 
             def wait(who: str, place: str = place) -> None:
                 tell(f"waits for {who}, which measures on {place}")
@@ -80,6 +83,13 @@ def turn(*, tell: Callable[[str], None], warn: Callable[[str], None]) -> Iterato
             except OSError as error:
                 warn(f"warning: no lock on this machine, so another run would not wait for this one: {error}")
         yield
+
+
+def neighbours() -> int:
+    """How many other jobs measure on this machine now, each on devices of its own; as far as the kernel tells."""
+    own = {machine_lock(f"turn-{device}") for device in (MACHINE, *devices())}
+    locks = set(machine_lock("turn-").parent.glob("turn-*")) - own
+    return len({pid for lock in locks for pid in holding_processes(lock)})
 
 
 def keep_busy() -> None:

@@ -134,12 +134,12 @@ def describe_cpu() -> dict[str, Any]:
 def cpu_topology(system: Path = Path("/sys/devices/system")) -> dict[str, Any]:
     """Of the whole machine; what the kernel does not say is left out. `smt`: several threads share a core now."""
     topology = list(system.glob("cpu/cpu[0-9]*/topology"))
-    siblings = [_count_in(_text(folder / "thread_siblings_list")) for folder in topology]
+    siblings = [len(numbers_in(_text(folder / "thread_siblings_list"))) for folder in topology]
     found = {
         "smt": {"0": False, "1": True}.get(_text(system / "cpu/smt/active")),
         "threads_per_core": max(siblings, default=0) or None,
         "sockets": len({_text(folder / "physical_package_id") for folder in topology} - {""}) or None,
-        "numa_nodes": _count_in(_text(system / "node/online")) or None,
+        "numa_nodes": len(numbers_in(_text(system / "node/online"))) or None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -152,10 +152,10 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _count_in(ranges: str) -> int:
-    """2 of `0,8`, 4 of `0-3`, 0 of nothing."""
+def numbers_in(ranges: str) -> list[int]:
+    """`0,2-4` as 0, 2, 3, 4, by Slurm and by the kernel; none of nothing."""
     parts = [part.partition("-") for part in ranges.split(",") if part]
-    return sum(int(last or first) - int(first) + 1 for first, _, last in parts)
+    return [number for first, _, last in parts for number in range(int(first), int(last or first) + 1)]
 
 
 def describe_rank() -> dict[str, Any]:

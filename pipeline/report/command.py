@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +42,13 @@ from pipeline.report.files import (
     write_tables,
 )
 from pipeline.report.fleet import print_fleet
+from pipeline.report.neighbours import neighbours_table
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
 from pipeline.report.reading import Reading, folder_names, read_folders, read_records, without_odd_ones
 from pipeline.report.readme import PART_OF_README, PICTURES, full_sections, picture_svg, pictures, published_part
 from pipeline.report.software import lab_of
+from pipeline.report.table import Table
 from pipeline.report.terminal import (
     new_console,
     null_console,
@@ -259,6 +261,7 @@ def _show_and_write(
         calibrated = calibrated_devices(calibrations, _devices(compared))
         shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
+        neighbours = _neighbours(folders.values(), records)
         write_page(
             files,
             compared,
@@ -269,13 +272,16 @@ def _show_and_write(
             calibrated,
             links(with_events, files.html),
             _of_shown(ceilings, compared),
+            neighbours,
         )
-        write_tables(files, compared, alone, calibrated, _of_shown(ceilings, compared))
+        write_tables(files, compared, alone, calibrated, _of_shown(ceilings, compared), neighbours)
         if options.details:
             print_details(compared, console, alone)
         print_left_out(records, console)
         _print_refused(refused, console)
         print_answers(compared, console, alone, calibrated)
+        for table in neighbours:
+            print_table(table, console)
         with _progress("drawing figures", len(to_draw), console) as advance:
             for problem in drawn:
                 _print_refused([problem] if problem else [], console)
@@ -284,6 +290,11 @@ def _show_and_write(
         _print_traces(files, console, len(with_events))
     _print_files(files, console, with_figures=options.figures)
     return 0
+
+
+def _neighbours(folders: Iterable[Results], records: Sequence[Record]) -> list[Table]:
+    alone = read_records(path for folder in folders for path in record_paths(folder.alone.records())).records
+    return [table] if (table := neighbours_table(alone, records)).lines else []
 
 
 def _of_shown(ceilings: DeviceCeilings, compared: Sequence[Section]) -> DeviceCeilings:

@@ -21,7 +21,7 @@ from pipeline.report.figures import section_charts
 from pipeline.report.models import models_of
 from pipeline.report.page import PAGE_BEGINS, page_html
 from pipeline.report.scaling_axis import scaling_chart
-from pipeline.report.table import latex
+from pipeline.report.table import Table, latex
 from pipeline.report.tables import modes_table, report_tables, section_tables
 
 
@@ -84,8 +84,11 @@ def write_page(
     calibrated: CalibratedDevices,
     traces: Mapping[str, str],
     ceilings: DeviceCeilings,
+    neighbours: Sequence[Table],
 ) -> None:
-    page = page_html(compared, alone, records, refused, source, calibrated, traces=traces, ceilings=ceilings)
+    page = page_html(
+        compared, alone, records, refused, source, calibrated, traces=traces, ceilings=ceilings, neighbours=neighbours
+    )
     _write(files.html, page)
 
 
@@ -100,23 +103,29 @@ def write_tables(
     alone: OneDevice,
     calibrated: CalibratedDevices,
     ceilings: DeviceCeilings,
+    neighbours: Sequence[Table],
 ) -> None:
     _write(files.csv, csv_text(compared, alone))
     _write(files.phases, phases_csv_text(compared))
     _write(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, alone, calibrated, ceilings).items():
+    for name, text in latex_tables(compared, alone, calibrated, ceilings, neighbours).items():
         _write(files.tables / f"{name}.tex", text)
 
 
 def latex_tables(
-    compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices, ceilings: DeviceCeilings
+    compared: Sequence[Section],
+    alone: OneDevice,
+    calibrated: CalibratedDevices,
+    ceilings: DeviceCeilings,
+    neighbours: Sequence[Table] = (),
 ) -> dict[str, str]:
     """File name (without its ending) to text: `overview` of all answers, the report's tables, and of each section its
     tables, with one of the fastest modes alone (`-full`) as papers have it."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    tables |= {one.name: latex(one) for one in report_tables(compared, models_of(compared), ceilings, calibrated)}
+    of_all = report_tables(compared, models_of(compared), ceilings, calibrated, neighbours)
+    tables |= {one.name: latex(one) for one in of_all}
     names = section_names(compared)
     for section in compared:
         name, comment = names[section.setup], headline(section.setup)

@@ -75,6 +75,7 @@ def page_html(
     *,
     traces: Mapping[str, str] | None = None,
     ceilings: DeviceCeilings | None = None,
+    neighbours: Sequence[Table] = (),
 ) -> str:
     """
     Args:
@@ -84,6 +85,7 @@ def page_html(
         calibrated: what is known of the verdicts on each device.
         traces: by the name of an explanation's timeline, where its trace is.
         ceilings: what the devices can do.
+        neighbours: the table of neighbours.py, where there is one.
     """
     from markupsafe import Markup
 
@@ -100,7 +102,7 @@ def page_html(
         sure={id(group): _how_sure(group, calibrated or {}) for group in groups},
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=report_tables(compared, models_of(compared), ceilings or {}, calibrated or {}),
+        tables=report_tables(compared, models_of(compared), ceilings or {}, calibrated or {}, neighbours),
         filters=_filters(places),
         environments=environment_groups(records),
         left_out=left_out_lines(records),

@@ -348,11 +348,17 @@ def sides_table(section: Section) -> Table:
 
 
 def report_tables(
-    compared: Sequence[Section], models: Sequence[ModelFacts], ceilings: DeviceCeilings, calibrated: CalibratedDevices
+    compared: Sequence[Section],
+    models: Sequence[ModelFacts],
+    ceilings: DeviceCeilings,
+    calibrated: CalibratedDevices,
+    neighbours: Sequence[Table] = (),
 ) -> list[Table]:
+    """`neighbours`: that table, where there is one."""
     found = (
         scaling_over_devices(compared, ceilings),
         devices_table(compared),
+        *neighbours,
         calibrations_table(calibrated),
         ceilings_table(ceilings),
         models_table(models),

@@ -17,8 +17,8 @@ from harness.printable import WIDTH, wrapped
 from harness.work.declared import Mode, use_case
 from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of, in_time
 from pipeline.submission.render import time_limits
-from pipeline.submission.spread import spread_in_words
 from pipeline.submission.submit import job_arguments
+from pipeline.submission.whole_nodes import WholeNode, at_once_in_words
 
 HOUR_S = 3600.0
 MOST_IN_FULL = 3
@@ -70,6 +70,7 @@ def print_dry_run(
     verbose: bool = False,
     beside: Iterable[str] = (),
     fleet: Mapping[str | None, Sequence[Pair]] | None = None,
+    nodes: Sequence[WholeNode] = (),
 ) -> int:
     """
     Args:
@@ -77,6 +78,7 @@ def print_dry_run(
         verbose: also print the line that would submit each job.
         beside: further lines, before the last one.
         fleet: what each node measures; the table and the estimate are those of one node.
+        nodes: the jobs that have a whole node for several of the pairs.
     """
     fleet = fleet or {None: pairs}
     of_nodes = {node: results.of_node(node) if node else results for node in fleet}
@@ -91,9 +93,9 @@ def print_dry_run(
         lines += map(wrapped, _refused_here(pairs))
     if any(one.measurements for one in estimates):
         limits = time_limits((pair.cell for pair in pairs), config) if scheduler == "slurm" else []
-        is_spread = any(pair.part for pair in pairs)
-        words = estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=is_spread)
-        about = [spread_in_words(pairs, estimates)] if is_spread else _first_hour(pairs, estimates, axes)
+        how = at_once_in_words(pairs, estimates, nodes)
+        words = estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=bool(how))
+        about = how or _first_hour(pairs, estimates, axes)
         lines += ["", *map(wrapped, [words, *about])]
     if scheduler == "slurm":
         from pipeline.submission.slurm import variables_in_words
@@ -102,7 +104,9 @@ def print_dry_run(
     if verbose:
         lines += [""]
         for node, of_node in fleet.items():
-            commands = (submission_command(pair, scripts, of_nodes[node], executor, node) for pair in of_node)
+            inside = {pair.name for one in nodes for pair in one.pairs}
+            jobs: list[Pair | WholeNode] = [pair for pair in of_node if pair.name not in inside]
+            commands = (submission_command(one, scripts, of_nodes[node], executor, node) for one in [*jobs, *nodes])
             lines += map(shlex.join, commands)
     lines += beside
     if executor == "auto" and not has_sbatch:
@@ -123,15 +127,15 @@ def measurement_count(plan: JobPlan) -> int:
 
 
 def submission_command(
-    pair: Pair, scripts: Mapping[str, Path], results: Results, executor: str, node: str | None = None
+    job: Pair | WholeNode, scripts: Mapping[str, Path], results: Results, executor: str, node: str | None = None
 ) -> list[str]:
     """Of sbatch, or what the local queue starts."""
-    folder = results.new_job_folder(pair)
+    folder = results.new_job_folder(job.name)
     if executor == "local":
-        return ["bash", str(scripts[pair.name]), *job_arguments(folder, results)]
+        return ["bash", str(scripts[job.name]), *job_arguments(folder, results)]
     from pipeline.submission.slurm import sbatch_command
 
-    return sbatch_command(scripts[pair.name], folder.root, node=node)
+    return sbatch_command(scripts[job.name], folder.root, node=node)
 
 
 Work = tuple[int, ...]

@@ -17,6 +17,7 @@ from harness.errors import ProjectError
 from harness.experiments.model import NO_GRES, UNTYPED, AskedOfSlurm, Config
 from harness.paths import REPOSITORY, script_in_folder, script_path
 from harness.plan import Cell, Pair
+from pipeline.submission.whole_nodes import WholeNode
 
 if TYPE_CHECKING:
     import jinja2
@@ -47,6 +48,21 @@ def render_script(
     return _render(templates, f"{'pair' if len(pair.jobs) > 1 else pair.frameworks[0]}.sh.j2", variables)
 
 
+def render_node(
+    node: WholeNode, config: Config, *, results: Path, repository: Path, templates: Path = REPOSITORY / "templates"
+) -> str:
+    """The same of a job that has a whole node."""
+    cell = node.pairs[0].cell.model_copy(update={"devices": node.per_node, "nodes": 1})
+    arguments = [word for pair in node.pairs for word in ("--plan", str(plan_path(pair, repository)))]
+    if node.alone is not None:
+        arguments += ["--alone", str(plan_path(node.alone, repository))]
+    header = header_variables(node.name, cell, config, results=results)
+    whole = {"memory_gb": 0, "sbatch_options": tuple(dict.fromkeys(("--exclusive", *header["sbatch_options"])))}
+    program = ["-m", "harness.job"]
+    arguments += _unless_default("--results", results, repository, "results")
+    return _render(templates, "node.sh.j2", header | whole | _what_runs(program, arguments, repository))
+
+
 def script_variables(
     pair: Pair, config: Config, *, config_path: Path, results: Path, repository: Path
 ) -> dict[str, Any]:
@@ -55,13 +71,14 @@ def script_variables(
     arguments = run_arguments(
         pair, config_path=config_path, results=results, repository=repository, cluster=config.profile
     )
-    return {**header_variables(pair.name, pair.cell, config, results=results)} | {
-        "repository": str(repository),
-        "python": sys.executable or "python3",
-        "program": ["-m", "harness.job"] if len(pair.jobs) > 1 else run_alone,
-        "arguments": arguments,
-        "is_calibration": pair.cell.is_calibration,
-    }
+    program = ["-m", "harness.job"] if len(pair.jobs) > 1 else run_alone
+    header = header_variables(pair.name, pair.cell, config, results=results)
+    return header | _what_runs(program, arguments, repository) | {"is_calibration": pair.cell.is_calibration}
+
+
+def _what_runs(program: Sequence[str], arguments: Sequence[str], repository: Path) -> dict[str, Any]:
+    own = {"repository": str(repository), "python": sys.executable or "python3"}
+    return own | {"program": program, "arguments": arguments, "is_calibration": False}
 
 
 ONE_VALUE = tuple(key for key, field in AskedOfSlurm.model_fields.items() if field.default is None)
@@ -138,7 +155,7 @@ def folder_of_scripts(repository: Path) -> Path:
 
 
 def plan_path(pair: Pair, repository: Path) -> Path:
-    """Beside the script of a calibration or of a part: its plan, as flags cannot say it."""
+    """Beside the script of a calibration, of a part, or of one that shares a node: its plan, as flags cannot say it."""
     return script_path(pair.name, folder_of_scripts(repository)).with_suffix(".json")
 
 
@@ -163,8 +180,10 @@ def write_scripts(
     results: Path,
     repository: Path = REPOSITORY,
     templates: Path = REPOSITORY / "templates",
+    nodes: Iterable[WholeNode] = (),
 ) -> dict[str, Path]:
-    """Writes the script of every job, and of every pair of two, and returns them by the name of the plan or pair.
+    """Writes the script of every job, of every pair of two, and of every whole node, and returns them by the name of
+    the plan, pair or node.
 
     Raises:
         ProjectError: as render_script, or a folder that cannot be written.
@@ -179,6 +198,9 @@ def write_scripts(
             texts[one.name] = render_script(
                 one, config, config_path=config_path, results=results, repository=repository, templates=templates
             )
+    for node in nodes:
+        plans |= {str(plan_path(pair, repository)): pair.model_dump_json(indent=1) for pair in node.pairs}
+        texts[node.name] = render_node(node, config, results=results, repository=repository, templates=templates)
     folder = folder_of_scripts(repository)
     scripts = {name: script_path(name, folder) for name in texts}
     try:

@@ -57,7 +57,7 @@ def rows_of(pair: Pair) -> list[Row]:
     if pair.cell.is_calibration:
         return [(0.0, "")]
     keys = dict.fromkeys(variant.comparison_key for plan in pair.jobs for variant in plan.variants)
-    return sorted(((_estimate(_part(pair, [key])).most_seconds, key) for key in keys), reverse=True)
+    return sorted(((most_seconds_of(_part(pair, [key])), key) for key in keys), reverse=True)
 
 
 def levelled(rows: Sequence[Row], count: int) -> list[Share]:
@@ -83,9 +83,11 @@ def _part(pair: Pair, keys: Collection[str]) -> Pair:
     return pair.model_copy(update={"jobs": tuple(plan for plan in plans if plan.variants)})
 
 
-def _estimate(pair: Pair) -> Estimate:
+def most_seconds_of(pair: Pair) -> float:
+    """By the protocol's settings alone."""
     alone = len(pair.jobs) == 1
-    return together([estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS) for plan in pair.jobs])
+    estimates = [estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS) for plan in pair.jobs]
+    return together(estimates).most_seconds
 
 
 def spread_in_words(pairs: Sequence[Pair], estimates: Sequence[Estimate]) -> str:

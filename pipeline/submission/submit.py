@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from harness.files import write_atomically
 from harness.job.staging import pack
 from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import JobPlan, Pair
+from harness.plan import Framework, JobPlan, Pair
 from harness.plan_file import write_plan
 from harness.printable import near, wrapped
 from harness.results.environment import code_digests
@@ -34,9 +34,10 @@ from harness.results.looks import needed
 from harness.results.parity_file import ParityFiles
 from harness.results.record import find_settled
 from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
+from pipeline.report.software import software_of
 from pipeline.submission.estimate import estimate_in_words, estimates_of
 from pipeline.submission.render import time_limits
-from pipeline.submission.spread import spread_in_words
+from pipeline.submission.whole_nodes import WholeNode, at_once_in_words
 from pipeline.watching import slurm_states
 from pipeline.watching.jobs import LOCAL_QUEUE, JobState, Submission, is_local_queue, job_states, slurm_arguments
 from pipeline.watching.slurm_states import SlurmSilentError
@@ -79,6 +80,8 @@ def submit(
     executor: Executor,
     results: Results,
     node: str | None = None,
+    nodes: Sequence[WholeNode] = (),
+    with_estimate: bool = True,
 ) -> list[JobFolder]:
     """Submit every job that is needed. Prints one line for each.
 
@@ -87,6 +90,8 @@ def submit(
 
     Args:
         node: of a fleet: the only one that the jobs may run on, whose results lie beside those of the others.
+        nodes: the jobs that have a whole node for several of the pairs.
+        with_estimate: print how long all of it takes.
 
     Returns:
         The jobs to follow: the new ones, and those that were queued or running already.
@@ -100,7 +105,7 @@ def submit(
             f"choose a folder without these in its name"
         )
     with alone(results):
-        return _submit(pairs, config, scripts, executor=executor, results=results, node=node)
+        return _submit(pairs, config, scripts, executor, results, node, nodes, with_estimate=with_estimate)
 
 
 @contextmanager
@@ -123,38 +128,25 @@ def _submit(
     pairs: list[Pair],
     config: Config,
     scripts: dict[str, Path],
-    *,
     executor: Executor,
     results: Results,
     node: str | None,
+    nodes: Sequence[WholeNode],
+    *,
+    with_estimate: bool,
 ) -> list[JobFolder]:
     """The states are read, and the jobs handed over, under one lock."""
     everywhere = [state for state in job_states(results) if state.is_active]
     results = results.of_node(node) if node else results
-    active = [one for one in everywhere if one.folder.results.root.absolute() == results.root.absolute()]
     following: list[JobFolder] = []
-    needed: list[Pair] = []
-    for pair in pairs:
-        plans: list[JobPlan] = []
-        for plan in pair.jobs:
-            if job := job_that_measures(plan, active):
-                print(f"{plan.name}: {job.state} already, {_who(job)}")
-                following += [job.folder] if job.folder not in following else []
-            else:
-                plans.append(plan)
-        if plans and not pair.force and is_measured(plans, results, executor):
-            for plan in plans:
-                print(f"{plan.name}: every measurement has a record (measure again with --force)")
-        elif plans:
-            is_interleaved = pair.is_interleaved and len(plans) == 2
-            needed.append(pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved}))
-    if needed and node is None:
+    needed = _needed(pairs, results, executor, everywhere, following)
+    if needed and with_estimate:
         limits = time_limits((part.cell for part in needed), config) if executor == "slurm" else []
         estimates = estimates_of(needed, results, executor)
-        is_spread = any(pair.part for pair in needed)
-        print(wrapped(estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=is_spread)))
-        if is_spread:
-            print(wrapped(spread_in_words(needed, estimates)))
+        how = at_once_in_words(needed, estimates, nodes)
+        print(wrapped(estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=bool(how))))
+        for sentence in how:
+            print(wrapped(sentence))
     if executor == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
@@ -165,9 +157,41 @@ def _submit(
                 pack(launch)
         submissions = [state.submission for state in everywhere if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
-        earlier = [submission.job_id for submission in submissions if submission.executor == "slurm"]
-        return following + _submit_to_slurm(needed, config, scripts, results, earlier, node)
+        earlier = dict.fromkeys(submission.job_id for submission in submissions if submission.executor == "slurm")
+        alone = _needed([one.alone for one in nodes if one.alone], results.alone, executor, everywhere, following)
+        jobs = _jobs_of_slurm(needed, alone, nodes)
+        return following + _submit_to_slurm(jobs, config, scripts, results, [*earlier], node)
     return following + _submit_to_local_queue(needed, scripts, results)
+
+
+def _needed(
+    pairs: Iterable[Pair],
+    results: Results,
+    executor: Executor,
+    everywhere: Sequence[JobState],
+    following: list[JobFolder],
+) -> list[Pair]:
+    """What is neither measured nor under way; the folders of the latter are added to `following`."""
+    active = [one for one in everywhere if one.folder.results.root.absolute() == results.root.absolute()]
+    left: list[Pair] = []
+    for pair in pairs:
+        plans: list[JobPlan] = []
+        for plan in pair.jobs:
+            if job := job_that_measures(plan, active):
+                print(f"{plan.name}: {job.state} already, {_who(job)}")
+                following += [job.folder] if job.folder not in following else []
+            else:
+                plans.append(plan)
+        releases = None if pair.force or not plans else measured_with(plans, results, executor)
+        if releases is not None:
+            for plan in plans:
+                found = " and ".join(sorted(releases[plan.framework]))
+                of = f", of {plan.framework} {found}" if found else ""
+                print(f"{plan.name}: every measurement has a record{of} (measure again with --force)")
+        elif plans:
+            is_interleaved = pair.is_interleaved and len(plans) == 2
+            left.append(pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved}))
+    return left
 
 
 def _who(job: JobState) -> str:
@@ -177,16 +201,19 @@ def _who(job: JobState) -> str:
     return f"started by hand{f' as process {beat.pid} on {beat.node}' if beat else ''}"
 
 
-def is_measured(plans: Sequence[JobPlan], results: Results, executor: Executor) -> bool:
-    """All that the plans of one cell need. Also that the parity gate can read what it needs of each record: a job
-    computes anew what it cannot."""
+def measured_with(plans: Sequence[JobPlan], results: Results, executor: Executor) -> dict[Framework, set[str]] | None:
+    """The releases of each framework that all records of the plans of one cell are of, as far as they say; None where
+    one is missing, or has numbers that the parity gate needs and cannot read: a job computes these anew."""
+    releases: dict[Framework, set[str]] = {plan.framework: set() for plan in plans}
     files = ParityFiles(results)
     codes = {plan.framework: code_digests(plan.framework) for plan in plans}
     for each in needed(plans, results, executor):
         found = find_settled(each, results, executor)
         if found is None or files.can_be_repaired(found[1], codes[each.framework]):
-            return False
-    return True
+            return None
+        if software := software_of(found[1]):
+            releases[each.framework].add(software.release)
+    return releases
 
 
 def job_that_measures(plan: JobPlan, active: Collection[JobState]) -> JobState | None:
@@ -205,8 +232,31 @@ def job_arguments(folder: JobFolder, results: Results) -> list[str]:
     return ["--results", str(results.root.absolute()), "--job-folder", str(folder.root.absolute())]
 
 
-def _new_folder(pair: Pair, results: Results) -> JobFolder:
+def _new_folder(pair: Pair | str, results: Results) -> JobFolder:
     return Results(root=results.root.absolute()).new_job_folder(pair)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SlurmJob:
+    """What one sbatch hands over."""
+
+    name: str
+    """Of its script."""
+    pairs: Sequence[Pair]
+    alone: Pair | None = None
+    has_node: bool = False
+
+
+def _jobs_of_slurm(needed: Sequence[Pair], alone: Sequence[Pair], nodes: Sequence[WholeNode]) -> list[_SlurmJob]:
+    left = {pair.name: pair for pair in needed}
+    again = {pair.name: pair for pair in alone}
+    jobs = []
+    for node in nodes:
+        pairs = [left.pop(pair.name) for pair in node.pairs if pair.name in left]
+        once_more = again.get(node.alone.name) if node.alone else None
+        if pairs or once_more:
+            jobs.append(_SlurmJob(name=node.name, pairs=pairs, alone=once_more, has_node=True))
+    return [_SlurmJob(name=pair.name, pairs=[pair]) for pair in left.values()] + jobs
 
 
 class _TakenBackError(SubmissionError):
@@ -214,16 +264,17 @@ class _TakenBackError(SubmissionError):
 
 
 @contextmanager
-def _undone(folder: JobFolder) -> Iterator[None]:
+def _undone(folder: JobFolder, others: Iterable[JobFolder] = ()) -> Iterator[None]:
     """Whatever ends a submission before it is noted, a refusal, a full disk or Ctrl-C, leaves no folder, and no job of
-    Slurm that nobody knows."""
+    Slurm that nobody knows. `others`: the folders of what shares the job."""
     try:
         yield
     except BaseException as error:
         with _uninterrupted():
             is_refused = isinstance(error, SubmissionError) and not PERHAPS_HEARD.search(str(error))
             note = None if is_refused else _take_back(folder)
-            shutil.rmtree(folder.root, ignore_errors=True)
+            for each in (folder, *others):
+                shutil.rmtree(each.root, ignore_errors=True)
         if note is not None and isinstance(error, OSError):
             raise _TakenBackError(f"{_in_words(error)}; {note}") from error
         if note is not None and isinstance(error, SubmissionError):
@@ -323,7 +374,7 @@ class _Refusals:
 
 
 def _submit_to_slurm(
-    pairs: Sequence[Pair],
+    jobs: Sequence[_SlurmJob],
     config: Config,
     scripts: dict[str, Path],
     results: Results,
@@ -334,26 +385,37 @@ def _submit_to_slurm(
     following: list[JobFolder] = []
     submitted: dict[str, str] = {}
     refusals = _Refusals(site_file=config.site_file)
-    for pair in pairs:
+    for job in jobs:
         if refusals.is_silence or refusals.last_are_the_same:
-            refusals.untried.append(pair.name)
+            refusals.untried.append(job.name)
             continue
         after = _lane([*earlier, *submitted.values()], config.cluster.max_parallel_jobs)
-        folder = _new_folder(pair, results)
+        plans = {_new_folder(pair, results): pair for pair in job.pairs}
+        alone = _new_folder(job.alone, results.alone) if job.alone else None
+        folder = _new_folder(job.name, results) if job.has_node else next(iter(plans))
+        arguments = job_arguments(folder, results)
+        if job.has_node:
+            arguments = arguments[:2] + [word for one in plans for word in ("--job-folder", str(one.root))]
+        if alone is not None and job.alone is not None:
+            plans[alone] = job.alone
+            arguments += ["--alone", str(alone.root)]
         try:
-            with _undone(folder):
-                write_plan(pair, folder)
-                submission = _sbatch(folder, scripts[pair.name], config, results, after, node)
-                write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
+            with _undone(folder, plans):
+                for each, pair in plans.items():
+                    write_plan(pair, each)
+                submission = _sbatch(folder, scripts[job.name], config, arguments, after, node)
+                for each in plans:
+                    write_atomically(each.submission, submission.model_dump_json(indent=1), replace=False)
         except (OSError, RecordError, _TakenBackError) as error:
-            raise _out_of_room(pair.name, error, submitted) from error
+            raise _out_of_room(job.name, error, submitted) from error
         except SubmissionError as error:
-            refusals.take(pair.name, str(error))
+            refusals.take(job.name, str(error))
             continue
         refusals.in_a_row.clear()
-        print(f"{pair.name}: submitted as job {submission.job_id}{f' on {node}' if node else ''}")
-        submitted[pair.name] = submission.job_id
-        following.append(folder)
+        what = f", with {', '.join(pair.name for pair in job.pairs)}" if job.has_node else ""
+        print(f"{job.name}: submitted as job {submission.job_id}{f' on {node}' if node else ''}{what}")
+        submitted[job.name] = submission.job_id
+        following += plans
     if following:
         print(f"Their logs: {near(results.jobs)}")
     if refusals.words:
@@ -369,7 +431,7 @@ def _lane(job_ids: list[str], max_parallel_jobs: int | None) -> str | None:
 
 
 def _sbatch(
-    folder: JobFolder, script: Path, config: Config, results: Results, after: str | None, node: str | None
+    folder: JobFolder, script: Path, config: Config, arguments: Sequence[str], after: str | None, node: str | None
 ) -> Submission:
     """Raises SubmissionError with sbatch's own words."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -381,7 +443,7 @@ def _sbatch(
     try:
         # submitit prints what sbatch complains about; it is said once, with all the refusals, at the end.
         with contextlib.redirect_stderr(io.StringIO()):
-            job = executor.submit(RunJob(job_arguments(folder, results)))
+            job = executor.submit(RunJob(arguments))
     except (FailedJobError, FailedSubmissionError) as error:
         raise SubmissionError(str(error).strip() or "sbatch failed without a word") from error
     return Submission(

@@ -48,7 +48,7 @@ def follow(folders: list[JobFolder], results: Results) -> int:
 
 def _plans_of(states: Iterable[JobState]) -> list[JobPlan]:
     """Whose ratios are shown: a fleet's records lie elsewhere."""
-    return [plan for state in states if not state.folder.fleet_node for plan in state.plans]
+    return [plan for state in states if not state.folder.place for plan in state.plans]
 
 
 def follow_live(read: Read, ratios: RatiosSoFar) -> Sequence[JobState]:

@@ -74,7 +74,7 @@ def _kind(state: JobState) -> str:
         return ""
     plan = state.pair.jobs[0]
     words = [*(["quick"] if plan.quick else []), *([plan.data] if plan.data != "real" else [])]
-    words += [node] if (node := state.folder.fleet_node) else []
+    words += [place] if (place := state.folder.place) else []
     return ", ".join(words)
 
 

@@ -19,6 +19,7 @@ NAMES = (
         "slow",
         "slower",
         "varies",
+        "by_neighbours",
         "by_node",
         "alternates",
         "gated",

@@ -20,7 +20,7 @@ from harness.plan import FRAMEWORKS, Pair, Screening
 from harness.results.record import write_record
 from pipeline.submission.pairing import as_paired
 from pipeline.submission.slurm import RunJob, sbatch_command, variables_in_words, without_inherited_job
-from pipeline.submission.submit import _lane, choose_executor, is_measured, job_arguments, job_that_measures
+from pipeline.submission.submit import _lane, choose_executor, job_arguments, job_that_measures, measured_with
 from pipeline.watching.jobs import JobState
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import bare_record
@@ -226,10 +226,10 @@ def _record_all(project: FakeProject, results: Results, scheduler: str, **settin
 def test_only_records_of_the_same_scheduler_spare_a_job(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     _record_all(project, project.results, "local")
-    assert is_measured([project.plan()], project.results, "local")
-    assert not is_measured([project.plan()], project.results, "slurm")
-    assert not is_measured([project.plan(chunk_size=8)], project.results, "local")
-    assert not is_measured([project.plan(measurements=3)], project.results, "local")  # one is missing
+    assert measured_with([project.plan()], project.results, "local") is not None
+    assert measured_with([project.plan()], project.results, "slurm") is None
+    assert measured_with([project.plan(chunk_size=8)], project.results, "local") is None
+    assert measured_with([project.plan(measurements=3)], project.results, "local") is None  # one is missing
 
 
 def test_the_same_measurements_are_not_submitted_twice(tmp_path: Path) -> None:

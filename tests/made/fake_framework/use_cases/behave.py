@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import CheckFailed, Refused
+from harness.job.turn import neighbours
 from harness.measure.channel import Channel
 from harness.measure.program import Program, Session
 from harness.results.parity import PARITY_BATCH_SIZE
@@ -97,6 +98,12 @@ def slower(session: Session[Any]) -> Work:
 def by_node(session: Session[Any]) -> Work:
     """20 ms, and 6 % less speed on the node that SLOW_NODE names."""
     step_s = 20e-3 / (0.94 if os.environ["SLURMD_NODENAME"] == os.environ["SLOW_NODE"] else 1.0)
+    return Work(session, lambda: time.sleep(step_s))
+
+
+def by_neighbours(session: Session[Any]) -> Work:
+    """20 ms, and 5 % less speed beside another job of this machine."""
+    step_s = 20e-3 / (0.95 if neighbours() else 1.0)
     return Work(session, lambda: time.sleep(step_s))
 
 

@@ -1,0 +1,126 @@
+"""Jobs side by side on one node: their GPUs and CPUs, what they wait for, and their ends."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.job import side_by_side
+from harness.job.side_by_side import Lane, lanes_of_node, shares
+from harness.job.slurm_step import LANE
+from harness.paths import JobFolder
+from harness.plan import FRAMEWORKS
+from harness.results.record import read_record
+from tests.made.patience import patience, wait_until
+from tests.made.project import BehavingProject, without_slurm
+
+PAIRS_OF_THREADS = [(0, 8), (1, 9), (2, 10), (3, 11), (4, 12), (5, 13), (6, 14), (7, 15)]
+"""The cores of a machine with two NUMA nodes: 0-3 with 8-11, and 4-7 with 12-15."""
+FIRST, SECOND = {0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}
+
+
+@pytest.mark.parametrize(
+    ("near", "allowed", "expected"),
+    [
+        # Two GPUs on one NUMA node have two of its cores each, with both threads; the third has all of the other node.
+        ([FIRST, FIRST, SECOND], FIRST | SECOND, [(0, 8, 1, 9), (2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)]),
+        # Three share four cores, in order: 1, 1 and 2.
+        ([FIRST] * 3, FIRST, [(0, 8), (1, 9), (2, 10, 3, 11)]),
+        # Where one GPU's place is not known, all share all.
+        ([FIRST, set()], {0, 8, 4, 12}, [(0, 8), (4, 12)]),
+        # Slurm gave one thread of each core, and fewer cores than GPUs.
+        ([{0, 1}] * 3, {0, 1}, [(0,), (0,), (1,)]),
+    ],
+)
+def test_gpus_share_the_cores_near_them(
+    near: list[set[int]], allowed: set[int], expected: list[tuple[int, ...]]
+) -> None:
+    assert shares(near, allowed, PAIRS_OF_THREADS) == expected
+
+
+def test_a_lane_for_each_gpu_that_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the kernel's files: GPU 5 is on NUMA node 1, GPU 4 on node 0."""
+    for path, text in {
+        "node/node0/cpulist": "0,2\n",
+        "node/node1/cpulist": "1,3\n",
+        **{f"cpu/cpu{cpu}/topology/thread_siblings_list": f"{cpu}\n" for cpu in range(4)},
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.setattr(side_by_side, "SYSTEM", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    monkeypatch.setattr(
+        side_by_side, "open_gpu", lambda position: SimpleNamespace(describe=lambda: {"numa_node": 1 - position})
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 4")
+    assert lanes_of_node() == [Lane(gpu="5", cpus=(1, 3)), Lane(gpu="4", cpus=(0, 2))]
+    assert lanes_of_node()[0].variables == {LANE: "5 1,3", "CUDA_VISIBLE_DEVICES": "5"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert lanes_of_node() == []
+
+
+def command_of(project: BehavingProject, *folders: JobFolder, alone: JobFolder | None = None) -> list[str]:
+    command = project.command(folders[0])
+    command += [word for folder in folders[1:] for word in ("--job-folder", str(folder.root))]
+    return [*command, "--alone", str(alone.root)] if alone else command
+
+
+def test_three_jobs_on_two_gpus_and_one_alone(repository: BehavingProject) -> None:
+    """One of them fails, and costs no other; it also is the one that is measured alone, on the same GPU."""
+    folders = [repository.job(repository.plan(*modes)) for modes in (["well"], ["raises"], ["well", "slow"])]
+    again = repository.results.alone.new_job_folder("any/torch_mnist_1")
+    again.root.mkdir(parents=True)
+    again.plan.write_text(folders[1].plan.read_text())
+    done = subprocess.run(
+        command_of(repository, *folders, alone=again),
+        cwd=repository.root,
+        env=without_slurm() | {"CUDA_VISIBLE_DEVICES": "6,7"},
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [repository.heartbeat(one).state for one in (*folders, again)] == ["done"] * 4
+    assert [repository.heartbeat(one).measurements_failed for one in (*folders, again)] == [0, 1, 0, 1]
+    gpus = {one.job: one.environment["variables"]["CUDA_VISIBLE_DEVICES"] for one in repository.records()}
+    assert (gpus[folders[0].name], gpus[folders[1].name]) == ("6", "7")
+    affinities = {one.job: set(one.environment["cpu"]["affinity"]) for one in repository.records()}
+    if len(os.sched_getaffinity(0)) > 1:
+        assert not affinities[folders[0].name] & affinities[folders[1].name]
+    records = [read_record(path) for path in repository.results.alone.records().rglob("*.json")]
+    assert [one.environment["neighbours"] for one in records] == [0]
+    assert not any(one.waits_for.exists() for one in (*folders, again))
+
+
+def test_a_signal_ends_all_of_them_in_order(repository: BehavingProject) -> None:
+    """As before the time limit of Slurm: what runs is given up and goes on in the next start."""
+    plans = [repository.plan("gated", framework=name, pid=repository.root / name) for name in FRAMEWORKS]
+    folders = [repository.job(plan) for plan in plans]
+    with subprocess.Popen(
+        command_of(repository, *folders), cwd=repository.root, env=without_slurm() | {"CUDA_VISIBLE_DEVICES": "0,1"}
+    ) as process:
+        wait_until(lambda: all((repository.root / name).exists() for name in FRAMEWORKS), "both to measure")
+        process.send_signal(signal.SIGUSR2)
+        process.wait(patience(30))
+    assert process.returncode == 75
+    assert [repository.heartbeat(one).state for one in folders] == ["stopped"] * 2
+    pids = [int((repository.root / name).read_text()) for name in FRAMEWORKS]
+    time.sleep(0.2)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_side_by_side_needs_gpus(repository: BehavingProject) -> None:
+    folders = [repository.job(repository.plan("well", framework=framework)) for framework in FRAMEWORKS]
+    done = subprocess.run(
+        command_of(repository, *folders),
+        cwd=repository.root,
+        env=without_slurm() | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=patience(30),
+    )
+    assert done.returncode == 2 and "2 plans at once need a GPU each, and none is here" in done.stderr

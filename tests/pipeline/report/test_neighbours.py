@@ -1,0 +1,50 @@
+"""What neighbours cost, by hand-made throughputs with known answers."""
+
+from pathlib import Path
+
+from harness.paths import Results
+from harness.results.record import Record
+from pipeline.report.neighbours import neighbours_table
+from tests.made.report_records import save
+from tests.pipeline.report.test_baseline import NOVEMBER, OCTOBER, THEN, made, report
+
+
+def slowed(record: Record, by: float) -> Record:
+    assert record.result is not None and record.result.blocks is not None
+    times_s = [time_s / by for time_s in record.result.blocks.block_times_s]
+    blocks = record.result.blocks.model_copy(update={"block_times_s": times_s})
+    return record.model_copy(update={"result": record.result.model_copy(update={"blocks": blocks})})
+
+
+ALONE = made(THEN | {"neighbours": 0}, OCTOBER)
+BESIDE = [
+    slowed(one, 0.96 if one.measurement.framework == "jax" else 0.98)
+    for one in made(THEN | {"neighbours": 7}, NOVEMBER)
+]
+
+
+def test_what_neighbours_cost_each_framework_and_the_ratio() -> None:
+    """0.96 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)), as in test_baseline.py. In the ratio, what replicates differ by is
+    the same on both sides, so its interval has no width: 0.96 / 0.98."""
+    table = neighbours_table(ALONE, BESIDE)
+    title, *lines = [line.cells for line in table.lines]
+    assert title == ["mnist train, cnn-b100-fp32, on CPU: Xeon, 7 neighbours"]
+    assert lines == [
+        ["JAX step.jit", "-4.0 % (-5.3 % to -2.6 %)", "4 and 4"],
+        ["PyTorch step.eager", "-2.0 % (-3.4 % to -0.6 %)", "4 and 4"],
+        ["JAX / PyTorch", "-2.0 % (-2.0 % to -2.0 %)", "4 and 4"],
+    ]
+    assert not neighbours_table([], BESIDE).lines and not neighbours_table(ALONE, []).lines
+
+
+def test_the_report_has_it_where_something_was_measured_alone(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    for one in BESIDE:
+        save(one, results)
+    assert "neighbours" not in report("--no-figures", results=tmp_path).stdout
+    for one in ALONE:
+        save(one, results.alone)
+    done = report("--no-figures", results=tmp_path)
+    assert "JAX step.jit -4.0 %" in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert "What neighbours on the node cost" in results.report.joinpath("report.html").read_text()
+    assert (results.report / "tables" / "neighbours.tex").is_file()

@@ -1,0 +1,77 @@
+"""Cells grouped into jobs of whole nodes, by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigError
+from pipeline.submission.estimate import estimates_of
+from pipeline.submission.render import render_node
+from pipeline.submission.whole_nodes import whole_nodes, whole_nodes_in_words
+from tests.made.project import FakeProject, make_project
+from tests.pipeline.submission.test_spread import pair_of
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> FakeProject:
+    """Four GPUs in a node."""
+    project = make_project(tmp_path)
+    gpus = {name: gpu.model_copy(update={"per_node": 4}) for name, gpu in project.config.gpus.items()}
+    return FakeProject(root=project.root, config=project.config.model_copy(update={"gpus": gpus}))
+
+
+def test_cells_of_one_length_share_a_node(project: FakeProject) -> None:
+    """Six cells of one row, of 1 to 6 modes, on nodes of four GPUs: the four longest first. The two others are one row
+    each, which is never cut, so two GPUs of their node have nothing to do."""
+    pairs = [pair_of(project, {8: modes}, use_case=modes) for modes in range(1, 7)]
+    found, nodes = whole_nodes(pairs, project.config, None)
+    assert [[pair.cell.use_case for pair in node.pairs] for node in nodes] == [[6, 5, 4, 3], [2, 1]]
+    assert [node.name for node in nodes] == ["any/node_1", "any/node_2"]
+    assert [node.alone and node.alone.cell.use_case for node in nodes] == [3, None]
+    assert [pair.cell.use_case for pair in found] == [6, 5, 4, 3, 2, 1]
+
+
+def test_gpus_without_a_cell_get_rows_of_another(project: FakeProject) -> None:
+    """Two cells, of five rows and of one, on four GPUs: three parts and one."""
+    pairs = [pair_of(project, dict.fromkeys((8, 16, 32, 64, 128), 1)), pair_of(project, {8: 1}, 5)]
+    found, [node] = whole_nodes(pairs, project.config, None)
+    assert sorted(pair.name for pair in node.pairs) == [
+        "any/pair_mnist_3_part1",
+        "any/pair_mnist_3_part2",
+        "any/pair_mnist_3_part3",
+        "any/pair_mnist_5",
+    ]
+    assert {pair.name for pair in found} == {pair.name for pair in node.pairs}
+
+
+def test_what_is_of_several_gpus_has_a_job_of_its_own(project: FakeProject) -> None:
+    several = pair_of(project, {8: 1})
+    cell = several.cell.model_copy(update={"devices": 2})
+    several = several.model_copy(update={"cell": cell})
+    assert whole_nodes([several], project.config, None) == ([several], [])
+
+
+def test_how_many_gpus_a_node_has_must_be_known(project: FakeProject) -> None:
+    gpus = {name: gpu.model_copy(update={"per_node": None}) for name, gpu in project.config.gpus.items()}
+    config = project.config.model_copy(update={"gpus": gpus})
+    with pytest.raises(
+        ConfigError, match=r"cluster\.whole_nodes in .*: how many GPUs has a node\? Set gpus\.any\.per_node"
+    ):
+        whole_nodes([pair_of(project, {8: 1})], config, None)
+
+
+def test_its_script_and_sentence(project: FakeProject) -> None:
+    pairs = [pair_of(project, {8: modes}, use_case=modes) for modes in (1, 2)]
+    found, [node] = whole_nodes(pairs, project.config, None)
+    script = render_node(node, project.config, results=project.results.root, repository=project.root)
+    folder = project.root / "slurm_scripts"
+    plans = f"--plan {folder}/pair_mnist_2.json --plan {folder}/pair_mnist_1.json --alone {folder}/pair_mnist_1.json"
+    assert f"-m harness.job {plans}" in script
+    header = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert {"#SBATCH --nodes=1", "#SBATCH --ntasks-per-node=4", "#SBATCH --gres=gpu:4"} <= set(header)
+    assert {"#SBATCH --exclusive", "#SBATCH --mem=0G", "#SBATCH --job-name=node_1"} <= set(header)
+    words = whole_nodes_in_words(
+        [node], dict(zip((one.name for one in found), estimates_of(found, project.results, "slurm"), strict=True))
+    )
+    assert "1 job on all 4 GPUs of a node, 2 cells or parts of cells side by side" in words
+    assert words.endswith("without neighbours, to see what these cost: mnist per sample gradients.")

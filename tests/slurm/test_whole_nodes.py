@@ -1,0 +1,88 @@
+"""`cluster.whole_nodes` on a node of a real Slurm with two GPUs: from the command to what neighbours cost. The
+measurements are of fake_framework, whose step is a sleep."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.packs import record_paths
+from harness.results.record import read_record
+from tests.made.patience import patience
+from tests.made.project import make_behaving_repository
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+
+CONFIG = """\
+project: trial
+cluster: {time_limit_minutes: 30, cpus_per_task: 1, whole_nodes: true}
+pairing: together
+gpus: {any: {per_node: 2}}
+matrix: {gpus: [any], benchmarks: [mnist], use_cases: [1, 2]}
+benchmarks:
+  mnist: {models: [cnn]}
+runs: {jax: [eager], torch: [eager]}
+use_cases:
+  1:
+    name: behave
+    batch_sizes: [8]
+    precisions: [fp32]
+    formulations: {jax: [by_neighbours], torch: [by_neighbours]}
+    settings: {gate: nowhere, pid: nowhere}
+  2:
+    like: 1
+    batch_sizes: [16]
+    measurement: {replicates: 6}
+measurement:
+  {replicates: 4, warmup_s: 0.01, block_min_s: 0.1, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,
+    latency_max_time_s: 1.0, idle_s: 0, explain: false}
+quick: {}
+wandb: {mode: disabled, project: trial}
+"""
+
+
+def test_two_cells_share_a_node_and_one_is_measured_alone(slurm: Cluster, tmp_path: Path) -> None:
+    project = make_behaving_repository(tmp_path, CONFIG)
+
+    def main(*arguments: str) -> str:
+        command = [sys.executable, "main.py", *arguments]
+        done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=patience(120))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    cells = ("--benchmark", "mnist", "--use_case", "1", "--use_case", "2", "--data", "sample")
+    shown = " ".join(main(*cells, "--dry-run", "--verbose").split())
+    assert "Whole nodes: 1 job on all 2 GPUs of a node, 2 cells or parts of cells side by side" in shown
+    assert shown.count("sbatch --output=") == 1
+    script = (project.root / "slurm_scripts" / "node_1.sh").read_text()
+    assert {"#SBATCH --gres=gpu:2", "#SBATCH --exclusive", "#SBATCH --mem=0G"} <= set(script.splitlines())
+
+    shown = main(*cells, "--wait")
+    job_id = re.findall(r"any/node_1: submitted as job (\d+), with any/pair_mnist_2, any/pair_mnist_1", shown)
+    assert len(job_id) == 1, shown
+    beside = [read_record(path) for path in record_paths(project.results.records())]
+    alone = [read_record(path) for path in record_paths(project.results.alone.records())]
+    assert {one.environment["slurm"]["job_id"] for one in beside + alone} == {*job_id}
+    assert [one.environment["neighbours"] for one in alone] == [0] * 8
+    spans, lanes = {}, {}
+    for use_case in (1, 2):
+        of_cell = [one for one in beside if one.measurement.cell.use_case == use_case]
+        assert len(of_cell) >= 8 and 1 in {one.environment["neighbours"] for one in of_cell}
+        spans[use_case] = min(one.started_at for one in of_cell), max(one.ended_at for one in of_cell)
+        [lanes[use_case]] = {one.environment["variables"]["CUDA_VISIBLE_DEVICES"] for one in of_cell}
+    assert {*lanes.values()} == {"0", "1"}
+    assert max(start for start, _ in spans.values()) < min(end for _, end in spans.values())  # at the same time
+    assert min(one.started_at for one in alone) >= max(end for _, end in spans.values())
+    assert {one.environment["variables"]["CUDA_VISIBLE_DEVICES"] for one in alone} == {lanes[1]}
+
+    status = main("status")
+    assert status.count("done: ") == 3, status
+    assert main(*cells).count("every measurement has a record") == 6
+    report = main("report")
+    changes = re.findall(r"(JAX|PyTorch) by_neighbours.eager +([+-][\d.]+) %", report)
+    assert [framework for framework, _ in changes] == ["JAX", "PyTorch"], report
+    assert [float(change) for _, change in changes] == pytest.approx([-5.0] * 2, abs=1.5)
+    assert "What neighbours on the node cost" in (project.results.report / "report.html").read_text()
