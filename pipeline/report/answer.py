@@ -100,8 +100,7 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
     samples = task_of(setup.cell.benchmark).samples
     speeds = [number(mode.throughput_samples_per_s) if mode else "" for mode in best]
     said = zip(FRAMEWORKS, speeds, strict=True)
-    cold = [mode.numbers.get(COLD) if mode else None for mode in best]
-    ready = " / ".join("unknown" if one is None else f"{one:.2g}" for one in cold)
+    cold = [_ready(mode) if mode else "" for mode in best]
     in_turns = " in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else ""
     more = declared_text(row), _scaling(setup, row, best, alone), pays_after(row), newest_text(row)
     return Answer(
@@ -117,7 +116,7 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
         speeds=", ".join(f"{NAMES[one]} {speed} {samples}/s" for one, speed in said if speed),
         rests_on=f"{pairs(estimate)}{in_turns}" if estimate else "",
         sides=[f"{speed} ({mode.name})" if mode else "none" for mode, speed in zip(best, speeds, strict=True)],
-        ready=f"{ready} s" if cold != [None, None] else "",
+        ready=f"{' / '.join(one or 'unknown' for one in cold)} s" if any(cold) else "",
         more=tuple(filter(None, more)),
         why=why_of_row(row),
         doubt=_doubt(row),
@@ -146,6 +145,14 @@ def summary_of(section: Section) -> Answer:
         speeds=", ".join(counts),
         rests_on=f"geometric mean of {mean.replicates} ratios" if mean else "",
     )
+
+
+def _ready(mode: Mode) -> str:
+    """In seconds; `under 10` where compilation is lost in what calls of 10 s vary by. Empty where it is not known."""
+    cold_s = mode.numbers.get(COLD)
+    if cold_s is None:
+        return ""
+    return f"{cold_s:.2g}" if cold_s else f"under {mode.numbers['step_time_s']:.2g}"
 
 
 def _in_words(estimate: RatioEstimate | None, why_none: str) -> tuple[Outcome, str, str]:
