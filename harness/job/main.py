@@ -74,7 +74,7 @@ def pass_on(stopped: Stopped) -> None:
 def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
         require_place(Results(root=parsed.results.resolve()), found_fakes())
-        if len(parsed.job_folder) + len(parsed.plan) > 1:
+        if len(parsed.job_folder) + len(parsed.plan) > 1 or parsed.alone is not None:
             return _run_side_by_side(parsed)
         pair, folder, results = _plan_of(framework, parsed)
         source = benchmark(pair.cell.benchmark).data

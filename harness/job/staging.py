@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from harness.errors import ProjectError
 from harness.job.caches import STAGED_PREFIX
 from harness.job.launch import command_of, python_of
+from harness.job.slurm_step import LANE
 from harness.paths import REPOSITORY
 from harness.plan import Launch
 
@@ -52,14 +53,14 @@ trap '' INT TERM USR2 PIPE
 folder=$1 archive=$2 room=$3 by=()
 no() { echo "$(uname -n): ${*%%$'\n'*}"; exit; }
 words=$(mkdir -p "$folder" 2>&1) || no "$words"
-trap 'rm -rf "$folder"' EXIT
+trap 'flock -xn 9 && rm -rf "$folder"' EXIT  # the last that uses it
 exec 9<"$folder" && flock -s 9
 exec 8>"$folder/unpacking.lock" && flock 8
-if [ ! -e "$folder/pyvenv.cfg" ]; then  # else nodes share the disk, and another one has unpacked it
+if [ ! -e "$folder/unpacked" ]; then  # else a node that shares the disk, or a job that shares the node, has done so
     free=$(df --output=avail -B1 "$folder" | tail -n 1)
     [ "$free" -gt "$room" ] || no "$folder has $((free / 1000000)) MB of room, and $((room / 1000000)) MB are needed"
     [[ $archive != *.zst ]] || by=(-I zstd)
-    words=$(tar "${by[@]}" -xf "$archive" -C "$folder" 2>&1) || no "$words"
+    words=$(tar "${by[@]}" -xf "$archive" -C "$folder" 2>&1 && touch "$folder/unpacked") || no "$words"
 fi
 exec 8>&-
 echo staged
@@ -163,7 +164,10 @@ def staged(
 def _unpacked(archive: Path, nodes: int, while_waiting: Callable[[], None]) -> Iterator[Path]:
     """The folder, which has the same name on each node. Raises StagingError and OSError."""
     root = os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir()
-    folder = Path(root) / f"{STAGED_PREFIX}{secrets.token_hex(6)}"
+    # Jobs that share a node share the copy, which is of one job of Slurm.
+    digest = archive.name.removeprefix(PACKED_PREFIX).partition(".")[0]
+    own = f"{os.environ['SLURM_JOB_ID']}-{digest}" if LANE in os.environ else secrets.token_hex(6)
+    folder = Path(root) / f"{STAGED_PREFIX}{own}"
     room = int(archive.stat().st_size * ROOM[archive.suffix])
     step = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--overlap", "--mpi=none", "--input=all"]
     holder = subprocess.Popen(

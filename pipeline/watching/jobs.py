@@ -416,6 +416,8 @@ def _why_failed(files: Files, otherwise: str) -> str:
     if files.heartbeat and files.heartbeat.last_error:
         return f"{otherwise}: {files.heartbeat.last_error}"
     words = last_words(files.folder)
+    if words is None and files.submission and (arguments := files.submission.slurm_arguments):
+        words = last_words(JobFolder(root=Path(arguments.removeprefix("slurm "))))  # of the job that has its node
     return f"{otherwise}: {words}" if words else otherwise
 
 

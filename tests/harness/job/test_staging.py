@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.job.caches import remove_leftovers
+from harness.job.slurm_step import LANE
 from harness.job.staging import pack, staged
 from harness.paths import REPOSITORY
 from harness.plan import Launch
@@ -101,6 +102,23 @@ def test_the_copy_goes_with_a_job_that_is_killed(launch: Launch, tmp_path: Path)
         assert len(on_disk(tmp_path)) == 1
         job.send_signal(signal.SIGKILL)
     wait_until(lambda: not on_disk(tmp_path), "the copy is gone")
+
+
+def test_jobs_that_share_a_node_share_the_copy(launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the last of them ends. One that was left half unpacked is not taken for a whole one."""
+    monkeypatch.setenv(LANE, "0 0-1")
+    pack(launch)
+    [archive] = (tmp_path / "venv").glob("packed-*")
+    left = tmp_path / "disk" / f"staged-environment-4711-{archive.name.split('.')[0].removeprefix('packed-')}"
+    left.mkdir()
+    (left / "pyvenv.cfg").touch()
+    with staged([launch], 1, say=print, while_waiting=lambda: None) as first:
+        assert on_disk(tmp_path) == [left] and (left / "pyvenv.cfg").read_text()
+        (left / "mine").touch()
+        with staged([launch], 1, say=print, while_waiting=lambda: None) as second:
+            assert (first[launch].launch, on_disk(tmp_path)) == (second[launch].launch, [left])
+        assert (left / "mine").exists() and (left / "bin" / "python").exists()
+    assert on_disk(tmp_path) == []
 
 
 def test_what_a_killed_job_has_left_is_removed_by_the_next(
