@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import SubmissionError
 from harness.paths import REPOSITORY
 from pipeline.measure import JobFlags, hand_over
 from pipeline.report.page import PAGE_BEGINS
@@ -66,3 +67,30 @@ def test_whoever_stops_watching_waits_for_no_page(
     capsys.readouterr()
     assert wait_for(project, force=True) == follow.INTERRUPTED
     assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
+
+
+def test_a_node_of_a_fleet_that_is_refused_costs_no_other(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = {
+        "sinfo": 'echo "n1|idle|main*|gpu:2|(null)"; echo "n2|idle|main*|gpu:2|(null)"',
+        "sbatch": 'case "$*" in *nodelist=n1*) echo "n1 is reserved" >&2; exit 1;; esac; echo "Submitted batch job 7"',
+        **dict.fromkeys(("srun", "squeue", "sacct", "scancel"), ":"),
+    }
+    for name, script in programs.items():
+        (project.root / name).write_text(f"#!/bin/sh\n{script}\n")
+        (project.root / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{project.root}:/usr/bin:/bin")
+    flags = JobFlags(
+        config=REPOSITORY / "experiments.yaml",
+        results=project.results,
+        executor="slurm",
+        pairing="separate",
+        dry_run=False,
+        wait=False,
+        fleet=2,
+    )
+    with pytest.raises(SubmissionError, match="(?s)^n1: Slurm refused 1 of 1 job.*n1 is reserved"):
+        hand_over([alone(project.plan())], project.config, flags, lambda _: None)
+    shown = capsys.readouterr().out
+    assert "any/torch_mnist_3: submitted as job 7 on n2" in shown and shown.count("Estimate: ") == 1
