@@ -9,7 +9,6 @@ from pathlib import Path
 from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
 from harness.printable import printable
-from harness.results.record import Record
 from pipeline.report.answer import answers_table, groups_of
 from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.ceilings import DeviceCeilings
@@ -19,7 +18,7 @@ from pipeline.report.csv_files import csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import section_charts
 from pipeline.report.models import models_of
-from pipeline.report.page import PAGE_BEGINS, page_html
+from pipeline.report.page import PAGE_BEGINS
 from pipeline.report.scaling_axis import scaling_chart
 from pipeline.report.table import latex
 from pipeline.report.tables import modes_table, report_tables, section_tables
@@ -74,22 +73,7 @@ def _is_of_a_report(path: Path, begins: str) -> bool:
         return file.read(len(begins)) == begins.encode()
 
 
-def write_page(
-    files: ReportFiles,
-    compared: Sequence[Section],
-    alone: OneDevice,
-    records: Sequence[Record],
-    refused: Sequence[str],
-    source: str,
-    calibrated: CalibratedDevices,
-    traces: Mapping[str, str],
-    ceilings: DeviceCeilings,
-) -> None:
-    page = page_html(compared, alone, records, refused, source, calibrated, traces=traces, ceilings=ceilings)
-    _write(files.html, page)
-
-
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     with way_out(path):
         write_atomically(path, text, replace=True)
 
@@ -101,12 +85,12 @@ def write_tables(
     calibrated: CalibratedDevices,
     ceilings: DeviceCeilings,
 ) -> None:
-    _write(files.csv, csv_text(compared, alone))
-    _write(files.phases, phases_csv_text(compared))
-    _write(files.why, why_csv_text(compared))
+    write_text(files.csv, csv_text(compared, alone))
+    write_text(files.phases, phases_csv_text(compared))
+    write_text(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
     for name, text in latex_tables(compared, alone, calibrated, ceilings).items():
-        _write(files.tables / f"{name}.tex", text)
+        write_text(files.tables / f"{name}.tex", text)
 
 
 def latex_tables(
