@@ -25,7 +25,6 @@ from pipeline.report.models import models_of
 from pipeline.report.table import Table
 from pipeline.report.tables import report_tables, section_tables
 from pipeline.report.why import explained
-from pipeline.report.why_words import prediction_lines
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -45,7 +44,6 @@ class Place:
     tables: Sequence[Table]
     traces: Mapping[str, str]
     """Links to what ran when, by the mode."""
-    predictions: Sequence[str]
 
     @property
     def setup(self) -> Setup:
@@ -169,7 +167,6 @@ def _place(index: int, section: Section, alone: OneDevice, traces: Mapping[str, 
         charts=section_charts(section),
         tables=section_tables(section, alone),
         traces=links,
-        predictions=prediction_lines(section.rows),
     )
 
 
