@@ -318,8 +318,13 @@ def run_command(arguments: argparse.Namespace) -> int:
     )
 
 
+def parser_of(command: str, more: str = "") -> Parser:
+    """Its help begins with what the command is for."""
+    return Parser(f"main.py {command}", f"{COMMANDS[command]}.\n\n{more}")
+
+
 def status_parser() -> Parser:
-    parser = Parser("main.py status", COMMANDS["status"])
+    parser = parser_of("status")
     parser.switch("--watch", "update the lines until all jobs are over")
     add_results_flag(parser)
     return parser
@@ -440,9 +445,7 @@ def baseline_of(what: Path | None) -> "Results | str | None":
         raise ProjectError(f"--baseline: {error}; a month is written as 2026-10") from error
 
 
-DATA_DESCRIPTION = f"""\
-{COMMANDS["data"]}.
-
+DATA_DESCRIPTION = """\
 ImageNet has to be brought by hand, as its terms are yours to accept; `--benchmark imagenet100` says how. The weights
 are torchvision's. What is needed on the disk is said before anything is written. An interrupted run leaves nothing that
 could be taken for whole.
@@ -452,7 +455,7 @@ exit status: 0, 1 where something could not be had or is damaged
 
 
 def data_parser() -> Parser:
-    parser = Parser("main.py data", DATA_DESCRIPTION)
+    parser = parser_of("data", DATA_DESCRIPTION)
     parser.repeatable("--benchmark", "only the data of this benchmark; repeatable")
     parser.two_spellings(
         "--images_per_class",
@@ -479,9 +482,7 @@ def data_command(arguments: argparse.Namespace) -> int:
     )
 
 
-DOCTOR_DESCRIPTION = f"""\
-{COMMANDS["doctor"]}.
-
+DOCTOR_DESCRIPTION = """\
 --compute finds what only shows when something runs: a broken ptxas, cuDNN, C compiler, NCCL or driver. Each framework
 compiles and computes a matrix product, a convolution, a gradient and, on several devices, an all-reduce, in a process
 of its own with a time-out, and numpy says what is right. Run it where jobs run: on a GPU's node.
@@ -495,7 +496,7 @@ exit status: 0, 1 where a job could not run as experiments.yaml stands
 
 
 def doctor_parser() -> Parser:
-    parser = Parser("main.py doctor", DOCTOR_DESCRIPTION)
+    parser = parser_of("doctor", DOCTOR_DESCRIPTION)
     parser.switch(
         "--compute", "also compile and compute in each framework, and compare with numpy: some minutes at most"
     )
@@ -521,9 +522,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     )
 
 
-CEILINGS_DESCRIPTION = f"""\
-{COMMANDS["ceilings"]}.
-
+CEILINGS_DESCRIPTION = """\
 Times a few large matrix products in fp32, TF32, bfloat16 and float16, and a triad for the memory, by the same clock as
 every measurement, and leaves a record for each framework in the folder `ceilings` of the results. The report then says
 which share of it each explained step reaches, and draws a roofline. It waits for its turn on this machine, as a job
@@ -538,7 +537,7 @@ exit status: 0, 1 where a framework left no record
 
 
 def ceilings_parser() -> Parser:
-    parser = Parser("main.py ceilings", CEILINGS_DESCRIPTION)
+    parser = parser_of("ceilings", CEILINGS_DESCRIPTION)
     parser.add_argument(
         "--devices",
         type=whole_number("an all-reduce takes 2 devices at least", least=2, most=1000),
@@ -556,9 +555,7 @@ def ceilings_command(arguments: argparse.Namespace) -> int:
     return measure_ceilings(read_config(arguments), read_results(arguments), devices=arguments.devices)
 
 
-COMPILE_DESCRIPTION = f"""\
-{COMMANDS["compile"]}.
-
+COMPILE_DESCRIPTION = """\
 Compiles the steps that the flags select, as the measurements would run them: JAX's by XLA for that card, PyTorch's on
 a stand-in for CUDA that computes nothing. A table says what each is made of, what does not fit into the card's memory,
 what cannot be built, and which modes are the same program. Without --full it takes the usual batch size, precision and
@@ -575,9 +572,7 @@ exit status: 0, 1 where a program cannot be built
 """
 
 
-CHECK_DESCRIPTION = f"""\
-{COMMANDS["check"]}
-
+CHECK_DESCRIPTION = """\
 Both frameworks run the model on a small batch from the same weights; outputs, loss, gradients and five optimizer
 steps are compared, as every job does before it times anything. Nothing is recorded. On this machine, on sample data.
 
@@ -590,7 +585,7 @@ exit status: 0 both compute the same, 1 they do not, and the first difference is
 
 
 def check_parser() -> Parser:
-    parser = Parser("main.py check", CHECK_DESCRIPTION)
+    parser = parser_of("check", CHECK_DESCRIPTION)
     parser.add_argument("--benchmark", action="append", type=name, required=True, metavar="NAME", help="mnist, ...")
     parser.repeatable("--use_case", "1, 3, ..., or by name (default: 1); repeatable", use_case, "N")
     parser.repeatable("--model", "only this model; repeatable")
@@ -611,7 +606,7 @@ def check_command(arguments: argparse.Namespace) -> int:
 def compile_parser() -> Parser:
     from harness.work.cards import CARDS
 
-    parser = Parser("main.py compile", COMPILE_DESCRIPTION)
+    parser = parser_of("compile", COMPILE_DESCRIPTION)
     parser.add_argument(
         "--gpu",
         action="append",
@@ -652,7 +647,7 @@ def compile_command(arguments: argparse.Namespace) -> int:
 
 
 def cancel_parser() -> Parser:
-    parser = Parser("main.py cancel", COMMANDS["cancel"])
+    parser = parser_of("cancel")
     add_results_flag(parser)
     return parser
 
@@ -699,9 +694,7 @@ def pack_command(arguments: argparse.Namespace) -> int:
     )
 
 
-SITE_DESCRIPTION = f"""\
-{COMMANDS["site"]}.
-
+SITE_DESCRIPTION = """\
 One table of everything in results/published/, which `main.py report --publish NAME` fills, with filters; each number is
 linked to its record, and each row to its explanation and to the versions that it was measured with. The folder can be
 opened in a browser as it is, or copied to any web server. A site that is there is replaced once the new one is whole.
@@ -709,7 +702,7 @@ opened in a browser as it is, or copied to any web server. A site that is there 
 
 
 def site_parser() -> Parser:
-    parser = Parser("main.py site", SITE_DESCRIPTION)
+    parser = parser_of("site", SITE_DESCRIPTION)
     parser.add_argument(
         "--output", type=path, metavar="DIR", default=REPOSITORY / "site", help="write it here (default: site)"
     )
@@ -751,9 +744,7 @@ def gpu_check_command(arguments: argparse.Namespace) -> int:
     )
 
 
-WANDB_DESCRIPTION = f"""\
-{COMMANDS["wandb"]}.
-
+WANDB_DESCRIPTION = """\
 A job has a run in W&B for each framework already, whose steps are its measurements. Both actions need a key (wandb
 login).
 
@@ -770,7 +761,7 @@ exit status: 0, or 1 where a run was not uploaded
 
 
 def wandb_parser() -> Parser:
-    parser = Parser("main.py wandb", WANDB_DESCRIPTION)
+    parser = parser_of("wandb", WANDB_DESCRIPTION)
     actions = ("workspace", "sync")
     parser.add_argument("action", choices=actions, nargs="?", default=actions[0], help="default: workspace")
     parser.add_argument("--entity", metavar="NAME", help="default: as in experiments.yaml, else your own")
@@ -798,9 +789,7 @@ def wandb_command(arguments: argparse.Namespace) -> int:
     )
 
 
-CALIBRATE_DESCRIPTION = f"""\
-{COMMANDS["calibrate"]}.
-
+CALIBRATE_DESCRIPTION = """\
 Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
 slowdown of 1, 2, 5 and 10 % planted in the timed step. The rounds are then compared as a report compares JAX with
 PyTorch. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
@@ -819,7 +808,7 @@ examples:
 def calibrate_parser() -> Parser:
     from harness.plan import SLOWDOWNS
 
-    parser = Parser("main.py calibrate", CALIBRATE_DESCRIPTION)
+    parser = parser_of("calibrate", CALIBRATE_DESCRIPTION)
     parser.repeatable("--gpu", ONLY_GPU)
     parser.add_argument("--benchmark", nargs=1, type=name, default=["mnist"], metavar="NAME", help="default: mnist")
     parser.two_spellings("--use_case", nargs=1, type=use_case, default=[1], metavar="N", help="default: 1")
