@@ -17,7 +17,6 @@ from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.csv_files import csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import section_charts
-from pipeline.report.models import models_of
 from pipeline.report.page import PAGE_BEGINS
 from pipeline.report.scaling_axis import scaling_chart
 from pipeline.report.table import latex
@@ -100,7 +99,7 @@ def latex_tables(
     tables, with one of the fastest modes alone (`-full`) as papers have it."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    tables |= {one.name: latex(one) for one in report_tables(compared, models_of(compared), ceilings, calibrated)}
+    tables |= {one.name: latex(one) for one in report_tables(compared, ceilings, calibrated)}
     names = section_names(compared)
     for section in compared:
         name, comment = names[section.setup], headline(section.setup)

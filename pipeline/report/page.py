@@ -21,7 +21,6 @@ from pipeline.report.compare import NAMES, OneDevice, Section, Setup
 from pipeline.report.environments import environment_groups, versions_and_days
 from pipeline.report.figures import section_charts
 from pipeline.report.left_out import left_out_lines
-from pipeline.report.models import models_of
 from pipeline.report.table import Table
 from pipeline.report.tables import report_tables, section_tables
 from pipeline.report.why import explained
@@ -98,7 +97,7 @@ def page_html(
         sure={id(group): _how_sure(group, calibrated or {}) for group in groups},
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=report_tables(compared, models_of(compared), ceilings or {}, calibrated or {}),
+        tables=report_tables(compared, ceilings or {}, calibrated or {}),
         filters=_filters(places),
         environments=environment_groups(records),
         left_out=left_out_lines(records),

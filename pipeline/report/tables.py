@@ -14,7 +14,7 @@ from pipeline.report.ceilings import DeviceCeilings, ceilings_table
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling
 from pipeline.report.declared import task_of
 from pipeline.report.devices_axis import devices_table
-from pipeline.report.models import ModelFacts, models_table
+from pipeline.report.models import models_of, models_table
 from pipeline.report.option_axis import compared_speed_ups, option_axis, values_text, where_it_wins
 from pipeline.report.phases import STATISTICS, all_times, phases_absent, phases_of
 from pipeline.report.scaling_axis import scaling_over_devices
@@ -347,14 +347,12 @@ def sides_table(section: Section) -> Table:
     )
 
 
-def report_tables(
-    compared: Sequence[Section], models: Sequence[ModelFacts], ceilings: DeviceCeilings, calibrated: CalibratedDevices
-) -> list[Table]:
+def report_tables(compared: Sequence[Section], ceilings: DeviceCeilings, calibrated: CalibratedDevices) -> list[Table]:
     found = (
         scaling_over_devices(compared, ceilings),
         devices_table(compared),
         calibrations_table(calibrated),
         ceilings_table(ceilings),
-        models_table(models),
+        models_table(models_of(compared)),
     )
     return [table for table in found if table.lines]
