@@ -135,6 +135,12 @@ class Parser(argparse.ArgumentParser):
         options["help"] = argparse.SUPPRESS
         self.add_argument(other, **options)
 
+    def switch(self, flag: str, explain: str) -> None:
+        self.two_spellings(flag, action="store_true", help=explain)
+
+    def repeatable(self, flag: str, explain: str, type_: Callable[[str], object] = name, metavar: str = "NAME") -> None:
+        self.two_spellings(flag, action="append", type=type_, metavar=metavar, help=explain)
+
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         for word in argv:
             if word.startswith("--") and word.endswith("=--"):  # argparse would take it for no value at all
@@ -312,9 +318,14 @@ def run_command(arguments: argparse.Namespace) -> int:
     )
 
 
+def parser_of(command: str, more: str = "") -> Parser:
+    """Its help begins with what the command is for."""
+    return Parser(f"main.py {command}", f"{COMMANDS[command]}.\n\n{more}")
+
+
 def status_parser() -> Parser:
-    parser = Parser("main.py status", COMMANDS["status"])
-    parser.add_argument("--watch", action="store_true", help="update the lines until all jobs are over")
+    parser = parser_of("status")
+    parser.switch("--watch", "update the lines until all jobs are over")
     add_results_flag(parser)
     return parser
 
@@ -333,30 +344,23 @@ def report_parser() -> Parser:
     parser.add_argument(
         "--csv", type=path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
     )
-    parser.add_argument(
-        "--details", action="store_true", help="also show the tables of every execution mode here, as the page does"
-    )
-    parser.add_argument(
+    parser.switch("--details", "also show the tables of every execution mode here, as the page does")
+    parser.switch(
         "--fleet",
-        action="store_true",
-        help="compare the cards that `main.py --fleet N` has measured, instead: how far they are apart, beside how far "
+        "compare the cards that `main.py --fleet N` has measured, instead: how far they are apart, beside how far "
         "replicates on one card are, and which is the slowest",
     )
-    parser.add_argument("--png", action="store_true", help="also draw each figure as PNG")
-    parser.add_argument(
+    parser.switch("--png", "also draw each figure as PNG")
+    parser.switch(
         "--trace",
-        action="store_true",
-        help="also leave what ran when in the traced steps of each explained measurement, as a file for "
-        "ui.perfetto.dev, in the folder `traces` of the report; the page links to it",
+        "also leave what ran when in the traced steps of each explained measurement, as a file for ui.perfetto.dev, in "
+        "the folder `traces` of the report; the page links to it",
     )
-    parser.two_spellings(
-        "--no-figures", action="store_true", help="draw no figure files, which is faster; the page still has its charts"
-    )
-    parser.two_spellings(
+    parser.switch("--no-figures", "draw no figure files, which is faster; the page still has its charts")
+    parser.switch(
         "--update-readme",
-        action="store_true",
-        help="update the results of README.md, from results/published unless --results is given; records of quick "
-        "runs are never used",
+        "update the results of README.md, from results/published unless --results is given; records of quick runs are "
+        "never used",
     )
     parser.add_argument(
         "--publish",
@@ -365,23 +369,7 @@ def report_parser() -> Parser:
         help="copy the full records to results/published/NAME, without names of machines, accounts and folders, and "
         "update README.md",
     )
-    parser.add_argument(
-        "--gpu",
-        action="append",
-        type=name,
-        metavar="NAME",
-        help="only this GPU: its name in experiments.yaml, or part of the device name; repeatable",
-    )
-    parser.add_argument(
-        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
-    )
-    parser.two_spellings(
-        "--use_case",
-        action="append",
-        type=use_case,
-        metavar="N",
-        help="only use case 1, 3, ..., or by name: train, ... on any number of GPUs; repeatable",
-    )
+    add_cell_flags(parser, gpu="only this GPU: its name in experiments.yaml, or part of the device name; repeatable")
     parser.add_argument(
         "--results",
         type=path,
@@ -457,9 +445,7 @@ def baseline_of(what: Path | None) -> "Results | str | None":
         raise ProjectError(f"--baseline: {error}; a month is written as 2026-10") from error
 
 
-DATA_DESCRIPTION = f"""\
-{COMMANDS["data"]}.
-
+DATA_DESCRIPTION = """\
 ImageNet has to be brought by hand, as its terms are yours to accept; `--benchmark imagenet100` says how. The weights
 are torchvision's. What is needed on the disk is said before anything is written. An interrupted run leaves nothing that
 could be taken for whole.
@@ -469,20 +455,16 @@ exit status: 0, 1 where something could not be had or is damaged
 
 
 def data_parser() -> Parser:
-    parser = Parser("main.py data", DATA_DESCRIPTION)
-    parser.add_argument(
-        "--benchmark", action="append", type=name, metavar="NAME", help="only the data of this benchmark; repeatable"
-    )
+    parser = parser_of("data", DATA_DESCRIPTION)
+    parser.repeatable("--benchmark", "only the data of this benchmark; repeatable")
     parser.two_spellings(
         "--images_per_class",
-        type=image_count,
+        type=whole_number("a number of images, such as 100", least=1),
         metavar="N",
         help="imagenet100: only N images of each class to train on; this is a data set of its own",
     )
-    parser.two_spellings("--no-weights", action="store_true", help="bring no pretrained weights")
-    parser.add_argument(
-        "--verify", action="store_true", help="bring nothing: read all that is here, and compare it with its checksums"
-    )
+    parser.switch("--no-weights", "bring no pretrained weights")
+    parser.switch("--verify", "bring nothing: read all that is here, and compare it with its checksums")
     add_config_flag(parser)
     return parser
 
@@ -500,9 +482,7 @@ def data_command(arguments: argparse.Namespace) -> int:
     )
 
 
-DOCTOR_DESCRIPTION = f"""\
-{COMMANDS["doctor"]}.
-
+DOCTOR_DESCRIPTION = """\
 --compute finds what only shows when something runs: a broken ptxas, cuDNN, C compiler, NCCL or driver. Each framework
 compiles and computes a matrix product, a convolution, a gradient and, on several devices, an all-reduce, in a process
 of its own with a time-out, and numpy says what is right. Run it where jobs run: on a GPU's node.
@@ -516,11 +496,9 @@ exit status: 0, 1 where a job could not run as experiments.yaml stands
 
 
 def doctor_parser() -> Parser:
-    parser = Parser("main.py doctor", DOCTOR_DESCRIPTION)
-    parser.add_argument(
-        "--compute",
-        action="store_true",
-        help="also compile and compute in each framework, and compare with numpy: some minutes at most",
+    parser = parser_of("doctor", DOCTOR_DESCRIPTION)
+    parser.switch(
+        "--compute", "also compile and compute in each framework, and compare with numpy: some minutes at most"
     )
     parser.add_argument(
         "--executor",
@@ -544,9 +522,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     )
 
 
-CEILINGS_DESCRIPTION = f"""\
-{COMMANDS["ceilings"]}.
-
+CEILINGS_DESCRIPTION = """\
 Times a few large matrix products in fp32, TF32, bfloat16 and float16, and a triad for the memory, by the same clock as
 every measurement, and leaves a record for each framework in the folder `ceilings` of the results. The report then says
 which share of it each explained step reaches, and draws a roofline. It waits for its turn on this machine, as a job
@@ -561,10 +537,10 @@ exit status: 0, 1 where a framework left no record
 
 
 def ceilings_parser() -> Parser:
-    parser = Parser("main.py ceilings", CEILINGS_DESCRIPTION)
+    parser = parser_of("ceilings", CEILINGS_DESCRIPTION)
     parser.add_argument(
         "--devices",
-        type=device_count,
+        type=whole_number("an all-reduce takes 2 devices at least", least=2, most=1000),
         metavar="N",
         help="only the all-reduce of N GPUs of this node, or of N processes on a CPU, by the size of the message",
     )
@@ -579,9 +555,7 @@ def ceilings_command(arguments: argparse.Namespace) -> int:
     return measure_ceilings(read_config(arguments), read_results(arguments), devices=arguments.devices)
 
 
-COMPILE_DESCRIPTION = f"""\
-{COMMANDS["compile"]}.
-
+COMPILE_DESCRIPTION = """\
 Compiles the steps that the flags select, as the measurements would run them: JAX's by XLA for that card, PyTorch's on
 a stand-in for CUDA that computes nothing. A table says what each is made of, what does not fit into the card's memory,
 what cannot be built, and which modes are the same program. Without --full it takes the usual batch size, precision and
@@ -598,9 +572,7 @@ exit status: 0, 1 where a program cannot be built
 """
 
 
-CHECK_DESCRIPTION = f"""\
-{COMMANDS["check"]}
-
+CHECK_DESCRIPTION = """\
 Both frameworks run the model on a small batch from the same weights; outputs, loss, gradients and five optimizer
 steps are compared, as every job does before it times anything. Nothing is recorded. On this machine, on sample data.
 
@@ -613,12 +585,10 @@ exit status: 0 both compute the same, 1 they do not, and the first difference is
 
 
 def check_parser() -> Parser:
-    parser = Parser("main.py check", CHECK_DESCRIPTION)
+    parser = parser_of("check", CHECK_DESCRIPTION)
     parser.add_argument("--benchmark", action="append", type=name, required=True, metavar="NAME", help="mnist, ...")
-    parser.two_spellings(
-        "--use_case", action="append", type=use_case, metavar="N", help="1, 3, ..., or by name (default: 1); repeatable"
-    )
-    parser.add_argument("--model", action="append", type=name, metavar="NAME", help="only this model; repeatable")
+    parser.repeatable("--use_case", "1, 3, ..., or by name (default: 1); repeatable", use_case, "N")
+    parser.repeatable("--model", "only this model; repeatable")
     add_config_flag(parser)
     # The gate has its own batch, precision and modes.
     of_the_gate = dict.fromkeys(("batch_size", "precision", "formulation", "run", "execution_mode", "option", "set"))
@@ -636,7 +606,7 @@ def check_command(arguments: argparse.Namespace) -> int:
 def compile_parser() -> Parser:
     from harness.work.cards import CARDS
 
-    parser = Parser("main.py compile", COMPILE_DESCRIPTION)
+    parser = parser_of("compile", COMPILE_DESCRIPTION)
     parser.add_argument(
         "--gpu",
         action="append",
@@ -645,20 +615,14 @@ def compile_parser() -> Parser:
         metavar="NAME",
         help=f"for this card, of {', '.join(CARDS)}; repeatable",
     )
-    parser.add_argument(
-        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
-    )
-    parser.two_spellings(
-        "--use_case", action="append", type=use_case, metavar="N", help="only use case 1, 3, ...; repeatable"
-    )
-    parser.add_argument(
-        "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
-    )
+    parser.repeatable("--benchmark", ONLY_BENCHMARK)
+    parser.repeatable("--use_case", "only use case 1, 3, ...; repeatable", use_case, "N")
+    parser.repeatable("--framework", ONLY_FRAMEWORK)
     add_narrowing_flags(parser.two_spellings)
     parser.add_argument("--preset", type=name, metavar="NAME", help="as `python main.py --preset`")
-    parser.add_argument("--full", action="store_true", help="every variant, not the usual ones")
-    parser.add_argument("--force", action="store_true", help="also what is known from an earlier call")
-    parser.two_spellings("--update-docs", action="store_true", help="write the table to docs/compiled.md, too")
+    parser.switch("--full", "every variant, not the usual ones")
+    parser.switch("--force", "also what is known from an earlier call")
+    parser.switch("--update-docs", "write the table to docs/compiled.md, too")
     add_config_flag(parser)
     add_results_flag(parser)
     parser.set_defaults(data="sample", quick=False)
@@ -683,7 +647,7 @@ def compile_command(arguments: argparse.Namespace) -> int:
 
 
 def cancel_parser() -> Parser:
-    parser = Parser("main.py cancel", COMMANDS["cancel"])
+    parser = parser_of("cancel")
     add_results_flag(parser)
     return parser
 
@@ -712,8 +676,8 @@ exit status: 0 all that was asked for is packed, 1 a cell was left alone or coul
 
 def pack_parser() -> Parser:
     parser = Parser("main.py pack", PACK_DESCRIPTION)
-    add_cell_flags(parser, by_name="train, ... on any number of GPUs")
-    parser.two_spellings("--dry-run", action="store_true", help="list what would be packed, and change nothing")
+    add_cell_flags(parser)
+    parser.switch("--dry-run", "list what would be packed, and change nothing")
     add_results_flag(parser)
     return parser
 
@@ -730,9 +694,7 @@ def pack_command(arguments: argparse.Namespace) -> int:
     )
 
 
-SITE_DESCRIPTION = f"""\
-{COMMANDS["site"]}.
-
+SITE_DESCRIPTION = """\
 One table of everything in results/published/, which `main.py report --publish NAME` fills, with filters; each number is
 linked to its record, and each row to its explanation and to the versions that it was measured with. The folder can be
 opened in a browser as it is, or copied to any web server. A site that is there is replaced once the new one is whole.
@@ -740,7 +702,7 @@ opened in a browser as it is, or copied to any web server. A site that is there 
 
 
 def site_parser() -> Parser:
-    parser = Parser("main.py site", SITE_DESCRIPTION)
+    parser = parser_of("site", SITE_DESCRIPTION)
     parser.add_argument(
         "--output", type=path, metavar="DIR", default=REPOSITORY / "site", help="write it here (default: site)"
     )
@@ -764,7 +726,7 @@ exit status: 0 all has passed, 1 something has not, or there is no GPU
 
 def gpu_check_parser() -> Parser:
     parser = Parser("main.py gpu-check", GPU_CHECK_DESCRIPTION)
-    parser.two_spellings("--dry-run", action="store_true", help="list steps and their longest times, and do nothing")
+    parser.switch("--dry-run", "list steps and their longest times, and do nothing")
     add_config_flag(parser)
     add_results_flag(parser)
     parser.set_defaults(results=REPOSITORY / "results" / "gpu-check")
@@ -782,9 +744,7 @@ def gpu_check_command(arguments: argparse.Namespace) -> int:
     )
 
 
-WANDB_DESCRIPTION = f"""\
-{COMMANDS["wandb"]}.
-
+WANDB_DESCRIPTION = """\
 A job has a run in W&B for each framework already, whose steps are its measurements. Both actions need a key (wandb
 login).
 
@@ -801,13 +761,14 @@ exit status: 0, or 1 where a run was not uploaded
 
 
 def wandb_parser() -> Parser:
-    parser = Parser("main.py wandb", WANDB_DESCRIPTION)
+    parser = parser_of("wandb", WANDB_DESCRIPTION)
     actions = ("workspace", "sync")
     parser.add_argument("action", choices=actions, nargs="?", default=actions[0], help="default: workspace")
     parser.add_argument("--entity", metavar="NAME", help="default: as in experiments.yaml, else your own")
     parser.add_argument("--project", metavar="NAME", help="default: as in experiments.yaml, or as the run has it")
-    parser.add_argument("--jobs", type=upload_count, default=8, metavar="N", help="sync: runs at a time (default: 8)")
-    parser.two_spellings("--dry-run", action="store_true", help="list what would be in it or uploaded; ask no server")
+    uploads = whole_number("a number of uploads at a time, such as 8", least=1, most=64)
+    parser.add_argument("--jobs", type=uploads, default=8, metavar="N", help="sync: runs at a time (default: 8)")
+    parser.switch("--dry-run", "list what would be in it or uploaded; ask no server")
     add_config_flag(parser)
     add_results_flag(parser)
     return parser
@@ -828,9 +789,7 @@ def wandb_command(arguments: argparse.Namespace) -> int:
     )
 
 
-CALIBRATE_DESCRIPTION = f"""\
-{COMMANDS["calibrate"]}.
-
+CALIBRATE_DESCRIPTION = """\
 Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
 slowdown of 1, 2, 5 and 10 % planted in the timed step. The rounds are then compared as a report compares JAX with
 PyTorch. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
@@ -849,17 +808,14 @@ examples:
 def calibrate_parser() -> Parser:
     from harness.plan import SLOWDOWNS
 
-    parser = Parser("main.py calibrate", CALIBRATE_DESCRIPTION)
-    parser.add_argument(
-        "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
-    )
+    parser = parser_of("calibrate", CALIBRATE_DESCRIPTION)
+    parser.repeatable("--gpu", ONLY_GPU)
     parser.add_argument("--benchmark", nargs=1, type=name, default=["mnist"], metavar="NAME", help="default: mnist")
     parser.two_spellings("--use_case", nargs=1, type=use_case, default=[1], metavar="N", help="default: 1")
-    parser.add_argument(
-        "--framework", action="append", type=name, metavar="NAME", help="only jax or torch (default: both)"
-    )
+    parser.repeatable("--framework", ONLY_FRAMEWORK)
     add_narrowing_flags(parser.two_spellings, settings=False)
-    parser.add_argument("--rounds", type=round_count, metavar="N", help="default: 20; with --quick 4")
+    rounds = whole_number("a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
+    parser.add_argument("--rounds", type=rounds, metavar="N", help="default: 20; with --quick 4")
     parser.add_argument(
         "--slowdown",
         action="append",
@@ -874,19 +830,17 @@ def calibrate_parser() -> Parser:
         "turns; both: each round in both ways, to compare them; separate: as together, in a job for each framework; "
         "auto: interleaved on a CPU, else together (default: as in experiments.yaml)",
     )
-    parser.add_argument("--quick", action="store_true", help="few short blocks, to see that it works")
+    parser.switch("--quick", "few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
-    parser.add_argument("--table", action="store_true", help="measure nothing: print what was found so far")
-    parser.add_argument(
+    parser.switch("--table", "measure nothing: print what was found so far")
+    parser.switch(
         "--publish",
-        action="store_true",
-        help="measure nothing: copy the full records, without names of machines, accounts and folders, to "
+        "measure nothing: copy the full records, without names of machines, accounts and folders, to "
         "results/published/calibration/, and write the tables of --update-docs",
     )
-    parser.two_spellings(
+    parser.switch(
         "--update-docs",
-        action="store_true",
-        help="measure nothing: write the tables of results/published/calibration/ into docs/studies/calibration.md",
+        "measure nothing: write the tables of results/published/calibration/ into docs/studies/calibration.md",
     )
     add_config_flag(parser)
     add_results_flag(parser)
@@ -946,21 +900,17 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
 }
 
 
-def add_cell_flags(parser: Parser, *, by_name: str) -> None:
+ONLY_GPU = "only this GPU of experiments.yaml; repeatable"
+ONLY_BENCHMARK = "only mnist, cifar10, ...; repeatable"
+ONLY_FRAMEWORK = "only jax or torch (default: both)"
+
+
+def add_cell_flags(parser: Parser, *, gpu: str = ONLY_GPU, by_name: str = "train, ... on any number of GPUs") -> None:
     """`by_name`: what a use case's name means."""
-    parser.add_argument(
-        "--gpu", action="append", type=name, metavar="NAME", help="only this GPU of experiments.yaml; repeatable"
-    )
-    parser.add_argument(
-        "--benchmark", action="append", type=name, metavar="NAME", help="only mnist, cifar10, ...; repeatable"
-    )
-    parser.two_spellings(
-        "--use_case",
-        action="append",
-        type=use_case,
-        metavar="N",
-        help=f"only use case 1, 3, ..., or by name: {by_name}; repeatable",
-    )
+    parser.repeatable("--gpu", gpu)
+    parser.repeatable("--benchmark", ONLY_BENCHMARK)
+    words = f"only use case 1, 3, ..., or by name: {by_name}; repeatable"
+    parser.repeatable("--use_case", words, use_case, "N")
 
 
 def add_job_flags(
@@ -1040,43 +990,27 @@ def add_results_flag(parser: Parser) -> None:
     )
 
 
-def whole_number(text: str, rule: str, *, least: int = 0, most: int = 10**9) -> int:
-    """Raises argparse's error, which quotes `rule`, for anything but plain digits within the bounds."""
-    is_plain = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-    if not is_plain or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: {rule}")
-    return int(text)
+def whole_number(rule: str, *, least: int = 0, most: int = 10**9) -> Callable[[str], int]:
+    """The type of a flag. It raises argparse's error, which quotes `rule`, for all but plain digits within bounds."""
+
+    def read(text: str) -> int:
+        is_plain = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+        if not is_plain or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{shortened(text) or repr(text)}: {rule}")
+        return int(text)
+
+    return read
 
 
 def use_case(text: str) -> int | str:
     """A number or a name."""
     if text.isascii() and text.isidentifier() and text == shortened(text):
         return text
-    return whole_number(text, "use cases are called by their number or name, such as 3 or train")
+    return whole_number("use cases are called by their number or name, such as 3 or train")(text)
 
 
-def image_count(text: str) -> int:
-    return whole_number(text, "a number of images, such as 100", least=1)
-
-
-def gpu_count(text: str) -> int:
-    return whole_number(text, "a number of GPUs, 1 or more", least=1)
-
-
-def device_count(text: str) -> int:
-    return whole_number(text, "an all-reduce takes 2 devices at least", least=2, most=1000)
-
-
-def upload_count(text: str) -> int:
-    return whole_number(text, "a number of uploads at a time, such as 8", least=1, most=64)
-
-
-def node_count(text: str) -> int:
-    return whole_number(text, "a number of nodes, 2 or more", least=2)
-
-
-def round_count(text: str) -> int:
-    return whole_number(text, "a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
+gpu_count = whole_number("a number of GPUs, 1 or more", least=1)
+node_count = whole_number("a number of nodes, 2 or more", least=2)
 
 
 def percentage(text: str) -> float:

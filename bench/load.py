@@ -33,7 +33,7 @@ GOAL_GIB = 2.0
 def main(records: int = 100_000) -> int:
     with tempfile.TemporaryDirectory() as folder:
         results = Results(root=Path(folder))
-        written = write_records(results, records, gpus=tuple(CARDS), with_parity=True)
+        written = write_records(results, records)
         queue_jobs(results)
         took_s = {
             "status": seconds(lambda: show_status(results, watch=False)),

@@ -7,7 +7,6 @@ a program is left under `compiled` in the results, where a submission looks it u
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -35,10 +34,10 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, NEEDED_CAPABILITY, Framework, JobPlan, Launch, Measurement, Pair, Variant
 from harness.results.environment import describe_git
 from harness.results.program_facts import ProgramFacts, program_key, read_program_facts
-from harness.results.record import Outcome
 from harness.work.cards import Card
 from harness.work.declared import Mode, use_case
 from pipeline.compile_words import DOCUMENT, PUBLISHED_FACTS, print_facts, publish_facts
+from pipeline.doctor import ask
 
 TIMEOUT_S = 900.0
 """From one program to the next: Inductor takes minutes for the large models."""
@@ -181,45 +180,32 @@ PACKAGES = (
 
 def interpreters(config: Config, frameworks: Iterable[Framework]) -> dict[Framework, Interpreter]:
     """Raises ProjectError where a framework's environment is missing; of JAX it must have the plugin for CUDA."""
-    return {framework: _interpreter(config, framework) for framework in frameworks}
+    found: dict[Framework, Interpreter] = {}
+    for framework in frameworks:
+        own = config.launch(framework)
+        others = [Launch(python=str(OWN_ENVIRONMENT / "bin" / "python"))] if framework == "jax" else []
+        needed = "jax-cuda" if framework == "jax" else framework
+        for one in (own, *others):
+            packages = packages_of(Interpreter(launch=one))
+            if framework in packages and any(name.startswith(needed) for name in packages):
+                found[framework] = Interpreter(launch=one, packages=packages)
+                break
+        else:
+            raise ProjectError(f"{framework}: {python_of(own)} has no {WITHOUT[framework]}")
+    return found
 
 
-def _interpreter(config: Config, framework: Framework) -> Interpreter:
-    own = config.launch(framework)
-    candidates: list[Launch] = [own]
-    if framework == "jax":
-        candidates.append(Launch(python=str(OWN_ENVIRONMENT / "bin" / "python")))
-    for one in candidates:
-        packages = packages_of(Interpreter(launch=one))
-        if framework in packages and (framework != "jax" or any(name.startswith("jax-cuda") for name in packages)):
-            return Interpreter(launch=one, packages=packages)
-    if framework == "jax":
-        raise ProjectError(
-            f"jax: {python_of(own)} has no JAX with the plugin for CUDA, which alone compiles for GPUs. "
-            f"`make gpu-compile` makes an environment for it, without a GPU; --framework torch compiles "
-            f"PyTorch's side alone"
-        )
-    raise ProjectError(f"torch: {python_of(own)} has no PyTorch; --framework jax compiles JAX's side alone")
+WITHOUT: Mapping[Framework, str] = {
+    "jax": "JAX with the plugin for CUDA, which alone compiles for GPUs. `make gpu-compile` makes an environment for "
+    "it, without a GPU; --framework torch compiles PyTorch's side alone",
+    "torch": "PyTorch; --framework jax compiles JAX's side alone",
+}
 
 
-def packages_of(interpreter: Interpreter) -> dict[str, str]:
+def packages_of(interpreter: Interpreter) -> Mapping[str, str]:
     """By name; empty where this Python cannot be started."""
-    command = interpreter.command("-c", PACKAGES)
-    if shutil.which(command[0]) is None:
-        return {}
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        return {}
-    versions: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return versions
+    answer = ask(interpreter.command("-c", PACKAGES))
+    return {} if "error" in answer else answer
 
 
 class Compiling:
@@ -299,10 +285,10 @@ class Compiling:
         command = self._interpreters[framework].command("-m", f"{framework}_runner.ahead")
         while left:
             with TemporaryFile() as log:
-                answers = _answers(command, _task(card, left), log)
+                task = {"card": card, "measurements": [one.model_dump(mode="json") for one in left]}
                 count = 0
                 end = ""
-                for answer in answers:
+                for answer in _answers(command, json.dumps(task), log):
                     if isinstance(answer, str):
                         end = answer
                         break
@@ -310,25 +296,19 @@ class Compiling:
                     count += 1
                 left = left[count:]
                 if left:
-                    reason = f"{end}: {_last_words(log)}"
-                    yield left[0], self._failure(card, left[0], reason)
-                    left = left[1:]
-
-    def _failure(self, card: str, measurement: Measurement, reason: str) -> ProgramFacts:
-        outcome: Outcome = "failed"
-        return ProgramFacts(
-            framework=measurement.framework,
-            card=card,
-            benchmark=measurement.cell.benchmark,
-            use_case=measurement.cell.use_case,
-            variant=measurement.variant,
-            outcome=outcome,
-            reason=reason,
-        )
-
-
-def _task(card: str, measurements: Sequence[Measurement]) -> str:
-    return json.dumps({"card": card, "measurements": [one.model_dump(mode="json") for one in measurements]})
+                    ended = left.pop(0)
+                    yield (
+                        ended,
+                        ProgramFacts(
+                            framework=framework,
+                            card=card,
+                            benchmark=ended.cell.benchmark,
+                            use_case=ended.cell.use_case,
+                            variant=ended.variant,
+                            outcome="failed",
+                            reason=f"{end}: {_last_words(log)}",
+                        ),
+                    )
 
 
 def _answers(command: Sequence[str], task: str, log: IO[bytes]) -> Iterator[ProgramFacts | str]:

@@ -46,8 +46,7 @@ class Group:
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """As COLUMNS."""
-        for one in self.facts:
-            yield self._row(one)
+        return map(self._row, self.facts)
 
     def _row(self, one: ProgramFacts) -> tuple[str, ...]:
         name = f"{one.framework} {one.variant.execution_mode}"
@@ -70,10 +69,8 @@ class Group:
     def remarks(self) -> Iterator[str]:
         """What else is to be said of these programs, a sentence each."""
         for one in self.facts:
-            if one.outcome != "ok":
-                yield f"{one.framework} {one.variant.execution_mode}: {one.reason}"
-            for note in one.notes:
-                yield f"{one.framework} {one.variant.execution_mode}: {note}"
+            for words in (*([one.reason] if one.outcome != "ok" else []), *one.notes):
+                yield f"{one.framework} {one.variant.execution_mode}: {words}"
         for same in same_programs(self.facts):
             names = [one.variant.execution_mode for one in same]
             yield f"{same[0].framework}: {', '.join(names[1:])} is the same program as {names[0]}"

@@ -25,6 +25,7 @@ from harness.results.environment import describe_cpu, load_average
 from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.results.installed import lock_words
+from pipeline.compute_checks import examine_compute
 from pipeline.doctor_slurm import examine_slurm
 from pipeline.finding import Finding, Verdict
 
@@ -184,7 +185,8 @@ def doctor(
 
 
 def examine(config: Config, results: Results, *, slurm: bool = True, compute: bool = False) -> list[Finding]:
-    """`compute`: also what each framework computes, and compiles on a GPU, which else torch alone is asked for."""
+    """`compute`: also what each framework computes, one after the other, as they share a GPU's memory, and whether it
+    compiles there, which else torch alone is asked."""
     answers: dict[Framework, Answer] = {name: _ask_framework(config, name, PROBES[name]) for name in FRAMEWORKS}
     compiles = None
     if answers["torch"].get("gpus") and not compute:
@@ -198,7 +200,7 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         *(finding for name in FRAMEWORKS for finding in judge_versions(name, answers[name])),
         *judge_locks(answers),
         *judge_compiler(answers["torch"], compiles),
-        *(_examine_compute(config, answers) if compute else ()),
+        *(examine_compute(config, name) for name in FRAMEWORKS if compute and "error" not in answers[name]),
         judge_nvml(device),
         *examine_fakes(results),
         *judge_driver(device, answers),
@@ -209,13 +211,6 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         examine_results(results),
         examine_room(results),
     ]
-
-
-def _examine_compute(config: Config, answers: Mapping[Framework, Answer]) -> list[Finding]:
-    """Of the frameworks that are there, one after the other: on a GPU they would take each other's memory."""
-    from pipeline.compute_checks import examine_compute
-
-    return [examine_compute(config, name) for name in FRAMEWORKS if "error" not in answers[name]]
 
 
 def last_line(findings: Iterable[Finding], *, computed: bool) -> str:

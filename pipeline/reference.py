@@ -17,7 +17,7 @@ from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, Framework, Frozen, Launch, MeasurementSettings, WandbSettings
 from harness.results import parity, record, sequential
 from harness.results.flags import WORTHLESS, meanings
-from harness.results.quantities import COMPARED, QUANTITIES, Place, Quantity
+from harness.results.quantities import COMPARED, QUANTITIES
 from harness.results.rules import NEWEST, RULES
 from harness.work import closeness
 from harness.work.declared import Formulation, Nothing, Run, UseCase, benchmark, benchmark_names, use_case
@@ -27,7 +27,6 @@ from pipeline.markdown import markdown_table
 
 DOCUMENT = REPOSITORY / "docs" / "reference.md"
 ANY_METRIC = Metric(name="the metric", words="the task's metric", higher_is_better=True, format="number")
-PLACES: dict[Place, str] = {"page": "page", "terminal": "terminal"}
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 USE_CASES = ("train", "per_sample_gradients", "inference", "many_models")
 """In the order of their numbers in experiments.yaml."""
@@ -98,12 +97,8 @@ def _default(value: object, is_required: bool) -> str:
 def quantities_table() -> str:
     return markdown_table(
         ("number", "title", "what", "shown in"),
-        ((f"`{one.name}`", one.title(ANY_METRIC), one.about, _shown_in(one)) for one in QUANTITIES),
+        ((f"`{one.name}`", one.title(ANY_METRIC), one.about, ", ".join(one.shown)) for one in QUANTITIES),
     )
-
-
-def _shown_in(one: Quantity) -> str:
-    return ", ".join(PLACES[place] for place in PLACES if place in one.shown)
 
 
 def flags_table() -> str:

@@ -28,6 +28,6 @@ TOLD = 0.8
 WORTH_TELLING = 0.1
 """Of the faster step: a smaller difference that no interval confirms is not explained."""
 AGREES = 0.15
-"""Of a prediction: how far the measured step may be off."""
+"""Of a prediction, which reports up to 0.2.0 made: how far a step might be off. Unused; registered with rules 3."""
 PER_STEP = 0.01
 """By how much counts of a kernel in a step may differ between windows."""

@@ -1,9 +1,8 @@
 """What the devices of a report can do at most, beside what their makers say. Pure but for `read_all_ceilings`."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from harness.errors import RecordError
 from harness.plan import FRAMEWORKS, Precision
@@ -17,19 +16,6 @@ PRECISIONS: tuple[Precision, ...] = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
 DeviceCeilings = Mapping[str, Attainable]
 """By the device's name in the report."""
-
-
-class CeilingLine(NamedTuple):
-    """Of one device: a precision's products, or the memory."""
-
-    device: str
-    what: str
-    differ: bool
-    attainable: str
-    by_framework: tuple[str, ...]
-    """In the order of FRAMEWORKS; empty where there is none."""
-    datasheet: str
-    """`989 TFLOP/s (79%)`: the share of it that is attainable."""
 
 
 def _scaled(per_second: float, unit: str) -> str:
@@ -55,46 +41,39 @@ def read_all_ceilings(*folders: Path) -> tuple[DeviceCeilings, list[str]]:
     return attainable_of_devices(records), refused
 
 
-def _lines(ceilings: DeviceCeilings) -> list[CeilingLine]:
-    lines = []
-    for device, found in ceilings.items():
-        sheet = datasheet(device)
-        rates: list[tuple[str, str, Reached, float | None]] = [
-            (f"matrix products, {one}", "FLOP/s", found.operations_per_s[one], sheet.per_s(one) if sheet else None)
-            for one in PRECISIONS
-            if one in found.operations_per_s
+def _cells(device: str, found: Attainable) -> Iterator[list[str]]:
+    """Of each precision's products, of the memory and of the all-reduces, as the table's columns."""
+    sheet = datasheet(device)
+    rates: list[tuple[str, str, Reached, float | None]] = [
+        (f"matrix products, {one}", "FLOP/s", found.operations_per_s[one], sheet.per_s(one) if sheet else None)
+        for one in PRECISIONS
+        if one in found.operations_per_s
+    ]
+    if found.bytes_per_s is not None:
+        terabytes = sheet.terabytes_per_s if sheet else None
+        rates.append(("memory", "B/s", found.bytes_per_s, None if terabytes is None else terabytes * 1e12))
+    rates += [
+        (f"all-reduce over {devices} devices, {size / 2**20:g} MiB", "B/s", reached, None)
+        for (devices, size), reached in found.all_reduce.items()
+    ]
+    for what, unit, reached, of_sheet in rates:
+        sides = reached.by_framework
+        yield [
+            device,
+            what + ("; the frameworks differ" if reached.differ else ""),
+            _scaled(reached.best, unit),
+            *(_scaled(sides[one], unit) if one in sides else "" for one in FRAMEWORKS),
+            f"{_scaled(of_sheet, unit)} ({reached.best / of_sheet:.0%})" if of_sheet else "",
         ]
-        if found.bytes_per_s is not None:
-            terabytes = sheet.terabytes_per_s if sheet else None
-            rates.append(("memory", "B/s", found.bytes_per_s, None if terabytes is None else terabytes * 1e12))
-        rates += [
-            (f"all-reduce over {devices} devices, {size / 2**20:g} MiB", "B/s", reached, None)
-            for (devices, size), reached in found.all_reduce.items()
-        ]
-        for what, unit, reached, of_sheet in rates:
-            sides = reached.by_framework
-            lines.append(
-                CeilingLine(
-                    device=device,
-                    what=what,
-                    differ=reached.differ,
-                    attainable=_scaled(reached.best, unit),
-                    by_framework=tuple(_scaled(sides[one], unit) if one in sides else "" for one in FRAMEWORKS),
-                    datasheet=f"{_scaled(of_sheet, unit)} ({reached.best / of_sheet:.0%})" if of_sheet else "",
-                )
-            )
-    return lines
 
 
 def ceiling_lines(ceilings: DeviceCeilings) -> list[str]:
-    """`NVIDIA H200: matrix products, bf16: 780 TFLOP/s attainable; datasheet 989 TFLOP/s (79%)`"""
-    found = []
-    for line in _lines(ceilings):
-        sides = (f"{NAMES[one]} {reached}" for one, reached in zip(FRAMEWORKS, line.by_framework, strict=True))
-        text = f"{line.device}: {line.what}: {line.attainable} attainable"
-        text += f" ({', '.join(sides)})" if line.differ else ""
-        found.append(text + (f"; datasheet {line.datasheet}" if line.datasheet else ""))
-    return found
+    """`NVIDIA H200: memory: 4.3 TB/s attainable (JAX 4.2 TB/s, PyTorch 4.3 TB/s); datasheet 4.8 TB/s (90%)`"""
+    lines = []
+    for device, what, best, jax, torch, sheet in (line.cells for line in ceilings_table(ceilings).lines):
+        sides = ", ".join(f"{name} {side}" for name, side in zip(NAMES.values(), (jax, torch), strict=True) if side)
+        lines.append(f"{device}: {what}: {best} attainable ({sides})" + (f"; datasheet {sheet}" if sheet else ""))
+    return lines
 
 
 def ceilings_table(ceilings: DeviceCeilings) -> Table:
@@ -115,16 +94,5 @@ def ceilings_table(ceilings: DeviceCeilings) -> Table:
             *texts("device", "what"),
             *numbers("attainable", *(NAMES[one] for one in FRAMEWORKS), "datasheet (reached)"),
         ],
-        lines=[
-            Line(
-                [
-                    line.device,
-                    line.what + ("; the frameworks differ" if line.differ else ""),
-                    line.attainable,
-                    *line.by_framework,
-                    line.datasheet,
-                ]
-            )
-            for line in _lines(ceilings)
-        ],
+        lines=[Line(cells) for device, found in ceilings.items() for cells in _cells(device, found)],
     )

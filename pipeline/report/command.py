@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.errors import ProjectError
-from harness.files import way_out, write_atomically
+from harness.files import write_atomically
 from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import Cell, JobPlan, Measurement
@@ -28,7 +28,7 @@ from pipeline.report.baseline import (
 )
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
-from pipeline.report.ceilings import DeviceCeilings, read_all_ceilings
+from pipeline.report.ceilings import read_all_ceilings
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
 from pipeline.report.csv_files import csv_text, phases_csv_text
 from pipeline.report.files import (
@@ -38,8 +38,8 @@ from pipeline.report.files import (
     report_files,
     require_targets,
     write_figures,
-    write_page,
     write_tables,
+    write_text,
 )
 from pipeline.report.fleet import print_fleet
 from pipeline.report.neighbours import neighbours_table
@@ -55,6 +55,7 @@ from pipeline.report.terminal import (
     print_answers,
     print_details,
     print_left_out,
+    print_line,
     print_table,
 )
 from pipeline.report.traces import links, traces, write_traces
@@ -185,13 +186,12 @@ def _against_baseline(folders: Mapping[str, Results], options: ReportOptions, co
         then, now = [one for one in _read({"": options.baseline}, console).records if is_asked_for(one)], records
     changes, missing = changes_of(then, now, same_lab=isinstance(options.baseline, str))
     if not changes:
-        console.print(NOTHING_IN_COMMON, soft_wrap=True, highlight=False, markup=False)
+        print_line(console, NOTHING_IN_COMMON)
         return 1
     folder = next(iter(folders.values())).report
-    with way_out(folder):
-        write_atomically(folder / "baseline.csv", baseline_csv(changes), replace=True)
+    write_text(folder / "baseline.csv", baseline_csv(changes))
     print_table(baseline_table(changes, missing, options.fail_above), console)
-    console.print(f"The same with all digits: {folder / 'baseline.csv'}", soft_wrap=True, highlight=False, markup=False)
+    print_line(console, f"The same with all digits: {folder / 'baseline.csv'}")
     return int(options.fail_above is not None and any(one.is_slower_by(options.fail_above) for one in changes))
 
 
@@ -246,7 +246,7 @@ def _show_and_write(
         if not reading.records:
             return 0
     if not compared:
-        console.print(_nothing(results, reading, everything), soft_wrap=True, highlight=False, markup=False)
+        print_line(console, _nothing(results, reading, everything))
         return 1
     alone = one_device(everything)
     with_events = [one for folder in folders.values() for one in traces(compared, folder, files.traces)]
@@ -258,23 +258,25 @@ def _show_and_write(
         calibrations, refused = read_calibrations(
             [PUBLISHED_CALIBRATIONS, *(folder.calibration for folder in folders.values())]
         )
-        calibrated = calibrated_devices(calibrations, _devices(compared))
-        shown = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
-        records = [r for r in reading.records if r.measurement.cell in shown[0] and device_name(r) in shown[1]]
+        cells, devices = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
+        calibrated = calibrated_devices(calibrations, devices - {UNKNOWN_DEVICE})
+        records = [r for r in reading.records if r.measurement.cell in cells and device_name(r) in devices]
+        ceilings = {device: found for device, found in ceilings.items() if device in devices}
+        source, linked = " and ".join(str(one.root) for one in folders.values()), links(with_events, files.html)
         neighbours = _neighbours(folders.values(), records)
-        write_page(
-            files,
+        page = page_html(
             compared,
             alone,
             records,
             (*reading.refused, *refused),
-            " and ".join(str(folder.root) for folder in folders.values()),
+            source,
             calibrated,
-            links(with_events, files.html),
-            _of_shown(ceilings, compared),
-            neighbours,
+            traces=linked,
+            ceilings=ceilings,
+            neighbours=neighbours,
         )
-        write_tables(files, compared, alone, calibrated, _of_shown(ceilings, compared), neighbours)
+        write_text(files.html, page)
+        write_tables(files, compared, alone, calibrated, ceilings, neighbours)
         if options.details:
             print_details(compared, console, alone)
         print_left_out(records, console)
@@ -287,35 +289,19 @@ def _show_and_write(
                 _print_refused([problem] if problem else [], console)
                 advance()
     if options.trace:
-        _print_traces(files, console, len(with_events))
-    _print_files(files, console, with_figures=options.figures)
+        count = len(with_events)
+        text = f"{files.traces} ({count}; open one at https://ui.perfetto.dev)" if count else NO_TRACES
+        print_line(console, f"{'traces:':<9}{text}")
+    console.rule(style="dim")
+    others = [files.csv.name, files.tables.name, *([files.figures.name] if options.figures else [])]
+    print_line(console, f"Beside the page: {', '.join(others)}", style="dim")
+    print_line(console, f"Page: {files.html}")  # what a person opens next
     return 0
 
 
 def _neighbours(folders: Iterable[Results], records: Sequence[Record]) -> list[Table]:
     alone = read_records(path for folder in folders for path in record_paths(folder.alone.records())).records
     return [table] if (table := neighbours_table(alone, records)).lines else []
-
-
-def _of_shown(ceilings: DeviceCeilings, compared: Sequence[Section]) -> DeviceCeilings:
-    return {device: found for device, found in ceilings.items() if device in _devices(compared)}
-
-
-def _devices(compared: Sequence[Section]) -> set[str]:
-    return {section.setup.device for section in compared} - {UNKNOWN_DEVICE}
-
-
-def _print_files(files: ReportFiles, console: "Console", *, with_figures: bool) -> None:
-    """The page last, as that is what a person opens next."""
-    console.rule(style="dim")
-    others = [files.csv.name, files.tables.name, *([files.figures.name] if with_figures else [])]
-    console.print(f"Beside the page: {', '.join(others)}", style="dim", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"Page: {files.html}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _print_traces(files: ReportFiles, console: "Console", count: int) -> None:
-    text = f"{files.traces} ({count}; open one at https://ui.perfetto.dev)" if count else NO_TRACES
-    console.print(f"{'traces:':<9}{text}", soft_wrap=True, highlight=False, markup=False)
 
 
 NO_TRACES = "none: no measurement here has kept the events of its explanation"
@@ -337,11 +323,7 @@ def _update_readme(
     changed = PART_OF_README.write(path, published_part(compared, records, folder))
     if not full_sections(compared):
         console.print("Nothing to publish: there is no full measurement among these records.")
-    console.print(
-        f"{path}: {'its table was renewed' if changed else 'its table says this already'}.",
-        soft_wrap=True,
-        markup=False,
-    )
+    print_line(console, f"{path}: {'its table was renewed' if changed else 'its table says this already'}.")
 
 
 class Shelved(NamedTuple):
@@ -398,7 +380,7 @@ def _print_about_fakes(records: Sequence[Record], console: "Console") -> None:
 
 def _print_refused(refused: Sequence[str], console: "Console") -> None:
     for sentence in refused:
-        console.print(f"Warning: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        print_line(console, f"Warning: {sentence}", style="yellow")
 
 
 def _shortened(measurements: Sequence[Measurement]) -> str:

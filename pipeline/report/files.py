@@ -9,7 +9,6 @@ from pathlib import Path
 from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
 from harness.printable import printable
-from harness.results.record import Record
 from pipeline.report.answer import answers_table, groups_of
 from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.ceilings import DeviceCeilings
@@ -18,8 +17,7 @@ from pipeline.report.compare import OneDevice, Section, Setup, headline
 from pipeline.report.csv_files import csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import section_charts
-from pipeline.report.models import models_of
-from pipeline.report.page import PAGE_BEGINS, page_html
+from pipeline.report.page import PAGE_BEGINS
 from pipeline.report.scaling_axis import scaling_chart
 from pipeline.report.table import Table, latex
 from pipeline.report.tables import modes_table, report_tables, section_tables
@@ -74,25 +72,7 @@ def _is_of_a_report(path: Path, begins: str) -> bool:
         return file.read(len(begins)) == begins.encode()
 
 
-def write_page(
-    files: ReportFiles,
-    compared: Sequence[Section],
-    alone: OneDevice,
-    records: Sequence[Record],
-    refused: Sequence[str],
-    source: str,
-    calibrated: CalibratedDevices,
-    traces: Mapping[str, str],
-    ceilings: DeviceCeilings,
-    neighbours: Sequence[Table],
-) -> None:
-    page = page_html(
-        compared, alone, records, refused, source, calibrated, traces=traces, ceilings=ceilings, neighbours=neighbours
-    )
-    _write(files.html, page)
-
-
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     with way_out(path):
         write_atomically(path, text, replace=True)
 
@@ -105,12 +85,12 @@ def write_tables(
     ceilings: DeviceCeilings,
     neighbours: Sequence[Table],
 ) -> None:
-    _write(files.csv, csv_text(compared, alone))
-    _write(files.phases, phases_csv_text(compared))
-    _write(files.why, why_csv_text(compared))
+    write_text(files.csv, csv_text(compared, alone))
+    write_text(files.phases, phases_csv_text(compared))
+    write_text(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
     for name, text in latex_tables(compared, alone, calibrated, ceilings, neighbours).items():
-        _write(files.tables / f"{name}.tex", text)
+        write_text(files.tables / f"{name}.tex", text)
 
 
 def latex_tables(
@@ -124,7 +104,7 @@ def latex_tables(
     tables, with one of the fastest modes alone (`-full`) as papers have it."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    of_all = report_tables(compared, models_of(compared), ceilings, calibrated, neighbours)
+    of_all = report_tables(compared, ceilings, calibrated, neighbours)
     tables |= {one.name: latex(one) for one in of_all}
     names = section_names(compared)
     for section in compared:

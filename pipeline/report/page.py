@@ -21,11 +21,9 @@ from pipeline.report.compare import NAMES, OneDevice, Section, Setup
 from pipeline.report.environments import environment_groups, versions_and_days
 from pipeline.report.figures import section_charts
 from pipeline.report.left_out import left_out_lines
-from pipeline.report.models import models_of
 from pipeline.report.table import Table
 from pipeline.report.tables import report_tables, section_tables
 from pipeline.report.why import explained
-from pipeline.report.why_words import prediction_lines
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -45,7 +43,6 @@ class Place:
     tables: Sequence[Table]
     traces: Mapping[str, str]
     """Links to what ran when, by the mode."""
-    predictions: Sequence[str]
 
     @property
     def setup(self) -> Setup:
@@ -102,7 +99,7 @@ def page_html(
         sure={id(group): _how_sure(group, calibrated or {}) for group in groups},
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=report_tables(compared, models_of(compared), ceilings or {}, calibrated or {}, neighbours),
+        tables=report_tables(compared, ceilings or {}, calibrated or {}, neighbours),
         filters=_filters(places),
         environments=environment_groups(records),
         left_out=left_out_lines(records),
@@ -171,7 +168,6 @@ def _place(index: int, section: Section, alone: OneDevice, traces: Mapping[str, 
         charts=section_charts(section),
         tables=section_tables(section, alone),
         traces=links,
-        predictions=prediction_lines(section.rows),
     )
 
 

@@ -5,7 +5,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
@@ -39,12 +39,7 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     target = Results(root=published / name)
     if target.root.exists():
         raise ProjectError(f"--publish {name}: {target.root} exists; choose another name, or remove it first")
-    _refuse_fakes(results)
-    reading = read_records(record_paths(results.records()))
-    found = zip(reading.paths, reading.records, strict=True)
-    records = {path.relative_to(results.records()): record for path, record in found if not record.measurement.quick}
-    if not records:
-        raise ProjectError(f"--publish {name}: {results.records()} has no record of a full measurement")
+    records = _full_records(results, results.records(), "measurement")
     devices = {device_name(record) for record in records.values()}
     ceilings = {path.name: read_ceilings(path) for path in sorted(results.ceilings.glob("*.json"))}
     ceilings = {name: found for name, found in ceilings.items() if device_of(found.environment) in devices}
@@ -72,12 +67,7 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
         ProjectError: there is no record of a full calibration, or all was made on a fake GPU.
         RecordError: the disk is full.
     """
-    _refuse_fakes(results)
-    reading = read_records(record_paths(results.calibration), planted=True)
-    found = zip(reading.paths, reading.records, strict=True)
-    records = {path.relative_to(results.calibration): one for path, one in found if not one.measurement.quick}
-    if not records:
-        raise ProjectError(f"--publish: {results.calibration} has no record of a full calibration")
+    records = _full_records(results, results.calibration, "calibration")
     target = Results(root=published).calibration
     nodes = _renamed(records.values())
     there = set(record_paths(target))
@@ -87,9 +77,16 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
     return len(new)
 
 
-def _refuse_fakes(results: Results) -> None:
+def _full_records(results: Results, folder: Path, kind: Literal["measurement", "calibration"]) -> dict[Path, Record]:
+    """By their paths in the folder."""
     if results.fake_gpu.is_file():
         raise ProjectError(f"--publish: {results.root} was {HEADLINE}")
+    reading = read_records(record_paths(folder), planted=kind == "calibration")
+    found = zip(reading.paths, reading.records, strict=True)
+    records = {path.relative_to(folder): record for path, record in found if not record.measurement.quick}
+    if not records:
+        raise ProjectError(f"--publish: {folder} has no record of a full {kind}")
+    return records
 
 
 def _copy_timeline(record: Record, folder: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ from pipeline.report.ceilings import DeviceCeilings, ceilings_table
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling
 from pipeline.report.declared import task_of
 from pipeline.report.devices_axis import devices_table
-from pipeline.report.models import ModelFacts, models_table
+from pipeline.report.models import models_of, models_table
 from pipeline.report.option_axis import compared_speed_ups, option_axis, values_text, where_it_wins
 from pipeline.report.phases import STATISTICS, all_times, phases_absent, phases_of
 from pipeline.report.scaling_axis import scaling_over_devices
@@ -349,7 +349,6 @@ def sides_table(section: Section) -> Table:
 
 def report_tables(
     compared: Sequence[Section],
-    models: Sequence[ModelFacts],
     ceilings: DeviceCeilings,
     calibrated: CalibratedDevices,
     neighbours: Sequence[Table] = (),
@@ -361,6 +360,6 @@ def report_tables(
         *neighbours,
         calibrations_table(calibrated),
         ceilings_table(ceilings),
-        models_table(models),
+        models_table(models_of(compared)),
     )
     return [table for table in found if table.lines]

@@ -103,6 +103,11 @@ def print_left_out(records: Iterable[Record], console: "Console") -> None:
         print_wrapped(console, line)
 
 
+def print_line(console: "Console", text: str, *, style: str | None = None) -> None:
+    """As it stands, also where it is longer than a line."""
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 def print_wrapped(console: "Console", text: str, *, indent: int = 0, style: str | None = None) -> None:
     """As the text stands, wrapped between words with the lines after the first two columns further in."""
     import textwrap
@@ -115,4 +120,4 @@ def print_wrapped(console: "Console", text: str, *, indent: int = 0, style: str 
         break_long_words=False,
         break_on_hyphens=False,
     )
-    console.print(wrapped, style=style, highlight=False, markup=False, soft_wrap=True)
+    print_line(console, wrapped, style=style)

@@ -6,11 +6,11 @@ the time in which nothing ran, and whatever speaks against the trace is said bef
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.flags import OTHER_CPUS
@@ -18,7 +18,6 @@ from harness.results.kernel_names import class_of, uses_tensor_cores
 from harness.results.record import Explanation, KernelTime, TracedWindow
 from harness.results.statistics import SAME_WITHIN, dispatch_time_s, step_time_s
 from harness.results.thresholds import (
-    AGREES,
     DECIDES,
     LAUNCHES,
     ON_CPU,
@@ -30,7 +29,6 @@ from harness.results.thresholds import (
     Thresholds,
 )
 from pipeline.report.compare import Mode, Row, Section
-from pipeline.report.declared import mode_of
 
 Term = Literal["product", "traffic", "layout", "communication", "other", "idle"]
 TERMS: tuple[Term, ...] = ("product", "traffic", "layout", "communication", "other", "idle")
@@ -278,93 +276,6 @@ class Why:
     @property
     def doubts(self) -> list[tuple[Framework, str]]:
         return [(one, text) for one in FRAMEWORKS for text in self.terms[one].doubts]
-
-
-class Prediction(NamedTuple):
-    """What an explanation says of something that was measured too."""
-
-    terms: Terms
-    label: str
-    """Of the row that is explained."""
-    other: Mode
-    """What was measured."""
-    predicted_s: float
-    agrees: bool
-    factor: float | None = None
-    """By which the other's batch is larger; None where the other is a CUDA graph of the same step."""
-
-    @property
-    def measured_s(self) -> float:
-        return self.other.numbers["step_time_s"]
-
-
-def predictions(rows: Iterable[Row]) -> list[Prediction]:
-    rows = list(rows)
-    return [*_of_graphs(rows), *_of_batches(rows)]
-
-
-def _of_graphs(rows: Iterable[Row]) -> Iterator[Prediction]:
-    """Of each launch-bound mode whose graph was measured: without the time in which the GPU waits, a step takes what
-    its kernels take, and one CUDA graph of it waits for no launch."""
-    for row in rows:
-        for mode in row.modes:
-            terms = terms_of(mode)
-            for other in row.modes if terms is not None and terms.bound == "launch-bound" else ():
-                if terms is not None and "step_time_s" in other.numbers and _is_graph_of(other, mode):
-                    predicted_s = terms.step_s - terms.terms_s["idle"]
-                    agrees = abs(other.numbers["step_time_s"] - predicted_s) <= AGREES * predicted_s
-                    yield Prediction(terms, row.label, other, predicted_s, agrees)
-
-
-def _of_batches(rows: Iterable[Row]) -> Iterator[Prediction]:
-    """Of each mode on a GPU that was measured at a larger batch too, in the same way; the nearest such batch counts.
-    What a host hands out takes as long for more samples, until kernels take longer than their launches; what kernels do
-    takes longer in proportion."""
-    at_batch: dict[Any, dict[int, Row]] = defaultdict(dict)
-    for row in rows:
-        alike = row.variant.model_copy(update={"batch_size": 0, "execution_mode": ""})
-        key = (alike.model_dump_json(), row.settings_digest, row.data_id, row.many_steps_in_a_call)
-        at_batch[key][row.variant.batch_size] = row
-    for of_batch in at_batch.values():
-        for batch_size, row in sorted(of_batch.items()):
-            for mode in row.modes:
-                terms = terms_of(mode)
-                found = _at_larger(mode, batch_size, of_batch)
-                if terms is None or found is None or terms.bound not in ("launch-bound", *PROPORTIONAL):
-                    continue
-                other, factor = found
-                proportional_s = factor * terms.step_s
-                flat_s = max(terms.step_s, factor * terms.busy_s)
-                is_flat = terms.bound == "launch-bound"
-                predicted_s, other_s = (flat_s, proportional_s) if is_flat else (proportional_s, terms.step_s)
-                # It is nearer, as a ratio, to what is predicted than to what the other kind of step would take: kernels
-                # that filled a GPU in part, or an optimizer, keep a step from rising as its batch does.
-                measured_s = other.numbers["step_time_s"]
-                agrees = abs(log(measured_s / predicted_s)) <= abs(log(measured_s / other_s))
-                yield Prediction(terms, row.label, other, predicted_s, agrees, factor)
-
-
-PROPORTIONAL: tuple[Bound, ...] = ("matrix products", "memory traffic", "layout")
-
-
-def _at_larger(mode: Mode, batch_size: int, at_batch: Mapping[int, Row]) -> tuple[Mode, float] | None:
-    """The same mode at the next larger batch, and by which factor that is larger."""
-    for larger in sorted(size for size in at_batch if size > batch_size):
-        for other in at_batch[larger].modes:
-            is_alike = (other.framework, other.execution_mode) == (mode.framework, mode.execution_mode)
-            if is_alike and not other.why_worthless and "step_time_s" in other.numbers:
-                return other, larger / batch_size
-    return None
-
-
-def _is_graph_of(other: Mode, mode: Mode) -> bool:
-    """The same formulation, run in the same way, as one CUDA graph."""
-    use_case = mode.records[0].measurement.cell.use_case_name
-    graph, plain = (mode_of(one.framework, use_case, one.execution_mode) for one in (other, mode))
-    if other.framework != mode.framework or graph is None or plain is None:
-        return False
-    is_of_graph = graph.graph == "step" and plain.graph != "step"
-    return is_of_graph and (graph.formulation, graph.run_as) == (plain.formulation, plain.run_as)
 
 
 def terms_of(mode: Mode) -> Terms | None:

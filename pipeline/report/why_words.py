@@ -6,7 +6,7 @@ from harness.plan import Framework
 from harness.results.quantities import number
 from harness.results.thresholds import DECIDES, MENTIONED
 from pipeline.report.compare import NAMES, Row
-from pipeline.report.why import Cause, Prediction, Term, Terms, Why, predictions, terms_of, why_of
+from pipeline.report.why import Cause, Term, Terms, Why, terms_of, why_of
 
 TERM_WORDS: dict[Term, str] = {
     "product": "convolutions and matrix products",
@@ -17,7 +17,6 @@ TERM_WORDS: dict[Term, str] = {
     "idle": "nothing runs on the GPU",
 }
 OUTSIDE_OF_OPERATORS = "outside of the operators"
-DISAGREES = ", which disagrees: the explanation is to be doubted"
 ON_CPU = "On a CPU these are operators and no kernels, and nothing is said of launches."
 
 
@@ -61,25 +60,6 @@ def not_explained_lines(rows: Iterable[Row]) -> list[str]:
             if reason is not None and terms_of(mode) is None:
                 found.append(f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}: {reason}")
     return found
-
-
-def prediction_lines(rows: Iterable[Row]) -> list[str]:
-    """What explanations predict, beside what was measured."""
-    return [_prediction(one) + ("" if one.agrees else DISAGREES) for one in predictions(rows)]
-
-
-def _prediction(found: Prediction) -> str:
-    terms, mode = found.terms, found.terms.mode
-    name, variant = NAMES[mode.framework], mode.records[0].measurement.variant
-    predicted, measured = f"{_ms(found.predicted_s)} ms predicted", f"{_ms(found.measured_s)} ms measured"
-    if found.factor is None:
-        graph = f"as one CUDA graph ({found.other.execution_mode})"
-        return f"{name} {found.label} {mode.execution_mode} without its waiting: {predicted}; {measured} {graph}"
-    expected = "which hardly rises" if terms.bound == "launch-bound" else "in proportion"
-    return (
-        f"{name} {variant.key}, {terms.bound}, with {number(found.factor)} times the batch: {predicted}, {expected}, "
-        f"from {_ms(terms.step_s)} ms; {measured}"
-    )
 
 
 def tensor_cores_text(terms: Terms) -> str:

@@ -112,9 +112,9 @@ def test_roofline_by_hand() -> None:
 
 def test_lines_of_the_ceilings_and_their_sources() -> None:
     assert ceiling_lines(CEILINGS) == [
-        "NVIDIA H200: matrix products, fp32: 50 TFLOP/s attainable (JAX 50 TFLOP/s, PyTorch 40 TFLOP/s); "
-        "datasheet 67 TFLOP/s (75%)",
-        "NVIDIA H200: memory: 4.3 TB/s attainable; datasheet 4.8 TB/s (90%)",
+        "NVIDIA H200: matrix products, fp32; the frameworks differ: 50 TFLOP/s attainable "
+        "(JAX 50 TFLOP/s, PyTorch 40 TFLOP/s); datasheet 67 TFLOP/s (75%)",
+        "NVIDIA H200: memory: 4.3 TB/s attainable (JAX 4.2 TB/s, PyTorch 4.3 TB/s); datasheet 4.8 TB/s (90%)",
     ]
     assert " H200 SXM: NVIDIA's datasheet" in ceilings_table(CEILINGS).caption
 

@@ -13,7 +13,7 @@ from pipeline.report.csv_files import why_csv_text
 from pipeline.report.figures import section_charts
 from pipeline.report.page import page_html
 from pipeline.report.why import TERMS, Terms, Why, terms_of, why_of
-from pipeline.report.why_words import not_explained_lines, prediction_lines, why_sentence
+from pipeline.report.why_words import not_explained_lines, why_sentence
 from tests.made.explained_records import (
     ADD,
     ALL_REDUCE,
@@ -295,73 +295,3 @@ def test_ten_longest_are_the_longest() -> None:
     kernels = {f"gemm_{number}": (1, 0.1 + number / 100) for number in range(15)}
     terms = terms_of_torch(explanation(kernels, step_ms=5.0))
     assert [kernel.name for kernel in terms.longest] == [f"gemm_{number}" for number in range(14, 4, -1)]
-
-
-@pytest.mark.parametrize(
-    ("graph_ms", "words"),
-    [
-        (2.3, "2.3 ms measured as one CUDA graph (step.eager_graph)"),
-        (3.6, "3.6 ms measured as one CUDA graph (step.eager_graph), which disagrees: the explanation is"),
-    ],
-)
-def test_prediction_stands_beside_the_graph_that_was_measured(graph_ms: float, words: str, tmp_path: Any) -> None:
-    """PyTorch's 4 ms hold 1.8 in which the GPU waits. The graph of another way to run it is no test."""
-    records = [
-        *launch_bound_pair(),
-        *explained("torch", "step.eager_graph", None, throughput=1e5 / graph_ms),
-        *explained("torch", "step.compiled_graph", None, throughput=1e5),
-    ]
-    (line,) = prediction_lines([row_of(records)])
-    assert line.startswith(f"PyTorch cnn-b100-fp32 step.eager without its waiting: 2.2 ms predicted; {words}")
-    assert line in page_html(sections(records, passed), {}, records, [], tmp_path)
-
-
-def at_batches(first: Any, *, larger: int, larger_ms: float, mode: str = "step.eager") -> list[str]:
-    """PyTorch at batch 100, where it is explained, and at a larger batch, where the step takes `larger_ms`."""
-    records = [
-        *explained("jax", "step.jit", FAST),
-        *explained("torch", "step.eager", first),
-        *explained("torch", mode, None, throughput=1e5 / larger_ms, batch_size=larger),
-    ]
-    (section,) = sections(records, passed)
-    return prediction_lines(section.rows)
-
-
-@pytest.mark.parametrize(
-    ("larger_ms", "disagrees"),
-    [
-        (4.4, ""),
-        (9.0, ""),  # nearer to 6.6 than to 16
-        (11.0, ", which disagrees: the explanation is to be doubted"),  # the square root of 6.6 times 16 is 10.3
-    ],
-)
-def test_a_launch_bound_step_hardly_rises_with_its_batch(larger_ms: float, disagrees: str) -> None:
-    """4 ms, 1.65 of them busy: four times the batch keeps the GPU busy for 6.6 ms."""
-    slow = explanation({GEMM: (10, 1.65)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=2.3)
-    assert at_batches(slow, larger=400, larger_ms=larger_ms) == [
-        "PyTorch cnn-b100-fp32-step.eager, launch-bound, with 4 times the batch: 6.6 ms predicted, which hardly rises, "
-        f"from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("larger_ms", "disagrees"),
-    [(7.8, ""), (6.0, ""), (5.0, ", which disagrees: the explanation is to be doubted")],  # 4 times root 2 is 5.7
-)
-def test_a_step_of_products_rises_in_proportion_to_its_batch(larger_ms: float, disagrees: str) -> None:
-    slow = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
-    assert at_batches(slow, larger=200, larger_ms=larger_ms) == [
-        "PyTorch cnn-b100-fp32-step.eager, matrix products, with 2 times the batch: 8 ms predicted, in proportion, "
-        f"from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
-    ]
-
-
-def test_nothing_is_said_of_a_batch_where_there_is_nothing_to_say() -> None:
-    """A smaller batch, another mode, waiting that is not the host's, and a CPU."""
-    products = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
-    assert at_batches(products, larger=50, larger_ms=2.0) == []
-    assert at_batches(products, larger=200, larger_ms=8.0, mode="step.compiled") == []
-    waiting = explanation({GEMM: (10, 2.0)}, step_ms=4.0, other_gaps_ms=2.0)
-    assert at_batches(waiting, larger=200, larger_ms=8.0) == []
-    operators = explanation({"aten::mm": (10, 3.9)}, step_ms=4.0, on_device=False)
-    assert at_batches(operators, larger=200, larger_ms=8.0) == []
