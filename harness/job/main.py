@@ -74,7 +74,7 @@ def pass_on(stopped: Stopped) -> None:
 def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
         require_place(Results(root=parsed.results.resolve()), found_fakes())
-        if len(parsed.job_folder) + len(parsed.plan) > 1 or parsed.alone is not None:
+        if len(parsed.job_folder or parsed.plan) > 1 or parsed.alone is not None:
             return _run_side_by_side(parsed)
         pair, folder, results = _plan_of(framework, parsed)
         source = benchmark(pair.cell.benchmark).data
@@ -92,7 +92,7 @@ def _run_side_by_side(parsed: argparse.Namespace) -> int:
     """Raises ProjectError, and Stopped."""
     results = Results(root=parsed.results.resolve())
     folders = [JobFolder(root=path.resolve()) for path in parsed.job_folder]
-    folders += [_folder_for(read_plan(path), results) for path in parsed.plan]
+    folders = folders or [_folder_for(read_plan(path), results) for path in parsed.plan]
     alone = None
     if parsed.alone is not None:
         alone = JobFolder(root=parsed.alone.resolve())
