@@ -208,5 +208,5 @@ def _index(rows: Sequence[SiteRow], records: Sequence[Record]) -> str:
         of_devices=dict(sorted(of_devices.items())),
         scale=end_of_axis(row.answer.ratio for row in rows),
         measured=measured_sentence(records),
-        no_gpu=all(row.answer.setup.device.startswith("CPU: ") for row in rows),
+        no_gpu=all(row.answer.setup.is_cpu for row in rows),
     )

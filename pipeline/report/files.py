@@ -116,7 +116,9 @@ def latex_tables(
     tables, with one of the fastest modes alone (`-full`) as papers have it."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    tables |= {one.name: latex(one) for one in report_tables(compared, models_of(compared), ceilings, calibrated)}
+    tables |= {
+        one.name: latex(one) for one in report_tables(compared, alone, models_of(compared), ceilings, calibrated)
+    }
     names = section_names(compared)
     for section in compared:
         name, comment = names[section.setup], headline(section.setup)
@@ -125,7 +127,9 @@ def latex_tables(
     return tables
 
 
-def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> list[Figure]:
+def figures(
+    files: ReportFiles, compared: Sequence[Section], alone: OneDevice | None = None, *, png: bool
+) -> list[Figure]:
     """All that are to be drawn. Pure."""
     names = section_names(compared)
     found = [
@@ -133,7 +137,7 @@ def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> li
         for section in compared
         for chart in section_charts(section)
     ]
-    of_all = scaling_chart(compared)
+    of_all = scaling_chart(compared, alone)
     found += [(of_all.name, "JAX and PyTorch", of_all)] if of_all.points else []
     return [
         Figure(path=files.figures / name, specification=specification(chart, PRINT, title=title), png=png)

@@ -348,10 +348,14 @@ def sides_table(section: Section) -> Table:
 
 
 def report_tables(
-    compared: Sequence[Section], models: Sequence[ModelFacts], ceilings: DeviceCeilings, calibrated: CalibratedDevices
+    compared: Sequence[Section],
+    alone: OneDevice,
+    models: Sequence[ModelFacts],
+    ceilings: DeviceCeilings,
+    calibrated: CalibratedDevices,
 ) -> list[Table]:
     found = (
-        scaling_over_devices(compared, ceilings),
+        scaling_over_devices(compared, ceilings, alone),
         devices_table(compared),
         calibrations_table(calibrated),
         ceilings_table(ceilings),
