@@ -61,6 +61,11 @@ class Results:
         """What `--fleet` measures on one node, beside that of the others."""
         return Results(root=self.root / "fleet" / node)
 
+    @property
+    def fleet_node(self) -> str | None:
+        """Whose results these are, of `--fleet`; None for all others."""
+        return self.root.name if self.root.parent.name == "fleet" else None
+
     def fleet(self) -> list["Results"]:
         """Of each node on which `--fleet` has measured."""
         return [Results(root=folder) for folder in sorted((self.root / "fleet").glob("*/"))]
@@ -164,8 +169,7 @@ class JobFolder:
     @property
     def fleet_node(self) -> str | None:
         """On which `--fleet` measures; None for all other jobs."""
-        fleet, node = (*[""] * 5, *self.root.parts)[-5:-3]
-        return node if fleet == "fleet" else None
+        return self.results.fleet_node
 
     @property
     def stamp(self) -> str:

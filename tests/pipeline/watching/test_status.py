@@ -375,7 +375,7 @@ KEY = "torch cnn-b1-fp32-step.eager"
 def test_what_a_job_does_is_said_in_words(project: FakeProject) -> None:
     def running(**changes: Any) -> JobState:
         return JobState(
-            folder=JobFolder(root=Path("/x")),
+            folder=JobFolder(root=Path("/results/jobs/any/x")),
             pair=alone(project.plan(measurements=24)),
             state="running",
             node="n1",
