@@ -404,6 +404,8 @@ def report_command(arguments: argparse.Namespace) -> int:
     first, *others = [read_results_that_exist(argparse.Namespace(results=one)) for one in arguments.results]
     if (arguments.publish or arguments.update_readme) and (others or arguments.baseline):
         raise ProjectError("--publish and --update-readme: take the records of one results folder, without --baseline")
+    if arguments.fleet and (others or arguments.baseline or arguments.publish or arguments.update_readme):
+        raise ProjectError("--fleet: takes one results folder, without --baseline, --publish and --update-readme")
     if arguments.fail_above is not None and arguments.baseline is None:
         raise ProjectError("--fail-above: goes with --baseline, which names what to compare with")
     options = command.ReportOptions(
@@ -439,10 +441,12 @@ def baseline_of(what: Path | None) -> "Results | str | None":
         return None
     if MONTH.fullmatch(str(what)):
         return str(what)
-    try:
-        return read_results_that_exist(argparse.Namespace(results=what))
-    except ProjectError as error:
-        raise ProjectError(f"--baseline: {error}; a month is written as 2026-10") from error
+    if not what.is_dir():
+        raise ProjectError(
+            f"--baseline {what}: is neither a month nor a results folder that is there; valid: a month such as 2026-10 "
+            "(up to its end), or the path of a results folder"
+        )
+    return read_results(argparse.Namespace(results=what))
 
 
 DATA_DESCRIPTION = """\

@@ -61,6 +61,17 @@ class Results:
         """What `--fleet` measures on one node, beside that of the others."""
         return Results(root=self.root / "fleet" / node)
 
+    @property
+    def place(self) -> str | None:
+        """The node of `--fleet` whose results these are, or `alone`; None for all others."""
+        is_alone = self.root.name == "alone" and (self.root.parent / "jobs").is_dir()
+        return self.root.name if is_alone or self.root.parent.name == "fleet" else None
+
+    @property
+    def outermost(self) -> Path:
+        """The folder in which these lie, where they have a `place`; else their own."""
+        return self.root if self.place is None else self.root.parent if self.place == "alone" else self.root.parents[1]
+
     def fleet(self) -> list["Results"]:
         """Of each node on which `--fleet` has measured."""
         return [Results(root=folder) for folder in sorted((self.root / "fleet").glob("*/"))]
@@ -69,6 +80,10 @@ class Results:
     def alone(self) -> "Results":
         """What was measured beside others on one node, once more without neighbours."""
         return Results(root=self.root / "alone")
+
+    def with_places(self) -> list["Results"]:
+        """These, and all that have a `place` in them."""
+        return [self, *([self.alone] if self.alone.root.is_dir() else []), *self.fleet()]
 
     def new_ceilings(self, framework: str) -> Path:
         return self.ceilings / f"{framework}-{timestamp()}.json"
@@ -147,7 +162,7 @@ class Results:
 
     def job_folders(self) -> list["JobFolder"]:
         """All jobs ever submitted or started by hand, oldest first; those of `--fleet` and those measured alone too."""
-        plans = [plan for one in (self, self.alone, *self.fleet()) for plan in one.jobs.glob("*/*/plan.json")]
+        plans = [plan for one in self.with_places() for plan in one.jobs.glob("*/*/plan.json")]
         return sorted((JobFolder(root=p.parent) for p in plans), key=lambda folder: folder.stamp)
 
 
@@ -169,10 +184,8 @@ class JobFolder:
 
     @property
     def place(self) -> str | None:
-        """The node on which `--fleet` measures, or `alone`; None for what lies in the results themselves."""
-        above, folder = (*[""] * 5, *self.root.parts)[-5:-3]
-        is_alone = folder == "alone" and (self.root.parents[3] / "jobs").is_dir()
-        return folder if above == "fleet" or is_alone else None
+        """As that of its results."""
+        return self.results.place
 
     @property
     def pair_name(self) -> str:

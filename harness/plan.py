@@ -226,9 +226,11 @@ class Cell(Frozen):
 
     @property
     def words(self) -> str:
-        """`mnist train`, or `cifar10 per sample gradients, 2 GPUs, h100`."""
+        """`mnist train`, or `cifar10 per sample gradients, 2 GPUs, h100`. On a CPU processes, and of
+        `any`, which may be one, devices."""
         work = f"{self.benchmark} {self.use_case_name.replace('_', ' ')}"
-        devices = [f"{self.devices} GPUs"] if self.devices > 1 else []
+        kind = "processes" if self.is_for_cpu else "devices" if self.gpu == "any" else "GPUs"
+        devices = [f"{self.devices} {kind}"] if self.devices > 1 else []
         gpu = [] if self.gpu == "any" else [self.gpu]
         return ", ".join([work, *devices, *gpu, *(["calibration"] if self.is_calibration else [])])
 

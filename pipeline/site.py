@@ -139,7 +139,7 @@ def site_files(published: Path) -> tuple[dict[str, str | Path], list[str]]:
             compared, alone, reading.records, reading.refused, source, calibrated, ceilings=ceilings
         )
         names = {
-            id(record): f"shelves/{path.relative_to(published).as_posix()}"
+            _key(record): f"shelves/{path.relative_to(published).as_posix()}"
             for path, record in zip(reading.paths, reading.records, strict=True)
         }
         for index, section in enumerate(compared):
@@ -154,10 +154,18 @@ def site_files(published: Path) -> tuple[dict[str, str | Path], list[str]]:
     return files | of_records | {"index.html": _index(rows, records)}, refused
 
 
-def _row(setup: Setup, row: Row, answer: Answer, names: Mapping[int, str], places: Mapping[str, str]) -> SiteRow:
+RecordKey = tuple[str, str | None, str, str]
+
+
+def _key(record: Record) -> RecordKey:
+    """What no two records share: one job measures the same work once at a time."""
+    return record.measurement_id, record.job, record.started_at, record.ended_at
+
+
+def _row(setup: Setup, row: Row, answer: Answer, names: Mapping[RecordKey, str], places: Mapping[str, str]) -> SiteRow:
     """
     Args:
-        names: by the id() of a record, its file in the site.
+        names: of each record, its file in the site.
         places: where the row's shelf and report are.
     """
     modes = [mode for framework in FRAMEWORKS if (mode := row.best(framework))]
@@ -181,11 +189,11 @@ def _result(answer: Answer) -> str:
     return {"same": "both are the same", "none": "no ratio"}.get(answer.outcome, "not decided")
 
 
-def _side(mode: Mode, names: Mapping[int, str]) -> Side:
+def _side(mode: Mode, names: Mapping[RecordKey, str]) -> Side:
     return Side(
         text=f"{NAMES[mode.framework]} {number(mode.throughput_samples_per_s)} samples/s ({mode.name})",
         records={
-            f"{replicate + 1}: {number(mode.throughputs[replicate])}": names[id(record)]
+            f"{replicate + 1}: {number(mode.throughputs[replicate])}": names[_key(record)]
             for record in mode.records
             if (replicate := record.measurement.replicate) in mode.throughputs
         },
@@ -208,5 +216,5 @@ def _index(rows: Sequence[SiteRow], records: Sequence[Record]) -> str:
         of_devices=dict(sorted(of_devices.items())),
         scale=end_of_axis(row.answer.ratio for row in rows),
         measured=measured_sentence(records),
-        no_gpu=all(row.answer.setup.device.startswith("CPU: ") for row in rows),
+        no_gpu=all(row.answer.setup.is_cpu for row in rows),
     )

@@ -36,25 +36,32 @@ def sync(
     from rich.console import Console
 
     console = console or Console()
-    waiting = to_upload(results.wandb / "wandb")
-    say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
-    say(f"{len(waiting)} runs are to be uploaded from {results.wandb / 'wandb'}")
+    folders = [one.wandb / "wandb" for one in results.with_places()]
+    waiting = {name: parts for folder in folders for name, parts in to_upload(folder).items()}
+    show = partial(console.print, soft_wrap=True, highlight=False, markup=False)
+    above = dict.fromkeys(folder.relative_to(results.root).parts[0] for folder in folders[1:])
+    beside = f", and from what is in {' and '.join(above)} beside it" if above else ""
+    show(f"{len(waiting)} run{'' if len(waiting) == 1 else 's'} to upload from {folders[0]}{beside}")
     if dry_run:
         for name in waiting:
-            say(f"  {name}")
+            show(f"  {name}")
         return 0
     failed = {}
     with ThreadPoolExecutor(jobs) as pool:
-        uploads = {pool.submit(_upload, folders, options): name for name, folders in waiting.items()}
-        for done, upload in enumerate(as_completed(uploads), 1):
-            name, reason = uploads[upload], upload.result()
-            if reason is not None:
-                failed[name] = reason
-            say(f"[{done}/{len(waiting)}] {name}: {reason or 'uploaded'}")
+        uploads = {pool.submit(_upload, parts, options): name for name, parts in waiting.items()}
+        try:
+            for done, upload in enumerate(as_completed(uploads), 1):
+                name, reason = uploads[upload], upload.result()
+                if reason is not None:
+                    failed[name] = reason
+                show(f"[{done}/{len(waiting)}] {name}: {reason or 'uploaded'}")
+        except BaseException:  # Ctrl-C: no further one is begun
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     for name, reason in failed.items() if len(waiting) > 1 else ():
-        say(f"not uploaded: {name}: {reason}")
+        show(f"not uploaded: {name}: {reason}")
     if failed:
-        say(f"{len(failed)} of {len(waiting)} runs were not uploaded: the same command tries them again")
+        show(f"{len(failed)} of {len(waiting)} runs were not uploaded: the same command tries them again")
     return 1 if failed else 0
 
 

@@ -155,13 +155,13 @@ def row_of(record: Record, numbers: Mapping[str, float | str]) -> dict[str, Any]
 
 
 def artifact_of(results: Results, cell: Cell, framework: Framework) -> dict[str, Any]:
-    """All records of a cell by one framework, and what a report reads beside them: a folder `records` as ours, so that
-    those of several cells can be fetched into one."""
-    folder = results.records(cell, framework)
+    """All records of a cell by one framework, and what a report reads beside them, by their paths in the results
+    folder: so several can be fetched into one. What has a `place` there has an artifact of its own."""
+    folder, place, root = results.records(cell, framework), results.place, results.outermost
     files: Iterable[Path] = (*folder.glob("*.json"), *folder.glob("*.npz"), *folder.parent.glob(PACK))
     return {
-        "name": f"records-{cell.name}-{framework}".replace("/", "-"),
-        "files": [[str(path.absolute()), path.relative_to(results.root).as_posix()] for path in sorted(files)],
+        "name": "-".join(["records", *([place] if place else []), *cell.name.split("/"), framework]),
+        "files": [[str(path.absolute()), path.relative_to(root).as_posix()] for path in sorted(files)],
     }
 
 

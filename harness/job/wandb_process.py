@@ -134,17 +134,21 @@ class Publisher:
         """All is measured."""
         if self._run is None:
             return
-        try:
-            for title, text, level in message["alerts"]:
-                self._run.alert(title, text, level)
-            self._log_at_end(self._run, message["ratios"], message["artifact"])
-        except Exception as error:  # this one asks the server; what it may lack is in the results folder
-            reply("message", text=f"W&B lacks the records of a run: {_one_line(error)}")
+        for what, part in (("an alert", self._alert), ("the records", self._log_at_end)):
+            try:  # each by itself: a server may refuse one and take the other
+                part(self._run, message)
+            except Exception as error:  # it asks the server; what W&B lacks is in the results folder
+                reply("message", text=f"W&B lacks {what} of a run: {_one_line(error)}")
         self.finish(message["exit_code"], reply)
 
-    def _log_at_end(self, run: "wandb.Run", ratios: list[dict[str, Any]], records: dict[str, Any]) -> None:
+    def _alert(self, run: "wandb.Run", message: dict[str, Any]) -> None:
+        for title, text, level in message["alerts"]:
+            run.alert(title, text, level)
+
+    def _log_at_end(self, run: "wandb.Run", message: dict[str, Any]) -> None:
         import wandb
 
+        ratios, records = message["ratios"], message["artifact"]
         if ratios:
             table = wandb.Table(columns=list(ratios[0]), data=[list(row.values()) for row in ratios])
             run.log({WANDB_RATIOS: table})

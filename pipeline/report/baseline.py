@@ -5,26 +5,28 @@ throughputs. It holds what processes differ by; another node or driver stands be
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.flags import comparable_throughput
-from harness.results.quantities import number
 from harness.results.record import Record
 from harness.results.statistics import Interval, geometric_mean, unpaired_interval
-from pipeline.report.compare import NAMES, SAME, data_id, device_name
+from pipeline.report.compare import NAMES, SAME, RowKey, Setup, data_id, device_name, row_labels, settings_digest
 from pipeline.report.conditions import conditions_of_another_time, side
 from pipeline.report.csv_files import csv_of
-from pipeline.report.software import Lab, Software, lab_of, software_of
-from pipeline.report.table import Column, Line, Table, group, texts
+from pipeline.report.software import Arms, Lab, Software, lab_of, software_of, words_apart
+from pipeline.report.table import Line, Table, group, texts
+from pipeline.report.wording import place_text
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 NOTHING_IN_COMMON = (
-    "Nothing was measured both in the baseline and later: the same row, mode, settings and data on the same device."
+    "Nothing was measured both in the baseline and later: the same row, mode, settings and data on the same device. "
+    "`python main.py --force` measures again what has a record."
 )
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +35,9 @@ class Change:
 
     framework: Framework
     place: str
-    """Benchmark, use case and device."""
+    """`mnist, use case 1 (train), on NVIDIA H200`"""
     mode: str
+    """With its variant: `cnn-b100-fp32-step.jit`."""
     releases: tuple[str, str]
     """Then and now, as the other pairs below."""
     throughputs_samples_per_s: tuple[float, float]
@@ -42,8 +45,8 @@ class Change:
     replicates: tuple[int, int]
     interval: Interval | None
     """Of 95 %, of now over then; None where a side has one replicate."""
-    not_the_same: str
-    """What else differs."""
+    not_the_same: tuple[str, ...]
+    """Names of what else differs."""
 
     @property
     def ratio(self) -> float:
@@ -68,13 +71,14 @@ class Change:
 
 
 def before_and_after(records: Iterable[Record], month: str) -> tuple[list[Record], list[Record]]:
-    """Those that ended in this month (`2026-10`) or before, and the later ones."""
+    """Those that ended in this month (`2026-10`, UTC) or before, and the later ones."""
     records = list(records)
     return [one for one in records if one.ended_at[:7] <= month], [one for one in records if one.ended_at[:7] > month]
 
 
 Key = tuple[object, ...]
 Made = tuple[Lab, Software | None]
+NO_ARMS: Arms = (None, None)
 
 
 def changes_of(then: Iterable[Record], now: Iterable[Record], *, same_lab: bool) -> tuple[list[Change], list[str]]:
@@ -85,15 +89,20 @@ def changes_of(then: Iterable[Record], now: Iterable[Record], *, same_lab: bool)
         same_lab: a lab is compared with itself alone. Else `then` is a folder of its own, whoever filled it.
     """
     before, after = _by_software(then, same_lab), _by_software(now, same_lab)
-    found, missing = [], []
+    pairs: list[tuple[list[Record], list[Record]]] = []
+    alone: list[list[Record]] = []
     for key, of_then in before.items():
-        *_, old = of_then.values()
-        found += [_change([*old.values()], [*new.values()]) for new in after.get(key, {}).values()]
-        if key not in after:
-            measurement = next(iter(old.values())).measurement
-            missing.append(f"{NAMES[measurement.framework]} {measurement.variant.key} of {measurement.cell.short_name}")
+        old = [*[*of_then.values()][-1].values()]
+        pairs += [(old, [*new.values()]) for new in after.get(key, {}).values()]
+        alone += [] if key in after else [old]
+    names = _names([new[0] for _, new in pairs] + [old[0] for old in alone])
+    found = [_change(*both, *name) for both, name in zip(pairs, names[: len(pairs)], strict=True)]
+    missing = [
+        f"{place}: {NAMES[old[0].measurement.framework]} {mode}"
+        for old, (place, mode) in zip(alone, names[len(pairs) :], strict=True)
+    ]
     order = sorted(found, key=lambda one: (one.place, FRAMEWORKS.index(one.framework), one.mode, one.releases[1]))
-    return order, missing
+    return order, sorted(missing)
 
 
 def _by_software(records: Iterable[Record], same_lab: bool) -> dict[Key, dict[Made, dict[int, Record]]]:
@@ -111,21 +120,36 @@ def _by_software(records: Iterable[Record], same_lab: bool) -> dict[Key, dict[Ma
     return found
 
 
-def _change(then: Sequence[Record], now: Sequence[Record]) -> Change:
+def _names(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Place and mode of each, in as few words as tell different work apart."""
+    labs = words_apart((lab_of(one), NO_ARMS) for one in records)
+    keys = []
+    for one in records:
+        of = one.measurement
+        lab = labs[lab_of(one), NO_ARMS]
+        setup = Setup(device=device_name(one), cell=of.cell, data=of.data, quick=of.quick, apart=lab)
+        label = f"{place_text(setup)}: {NAMES[of.framework]} {of.variant.key}"
+        keys.append((place_text(setup), RowKey(label, settings_digest(of), data_id(one))))
+    labels = row_labels([key for _, key in keys], {key: one for (_, key), one in zip(keys, records, strict=True)})
+    return [
+        (place, one.measurement.variant.key + labels[key].removeprefix(key.label))
+        for (place, key), one in zip(keys, records, strict=True)
+    ]
+
+
+def _change(then: Sequence[Record], now: Sequence[Record], place: str, mode: str) -> Change:
     first = now[0]
-    speeds = [[comparable_throughput(one) or 0.0 for one in records] for records in (then, now)]
-    cell, lab = first.measurement.cell, lab_of(first).results_folder
-    on = f"{device_name(first)} ({lab})" if lab else device_name(first)
+    speeds = [[speed for one in records if (speed := comparable_throughput(one))] for records in (then, now)]
     differing = [one for one in conditions_of_another_time([(side(then[0]), side(first))]) if one.state == "differs"]
     return Change(
         framework=first.measurement.framework,
-        place=f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {on}",
-        mode=first.measurement.variant.key,
+        place=place,
+        mode=mode,
         releases=(_release(then[0]), _release(first)),
         throughputs_samples_per_s=(geometric_mean(speeds[0]), geometric_mean(speeds[1])),
         replicates=(len(then), len(now)),
         interval=unpaired_interval(speeds[1], speeds[0]),
-        not_the_same=", ".join(one.name for one in differing),
+        not_the_same=tuple(one.name for one in differing),
     )
 
 
@@ -145,17 +169,20 @@ def baseline_table(changes: Sequence[Change], missing: Sequence[str], fail_above
         lines.append(group(place))
         for one in changes:
             if one.place == place:
-                then, now = map(number, one.throughputs_samples_per_s)
-                counts = " and ".join(map(str, one.replicates))
-                cells = [one.name, _in_time(one), then, now, counts, _ratio(one), one.verdict, one.not_the_same]
-                lines.append(Line(cells, one.framework))
-    notes = [f"Without a number since: {', '.join(missing)}."] if missing else []
+                lines.append(Line([one.name, _in_time(one), _ratio(one), one.verdict], one.framework))
+    notes = []
+    if missing:
+        more = f"; and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        notes.append(f"In the baseline, and not measured since: {'; '.join(missing[:MOST_NAMED])}{more}.")
     if few := sum(one.interval is None for one in changes):
-        notes.append(f"No interval, and so no verdict: {few} of {len(changes)}, of one process on a side.")
+        notes.append(f"Without interval and verdict, as a side has one process: {few} of {len(changes)}.")
+    if differing := Counter(name for one in changes for name in one.not_the_same):
+        counts = ", ".join(f"{name} ({count} of {len(changes)})" for name, count in differing.most_common())
+        notes.append(f"Not the same then and now: {counts}.")
     if fail_above is not None:
         notes += [
             f"Slower by more than {fail_above * 100:g} %: {one.place}: {one.name}: {_ratio(one)}, {_in_time(one)}"
-            f"{f'; not the same: {one.not_the_same}' if one.not_the_same else ''}."
+            + (f"; not the same: {', '.join(one.not_the_same)}." if one.not_the_same else ".")
             for one in changes
             if one.is_slower_by(fail_above)
         ] or [f"Nothing is slower by more than {fail_above * 100:g} % with 95 % confidence."]
@@ -163,29 +190,27 @@ def baseline_table(changes: Sequence[Change], missing: Sequence[str], fail_above
         name="baseline",
         title="Each framework against itself",
         caption=(
-            "Throughput now over then, geometric means over the processes of one software on each side. The 95 % "
-            "intervals are Welch's, as processes of two times are no neighbours; they hold what processes differ by, "
-            "and not what another node or driver does."
+            "Throughput now over throughput then, each the geometric mean over processes with one software. Above 1 it "
+            "is faster now; same: the whole interval lies within 1 % of 1. The 95 % intervals are Welch's, for two "
+            "groups of processes of which no two ran side by side. They hold what processes differ by, and not what "
+            "another node or driver does."
         ),
-        columns=[
-            *texts("mode", "release"),
-            *(Column(title, is_number=True, is_detail=True) for title in ("then, samples/s", "now, samples/s")),
-            Column("processes, then and now", is_detail=True),
-            *texts("now / then", "now"),
-            Column("not the same", is_detail=True),
-        ],
+        columns=texts("mode", "release", "now / then", "verdict"),
         lines=lines,
         notes=notes,
     )
 
 
 def _in_time(one: Change) -> str:
-    return " > ".join(dict.fromkeys(one.releases))
+    return " -> ".join(dict.fromkeys(one.releases))
 
 
 def _ratio(one: Change) -> str:
     interval = f" ({one.interval.low:.3f} to {one.interval.high:.3f})" if one.interval else ""
     return f"{one.ratio:.3f}{interval}"
+
+
+TIMES = ("then", "now")
 
 
 def baseline_csv(changes: Sequence[Change]) -> str:
@@ -200,8 +225,5 @@ def baseline_csv(changes: Sequence[Change]) -> str:
         line: dict[str, Any] = {"place": one.place, "framework": one.framework, "mode": one.mode}
         line |= {f"{name}_{time}": pair[place] for name, pair in pairs.items() for place, time in enumerate(TIMES)}
         line |= {"ratio_now_over_then": one.ratio, "ratio_low": low, "ratio_high": high}
-        lines.append(line | {"verdict": one.verdict, "not_the_same": one.not_the_same})
+        lines.append(line | {"verdict": one.verdict, "not_the_same": ", ".join(one.not_the_same)})
     return csv_of(lines)
-
-
-TIMES = ("then", "now")

@@ -5,6 +5,7 @@ PyTorch have one colour, one shape and one dash each, everywhere. The colours ar
 Design" (2008).
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -124,9 +125,12 @@ LABELS: Spec = {"labelExpr": "split(datum.label, ' | ')"}
 """` | ` in a label breaks the line."""
 
 
+IN_ORDER: Spec = {"field": "order", "op": "min"}
+
+
 def _rows(field: str) -> Spec:
     axis = {"labelLimit": 0, "labelOverlap": False, **LABELS}
-    return {"field": field, "type": "nominal", "sort": {"field": "order", "op": "min"}, "title": None, "axis": axis}
+    return {"field": field, "type": "nominal", "sort": IN_ORDER, "title": None, "axis": axis}
 
 
 def _once(mark: str, encoding: Spec, **look: Any) -> Spec:
@@ -173,14 +177,35 @@ def ratios(name: str, title: str, points: Points, *, row_height: int = 24, with_
     )
 
 
+LONGEST_LINE = 34
+"""Letters above a small multiple: longer lines are cut at the edge of the figure, or run into the next."""
+
+
+def _broken(label: str) -> str:
+    lines = (textwrap.wrap(part, LONGEST_LINE, break_on_hyphens=False) or [part] for part in label.split(" | "))
+    return " | ".join(line for of_part in lines for line in of_part)
+
+
 def _small_multiples(
-    name: str, title: str, caption: str, points: Points, *layers: Spec, own: Sequence[str] = ("x", "y")
+    name: str,
+    title: str,
+    caption: str,
+    points: Points,
+    *layers: Spec,
+    own: Sequence[str] = ("x", "y"),
+    columns: int = 3,
 ) -> Chart:
-    """One for each group, with scales of its own on these axes."""
-    facet = {"field": "group", "type": "nominal", "sort": None, "title": None, "header": LABELS}
+    """One for each group, with scales of its own on these axes, in the order of the points.
+
+    Args:
+        columns: of a static figure; the page has as many as there is room for.
+    """
+    order = {group: place for place, group in enumerate(dict.fromkeys(point["group"] for point in points))}
+    points = [{**point, "group": _broken(point["group"]), "order": order[point["group"]]} for point in points]
+    facet = {"field": "group", "type": "nominal", "sort": IN_ORDER, "title": None, "header": LABELS}
     spec = {
         "facet": facet,
-        "columns": 3,
+        "columns": columns,
         "resolve": {"scale": dict.fromkeys(own, "independent")},
         "spec": {"width": 200, "height": 150, "layer": list(layers)},
     }
@@ -269,20 +294,22 @@ def devices_chart(points: Points) -> Chart:
     """Two for each panel: throughput and efficiency over the number of devices."""
     of_y = _numbers("", {"zero": False}, format="~s")
     common: Spec = {
-        "x": {"field": "devices", **_numbers("devices", LOG_2, format="d")},
+        "x": {"field": "devices", **_numbers("devices", LOG_2, format="d", tickCount=5)},
         "y": {"field": "value", **of_y},
         **COLOR,
     }
     interval: Spec = {**common, "y": {"field": "low", **of_y}, "y2": {"field": "high"}}
-    tooltip = _tooltip("framework", "mode", "devices", "value", "low", "high")
+    tooltip = _tooltip("framework", "mode", "devices", "nodes", "value", "low", "high")
     return _small_multiples(
         "scaling_over_devices",
         "Scaling over the number of devices",
-        "Throughput, and what it is of that of one device times the number of devices; bars are 95 % intervals.",
+        "Throughput; and efficiency, which is throughput over that of one device times the number of devices. Bars are "
+        "95 % intervals.",
         points,
         {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {**common, **DASH}},
         {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
         {"mark": POINT, "encoding": {**common, **SHAPE, "tooltip": tooltip}},
+        columns=2,
     )
 
 

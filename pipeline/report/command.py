@@ -222,7 +222,7 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     csv_text(compared, alone)
     phases_csv_text(compared)
     latex_tables(compared, alone, {}, {})
-    figures(report_files(results.report), compared, png=False)
+    figures(report_files(results.report), compared, alone, png=False)
     published_part(compared, records)
 
 
@@ -253,7 +253,7 @@ def _show_and_write(
     if options.trace:
         with _progress("writing traces", len(with_events), console) as advance:
             _print_refused(write_traces(with_events, files.traces, advance), console)
-    to_draw = figures(files, compared, png=options.png) if options.figures else []
+    to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         calibrations, refused = read_calibrations(
             [PUBLISHED_CALIBRATIONS, *(folder.calibration for folder in folders.values())]

@@ -81,8 +81,22 @@ class Setup:
         return (("quick run",) if self.quick else ()) + (("sample data",) if self.data == "sample" else ())
 
     @property
+    def is_cpu(self) -> bool:
+        return self.device.startswith("CPU: ")
+
+    @property
     def devices(self) -> str:
-        return f"{self.cell.devices} x {self.where}" if self.cell.devices > 1 else self.where
+        """`8 x NVIDIA H200, 2 nodes`, or `CPU: Xeon, 2 processes`."""
+        cell, where = self.cell, self.where
+        if cell.devices > 1:
+            where = f"{where}, {cell.devices} processes" if self.is_cpu else f"{cell.devices} x {where}"
+        return f"{where}, {cell.nodes} nodes" if cell.nodes > 1 else where
+
+    @property
+    def place(self) -> str:
+        """`mnist, use case 2 (train), on 2 x NVIDIA H200`"""
+        cell = self.cell
+        return f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {self.devices}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,10 +314,8 @@ OneDevice = dict[tuple[object, ...], Mode]
 
 def headline(setup: Setup) -> str:
     """What this was measured on, and whether it may be quoted."""
-    cell = setup.cell
-    line = f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {setup.devices}."
     doubts = " on ".join(setup.doubts).capitalize()
-    return f"{line} {doubts}: not a result to quote." if doubts else line
+    return f"{setup.place}. {doubts}: not a result to quote." if doubts else f"{setup.place}."
 
 
 def device_name(record: Record) -> str:

@@ -104,7 +104,7 @@ def latex_tables(
     tables, with one of the fastest modes alone (`-full`) as papers have it."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    of_all = report_tables(compared, ceilings, calibrated, neighbours)
+    of_all = report_tables(compared, alone, ceilings, calibrated, neighbours)
     tables |= {one.name: latex(one) for one in of_all}
     names = section_names(compared)
     for section in compared:
@@ -114,7 +114,9 @@ def latex_tables(
     return tables
 
 
-def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> list[Figure]:
+def figures(
+    files: ReportFiles, compared: Sequence[Section], alone: OneDevice | None = None, *, png: bool
+) -> list[Figure]:
     """All that are to be drawn. Pure."""
     names = section_names(compared)
     found = [
@@ -122,7 +124,7 @@ def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> li
         for section in compared
         for chart in section_charts(section)
     ]
-    of_all = scaling_chart(compared)
+    of_all = scaling_chart(compared, alone)
     found += [(of_all.name, "JAX and PyTorch", of_all)] if of_all.points else []
     return [
         Figure(path=files.figures / name, specification=specification(chart, PRINT, title=title), png=png)

@@ -15,10 +15,24 @@ from harness.paths import Results
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
-from pipeline.report.compare import NAMES, Judge, Mode, Row, Section, Setup, headline, sections
+from harness.results.statistics import holm, student_t_tails
+from pipeline.report.compare import (
+    MANY_STEPS,
+    NAMES,
+    Judge,
+    Mode,
+    Row,
+    RowKey,
+    Section,
+    Setup,
+    headline,
+    row_labels,
+    sections,
+)
 from pipeline.report.conditions import uses_gpu
 from pipeline.report.reading import read_records
 from pipeline.report.table import Line, Table, group, numbers, texts
+from pipeline.report.wording import place_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +54,8 @@ class CardSpread:
     """Standard deviation of the logarithm from card to card; None where no card has two replicates, or there is one."""
     within: float | None
     """The same from replicate to replicate on one card."""
+    apart: frozenset[str] = frozenset()
+    """The cards that differ from the median by more than replicates explain; see `_apart`."""
 
     def difference(self, card: str) -> float:
         """Of its mean from the median of all cards, as a share: -0.06 is 6 % less."""
@@ -65,6 +81,7 @@ def card_spread(of_cards: Mapping[str, Sequence[float]]) -> CardSpread:
     means = {card: math.fsum(values) / len(values) for card, values in logs.items()}
     count, cards = sum(map(len, logs.values())), len(logs)
     between = within = None
+    apart: frozenset[str] = frozenset()
     if count > cards:
         square = math.fsum((value - means[card]) ** 2 for card, values in logs.items() for value in values)
         within = math.sqrt(square / (count - cards))
@@ -73,9 +90,34 @@ def card_spread(of_cards: Mapping[str, Sequence[float]]) -> CardSpread:
             from_mean = math.fsum(len(values) * (means[card] - mean) ** 2 for card, values in logs.items())
             per_card = (count - sum(len(values) ** 2 for values in logs.values()) / count) / (cards - 1)
             between = math.sqrt(max(0.0, (from_mean / (cards - 1) - within**2) / per_card))
+            apart = _apart(means, {card: len(values) for card, values in logs.items()}, within, count - cards)
     return CardSpread(
-        means={card: math.exp(mean) for card, mean in means.items()}, replicates=count, between=between, within=within
+        means={card: math.exp(mean) for card, mean in means.items()},
+        replicates=count,
+        between=between,
+        within=within,
+        apart=apart,
     )
+
+
+def _apart(
+    means: Mapping[str, float], counts: Mapping[str, int], within: float, degrees_of_freedom: int
+) -> frozenset[str]:
+    """The cards that are not where the median of all is, by Student's t with the variance within cards, and Holm's
+    correction: one too many among them in at most 5 % of fleets. The median is taken for no surer than the mean of one
+    card, which is too careful where there are many.
+
+    Args:
+        means: of logarithms.
+        counts: of replicates.
+    """
+    middle, fewest = statistics.median(means.values()), min(counts.values())
+    p_values = []
+    for card, mean in means.items():
+        error = within * math.sqrt(1 / counts[card] + 1 / fewest)
+        by = abs(mean - middle)
+        p_values.append((card, student_t_tails(by / error, degrees_of_freedom) if error else float(by == 0)))
+    return frozenset(holm(p_values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +142,14 @@ class Finding:
     def odd_one(self) -> tuple[str, str]:
         """`n017` and `-6.0 %`: the slowest card; of a ratio the one that is farthest from the median."""
         card = self.spread.slowest if self.framework else self.spread.farthest
-        return card, f"{self.spread.difference(card):+.1%}".replace("%", " %")
+        chance = self.spread.within is not None and card not in self.spread.apart
+        return card, f"{100 * self.spread.difference(card):+.1f} %{' (may be chance)' if chance else ''}"
 
     @property
     def sentence(self) -> str:
-        """`mnist train, cnn-b64-fp32, JAX step.jit: between cards 1.8 %, within 0.3 %; slowest n017, -6.0 %`"""
-        what = f"{self.setup.cell.words}, {self.row}, {self.name}"
+        """`mnist, use case 1 (train), on NVIDIA H200: cnn-b64-fp32, JAX step.jit: between cards 1.8 %, within 0.3 %;
+        slowest n017, -6.0 %`"""
+        what = f"{place_text(self.setup)}: {self.row}, {self.name}"
         kind = "slowest" if self.framework else "farthest"
         between, within = _percent(self.spread.between), _percent(self.spread.within)
         return f"{what}: between cards {between}, within {within}; {kind} {', '.join(self.odd_one)}"
@@ -117,36 +161,55 @@ def findings(of_nodes: Iterable[tuple[Sequence[Section], Judge]]) -> list[Findin
     Args:
         of_nodes: of each node of the fleet the sections, and its parity gate.
     """
-    rows: dict[tuple[Setup, str, str, str], list[tuple[Row, Judge]]] = defaultdict(list)
+    rows: dict[Setup, dict[RowKey, list[tuple[Row, Judge]]]] = defaultdict(lambda: defaultdict(list))
     for compared, judge in of_nodes:
         for section in compared:
             for row in section.rows:
-                rows[section.setup, row.label, row.settings_digest, row.data_id].append((row, judge))
+                work = row.variant.comparison_key + (MANY_STEPS if row.many_steps_in_a_call else "")
+                rows[section.setup][RowKey(work, row.settings_digest, row.data_id)].append((row, judge))
     found = []
-    for (setup, label, *_), of_row in rows.items():
-        best = {framework: _best(framework, [row for row, _ in of_row]) for framework in FRAMEWORKS}
-        measured: dict[tuple[Framework | None, str], dict[Card, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for row, judge in of_row:
-            modes = {(mode.framework, mode.execution_mode): mode for mode in row.modes if not mode.why_worthless}
-            for key, mode in modes.items():
-                for record in mode.records:
-                    measured[key][card_of(record)].append(mode.throughputs[record.measurement.replicate])
-            jax, torch = (modes.get((framework, best[framework] or "")) for framework in FRAMEWORKS)
-            for card, ratio in _ratios(jax, torch, judge) if jax and torch else ():
-                measured[None, f"{best['jax']} / {best['torch']}"][card].append(ratio)
-        found += [
-            Finding(
-                setup=setup,
-                row=label,
-                framework=framework,
-                mode=mode,
-                is_best=framework is None or mode == best[framework],
-                spread=card_spread(_named(of_cards)),
-            )
-            for (framework, mode), of_cards in sorted(measured.items(), key=lambda one: (one[0][0] or "z", one[0][1]))
-            if len(of_cards) > 1
-        ]
+    for setup, of_setup in rows.items():
+        labels = row_labels(of_setup, {key: of_row[0][0].modes[0].records[0] for key, of_row in of_setup.items()})
+        for key, of_row in of_setup.items():
+            found += [
+                Finding(
+                    setup=setup,
+                    row=labels[key],
+                    framework=framework,
+                    mode=mode,
+                    is_best=is_best,
+                    spread=card_spread(_named(of_cards)),
+                )
+                for (framework, mode, is_best), of_cards in _by_card(of_row).items()
+                if len(of_cards) > 1
+            ]
     return found
+
+
+def _by_card(
+    of_row: Sequence[tuple[Row, Judge]],
+) -> dict[tuple[Framework | None, str, bool], dict[Card, list[float]]]:
+    """The throughputs of each framework and mode, and last the ratios of the two modes that are best on most nodes; as
+    the key is that of a finding: framework, mode, whether it is best.
+
+    Args:
+        of_row: the same row on each node, with the node's parity gate.
+    """
+    best = {framework: _best(framework, [row for row, _ in of_row]) for framework in FRAMEWORKS}
+    found: dict[tuple[Framework, str], dict[Card, list[float]]] = defaultdict(lambda: defaultdict(list))
+    ratios: dict[Card, list[float]] = defaultdict(list)
+    for row, judge in of_row:
+        modes = {(mode.framework, mode.execution_mode): mode for mode in row.modes if not mode.why_worthless}
+        for key, mode in modes.items():
+            for record in mode.records:
+                found[key][card_of(record)].append(mode.throughputs[record.measurement.replicate])
+        jax, torch = (modes.get((framework, best[framework] or "")) for framework in FRAMEWORKS)
+        for card, ratio in _ratios(jax, torch, judge) if jax and torch else ():
+            ratios[card].append(ratio)
+    of_all: dict[tuple[Framework | None, str, bool], dict[Card, list[float]]] = {
+        (framework, mode, mode == best[framework]): found[framework, mode] for framework, mode in sorted(found)
+    }
+    return of_all | {(None, f"{best['jax']} / {best['torch']}", True): ratios}
 
 
 def card_of(record: Record) -> Card:
@@ -193,9 +256,11 @@ def fleet_table(found: Sequence[Finding]) -> Table:
     return Table(
         name="fleet",
         title="Cards beside each other",
-        caption="Between cards, and within one from replicate to replicate: standard deviations of the logarithm of "
-        "throughput, or of the ratio (one-way random effects). Slowest: the card's geometric mean against the median "
-        "of all cards; of a ratio, the card that is farthest from the median.",
+        caption="Between cards, and within one from replicate to replicate: standard deviations of throughput, or of "
+        "the ratio, in per cent (one-way random effects of its logarithm). Each card was measured in a job of its own, "
+        "so what differs from node to node and from hour to hour is between cards, too. Slowest: the geometric mean of "
+        "the card against the median of all cards; of a ratio, the card that is farthest from it. May be chance: no "
+        "farther than replicates of equal cards come apart (Student's t, 5 % for all cards together).",
         columns=[
             *texts("mode"),
             *numbers("cards", "replicates", "between cards", "within one"),
@@ -222,7 +287,9 @@ def print_fleet(
     found = findings(of_nodes)
     if not found:
         print_wrapped(
-            console, f"No two cards have measured the same under {results.root / 'fleet'}. Measure first: {TRY}"
+            console,
+            f"Of what is asked for, no two cards have measured the same under {results.root / 'fleet'}. Measure "
+            f"first: {TRY}",
         )
         return 1
     for one in found:

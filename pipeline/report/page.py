@@ -21,6 +21,7 @@ from pipeline.report.compare import NAMES, OneDevice, Section, Setup
 from pipeline.report.environments import environment_groups, versions_and_days
 from pipeline.report.figures import section_charts
 from pipeline.report.left_out import left_out_lines
+from pipeline.report.scaling_axis import scaling_chart
 from pipeline.report.table import Table
 from pipeline.report.tables import report_tables, section_tables
 from pipeline.report.why import explained
@@ -88,18 +89,20 @@ def page_html(
 
     groups = groups_of(compared, alone)
     places = [_place(index, section, alone, traces or {}) for index, section in enumerate(compared)]
+    overall = {chart.name: chart for chart in [scaling_chart(compared, alone)] if chart.points}
     return template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
         vega=Markup(_vega()),
-        charts=Markup(_safe_json(_chart_data(places))),
+        charts=Markup(_safe_json(_chart_data(places, overall))),
         groups=groups,
         headline=groups[0].headline if groups else "Nothing has a number yet",
         measured=measured_sentence(records),
         sure={id(group): _how_sure(group, calibrated or {}) for group in groups},
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=report_tables(compared, ceilings or {}, calibrated or {}, neighbours),
+        tables=report_tables(compared, alone, ceilings or {}, calibrated or {}, neighbours),
+        overall=overall,
         filters=_filters(places),
         environments=environment_groups(records),
         left_out=left_out_lines(records),
@@ -182,12 +185,13 @@ def _filters(places: Sequence[Place]) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def _chart_data(places: Sequence[Place]) -> dict[str, Any]:
-    """Specifications once for each kind of chart, data once for each section."""
-    charts = {chart.name: chart for place in places for chart in place.charts}
+def _chart_data(places: Sequence[Place], overall: Mapping[str, Chart]) -> dict[str, Any]:
+    """Specifications once for each kind of chart, data once for each section, and for what is of all sections."""
+    of_places = {place.id: place.charts for place in places} | {"overall": [*overall.values()]}
+    charts = {chart.name: chart for of_place in of_places.values() for chart in of_place}
     return {
         "specifications": {name: specification(chart, PAGE) for name, chart in charts.items()},
-        "data": {place.id: {chart.name: chart.points for chart in place.charts} for place in places},
+        "data": {id_: {one.name: one.points for one in of_place} for id_, of_place in of_places.items()},
     }
 
 

@@ -11,12 +11,24 @@ from harness.results.quantities import number
 from harness.results.statistics import PairedRatio
 from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import Chart, devices_chart
-from pipeline.report.compare import MANY_STEPS, NAMES, Mode, Row, Section, Setup, one_device, scaling
+from pipeline.report.compare import (
+    MANY_STEPS,
+    NAMES,
+    Mode,
+    OneDevice,
+    Row,
+    RowKey,
+    Section,
+    Setup,
+    one_device,
+    row_labels,
+    scaling,
+)
 from pipeline.report.table import Column, Line, Table, group, numbers, texts
 from pipeline.report.wording import WHOSE_SIDE, bracket, share_text, times, use_case_title
 
-KINDS = {"strong": "in all", "weak": "on each device"}
-"""Where a panel's batch size is the same."""
+KINDS = {"strong": "strong: batch {} over all devices", "weak": "weak: batch {} on each device"}
+"""What all points of a panel share."""
 
 
 class Side(NamedTuple):
@@ -34,21 +46,38 @@ class OnDevices(NamedTuple):
     sides: Mapping[Framework, Side]
 
 
+Count = tuple[int, int]
+"""Devices, and the nodes that hold them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScalingPanel:
-    """The same variant, settings and data on two numbers of the same device at the least."""
+    """The same variant, settings and data on two numbers of the same device at the least, or on two of nodes."""
 
     label: str
-    """`mnist, Train, cnn-b256-fp32 in all, on NVIDIA H100`"""
+    """`mnist, Train, cnn-b256-fp32; strong: batch 256 over all devices; on NVIDIA H100`"""
     kind: str
     """A key of KINDS."""
-    points: Mapping[int, OnDevices]
-    """By the number of devices, which rises."""
+    points: Mapping[Count, OnDevices]
+    """The fewest devices first."""
 
 
-def scaling_panels(compared: Sequence[Section]) -> list[ScalingPanel]:
-    alone = one_device(compared)
-    found: dict[tuple[object, ...], dict[int, OnDevices]] = defaultdict(dict)
+class _Key(NamedTuple):
+    """All that the points of a panel share; a use case has another number on several devices."""
+
+    place: tuple[str, str, str, str, bool]
+    work: tuple[str, str, str, bool]
+    kind: str
+    batch_size: int
+
+
+def scaling_panels(compared: Sequence[Section], alone: OneDevice | None = None) -> list[ScalingPanel]:
+    """
+    Args:
+        alone: what ran on one device; None where all of it is among the sections.
+    """
+    alone = one_device(compared) if alone is None else alone
+    found: dict[_Key, dict[Count, OnDevices]] = defaultdict(dict)
     for setup, row in ((section.setup, row) for section in compared for row in section.rows):
         devices, whole = setup.cell.devices, row.variant.batch_size
         for kind, size in (("strong", whole), *((("weak", whole // devices),) if whole % devices == 0 else ())):
@@ -56,55 +85,60 @@ def scaling_panels(compared: Sequence[Section]) -> list[ScalingPanel]:
             for framework in FRAMEWORKS:
                 if mode := row.best(framework):
                     sides[framework] = Side(mode, getattr(scaling(setup, row, mode, alone), kind))
-            if sides:
-                found[_key(setup, row, kind, size)].setdefault(devices, OnDevices(setup, row, sides))
-    return [
-        ScalingPanel(label=_label(points[max(points)], *key[:2]), kind=str(key[0]), points=dict(sorted(points.items())))
-        for key, points in sorted(found.items(), key=lambda one: [str(part) for part in one[0][2:]])
-        if len(points) > 1
-    ]
+            points, count = found[_key(setup, row, kind, size)], (devices, setup.cell.nodes)
+            # One device may have been asked for by two names: the row with a ratio counts, else the first.
+            if sides and (count not in points or (points[count].row.ratio is None and row.ratio is not None)):
+                points[count] = OnDevices(setup, row, sides)
+    panels = {key: dict(sorted(found[key].items())) for key in sorted(found) if len(found[key]) > 1}
+    largest = {key: [*points.values()][-1] for key, points in panels.items()}
+    keys = {key: RowKey(_label(largest[key], key), *key.work[1:3]) for key in panels}
+    labels = row_labels(keys.values(), {keys[key]: one.row.modes[0].records[0] for key, one in largest.items()})
+    return [ScalingPanel(label=labels[keys[key]], kind=key.kind, points=points) for key, points in panels.items()]
 
 
-def _key(setup: Setup, row: Row, kind: str, size: int) -> tuple[object, ...]:
-    """All that the points of a panel share; a use case has another number on several devices."""
-    cell, variant = setup.cell, row.variant
-    place = (cell.benchmark, cell.use_case_name, setup.where, setup.data, setup.quick)
-    return (kind, size, *place, variant.model_copy(update={"batch_size": size}).comparison_key, *_work(row))
+def _key(setup: Setup, row: Row, kind: str, size: int) -> _Key:
+    cell, work = setup.cell, row.variant.model_copy(update={"batch_size": 0}).comparison_key
+    return _Key(
+        (cell.benchmark, cell.use_case_name, setup.where, setup.data, setup.quick),
+        (work, row.settings_digest, row.data_id, row.many_steps_in_a_call),
+        kind,
+        size,
+    )
 
 
-def _work(row: Row) -> tuple[object, ...]:
-    return row.settings_digest, row.data_id, row.many_steps_in_a_call
-
-
-def _label(largest: OnDevices, kind: object, size: object) -> str:
+def _label(largest: OnDevices, key: _Key) -> str:
     setup, row = largest.setup, largest.row
     title = use_case_title(setup.cell)
-    variant = row.variant.model_copy(update={"batch_size": size}).comparison_key
+    variant = row.variant.model_copy(update={"batch_size": key.batch_size}).comparison_key
     doubts = f" ({', '.join(setup.doubts)})" if setup.doubts else ""
     steps = MANY_STEPS if row.many_steps_in_a_call else ""
-    return f"{setup.cell.benchmark}, {title}, {variant} {KINDS[str(kind)]}{steps}, on {setup.where}{doubts}"
+    kind = KINDS[key.kind].format(key.batch_size)
+    return f"{setup.cell.benchmark}, {title}, {variant}{steps}; {kind}; on {setup.where}{doubts}"
 
 
-def scaling_over_devices(compared: Sequence[Section], ceilings: DeviceCeilings) -> Table:
+def scaling_over_devices(
+    compared: Sequence[Section], ceilings: DeviceCeilings, alone: OneDevice | None = None
+) -> Table:
     lines = []
-    for panel in scaling_panels(compared):
+    for panel in scaling_panels(compared, alone):
         lines.append(group(panel.label))
-        for devices, point in panel.points.items():
+        for (devices, nodes), point in panel.points.items():
             ratio = point.row.ratio
             sides = [point.sides.get(framework) for framework in FRAMEWORKS]
             numbers_of = [cell for side in sides for cell in (_cells(side, devices) if side else ["none", ""])]
             shown = f"{times(ratio.value)}{bracket(ratio.interval)}" if ratio else "none"
             modes = [side.mode.execution_mode if side else "" for side in sides]
-            network = _all_reduce(ceilings, point.setup.device, devices)
-            lines.append(Line([str(devices), *numbers_of, shown, *modes, network]))
+            count = f"{devices} on {nodes} nodes" if nodes > 1 else str(devices)
+            lines.append(Line([count, *numbers_of, shown, *modes, _all_reduce(ceilings, point.setup)]))
     return Table(
         name="scaling_over_devices",
         title="Scaling over the number of devices",
         caption=(
-            "Each framework in its fastest mode on that number of devices. Efficiency: throughput over that "
-            "of the same mode on one device times the number of devices, paired by replicate, with its 95 % interval. "
-            f"The batch size is the same in all (strong) or on each device (weak scaling). {WHOSE_SIDE} "
-            "All-reduce: bus bandwidth of the largest vector, of JAX and of PyTorch (`main.py ceilings --devices N`)."
+            "Each framework in its fastest mode on that number of devices; on a CPU, of processes. Keeps: throughput "
+            "over that of the same mode on one device times the number of devices, paired by replicate, with its "
+            "95 % interval. Strong scaling keeps the batch over all devices, weak scaling that of each. "
+            f"{WHOSE_SIDE} All-reduce: how fast the devices add up a large vector, as bus bandwidth in JAX and in "
+            "PyTorch (`main.py ceilings --devices N`)."
         ),
         columns=[
             *texts("devices"),
@@ -117,10 +151,11 @@ def scaling_over_devices(compared: Sequence[Section], ceilings: DeviceCeilings) 
     )
 
 
-def _all_reduce(ceilings: DeviceCeilings, device: str, devices: int) -> str:
-    """`210 / 232`; empty where nobody has measured it."""
-    found = ceilings[device].all_reduce if device in ceilings else {}
-    of_sizes = [reached.by_framework for (count, _), reached in found.items() if count == devices]
+def _all_reduce(ceilings: DeviceCeilings, setup: Setup) -> str:
+    """`210 / 232`; empty where nobody has measured it, which is done within one node."""
+    attainable = ceilings.get(setup.device) if setup.cell.nodes == 1 else None
+    reached = attainable.all_reduce.items() if attainable else ()
+    of_sizes = [one.by_framework for (devices, _), one in reached if devices == setup.cell.devices]
     largest = of_sizes[-1] if of_sizes else {}
     return " / ".join(number(largest[one] / 1e9) if one in largest else "-" for one in FRAMEWORKS) if largest else ""
 
@@ -129,15 +164,16 @@ def _cells(side: Side, devices: int) -> list[str]:
     return [number(side.mode.throughput_samples_per_s), share_text(side.efficiency) if devices > 1 else "100%"]
 
 
-def scaling_chart(compared: Sequence[Section]) -> Chart:
+def scaling_chart(compared: Sequence[Section], alone: OneDevice | None = None) -> Chart:
     """A point for each panel, number of devices, framework and of throughput and efficiency."""
-    return devices_chart([point for panel in scaling_panels(compared) for point in _points(panel)])
+    return devices_chart([point for panel in scaling_panels(compared, alone) for point in _points(panel)])
 
 
 def _points(panel: ScalingPanel) -> Iterable[dict[str, Any]]:
-    for devices, point in panel.points.items():
+    label = panel.label.replace("; ", " | ")
+    for (devices, nodes), point in panel.points.items():
         for framework, (mode, efficiency) in point.sides.items():
-            common = {"framework": NAMES[framework], "mode": mode.execution_mode, "devices": devices}
+            common = {"framework": NAMES[framework], "mode": mode.execution_mode, "devices": devices, "nodes": nodes}
             shown = [("samples / s", mode.throughput_samples_per_s, mode.throughput_interval, 1)]
             if devices == 1:
                 shown.append(("efficiency, %", 1.0, None, 100))
@@ -146,7 +182,6 @@ def _points(panel: ScalingPanel) -> Iterable[dict[str, Any]]:
             for what, value, interval, unit in shown:
                 low, high = interval or (value, value)
                 ends = {"value": value * unit, "low": low * unit, "high": high * unit}
-                label = panel.label.replace(", on ", " | on ")
                 yield {
                     "group": f"{label} | {what}",
                     **common,

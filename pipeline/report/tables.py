@@ -349,13 +349,14 @@ def sides_table(section: Section) -> Table:
 
 def report_tables(
     compared: Sequence[Section],
+    alone: OneDevice,
     ceilings: DeviceCeilings,
     calibrated: CalibratedDevices,
     neighbours: Sequence[Table] = (),
 ) -> list[Table]:
     """`neighbours`: that table, where there is one."""
     found = (
-        scaling_over_devices(compared, ceilings),
+        scaling_over_devices(compared, ceilings, alone),
         devices_table(compared),
         *neighbours,
         calibrations_table(calibrated),

@@ -86,7 +86,7 @@ def print_details(compared: Sequence[Section], console: "Console", alone: OneDev
         for line in sides_table(section).lines:
             if line.cells[2]:
                 print_wrapped(console, f"{line.cells[0]}: {line.cells[2]}")
-    print_table(scaling_over_devices(compared, {}), console)
+    print_table(scaling_over_devices(compared, {}, alone), console)
     print_table(devices_table(compared), console)
 
 

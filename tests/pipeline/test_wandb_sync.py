@@ -6,13 +6,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.paths import REPOSITORY, Results
-from pipeline.wandb_sync import IS_WRITTEN_S, to_upload
+from pipeline import wandb_sync
+from pipeline.wandb_sync import IS_WRITTEN_S, sync, to_upload
 from tests.harness.job.test_tracker import JOB, a_measurement, a_tracker, finish, measure
 from tests.made.patience import patience
+from tests.made.report_records import plain, text
 from tests.made.wandb_server import WandbServer
 
 
@@ -49,8 +52,35 @@ def test_what_is_kept_offline_is_uploaded_once_and_a_failure_is_tried_again(
     assert all(run.complete and run.summary["measurement/index"] == 1 for run in server.runs.values())
     assert list(to_upload(results / "wandb")) == ["broken"]
     asked = len(server.requests)
-    assert "1 runs are to be uploaded" in main_sync(server, results)[1]
+    assert "1 run to upload from" in main_sync(server, results)[1]
     assert not any("file_stream" in request for request in server.requests[asked:])
+
+
+def test_nodes_of_a_fleet_are_uploaded_too_and_ctrl_c_begins_no_further_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, begun = Results(root=tmp_path), []
+    for number, node in enumerate([None, *("n1", "n2") * 10]):
+        wandb = (results.of_node(node) if node else results).wandb / "wandb"
+        log = wandb / f"offline-run-20261121_1015{number:02}-{number}" / f"run-{number}.wandb"
+        log.parent.mkdir(parents=True)
+        log.write_text("")
+    console = plain(200)
+    assert sync(results, jobs=1, dry_run=True, console=console) == 0
+    head, *names = text(console).splitlines()
+    assert head == f"21 runs to upload from {results.wandb / 'wandb'}, and from what is in fleet beside it"
+    assert {name.strip() for name in names} == {str(number) for number in range(21)}
+
+    def upload(folders: list[Path], _options: Any) -> None:
+        begun.append(folders)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        time.sleep(0.1)
+
+    monkeypatch.setattr(wandb_sync, "_upload", upload)
+    with pytest.raises(KeyboardInterrupt):
+        sync(results, jobs=1, console=console)
+    assert 2 <= len(begun) < 10
 
 
 def test_what_an_online_client_left_is_uploaded_and_what_still_goes_on_is_not(tmp_path: Path) -> None:

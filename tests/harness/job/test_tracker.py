@@ -1,5 +1,6 @@
 """W&B with its real client: offline files read back, a stand-in server, and everything that goes wrong."""
 
+import csv
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from harness.job.tracker import (
     REQUEST_INTERVAL_S,
     NullTracker,
     WandbTracker,
+    artifact_of,
     describe_run,
     live_values,
     open_tracker,
@@ -27,7 +30,9 @@ from harness.packs import record_paths
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Cell, Framework, Measurement, MeasurementSettings, Variant, WandbSettings
 from harness.results.record import Outcome, Record
+from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.reading import read_records
+from pipeline.report.terminal import null_console
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import make_behaving_project
 from tests.made.records import bare_record
@@ -88,6 +93,18 @@ def a_tracker(tmp_path: Path, *, online: bool, **bounds: float) -> WandbTracker:
     settings = WandbSettings(project="speed", tags=("paper",))
     results = Results(root=tmp_path / "results")
     return WandbTracker(settings, results, JOB, online=online, request_interval_s=2, **{**short, **bounds})
+
+
+def a_publisher(tmp_path: Path) -> wandb_process.Publisher:
+    return wandb_process.Publisher(
+        root=tmp_path,
+        mode="offline",
+        project="speed",
+        entity=None,
+        init_timeout_s=1,
+        finish_timeout_s=1,
+        request_interval_s=30,
+    )
 
 
 def measure(tracker: WandbTracker, measurement: Measurement, outcome: Outcome = "ok") -> float:
@@ -260,6 +277,41 @@ def test_online_run_arrives_at_the_server(server: WandbServer, tmp_path: Path) -
     assert (alert["runName"], alert["title"], alert["severity"]) == (run_id, "failed", "ERROR")
 
 
+def test_each_node_of_a_fleet_has_an_artifact_of_its_own(tmp_path: Path) -> None:
+    """Else the last node's would be the newest version of all; fetched into one folder, `report --fleet` reads them."""
+    cell = a_measurement().cell
+    for node in ("n1", "n2"):
+        folder = Results(root=tmp_path).of_node(node).records(cell, "jax")
+        folder.mkdir(parents=True)
+        (folder / "one.json").write_text("{}")
+        assert artifact_of(Results(root=tmp_path).of_node(node), cell, "jax") == {
+            "name": f"records-{node}-a100-cifar10_3-jax",
+            "files": [[str(folder / "one.json"), f"fleet/{node}/records/a100/cifar10_3/jax/one.json"]],
+        }
+
+
+def test_a_server_that_takes_no_alert_still_gets_the_records(tmp_path: Path) -> None:
+    class RunWithoutAlerts:
+        def __init__(self) -> None:
+            self.settings = SimpleNamespace(sync_dir=str(tmp_path / "run"))
+            self.done: list[str] = []
+
+        def alert(self, *_: str) -> None:
+            raise ValueError("no alerts here")
+
+        def log_artifact(self, artifact: Any) -> None:
+            self.done.append(artifact.name)
+
+        def finish(self, exit_code: int) -> None:
+            self.done.append(f"exit {exit_code}")
+
+    publisher, run, told = a_publisher(tmp_path), RunWithoutAlerts(), []
+    publisher._run = run  # type: ignore[assignment]
+    message = {"alerts": [("failed", "1", "ERROR")], "ratios": [], "artifact": {"name": "records", "files": []}}
+    publisher.conclude(message | {"exit_code": 1}, lambda kind, **content: told.append(content["text"]))
+    assert (run.done, told) == (["records", "exit 1"], ["W&B lacks an alert of a run: no alerts here"])
+
+
 def test_a_requeued_job_goes_on_with_its_run(server: WandbServer, tmp_path: Path) -> None:
     """Ended by a signal after the first measurement: no part of the run is lost or replaced, and its steps go on."""
     first = a_tracker(tmp_path, online=True)
@@ -309,10 +361,18 @@ def test_requests_of_twenty_jobs(server: WandbServer, tmp_path: Path) -> None:
     assert len(requests) <= count * (intervals + 2)
 
 
+def csv_of_report(results: Results) -> list[dict[str, str]]:
+    """What `main.py report` writes of a results folder."""
+    assert report_command(results, ReportOptions(figures=False), null_console()) == 0
+    with (results.report / "comparison.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_both_frameworks_of_a_real_job(server: WandbServer, tmp_path: Path) -> None:
     """By the fake framework: a mode of each in four replicates, and one of JAX that always fails."""
     project = make_behaving_project(tmp_path)
-    pair = project.pair(("slow", "dies_later"), ("slower",), replicates=4)
+    same = {"gate": str(project.gate), "pid": str(project.root / "torch-pid")}  # else there is no common row
+    pair = project.pair(("slow", "dies_later"), ("slower",), replicates=4, settings=same)
     online = WandbSettings(mode="online", project="speed")
     pair = pair.model_copy(update={"jobs": tuple(plan.model_copy(update={"wandb": online}) for plan in pair.jobs)})
     earlier = project.job(project.plan("well"))
@@ -331,6 +391,9 @@ def test_both_frameworks_of_a_real_job(server: WandbServer, tmp_path: Path) -> N
     found = read_records(record_paths(fetched.records()))
     made = {one.measurement_id for one in project.records()}
     assert found.refused == () and len(found.records) == 12 and {one.measurement_id for one in found.records} == made
+    of_original, of_fetched = (csv_of_report(one) for one in (project.results, fetched))
+    assert [line["ratio_jax_over_torch"] for line in of_fetched if line["ratio_jax_over_torch"]]
+    assert of_fetched == of_original
     assert [(one["title"], one["severity"]) for one in server.alerts] == [
         (f"{pair.name}: failed", "ERROR"),
         ("The campaign has ended", "INFO"),
@@ -527,15 +590,6 @@ def test_settings_that_a_client_no_longer_has_are_left_out(monkeypatch: pytest.M
     assert set(wandb_process.SETTINGS) <= set(wandb.Settings.model_fields)  # all are there today
     monkeypatch.setitem(wandb_process.SETTINGS, "x_gone_in_the_next_version", True)
     monkeypatch.setattr(wandb, "init", lambda **arguments: arguments)
-    publisher = wandb_process.Publisher(
-        root=tmp_path,
-        mode="offline",
-        project="speed",
-        entity=None,
-        init_timeout_s=1,
-        finish_timeout_s=1,
-        request_interval_s=30,
-    )
-    arguments: Any = publisher._init({"id": "a"}, mode="offline")
+    arguments: Any = a_publisher(tmp_path)._init({"id": "a"}, mode="offline")
     assert arguments["id"] == "a"
     assert arguments["settings"].x_disable_stats is True

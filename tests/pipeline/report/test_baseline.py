@@ -15,7 +15,7 @@ from harness.plan import Framework
 from harness.results.record import Record
 from harness.results.statistics import unpaired_interval
 from pipeline.report.baseline import baseline_table, before_and_after, changes_of
-from tests.made.report_records import CPU, record, save
+from tests.made.report_records import CELL, CPU, record, save
 
 THEN = CPU | {"node": "n1", "packages": {"jax": "0.10.2", "torch": "2.14.1"}}
 NOW = CPU | {"node": "n2", "packages": {"jax": "0.10.2", "torch": "2.15.0"}}
@@ -61,7 +61,7 @@ def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_pat
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Slower by more than 3 %: mnist, use case 1 (train), on CPU: Xeon: PyTorch cnn-b100-fp32-step.eager" in shown
     # s = 0.00816 of four logarithms on each side: 0.95 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)).
-    assert "0.950 (0.937 to 0.964), 2.14.1 > 2.15.0; not the same: node, libraries." in shown
+    assert "0.950 (0.937 to 0.964), 2.14.1 -> 2.15.0; not the same: node, libraries." in shown
     assert shown.count("Slower by more than") == 1  # JAX is as fast as before
     with (slow / "report/baseline.csv").open(newline="") as file:
         jax, torch = csv.DictReader(file)
@@ -81,11 +81,16 @@ def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_pat
 def test_what_the_command_line_refuses(tmp_path: Path) -> None:
     folder = fill(tmp_path / "a", *made(NOW, NOVEMBER))
     for flags, words in (
-        (["--baseline", "2026-13"], "there is no such folder; a month is written as 2026-10"),
+        (
+            ["--baseline", "2026-13"],
+            "--baseline 2026-13: is neither a month nor a results folder that is there; valid: a month such as 2026-10",
+        ),
         (["--fail-above", "3%"], "--fail-above: goes with --baseline"),
         (["--baseline", "2026-10", "--fail-above", "3x"], "3x: a slowdown below 100 %, such as 3%"),
         (["--baseline", "2026-10", "--update-readme"], "take the records of one results folder"),
         (["--results", str(folder)], "is named twice"),
+        (["--fleet", "--results", str(folder.parent)], "--fleet: takes one results folder"),
+        (["--fleet", "--baseline", "2026-10"], "--fleet: takes one results folder, without --baseline"),
     ):
         done = report(*flags, results=folder)
         assert (done.returncode, words in " ".join(done.stderr.split())) == (2, True), done.stderr
@@ -107,12 +112,13 @@ def test_each_release_is_compared_with_the_newest_of_the_baseline() -> None:
 
 def test_what_was_not_measured_again_is_named_and_one_process_has_no_interval() -> None:
     changes, missing = changes_of(made(THEN, OCTOBER), made(NOW, NOVEMBER, 0.5)[4:5], same_lab=True)
-    assert missing == ["JAX cnn-b100-fp32-step.jit of mnist_1"]
+    assert missing == ["mnist, use case 1 (train), on CPU: Xeon: JAX cnn-b100-fp32-step.jit"]
     (torch,) = changes
     assert (torch.interval, torch.verdict, torch.is_slower_by(0.03)) == (None, "no interval", False)
     assert baseline_table(changes, missing, None).notes == [
-        f"Without a number since: {missing[0]}.",
-        "No interval, and so no verdict: 1 of 1, of one process on a side.",
+        f"In the baseline, and not measured since: {missing[0]}.",
+        "Without interval and verdict, as a side has one process: 1 of 1.",
+        "Not the same then and now: node (1 of 1), libraries (1 of 1).",
     ]
 
 
@@ -133,3 +139,34 @@ def test_the_interval_is_welch_s() -> None:
     assert unpaired_interval(now, then) == pytest.approx(sorted(expected), rel=1e-3)
     assert unpaired_interval([2.0, 2.0], [1.0, 1.0]) == pytest.approx((2, 2))
     assert unpaired_interval([2.0], [1.0, 1.1]) is None
+
+
+def test_lines_of_other_work_do_not_look_the_same() -> None:
+    """A quick run, two devices, other settings and another cluster: each has a name of its own."""
+    two = CELL.model_copy(update={"devices": 2})
+
+    def at(ended_at: str) -> list[Record]:
+        work: list[dict[str, Any]] = [{}, {"quick": True}, {"cell": two}, {"settings": {"epochs": 9}}]
+        found = [record("jax", "step.jit", environment=THEN, ended_at=ended_at, **one) for one in work]
+        cluster = THEN | {"slurm": {"cluster": "alpha"}}
+        return [*found, record("jax", "step.jit", environment=cluster, ended_at=ended_at)]
+
+    changes, missing = changes_of(at(OCTOBER), at(NOVEMBER), same_lab=True)
+    assert missing == []
+    of_lines = {(one.place.removeprefix("mnist, use case 1 (train), on CPU: Xeon"), one.mode) for one in changes}
+    mode = "cnn-b100-fp32-step.jit"
+    assert of_lines == {
+        (" (cluster local)", f"{mode} (epochs 2)"),
+        (" (cluster local)", f"{mode} (epochs 9)"),
+        (" (cluster local) (quick run)", mode),
+        (" (cluster local), 2 processes", mode),
+        (" (cluster alpha)", mode),
+    }
+
+
+def test_many_that_were_not_measured_again_are_counted() -> None:
+    then = [record("jax", "step.jit", environment=THEN, ended_at=OCTOBER, batch_size=size) for size in range(1, 8)]
+    changes, missing = changes_of(then, made(NOW, NOVEMBER), same_lab=True)
+    assert len(missing) == 7
+    (note,) = baseline_table(changes, missing, None).notes
+    assert note.count("CPU: Xeon: JAX cnn-b") == 5 and note.endswith("; and 2 more.")

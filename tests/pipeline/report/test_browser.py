@@ -10,8 +10,11 @@ import pytest
 
 from harness.results.record import Record
 from pipeline.report.calibrations import calibrated_devices
+from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import one_device, sections
+from pipeline.report.drawing import svg_of
 from pipeline.report.page import page_html
+from pipeline.report.scaling_axis import scaling_chart
 from tests.made.calibration_records import calibration
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, passed, record
@@ -32,6 +35,11 @@ CPU_NAME = "Intel(R) Xeon(R) CPU           E5540  @ 2.53GHz"
 CPU = {"cpu": {"model": CPU_NAME}, "scheduler": "local", "framework": {"platform": "cpu"}}
 DRAWN = "return [...document.querySelectorAll('[data-chart]')].filter((one) => one.dataset.drawn === 'yes').length"
 ALL_CHARTS = "return document.querySelectorAll('[data-chart]').length"
+CUT = """return [...document.querySelectorAll('[data-chart] svg text')].filter((one) => {
+  const text = one.getBoundingClientRect(), figure = one.closest('svg').getBoundingClientRect();
+  return text.width > 0 && (text.left < figure.left - 1 || text.right > figure.right + 1);
+}).map((one) => one.textContent)"""
+"""Texts that reach out of their figure, where nobody sees them."""
 VISIBLE = "return [...document.querySelectorAll('details.place')].filter((one) => !one.hidden).map((one) => one.id)"
 
 
@@ -141,6 +149,7 @@ def test_every_chart_is_drawn_and_only_tables_scroll_sideways(
     # Of use case 6: five modes of PyTorch at three numbers of models, JAX's at two and three; the loop of JAX is
     # not there to be compared with at the third. Two kinds of memory.
     assert [points(browser, f"{name}_over_models") for name in ("step_time", "speed_up", "memory")] == [20, 19, 40]
+    assert browser.execute_script(CUT) == []
     root = "document.documentElement"
     assert browser.execute_script(f"return {root}.scrollWidth - {root}.clientWidth") == 0
     assert colour(browser, "body", "background-color") == PAPER[theme]
@@ -224,3 +233,12 @@ def test_without_scripts_the_tables_still_say_it(browser: "WebDriver", page: Pat
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "Without JavaScript the charts are missing" in body
     assert "JAX, 1.50 × (1.50 to 1.50)" in body
+
+
+def test_no_text_of_a_figure_s_file_is_cut_at_its_edge(browser: "WebDriver", tmp_path: Path) -> None:
+    several = [one for cell in (CELL, TWO) for one in records(cell=cell, environment=CPU)]
+    drawn = svg_of(specification(scaling_chart(sections(several, passed)), PRINT, title="JAX and PyTorch"))
+    (tmp_path / "figure.html").write_text(f"<div data-chart>{drawn}</div>")
+    show(browser, tmp_path / "figure.html", DESK, "light")
+    assert browser.execute_script("return document.querySelectorAll('svg text').length") > 20
+    assert browser.execute_script(CUT) == []

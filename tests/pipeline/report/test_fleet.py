@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from harness.paths import Results
 from harness.plan import Framework
@@ -42,6 +43,33 @@ def test_cards_that_differ_by_less_than_replicates_do_and_what_cannot_be_told_ap
     assert card_spread({"a": [100.0, 101.0]}).between is None
 
 
+def test_a_card_is_apart_where_it_is_farther_from_the_median_than_replicates_are_from_each_other() -> None:
+    """Cards of two replicates at the logarithms m - d and m + d: within**2 = 2 * d**2, and t = |m - median| over
+    within * sqrt(1 / 2 + 1 / 2). Of four cards with d = 0.01 there are 4 degrees of freedom, and Holm's first p is at
+    most 5 % / 4: scipy says from which t on."""
+    least = float(stats.t.isf(0.05 / 4 / 2, 4)) * math.sqrt(2) * 0.01
+    for beyond, expected in ((1.02, {"d"}), (0.98, set())):
+        centres = {"a": 0.0, "b": 0.0, "c": 0.0, "d": -beyond * least}
+        found = card_spread(with_logs(**{card: [at - 0.01, at + 0.01] for card, at in centres.items()}))
+        assert (found.apart, found.slowest) == (expected, "d")
+    assert card_spread({"a": [100.0] * 2, "b": [100.0] * 2, "c": [99.0] * 2}).apart == {
+        "c"
+    }  # replicates without spread
+    assert card_spread({"a": [100.0], "b": [90.0]}).apart == frozenset()
+
+
+def test_what_chance_explains_is_marked_and_other_settings_never_meet() -> None:
+    nodes = [on(f"n{n}", f"GPU-{n}", "jax", speeds) for n, speeds in enumerate(([100.0, 102.0], [99.0, 102.0]))]
+    (finding,) = found_in(*nodes).values()
+    assert finding.odd_one == ("n1", "-0.3 % (may be chance)")
+    once = [on(f"n{n}", f"GPU-{n}", "jax", [speed]) for n, speed in enumerate((100.0, 90.0))]
+    (finding,) = found_in(*once).values()
+    assert finding.sentence.endswith("between cards unknown, within unknown; slowest n1, -5.3 %")
+    longer = [record("jax", "step.jit", 50.0, settings={"epochs": 9}, environment=nodes[0][0].environment)]
+    (finding,) = found_in([*nodes[0], *longer], nodes[1]).values()  # the row has a longer name on one node alone
+    assert (finding.row, finding.spread.replicates) == ("cnn-b100-fp32 (epochs 2)", 4)
+
+
 def on(node: str, uuid: str | None, framework: Framework, speeds: list[float], mode: str = "step.jit") -> list[Record]:
     environment: dict[str, Any] = {**H200, "node": node, "gpu": {"name": "NVIDIA H200", "uuid": uuid}}
     return [record(framework, mode, speed, replicate=n, environment=environment) for n, speed in enumerate(speeds)]
@@ -66,8 +94,8 @@ def test_each_mode_and_the_ratio_of_the_best_two() -> None:
     found = found_in(*nodes)
     assert [*found] == ["JAX step.jit", "PyTorch step.jit", "JAX / PyTorch step.jit / step.jit"]  # eager: on one card
     assert found["JAX step.jit"].odd_one == ("n3", "-6.0 %")
-    words = "mnist train, cnn-b100-fp32, JAX step.jit: between cards 3.3 %, within 0.7 %; slowest n3, -6.0 %"
-    assert found["JAX step.jit"].sentence == words
+    words = "JAX step.jit: between cards 3.3 %, within 0.7 %; slowest n3, -6.0 %"
+    assert found["JAX step.jit"].sentence == f"mnist, use case 1 (train), on NVIDIA H200: cnn-b100-fp32, {words}"
     ratio = found["JAX / PyTorch step.jit / step.jit"].spread
     assert [*ratio.means.values()] == pytest.approx([2.0] * 4) and ratio.between == pytest.approx(0, abs=1e-6)
     groups, *lines = fleet_table([*found.values()]).lines
@@ -107,5 +135,6 @@ def test_the_command_reads_the_folders_of_the_nodes(tmp_path: Any) -> None:
         for one in on(node, node, "torch", [speed, speed]):
             save(one, results.of_node(node))
     assert print_fleet(results, console) == 0
-    assert "PyTorch step.jit: between cards 3.6 %, within 0.0 %; slowest n2, -6.0 %" in text(console)
+    shown = " ".join(text(console).split())
+    assert "PyTorch step.jit: between cards 3.6 %, within 0.0 %; slowest n2, -6.0 %" in shown
     assert print_fleet(results, console, lambda section: section.setup.cell.benchmark == "cifar10") == 1

@@ -1,5 +1,6 @@
 """The same work over the number of devices, from made-up records."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,16 @@ import pytest
 from harness.plan import Cell
 from harness.results.ceilings import Attainable, Reached
 from harness.results.record import Record
-from pipeline.report.compare import sections
+from pipeline.report.charts import LONGEST_LINE
+from pipeline.report.compare import one_device, sections
 from pipeline.report.files import figures, report_files
+from pipeline.report.page import page_html
 from pipeline.report.scaling_axis import scaling_chart, scaling_over_devices, scaling_panels
-from tests.made.report_records import passed, record
+from tests.made.report_records import H200, passed, record
 
 
-def on(devices: int) -> Cell:
-    return Cell(gpu="any", benchmark="mnist", use_case=2, use_case_name="train", devices=devices)
+def on(devices: int, nodes: int = 1) -> Cell:
+    return Cell(gpu="any", benchmark="mnist", use_case=2, use_case_name="train", devices=devices, nodes=nodes)
 
 
 def strong() -> list[Record]:
@@ -43,7 +46,7 @@ def test_a_table_has_each_number_of_devices_with_efficiency_and_interval() -> No
     table = scaling_over_devices(sections(strong(), passed), ceilings)
     assert [column.title for column in table.columns][:3] == ["devices", "JAX samples / s", "JAX keeps"]
     head, *lines = [line.cells for line in table.lines]
-    assert head == ["mnist, Train, cnn-b128-fp32 in all, on NVIDIA H200"]
+    assert head == ["mnist, Train, cnn-b128-fp32; strong: batch 128 over all devices; on NVIDIA H200"]
     assert [line[:5] for line in lines] == [
         ["1", "1,000", "100%", "2,000", "100%"],
         ["2", "1,550", "77% [51%, 117%]", "3,600", "90% [90%, 90%]"],
@@ -56,8 +59,8 @@ def test_weak_scaling_holds_the_batch_of_each_device() -> None:
     found = [record("jax", "step.jit", 1000, batch_size=64)]
     found += [record("jax", "step.jit", 900 * n, batch_size=64 * n, cell=on(n)) for n in (2, 8)]
     (panel,) = scaling_panels(sections(found, passed))
-    assert panel.label == "mnist, Train, cnn-b64-fp32 on each device, on NVIDIA H200"
-    assert list(panel.points) == [1, 2, 8]
+    assert panel.label == "mnist, Train, cnn-b64-fp32; weak: batch 64 on each device; on NVIDIA H200"
+    assert list(panel.points) == [(1, 1), (2, 1), (8, 1)]
     kept = [side.efficiency for point in panel.points.values() for side in point.sides.values()]
     assert kept[0] is None and [one.value for one in kept[1:] if one] == pytest.approx([0.9, 0.9])
 
@@ -65,6 +68,44 @@ def test_weak_scaling_holds_the_batch_of_each_device() -> None:
 def test_one_number_of_devices_is_no_scaling() -> None:
     assert scaling_panels(sections(strong()[::3], passed)) == []
     assert scaling_over_devices(sections(strong()[1::3], passed), {}).lines == []
+
+
+def test_as_many_devices_on_more_nodes_are_a_point_of_their_own() -> None:
+    """The all-reduce was measured within one node."""
+    found = [record("jax", "step.jit", speed, cell=on(8, nodes)) for nodes, speed in ((1, 7000), (2, 5000))]
+    reached = {(8, 2**28): Reached({"jax": 21e9})}
+    ceilings = {"NVIDIA H200": Attainable(operations_per_s={}, bytes_per_s=None, all_reduce=reached)}
+    compared = sections([record("jax", "step.jit", 1000), *found], passed)
+    strong, *_ = (panel for panel in scaling_panels(compared) if panel.kind == "strong")
+    assert list(strong.points) == [(1, 1), (8, 1), (8, 2)]
+    _, *lines = scaling_over_devices(compared, ceilings).lines
+    assert [(line.cells[0], line.cells[1], line.cells[-1]) for line in lines] == [
+        ("1", "1,000", ""),
+        ("8", "7,000", "21 / -"),
+        ("8 on 2 nodes", "5,000", ""),
+    ]
+    assert [section.setup.devices for section in compared[1:]] == ["8 x NVIDIA H200", "8 x NVIDIA H200, 2 nodes"]
+
+
+def test_other_settings_are_another_panel_and_say_so() -> None:
+    """Else both would be one zigzag of the figure."""
+    found = [
+        record("jax", "step.jit", 1000 * n, cell=on(n), batch_size=64, settings={"epochs": 2, "momentum": momentum})
+        for n in (1, 2)
+        for momentum in (0.5, 0.9)
+    ]
+    compared = sections(found, passed)
+    strong = [panel.label.rpartition(" on ")[2] for panel in scaling_panels(compared) if panel.kind == "strong"]
+    assert sorted(strong) == ["NVIDIA H200 (momentum 0.5)", "NVIDIA H200 (momentum 0.9)"]
+    assert len({point["group"] for point in scaling_chart(compared).points}) == 2 * len(scaling_panels(compared))
+
+
+def test_a_report_of_several_devices_alone_still_has_their_efficiency() -> None:
+    """As `report --use_case 2` shows them: what ran on one device is another use case, and no line."""
+    compared = sections(strong(), passed)
+    several = [section for section in compared if section.setup.cell.devices > 1]
+    lines = [line.cells for line in scaling_over_devices(several, {}, one_device(compared)).lines[1:]]
+    assert [(line[0], line[4]) for line in lines] == [("2", "90% [90%, 90%]"), ("4", "50% [50%, 50%]")]
 
 
 def test_one_figure_has_throughput_and_efficiency_of_both(tmp_path: Path) -> None:
@@ -76,3 +117,18 @@ def test_one_figure_has_throughput_and_efficiency_of_both(tmp_path: Path) -> Non
     drawn = [one.path.name for one in figures(report_files(tmp_path), compared, png=False)]
     assert drawn.count(chart.name) == 1
     assert chart.name not in [one.path.name for one in figures(report_files(tmp_path), compared[:1], png=False)]
+
+
+def test_the_figure_of_the_page_is_that_of_the_files_and_no_line_of_a_heading_is_cut() -> None:
+    long = H200 | {"gpu": {"name": "NVIDIA H100 80GB HBM3 of a very long name that is cut at the edge"}}
+    found = [one.model_copy(update={"environment": long}) for one in strong()]
+    compared = sections(found, passed)
+    chart = scaling_chart(compared)
+    html = page_html(compared, one_device(compared), found, (), Path("results"))
+    drawn = json.loads(html.partition('<script type="application/json" id="charts">')[2].partition("</script>")[0])
+    assert drawn["data"]["overall"] == {chart.name: chart.points}
+    assert html.count(f'data-chart="{chart.name}" data-place="overall"') == 1
+    lines = {line for point in chart.points for line in point["group"].split(" | ")}
+    assert {"samples / s", "strong: batch 128 over all devices"} < lines
+    assert max(map(len, lines)) <= LONGEST_LINE
+    assert 'data-place="overall"' not in page_html(compared[:1], {}, found, (), Path("results"))

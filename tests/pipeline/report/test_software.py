@@ -115,7 +115,10 @@ def test_scaling_takes_the_same_software_of_one_device_where_there_is_any() -> N
         for one in compared
         if one.setup.cell == two
     }
-    panels = {panel.label.rpartition(" on ")[2]: list(panel.points) for panel in scaling_panels(compared)}
+    panels = {
+        panel.label.rpartition(" on ")[2]: [devices for devices, _ in panel.points]
+        for panel in scaling_panels(compared)
+    }
     assert panels == {"CPU: Xeon (jax 0.10.2)": [1, 2], "CPU: Xeon (jax 0.11.0)": [1, 2]}
     values = {name: round(one.value, 4) for name, one in found.items() if one}
     assert values == {"jax 0.10.2": 0.75, "jax 0.11.0": 0.9375}  # 1500 / 2 over 1000, and over 800

@@ -389,7 +389,7 @@ KEY = "torch cnn-b1-fp32-step.eager"
 def test_what_a_job_does_is_said_in_words(project: FakeProject) -> None:
     def running(**changes: Any) -> JobState:
         return JobState(
-            folder=JobFolder(root=Path("/x")),
+            folder=JobFolder(root=Path("/results/jobs/any/x")),
             pair=alone(project.plan(measurements=24)),
             state="running",
             node="n1",
@@ -422,7 +422,7 @@ def pair_that_runs(project: FakeProject) -> JobState:
     jobs_of_it = tuple(plan.model_copy(update={"protocol": protocol}) for plan in plans)
     beat = heartbeat_of(current=f"{KEY}-r3", phase="latency", phase_done=10.0, phase_total=20.0, eta_s=360.0)
     return JobState(
-        folder=JobFolder(root=Path("/x")),
+        folder=JobFolder(root=Path("/results/jobs/any/x")),
         pair=Pair(cell=plans[0].cell, jobs=jobs_of_it),
         state="running",
         node="node-of-a-long-name",
