@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from harness.job.ranks import EXIT_GRACE_S, SETTLE_S, Ranks, combine
-from harness.results.record import Check, Energy, EpochPoint, HeldBack, Latency, Memory, Result
-from tests.made.records import blocks
+from harness.results.record import Check, Energy, HeldBack, Latency, Memory, Result
+from tests.made.records import blocks, epoch
 
 LOG = Path("/results/x.log")
 EXIT_0 = {"kind": "exit", "content": {"code": 0, "tail": ""}}
@@ -108,13 +108,9 @@ def test_one_rank_is_left_as_it_is() -> None:
 
 
 def test_epochs_are_rank_0s_with_the_slowest_time() -> None:
-    def epoch(time_s: float, loss: float) -> EpochPoint:
-        return EpochPoint(epoch=1, train_time_s=time_s, train_loss=loss, test_loss=loss, test_metric=0.5)
-
-    combined = combine(
-        [result(epochs=[epoch(1.0, 2.0)], time_to_target_s=1.0), result(epochs=[epoch(3.0, 7.0)], time_to_target_s=3.0)]
-    )
-    assert combined.epochs == [epoch(3.0, 2.0)]
+    first, second = (epoch(train_time_s=time_s, train_loss=loss) for time_s, loss in ((1.0, 2.0), (3.0, 7.0)))
+    combined = combine([result(epochs=[first], time_to_target_s=1.0), result(epochs=[second], time_to_target_s=3.0)])
+    assert combined.epochs == [epoch(train_time_s=3.0, train_loss=2.0)]
     assert combined.time_to_target_s == 3.0
 
 
